@@ -5,6 +5,7 @@ Nothing is imported from the rest of declog, so that a sink can be written again
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,6 +17,7 @@ Level = Literal["info", "warn", "error"]
 
 SELF = "declog/"  # the prefix of what declog logs about itself
 RANKS = SELF + "ranks"  # how many ranks there are rows of; logged under every profile where some are missing
+THEIRS = "trainer/"  # before the name of a trainer's number that is not declog's of that name
 
 
 class DType(StrEnum):
@@ -203,3 +205,26 @@ class RunInfo:
     plan: str = ""
     version: str = ""
     sink: str = ""
+
+
+@dataclass(frozen=True)
+class Beside:
+    """What a trainer reports itself, by name: rank 0's sinks get it beside the values of a log event.
+
+    ``numbers`` and those to be ``compared``, which are shown as ``trainer/NAME`` where they are not the values, have
+    the names that they have in any mode; ``exact`` have whole ones. ``alone``: they stand for a log event of no rank's
+    rows, which is marked as partial.
+    """
+
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    compared: Mapping[str, float] = field(default_factory=dict)
+    exact: Mapping[str, float] = field(default_factory=dict)
+    alone: bool = False
+
+
+def other_numbers(theirs: Mapping[str, float], values: Mapping[str, float]) -> dict[str, float]:
+    """Of some numbers by name those that are not the values of that name; NaN is no number."""
+    return {
+        name: number for name, number in theirs.items()
+        if name in values and number == number and not math.isclose(number, values[name], rel_tol=1e-4, abs_tol=1e-6)
+    }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -53,6 +53,13 @@ class Naming:
         self._declared = {
             item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
         } | {NONFINITE + op.id for op in plan.outputs}
+        self._patterns = sorted(
+            (
+                (re.compile(".+".join(map(re.escape, FIELD.split(item.template)[::2]))), (op.key, item.alias))
+                for op in plan.outputs if op.shown for item in op.names
+            ),
+            key=lambda pattern: pattern[0].pattern == ".+",  # last: what takes any name
+        )  # fmt: skip
         self._owners: dict[str, Output] = {}  # of each name as trackers show it, what wrote it
         self._reported: set[str] = set()
 
@@ -102,6 +109,15 @@ class Naming:
         if name not in self._reported:
             self._reported.add(name)
             report(RuntimeFailure.of("DL508.metric", key=op.key, name=name))
+
+    def passed_through(self, numbers: Mapping[str, float], *, partial: bool) -> list[tuple[Output, Scalar]]:
+        """Numbers that no metric computed, each as that of the metric which has its name in other log events."""
+        found = []
+        for name, value in numbers.items():
+            output = next((output for pattern, output in self._patterns if pattern.fullmatch(name)), None)
+            if output is not None and value == value:
+                found.append((output, Scalar(name, value, output[0], partial)))
+        return found
 
     def broken(self, found: Found) -> list[Scalar]:
         """Of the metrics that are NaN or infinite, how many values are."""

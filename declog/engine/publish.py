@@ -25,7 +25,7 @@ from declog.language.functions import DEFAULT, Functions
 from declog.plans.meaning import meanings
 from declog.plans.needs import read
 from declog.plans.ops import AlertOp, Plan, ProfileOp, TableOp
-from declog.records import RANKS, Alert, Histogram, Records, Scalar, Table
+from declog.records import RANKS, THEIRS, Alert, Beside, Histogram, Records, Scalar, Table, other_numbers
 
 log = logging.getLogger("declog")
 NO_FIGURES: Mapping[str, float] = {}
@@ -69,6 +69,7 @@ class _Event:
     broken: Sequence[Scalar]  # of metrics that are NaN or infinite, how many values are
     own: Sequence[Scalar]  # what declog itself cost
     partial: int | None  # of how many ranks there are rows, where some are missing
+    exact: Sequence[tuple[Output, Scalar]]  # numbers whose names the mode's prefix is no part of
 
 
 class Dispatcher:
@@ -130,12 +131,13 @@ class Dispatcher:
         figures: Mapping[str, float] = NO_FIGURES,
         number: int = 0,
         count: int = 1,
+        beside: Beside | None = None,
     ) -> dict[str, float]:
         """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
 
         Where ranks are missing from a window, every sink learns how many there are rows of. ``figures`` are what
-        declog itself cost, for the profiles that ask. ``number`` is that of the log event
-        among the mode's, and ``count`` how many steps the mode had.
+        declog itself cost, for the profiles that ask; ``beside`` the trainer's own numbers. ``number`` is that of the
+        log event among the mode's, and ``count`` how many steps the mode had.
         """
         if not any(due.values()):
             return {}  # nothing came since the last log event
@@ -148,6 +150,11 @@ class Dispatcher:
             self._naming.add(named, period, mine, held.partial is not None, report, prefix)
             tables += self._tables(period, held.table_rows, report) if self._plan.tables else ()
         self.inactive.judge(mode, number, step, count, due.keys(), found)
+        beside = beside or Beside()
+        if partial is None:
+            differing = other_numbers(beside.compared, {scalar.name: scalar.value for _, scalar in named.scalars})
+            shown = {f"{THEIRS}{name}": value for name, value in differing.items()}
+            named.scalars += self._naming.passed_through(shown, partial=False)
         self._metrics.at(step, due.get(self._plan.every, held))
         own = [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
@@ -156,7 +163,8 @@ class Dispatcher:
             own += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
         alerts = tuple(self._alerts(mode, found, due.keys(), report))
         broken = self._naming.broken(found)
-        event = _Event(Records(mode, time.time()), prefix, found, named, tables, alerts, broken, own, partial)
+        exact = self._naming.passed_through(beside.exact, partial=partial is not None)
+        event = _Event(Records(mode, time.time()), prefix, found, named, tables, alerts, broken, own, partial, exact)
         self._events[mode] += 1
         for place, route in enumerate(self._routes):
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
@@ -170,6 +178,17 @@ class Dispatcher:
             _submit(route, step, records, report)
         logged = {prefix + scalar.name: scalar.value for _, scalar in named.scalars}
         return logged if partial is None else {**logged, RANKS: partial}
+
+    def pass_through(self, step: int, mode: str, beside: Beside, report: Report) -> None:
+        """Hand each sink a trainer's numbers as they are, without any of the profile's."""
+        alone = beside.alone
+        named = Named(self._naming.passed_through(beside.numbers, partial=alone))
+        exact = self._naming.passed_through(beside.exact, partial=alone)
+        blank, prefix = Records(mode, time.time()), self._plan.modes[mode].prefix
+        event = _Event(blank, prefix, Found(), named, (), (), (), (), 0 if alone else None, exact)
+        for route in self._routes:
+            if self._events[mode] % route.every == 0:
+                _submit(route, step, self._share(route, event, report), report)
 
     def close(self, report: Report) -> None:
         """The run is over: sinks that show its last values get those that came after their last turn."""
@@ -253,6 +272,7 @@ class Dispatcher:
         profile, prefix = self._plan.profiles[route.profile], route.prefix + event.prefix
         hidden = self._hidden(profile, event.found, report)
         scalars = _prefixed(_shown(event.named.scalars, profile, hidden), prefix)
+        scalars += _prefixed(_shown(event.exact, profile, hidden), route.prefix)
         broken = [
             item for item in event.broken
             if (item.metric, False) in profile.outputs and (item.metric, False, "*") not in hidden

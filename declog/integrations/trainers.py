@@ -12,11 +12,13 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import declog
+from declog.records import Beside
 
 if TYPE_CHECKING:
     from declog.sinks import Sink
@@ -53,6 +55,25 @@ def callback(
     return _callback()(config, made, sinks, output_dir, wait_s, start_s)
 
 
+@dataclass(frozen=True)
+class _Told:
+    """The ``logs`` of the last log event, and the names that they had when the callback was told."""
+
+    logs: dict[str, Any] = field(default_factory=dict)
+    names: frozenset[str] = frozenset()
+    step: int = 0
+    evaluated: bool = False
+
+
+def _named(numbers: dict[str, Any], *, evaluated: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Numbers under the names that they have in any mode, and those whose names are of no mode."""
+    if not evaluated:
+        return numbers, {}
+    plain = {name.removeprefix(f"{EVAL}_"): value for name, value in numbers.items() if name.startswith(f"{EVAL}_")}
+    exact = {name: value for name, value in numbers.items() if not name.startswith(f"{EVAL}_") and name != "epoch"}
+    return plain, exact
+
+
 class _Loop:
     """Steps, evaluations and log events of a trainer, as its callbacks are called."""
 
@@ -74,10 +95,12 @@ class _Loop:
         self._mode: AbstractContextManager[Any] | None = None
         self._predicted = False  # whether the mode that is open has come to a batch
         self._epoch_ended = False  # its log event waits for what the trainer reports
+        self._told = _Told()
 
     def close(self) -> None:
         """Log the last window and close the sinks; idempotent."""
         if self.recorder is not None:
+            self._add_late()
             self._leave()
             self._end()
             self.recorder.close()
@@ -108,13 +131,13 @@ class _Loop:
             self._step = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._evaluates(self._log(args), control)
+        self._evaluates(self._log(args), state, control)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (
             self.recorder is not None
         ):  # else what was observed of it is lost, and trackers that it reports to open first
-            self._enter(self.recorder)
+            self._enter(self.recorder, state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         if self.recorder is None and state.is_world_process_zero:
@@ -123,27 +146,31 @@ class _Loop:
         if log.closed:
             return
         numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, Real)}
-        if numbers and all(name.startswith(f"{EVAL}_") or name == "epoch" for name in numbers):
-            self._enter(log)
+        if "loss" not in numbers and any(name.startswith(f"{EVAL}_") for name in numbers):
+            self._enter(log, state)
         elif not self._predicted:
             self._leave()
-        if self._mode is not None:
-            numbers = {name.removeprefix(f"{EVAL}_"): value for name, value in numbers.items() if name != "epoch"}
+        if self._mode is None and self._step is None and state.global_step > (log.last_step or 0):
+            with log.step(state.global_step):  # that is the trainer's, though it began without the callback
+                pass
         with log.guard("what the trainer reports could not be recorded"):
-            self._take(log, numbers, main=state.is_world_process_zero)
+            plain, exact = _named(numbers, evaluated=self._mode is not None)
+            self._take(log, plain, main=state.is_world_process_zero)
+            log.beside(Beside(exact=exact))
+        self._told = _Told(logs or {}, frozenset(logs or {}), state.global_step, self._mode is not None)
         self._end()
         if self._mode is None:
             if self._epoch_ended if self._epochs else not log.plan.modes["train"].every:
                 log.flush()
             self._epoch_ended = False
             if control.should_evaluate:
-                self._enter(log)
+                self._enter(log, state)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._evaluated(self._log(args))
+        self._evaluated(self._log(args), state)
 
     def on_predict(self, args: Any, state: Any, control: Any, metrics: Any, **kwargs: Any) -> None:
-        self._evaluated(self._log(args))
+        self._evaluated(self._log(args), state)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
@@ -153,7 +180,7 @@ class _Loop:
             else:
                 self._end()
                 log.flush()
-        self._evaluates(log, control)
+        self._evaluates(log, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
@@ -171,11 +198,12 @@ class _Loop:
         self._end()
         if not log.closed:
             log.flush(wait_s=self._wait_s)
-        self._enter(log)
+        self._enter(log, state)
 
     # -- inside
 
     def _log(self, args: Any) -> declog.Recorder:
+        self._add_late()
         if self.recorder is None:
             made = self._made
             folder = Path(self._output_dir or made.output_dir or Path(args.output_dir) / FOLDER)
@@ -186,6 +214,15 @@ class _Loop:
                 run_config=args.to_dict(),
             )  # fmt: skip
         return self.recorder
+
+    def _add_late(self) -> None:
+        """Numbers that callbacks behind this one have put into the ``logs`` of the last log event."""
+        told, self._told = self._told, _Told()
+        added = {name: told.logs[name] for name in told.logs.keys() - told.names if isinstance(told.logs[name], Real)}
+        if added and self.recorder is not None:
+            plain, exact = _named(added, evaluated=told.evaluated)
+            mode = EVAL if told.evaluated else "train"
+            self.recorder.pass_through(Beside(numbers=plain, exact=exact), told.step, mode)
 
     def _take(self, log: declog.Recorder, numbers: dict[str, Any], *, main: bool) -> None:
         """Signals of the step on all ranks, which report alike; other numbers from rank 0."""
@@ -204,21 +241,21 @@ class _Loop:
             frame = frame.f_back
         return Path(args.output_dir) / f"checkpoint-{step}"
 
-    def _evaluates(self, log: declog.Recorder, control: Any) -> None:
+    def _evaluates(self, log: declog.Recorder, state: Any, control: Any) -> None:
         """A step or an epoch has ended: where the trainer evaluates now, what its batches observe is of that."""
         if control.should_evaluate and not control.should_log:  # else it begins when the trainer has logged
-            self._enter(log)
+            self._enter(log, state)
 
-    def _evaluated(self, log: declog.Recorder) -> None:
+    def _evaluated(self, log: declog.Recorder, state: Any) -> None:
         """Until training goes on, what is observed next is of another evaluation: of another data set, or by hand."""
         self._leave()
-        self._enter(log)
+        self._enter(log, state)
 
-    def _enter(self, log: declog.Recorder) -> None:
+    def _enter(self, log: declog.Recorder, state: Any) -> None:
         """An evaluation begins: where that is known, else with its first batch, or with what it reports."""
         self._end()
         if self._mode is None and not log.closed and EVAL in log.plan.modes:
-            mode = log.mode(EVAL)
+            mode = log.mode(EVAL, state.global_step)
             mode.__enter__()
             self._mode = mode
 

@@ -17,7 +17,7 @@ from declog.engine.publish import Dispatcher, Route
 from declog.errors import RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
-from declog.records import RunInfo
+from declog.records import Beside, RunInfo
 from declog.runtime import actors
 from declog.runtime.alarm import Alarm
 from declog.runtime.backlog import Backlog
@@ -57,11 +57,11 @@ class Background:
         self._choice = choice
         self._branch = False  # of another run, whose rows are its own
         self._missing: Mapping[str, str] = {}
-        self._collector = None
+        self._collector = self._dispatcher = None
         if comm.collects:
-            dispatcher = Dispatcher(plan, routes, functions, self._note_missing)
+            self._dispatcher = Dispatcher(plan, routes, functions, self._note_missing)
             self._collector = Collector(
-                plan, comm, dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued
+                plan, comm, self._dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued
             )
         self._merger = None
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
@@ -103,6 +103,12 @@ class Background:
     def submit(self, item: WindowItem | Task) -> None:
         """Hand over a log event, or something to do after it."""
         self._worker.submit(item)
+
+    def pass_through(self, step: int, mode: str, beside: Beside) -> None:
+        """Rank 0: give the sinks a trainer's numbers as they are, after all that was handed over before."""
+        if self._dispatcher is not None:
+            run = partial(self._dispatcher.pass_through, step, mode, beside, self._failures.report)
+            self.submit(Task(run, report=self._failures.report))
 
     def settle(self) -> None:
         """Wait until all that was handed over is done."""

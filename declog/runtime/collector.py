@@ -143,7 +143,14 @@ class Collector:
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
         self._figures.clear()
         return self._dispatcher.dispatch(
-            item.step, due, self._failures.report, mode=item.mode, figures=figures, number=item.event, count=item.count
+            item.step,
+            due,
+            self._failures.report,
+            mode=item.mode,
+            figures=figures,
+            number=item.event,
+            count=item.count,
+            beside=item.window.beside,
         )
 
     @property

@@ -1,6 +1,6 @@
 """A recorder inside a trainer that must go on: mistakes of training code's are reported and left out.
 
-What integrations call besides what users do. Imports the session only.
+What integrations call besides what users do. Imports the session and what runs behind it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+from declog.records import Beside
 from declog.runtime import context
+from declog.runtime.background import Background
 from declog.runtime.scopes import Scope, here, origin
 from declog.runtime.session import Session
 
@@ -25,9 +27,10 @@ class _Inside(threading.local):
 class InTrainer:
     """The part of a recorder by which a trainer's integration calls it."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, background: Background) -> None:
         self.plan = session.plan
         self._session = session
+        self._background = background
         self._caller: Callable[[], str] | None = None  # where a trainer must go on: whose code calls
         self._own: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
         self._inside = _Inside()
@@ -70,10 +73,24 @@ class InTrainer:
             return _NOTHING
         return self.guard(f"{what} of {context.giver() or self._caller()}", left_out)
 
+    def beside(self, numbers: Beside) -> None:
+        """Numbers of the trainer's own, for the sinks of the log event that ends next in the mode of here."""
+        session = self._session
+        with session.lock:
+            session.stream(here(self)).beside = numbers
+
+    def pass_through(self, numbers: Beside, step: int, mode: str = "train") -> None:
+        """Give the sinks numbers of the trainer's own, at a step and beside its log event, if it has one.
+
+        They are in no window, and ranks need not call it alike: only rank 0's reach a sink.
+        """
+        if not self.closed:
+            self._background.pass_through(step, mode, numbers)
+
     @contextmanager
-    def idle(self) -> Iterator[None]:
-        """A block of which nothing is recorded, such as a prediction."""
-        before, self._idle = self._idle, True
+    def idle(self, idle: bool = True) -> Iterator[None]:
+        """A block of which nothing is recorded, such as a prediction; or (``idle=False``) one inside it that is."""
+        before, self._idle = self._idle, idle
         try:
             yield
         finally:

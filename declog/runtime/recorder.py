@@ -63,15 +63,15 @@ class Recorder(InTrainer):
         self.run_id = run_id
         self.total_steps: int | None = None
         self._failures = Failures()
-        self._background = Background(
+        background = Background(
             plan, comm, runners, routes, self._failures, functions=functions, close_s=close_s, wait_s=wait_s,
             home=home, run=run, choice=choice or Choice(),
         )  # fmt: skip
         session = Session(
-            plan, Clock() if clock is None else clock, hooks, self._failures, self._background, functions=functions,
+            plan, Clock() if clock is None else clock, hooks, self._failures, background, functions=functions,
             locate=locate,
         )  # fmt: skip
-        super().__init__(session)
+        super().__init__(session, background)
         for runner in runners.values():
             runner.watch(self._progress)
         self._forked = False  # this process is a fork of the run's

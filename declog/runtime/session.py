@@ -88,7 +88,11 @@ class Session:
 
     def spoiled(self, scope: Scope | None) -> None:
         """The open window lacks something that this rank should have recorded."""
-        (self.train if scope is None or scope.stream is None else scope.stream).whole = False
+        self.stream(scope).whole = False
+
+    def stream(self, scope: Scope | None) -> Stream:
+        """The windows of a scope's mode; without one those of steps."""
+        return self.train if scope is None or scope.stream is None else scope.stream
 
     def _call(
         self, name: str, what: tuple[Any, ...], scope: int, origin: int, run: Callable[P, R], *args: P.args,
@@ -446,7 +450,7 @@ class Session:
             self._call("flush", (), *ids, self._flush, scope, answer)
 
     def _flush(self, scope: Scope | None, answer: Answer | None) -> None:
-        stream = self.train if scope is None or scope.stream is None else scope.stream
+        stream = self.stream(scope)
         refused = Refused(self.failures)
         try:
             if stream.ordered and self.step is not None and self.step.step is not None:

@@ -15,6 +15,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from declog.engine.frame import Frame
+from declog.records import Beside
 from declog.runtime.batch import BatchRecord
 from declog.runtime.window import Window
 
@@ -86,6 +87,7 @@ class Stream:
         self.watermark: int | None = None
         self.flushed = False  # whether this block has flushed
         self.whole = True  # whether all that should have been recorded was
+        self.beside = Beside()  # the trainer's own numbers, for the next log event
         self.earlier: dict[str, Frame] = {}  # rows of before a checkpoint
         self.ends: deque[WindowEnd] = deque()  # windows that wait for scopes
         self.held: int | None = None  # a step that ended, whose numbers the loop still logs, however long it takes
@@ -134,7 +136,7 @@ class Stream:
                     batches[phase] += records
                 else:
                     batches[phase] = [*records]
-        return Window(batches, self.earlier, self.whole)
+        return Window(batches, self.earlier, self.whole, self.beside)
 
     def seconds(self, end: WindowEnd | None) -> float:
         """How long the steps up to an end (None: all) took, less those that log events have."""
@@ -144,7 +146,7 @@ class Stream:
         """A log event has the rows up to a step (None: all), and the seconds up to an end (None: all)."""
         for step in self.upto(number):
             step.batches = {}
-        self.earlier, self.whole = {}, True
+        self.earlier, self.whole, self.beside = {}, True, Beside()
         self.counted = self.spent if end is None else end.spent
 
     def close(self, number: int | None) -> None:

@@ -20,6 +20,7 @@ from declog.errors import RuntimeFailure, error_text
 from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import TRACE, Grouping, PhaseOp
+from declog.records import Beside
 from declog.runtime.batch import BatchRecord
 from declog.runtime.packs import Pack, land
 
@@ -33,6 +34,7 @@ class Window:
     batches: dict[str, list[BatchRecord]] = field(default_factory=dict)
     earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
     whole: bool = True  # whether all that should have been recorded was
+    beside: Beside = field(default_factory=Beside)
 
     def hand_off(self) -> None:
         """Start the copy of what is on a CUDA device to pinned memory, one for all of it; returns at once."""

@@ -227,7 +227,7 @@ CODES = {
     "DL508.family": ("the table `{table}` leaves out the run-time column `{name}`: {why}",
         "give the family a prefix: `name: family/{{column}}`"),
     "DL508.metric": ("`{key}` would write `{name}`, which is written already: it is left out",
-        "give run-time names a prefix, such as `name: extra/{{column}}`"),
+        "log it under another name, or give run-time names a prefix, such as `name: extra/{{column}}`"),
 }),
 "DL509": Code("a column does not fit", """
     A column of `log_extra` has another length than its batch, holds what no sink could write, came without the rows

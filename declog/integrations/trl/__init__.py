@@ -21,7 +21,7 @@ from declog.integrations.trl.ppo import LOOPED, Loop
 from declog.integrations.trl.report import MERGE, Report
 from declog.integrations.trl.samples import SAMPLED, Samples
 from declog.integrations.trl.settings import SEEN, constants_of
-from declog.integrations.trl.steps import Steps
+from declog.integrations.trl.steps import Steps, in_training
 from declog.integrations.trl.support import HOMES, Support, support_of
 from declog.sinks import Sink
 
@@ -69,7 +69,7 @@ def attach(
     """
     if merge is not None and merge not in MERGE:
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
-    for needed in ("add_callback", "state", "args", "log", "evaluate", "train"):
+    for needed in ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train"):
         if not hasattr(trainer, needed):
             raise UsageError.of("DL510.trainer", type=type(trainer).__name__, needed=needed)
     before = vars(trainer).get(MARK)
@@ -112,9 +112,15 @@ def attach(
         recorder.attached(capture.given.caller, OWN, capture.rollout)
     else:
         recorder.attached(lambda: "training code", SAMPLED if support.samples else LOOPED if support.loop else ())
-    steps = Steps(trainer, hooks, capture)
     if support.samples:
         Samples(trainer, hooks, capture)
+    late = _inside_a_window(trainer, support)
+    if late and trainer.args.process_index == 0:
+        log.warning(
+            "declog was attached inside a log window: until %s logs next its own numbers pass through, and those of "
+            "declog begin then", type(trainer).__name__,
+        )  # fmt: skip
+    steps = Steps(trainer, hooks, capture, late=late)
     if support.loop:
         Loop(trainer, hooks, capture, steps)
     compared = () if support.tested else _presets(support, constants, recorder.plan)
@@ -160,6 +166,13 @@ def _right(trainer: Any, support: Support, config: Any) -> None:
         raise UsageError.of(
             "DL510.other_method", name=profile.get("name"), of=of, type=type(trainer).__name__, method=support.method
         )
+
+
+def _inside_a_window(trainer: Any, support: Support) -> bool:
+    """Whether the trainer has trained since it logged last, or since its training began."""
+    if not in_training(trainer):
+        return False
+    return bool(trainer._metrics["train"] if support.rollouts or support.updates else trainer.state.global_step)
 
 
 def _open_trackers(trainer: Any, made: declog.Plan) -> None:

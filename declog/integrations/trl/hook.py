@@ -38,12 +38,13 @@ class Hooks:
         setattr(owner, name, hooked)
 
     def callback(self, callback: Any, *, first: bool = False) -> None:
-        """Give the trainer a callback, as its last one or before all others."""
+        """Give the trainer a callback, as its last one or before all others.
+
+        The list is a new one, as in ``remove``: transformers may be walking through the old one, for another callback.
+        """
         self._callbacks.append(callback)
-        if first:
-            self._trainer.callback_handler.callbacks.insert(0, callback)
-        else:
-            self._trainer.add_callback(callback)
+        handler = self._trainer.callback_handler
+        handler.callbacks = [callback, *handler.callbacks] if first else [*handler.callbacks, callback]
 
     def remove(self) -> None:
         """Take back what nobody has wrapped since; the rest passes through from now on, as the recorder is closed."""
@@ -54,8 +55,8 @@ class Hooks:
                 delattr(owner, name)
             else:
                 setattr(owner, name, before)
-        for callback in self._callbacks:
-            self._trainer.remove_callback(callback)
+        handler = self._trainer.callback_handler
+        handler.callbacks = [callback for callback in handler.callbacks if callback not in self._callbacks]
 
     def _hooked(self, original: Callable[..., Any], name: str, around: Callable[..., Part]) -> Callable[..., Any]:
         guard = self.recorder.guard

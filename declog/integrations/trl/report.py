@@ -1,8 +1,8 @@
 """What the trainer reports: its numbers go to declog's sinks, and declog's values into its ``logs``, on every rank.
 
-Where the trainer is seen, its log is the log event: declog's values are made before TRL adds its own averages, and put
-into the finished ``logs`` before any other callback has them. Where it is not, all that it reports passes through,
-and values of other names are put beside it.
+The trainer's log is the log event. declog has ``logs`` when transformers, TRL and subclasses have put all their numbers
+into it, and before any other callback: what the profile does not compute passes through, and declog's values are put
+where TRL's are, or beside them.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ import logging
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from numbers import Real
+from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback
 
-from declog.integrations.trl.capture import Capture
+from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.hook import Guard, Hooks, Part
 from declog.integrations.trl.steps import EVAL, Steps
 from declog.integrations.trl.support import Support
-from declog.records import RANKS
+from declog.records import RANKS, THEIRS, Beside, other_numbers
 
 MERGE = ("replace", "prefix")
-THEIRS = "trainer/"  # before a name that both have and do not agree about
+REGULAR = frozenset({"loss", "train_runtime"})  # in what transformers' loop logs at `logging_steps`, and at its end
+TRAIN = "train"
 
 log = logging.getLogger("declog")
 
 
 class Report:
-    """The hook of ``trainer.log``, or the callback that stands in for it.
+    """The hook of ``trainer.log``, and the first of the trainer's callbacks, who gets all that the trainer reports.
 
     ``compared`` are names of the profile whose values this trainer may have in another way: where it has, its own stay.
     """
@@ -49,87 +51,138 @@ class Report:
         self._modal = _Names(f"{EVAL}_{name}" for name in recorder.plan.names())
         self._capture = capture
         self._guard = recorder.guard
-        self._whole = support.tested and support.rollouts and support.updates
-        self._computed = support.loop  # all that it reports is computed here, too
+        self._averages = support.rollouts or support.updates  # whether TRL's `_metrics` are what declog computes
+        self._loop = support.loop  # whether all that it reports is computed here, too
+        self._tested = support.tested and support.rollouts and support.updates
+        self._regular = self._averages or type(trainer).train is Trainer.train  # whether its log is transformers'
+        self._evaluates = type(trainer).evaluate is Trainer.evaluate
         self._compared = _Names(compared)
         self._differ: set[str] = set()  # of those, what differed
         logged = recorder.plan.logged
         self._of_steps = {
             name: logged is not None and ops[0].phase == logged.phase  # whether it may come after the last step
             for name, ops in recorder.plan.sources.items()
-            if ops[0].axis.label == "step" and not ops[0].family
+            if ops[0].axis.label == "step" and not ops[0].family and name not in OWN
         }
-        self._values: dict[str, float] | None = None  # of the log event, from its begin until the callbacks have them
-        self._whole_event = False  # whether they are of all rows
-        self._logged: dict[str, Any] | None = None  # what they got
-        if support.rollouts or support.updates:
-            hooks.callback(_Finished(self, self._guard), first=True)
-            hooks.add("log", self._log)
-        else:
-            hooks.callback(_PassThrough(self, self._guard), first=True)
-
-    # -- where the trainer is seen
+        self._cut: set[str] = set()  # the halves of TRL's averages that training code's own log has emptied since
+        self._event: _Event | None = None  # the call of `log` that is under way
+        hooks.callback(_First(self, self._guard), first=True)
+        hooks.add("log", self._log)
 
     def _log(self, *args: Any, **kwargs: Any) -> Part:
         logs = kwargs["logs"] if "logs" in kwargs else args[0]
-        given = dict(logs)
-        with self._guard("what the trainer reports could not be recorded"):
-            self._signals(given)
-        self._steps.end()
-        with self._guard("what the trainer reports could not be passed on"):
-            self._pass_on({**self._others(), **self._stripped(given), **self._epoch()})
-        self._values, self._whole_event = self._merged(given)  # also where a part failed: other ranks flush, too
-        self._logged = None
-        yield None
-        found, self._values = self._logged, None
-        if found is not None and found is not logs:  # the same mapping is what an evaluation returns
-            logs.clear()
-            logs.update(found)
+        around, self._event = self._event, _Event(frozenset(logs))
+        event = self._event
+        try:
+            yield None
+        finally:
+            self._event = around
+        if event.logs is None:  # no callback was told, such as on this rank alone: it is a log event on the others
+            self.reported(event, logs, {})
+        if event.logs is not logs:  # an evaluation returns this mapping
+            logs.update(event.merged)
+        if event.logs is not None and (added := {name: event.logs[name] for name in event.logs.keys() - event.names}):
+            self._pass_through(added, self._steps.mode)  # of callbacks that come after declog's
         self._missed(logs)
 
-    def _merged(self, given: Collection[str]) -> tuple[dict[str, float], bool]:
+    def told(self, logs: dict[str, Any]) -> None:
+        """The trainer's ``logs`` are whole, its history has them, and no tracker has had them."""
+        history = self._trainer.state.log_history
+        entry = history[-1] if history and history[-1].keys() >= logs.keys() else {}
+        self.reported(self._event or _Event(frozenset(logs)), logs, entry)
+
+    def reported(self, event: _Event, logs: dict[str, Any], entry: dict[str, Any]) -> None:
+        """Log all that the trainer reports, and put declog's values into its ``logs`` and into its history."""
+        event.logs, event.names = logs, frozenset(logs)
+        if self._steps.over:
+            return
+        if not self._ends_window(event, logs):
+            return
+        plain, exact = self._plain(logs, self._steps.mode)
+        with self._guard("what the trainer reports could not be recorded"):
+            self._signals(plain, logs)
+        self._steps.end()
+        with self._guard("what the trainer reports could not be passed on"):
+            if self._steps.mode is None:
+                self._steps.reach()
+            for name, value in self._others(plain, logs).items():
+                self._recorder.log_metric(name, value)
+        self._recorder.beside(Beside(compared=self._theirs(logs, new=True), exact=exact))
+        values, whole = self._merged(logs)  # also where a part failed: other ranks flush, too
+        if whole:
+            self._compare(logs, values)
+        self._cut.discard(self._half)
+        event.merged = self._taken(logs, values, whole=whole)
+        logs.update(event.merged)
+        if entry:
+            entry.update(event.merged)
+        event.names = frozenset(logs)
+
+    def _ends_window(self, event: _Event, logs: Mapping[str, Any]) -> bool:
+        """Whether this is a log event of the trainer's with declog's values; else it is only passed through.
+
+        What training code logs itself, by ``trainer.log``, is none, on whichever ranks it does so.
+        """
+        steps, half = self._steps, self._half
+        if steps.mode is not None:
+            regular = not self._evaluates or f"{steps.prefix}_runtime" in event.given
+        else:
+            regular = not (steps.under_way or (self._regular and event.given.isdisjoint(REGULAR)))
+        if regular and (steps.mode is not None or not (steps.late or (self._regular and steps.unrecorded))):
+            return True
+        if regular:
+            self._pass_through(logs, None, alone=steps.late)
+            steps.begin_window()
+        elif steps.mode is None and EVAL in self._recorder.plan.modes and _of_evaluation(event.given):
+            self._pass_through(logs, EVAL, alone=f"{EVAL}_runtime" in event.given)  # attached inside an evaluation
+        else:
+            self._pass_through(logs, steps.mode)
+        if not regular:
+            self._cut.add(half)
+        return False
+
+    def _pass_through(self, logs: Mapping[str, Any], mode: str | None, *, alone: bool = False) -> None:
+        """Give numbers to the sinks as they are."""
+        plain, exact = self._plain(logs, mode)
+        beside = Beside(numbers=plain, exact=exact, alone=alone)
+        self._recorder.pass_through(beside, self._trainer.state.global_step, mode or TRAIN)
+
+    # -- declog's values in the trainer's logs
+
+    def _merged(self, logs: Mapping[str, Any]) -> tuple[dict[str, float], bool]:
         """The log event's values under the trainer's names for them, and whether they are of all rows."""
         if self._merge is None and not self._compared:
             self._recorder.flush()
             return {}, False
+        before, computed = self._before, self._computed(logs)
         found = self._recorder.flush(wait_s=self._deliver_s) or {}
         whole = found.pop(RANKS, None) is None
-        own = {f"{self._before}{name}" for name in self._capture.given.metrics}
-        values = {name: value for name, value in found.items() if name not in own and not math.isnan(value)}
-        if self._merge == "replace":  # what transformers has computed itself stays
-            values = {name: value for name, value in values.items() if name not in given}
+        own = {f"{before}{name}" for name in self._capture.given.metrics}
+        values = {
+            name: value for name, value in found.items()
+            if name not in own and not name.startswith(f"{before}{THEIRS}") and not math.isnan(value)
+        }  # fmt: skip
+        if self._merge == "replace":  # what transformers and subclasses have computed themselves stays
+            values = {name: value for name, value in values.items() if name in computed or name not in logs}
         return values, whole
 
-    def finished(self, logs: dict[str, Any], entry: dict[str, Any]) -> None:
-        """The trainer's ``logs`` are whole, its history has them as ``entry``, and no tracker has had them."""
-        values, self._logged = self._values, logs
-        if not values:
-            return
-        self._values = None
-        if self._whole_event:
-            self._compare(logs, values)
+    def _taken(self, logs: Mapping[str, Any], values: Mapping[str, float], *, whole: bool) -> dict[str, float]:
+        """What becomes part of the trainer's logs."""
         if self._merge == "replace":
-            taken = {
-                name: value
-                for name, value in values.items()
-                if name not in self._differ and (self._whole_event or name not in logs)
-            }
-        elif self._merge == "prefix":
+            return {
+                name: value for name, value in values.items()
+                if name not in self._differ and (whole or name not in logs)
+            }  # fmt: skip
+        if self._merge == "prefix":
             before, added = self._before, f"{self._before}{self._prefix}"
-            taken = {f"{added}{name.removeprefix(before)}": value for name, value in values.items()}
-        else:
-            taken = {}
-        logs.update(taken)
-        entry.update(taken)
+            return {f"{added}{name.removeprefix(before)}": value for name, value in values.items()}
+        return {}
 
     def _compare(self, logs: Mapping[str, Any], values: Mapping[str, float]) -> None:
         """Say once where values differ from those of a trainer that this version of declog was not compared with."""
-        before, found = self._before, {}
-        for name, value in values.items():
-            own = logs.get(name)
-            same = own is None or math.isclose(own, value, rel_tol=1e-4, abs_tol=1e-6)
-            if not same and name.removeprefix(before) in self._compared:
-                found[name] = own
+        before = self._before
+        plain = {name.removeprefix(before): value for name, value in values.items()}
+        found = {f"{before}{name}": own for name, own in other_numbers(self._theirs(logs), plain).items()}
         new = {name: own for name, own in found.items() if name not in self._differ}
         self._differ |= found.keys()
         if new and self._main:
@@ -138,6 +191,17 @@ class Report:
                 "%s has other numbers than declog, which stay in its logs, and are `%s` in declog's: %s",
                 type(self._trainer).__name__, f"{THEIRS}NAME", differences,
             )  # fmt: skip
+
+    def _theirs(self, logs: Mapping[str, Any], *, new: bool = False) -> dict[str, float]:
+        """The trainer's numbers that are compared with declog's; ``new``: those that never differed."""
+        if self._half in self._cut:
+            return {}
+        before = self._before
+        return {
+            name: _number(value) for full, name in self._computed(logs).items()
+            if isinstance(value := logs[full], Real) and name in self._compared
+            and not (new and f"{before}{name}" in self._differ)
+        }  # fmt: skip
 
     @property
     def _before(self) -> str:
@@ -154,71 +218,85 @@ class Report:
             log.warning("`%s` was not there in time to say whether this model is the best", name)
             logs[name] = math.nan
 
-    def _signals(self, given: Mapping[str, float]) -> None:
-        """Observe reported numbers that the profile has as signals of the step."""
-        if not self._recorder.in_step:
-            return
-        found = {name: value for name, value in self._stripped(given).items() if name != "loss"}
-        loss = f"{self._steps.prefix}_loss"
-        if self._steps.mode == self._steps.prefix and loss in given:
-            found["reported_loss"] = given[loss]
-        self._capture.observe(found)
-
-    def _others(self) -> dict[str, float]:
-        """What a subclass or another version has besides, averaged as TRL averages it."""
-        found: dict[str, float] = {}
-        if self._whole:
-            return found
-        mode, before = "train" if self._trainer.model.training else "eval", self._before
-        for name, values in self._trainer._metrics[mode].items():
-            there = [value for value in values if not math.isnan(value)]
-            if there and name not in self._capture.given.metrics:
-                found[f"{THEIRS}{name}" if f"{before}{name}" in self._differ else name] = sum(there) / len(there)
-        return found
-
     # -- numbers of the trainer's own
 
-    def passed(self, logs: dict[str, Any], entry: dict[str, Any]) -> None:
-        """All that a trainer reports that is not seen, ``entry`` of its history: a log event of it."""
-        if self._steps.over:
-            return
-        reported = {name: value for name, value in entry.items() if name != "step"}
-        with self._guard("what the trainer reports could not be recorded"):
-            own = self._stripped(reported)
-            if self._recorder.in_step:
-                self._capture.observe({name: own[name] for name in self._of_steps.keys() & own.keys()})
-            elif after := {name: own[name] for name, may in self._of_steps.items() if may and name in own}:
-                self._recorder.observe(**after, step="next")
-            self._steps.end()
-            others = {f"{THEIRS}{name}": reported[name] for name in self._differ & reported.keys()}
-            self._pass_on({**own, **others})
-        kept = {name for name, value in reported.items() if not self._computed or value != value}  # a NaN is news
-        self._values, self._whole_event = self._merged(kept)
-        self.finished(logs, entry)
-        self._values = None
+    def _signals(self, plain: Mapping[str, float], logs: Mapping[str, Any]) -> None:
+        """Observe reported numbers that the profile has as signals of the step."""
+        found = {name: plain[name] for name in self._of_steps.keys() & plain.keys()}
+        loss = f"{self._steps.prefix}_loss"
+        if self._steps.mode is not None and self._steps.mode == self._steps.prefix and loss in logs:
+            found["reported_loss"] = logs[loss]
+        if self._recorder.in_step:
+            self._capture.observe(found)
+        elif after := {name: value for name, value in found.items() if self._of_steps.get(name)}:
+            self._recorder.observe(**after, step="next")
 
-    def _pass_on(self, numbers: Mapping[str, Any]) -> None:
-        """Rank 0's are logged: they are the same on all ranks, or rank 0's times."""
+    def _others(self, plain: Mapping[str, float], logs: Mapping[str, Any]) -> dict[str, float]:
+        """Numbers that no metric has: rank 0's are logged, which are the same on all ranks, or rank 0's times.
+
+        TRL's own of a trainer that is seen as a whole are metrics, unless the profile deleted them, and what reward
+        functions gave to ``log_metric`` was recorded there.
+        """
         if not self._main:
-            return
-        for name, value in numbers.items():
-            if name not in self._names and isinstance(value, Real):
-                self._recorder.log_metric(name, value)
+            return {}
+        averages = set(self._computed(logs).values()) if self._averages else set()
+        left_out = averages if self._tested else averages & self._capture.given.metrics
+        others = {name: value for name, value in plain.items() if name not in self._names and name not in left_out}
+        before = self._before
+        differing = {f"{THEIRS}{name}": value for name, value in plain.items() if f"{before}{name}" in self._differ}
+        return others | differing
 
-    def _stripped(self, logs: Mapping[str, Any]) -> dict[str, Any]:
-        """Numbers under the names that they have in any mode."""
-        steps = self._steps
-        if steps.mode is None:
-            return dict(logs)
-        return {name.removeprefix(f"{steps.mode}_"): value for name, value in logs.items() if name != "epoch"}
+    def _computed(self, logs: Mapping[str, Any]) -> dict[str, str]:
+        """The names in ``logs`` of numbers that TRL computes as declog does, and what they are called in any mode."""
+        if self._loop:
+            return {name: name for name, value in logs.items() if value == value}  # a NaN is news
+        if not self._averages:
+            return {}
+        before = "" if self._half == TRAIN else f"{EVAL}_"
+        return {f"{before}{name}": name for name in self._trainer._metrics[self._half] if f"{before}{name}" in logs}
 
-    def _epoch(self) -> dict[str, float]:
-        epoch = self._trainer.state.epoch
-        return {} if self._steps.mode is not None or epoch is None else {"epoch": epoch}
+    def _plain(self, logs: Mapping[str, Any], mode: str | None) -> tuple[dict[str, float], dict[str, float]]:
+        """Numbers under the names that they have in any mode, and those whose names are of no mode."""
+        averages = {} if self._loop else self._computed(logs)
+        plain: dict[str, float] = {}
+        exact: dict[str, float] = {}
+        for name, value in logs.items():
+            if isinstance(value, Real) and not (name == "epoch" and mode is not None):
+                if name in averages:
+                    plain[averages[name]] = _number(value)
+                elif mode is None or name.startswith((f"{mode}_", f"{self._steps.prefix}_")):
+                    plain[name if mode is None else name.removeprefix(f"{mode}_")] = _number(value)
+                else:
+                    exact[name] = _number(value)
+        return plain, exact
+
+    @property
+    def _half(self) -> str:
+        """Which half of its averages TRL puts into ``logs`` now."""
+        return TRAIN if self._averages and self._trainer.model.training else EVAL
 
     @property
     def _main(self) -> bool:
         return bool(self._trainer.args.process_index == 0)
+
+
+@dataclass
+class _Event:
+    """One call of the trainer's ``log``."""
+
+    given: frozenset[str]  # names that it was called with
+    logs: dict[str, Any] | None = None  # what callbacks get: these, with all that was added since
+    names: frozenset[str] = frozenset()  # of those, when declog had them
+    merged: dict[str, float] = field(default_factory=dict)  # declog's values in them
+
+
+def _number(value: Real) -> float:
+    """As Python has it; whole numbers stay whole."""
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
+def _of_evaluation(names: Collection[str]) -> bool:
+    return any(name.startswith(f"{EVAL}_") for name in names)
 
 
 class _Names:
@@ -236,7 +314,7 @@ class _Names:
         return self._pattern.fullmatch(name) is not None
 
 
-class _Finished(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+class _First(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
     """The first of the trainer's callbacks."""
 
     def __init__(self, report: Report, guard: Guard) -> None:
@@ -245,14 +323,4 @@ class _Finished(TrainerCallback):  # type: ignore[misc]  # transformers is not t
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
         with self._guard("declog's values could not be merged"):
-            self._report.finished(logs, state.log_history[-1])
-
-
-class _PassThrough(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    def __init__(self, report: Report, guard: Guard) -> None:
-        self._report = report
-        self._guard = guard
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
-        with self._guard("declog's values could not be merged"):
-            self._report.passed(logs, state.log_history[-1])
+            self._report.told(logs)

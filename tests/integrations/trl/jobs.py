@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import declog
+import declog.testing
 from tests import forks
 from tests.faults.jobs import Ended, run
 
@@ -131,6 +132,37 @@ def asynchronous(model: Path, folder: Path) -> None:
     keep(folder, f"rank{os.environ['RANK']}", (trainer.state.log_history, cases.events(sink), rewards))
 
 
+def aside(model: Path, folder: Path) -> None:
+    """Rank 0 alone logs besides, in steps and by a callback, and alone calls transformers' `log`; attached inside."""
+    from transformers import TrainerCallback
+    from trl import GRPOTrainer
+
+    from tests.integrations.trl import cases, test_logs
+
+    class Main(test_logs.talking(GRPOTrainer)):  # type: ignore[misc]
+        def log(self, *args: Any, **kwargs: Any) -> None:
+            if self.state.is_world_process_zero:
+                super().log(*args, **kwargs)
+            else:
+                self._metrics["train" if self.model.training else "eval"].clear()
+
+    sink = declog.testing.MemorySink()
+    logs: list[Any] = []
+
+    class Attach(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step == 1:
+                sinks = [sink] if args.process_index == 0 else []
+                logs.append(declog.attach(trainer, "trl_grpo", cases.STRICT, sinks=sinks))
+
+    case = cases.Case(args={**test_logs.SMALL, "max_steps": 4, "logging_steps": 2, "eval_steps": 2})
+    callbacks = [Attach(), test_logs.adding("behind", 3.0, main=True)]
+    trainer = cases.trainer_of(case, model, folder / "aside", cls=Main, callbacks=callbacks)
+    trainer.train()
+    logs[0].close()
+    keep(folder, f"rank{os.environ['RANK']}", (trainer.state.log_history, sink.events, dict(logs[0].failures)))
+
+
 def live(model: Path, folder: Path) -> None:
     """What is wrong with the live runs of two ranks, and how many values were compared."""
     from tests.integrations.trl import cases, live
@@ -143,7 +175,7 @@ def live(model: Path, folder: Path) -> None:
 JOBS: dict[str, Callable[[Path, Path], None]] = {
     "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty, "alone": alone,
     "all_faulty": all_faulty,
-    "asynchronous": asynchronous, "live": live,
+    "asynchronous": asynchronous, "live": live, "aside": aside,
 }  # fmt: skip
 
 
