@@ -175,6 +175,8 @@ def _model(model: type[BaseModel]) -> Schema:
 def _value(annotation: Any) -> Schema:
     """What a type allows in YAML."""
     origin, inside = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _value(inside[0])
     if origin is Literal:
         return {"enum": list(inside)}
     if annotation is DType:

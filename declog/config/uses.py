@@ -1,21 +1,27 @@
-"""Who uses a name of a profile: the keys and the texts in which a metric, a signal, a filter or a schema is named.
+"""Who uses a name of a profile: every key whose text names metrics, signals, constants, filters or schemas.
 
-Plain data in its long form; imports the errors' ``Path`` only.
+Which keys these are, the models say on the keys themselves. Plain data in its long form; imports the models, and the
+errors' ``Path``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from declog.errors import Path
+from pydantic import BaseModel
 
-# Keys whose texts are expressions over signals; those over metrics; those that hold one name.
-OVER_SIGNALS = frozenset({"expr", "where", "weight", "by", "key", "mask", "of", "ids", "lengths", "enabled", "instead"})
-OVER_METRICS = frozenset({"formula", "when", "metric"})
+from declog.errors import Path
+from declog.language.model import Model, Says
+from declog.language.spec import LogSpec
+
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
+_UNIONS = (typing.Union, types.UnionType)
+Spans = Iterator[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,13 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
     """Every use of the entry ``name`` of a section, its own entry's key among them."""
     if name in entries(data, section):
         yield Use((section, name))
-    for path, value in leaves(data):
-        if section == "metrics" and (found := _expected(path, name)) is not None:
-            yield found
-        if section == "signals" and (found := _observed(path, name)) is not None:
-            yield found
-        if isinstance(value, str) and path[0] != "run_config":
-            yield from (Use(path, value, span) for span in _named(path, value, section, name))
+    for path, text, says in texts(data):
+        if says.of == section or (section == "constants" and says.form == "expression"):
+            yield from (Use(path, text, span) for span in SPANS[says.form](text, name, says.of))
+    for path, _ in leaves({"tests": entries(data, "tests")}):
+        use = OF_TESTS[section](path, name) if section in OF_TESTS else None
+        if use is not None:
+            yield use
     if section == "signals":
         for table, columns in entries(data, "schemas").items():
             column = (columns or {}).get(name, "") if isinstance(columns, Mapping) else ""
@@ -51,29 +57,73 @@ def entries(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _named(path: Path, text: str, section: str, name: str) -> Iterator[tuple[int, int]]:
-    """Where a text names it."""
-    key = path[-2] if isinstance(path[-1], int) else path[-1]
-    if section in ("filters", "schemas"):
-        if path[0] in ("tables", "filters") and key in (section[:-1], "from") and text == name:
-            yield 0, len(text)
-        return
-    selects = path[0] == "profiles" and len(path) > 3 and path[-1] != "when"
-    if section == "metrics" and selects:
-        for word in re.finditer(r"[^\s,]+", text):
-            if word[0].split(".")[0] == name:
-                yield word.start(), word.start() + len(name)
-        return
-    if section == "metrics" and path[0] == "alerts" and key == "text":
-        yield from (found.span(1) for found in re.finditer(rf"\{{({re.escape(name)})(?=[.:}}])", text))
-        return
-    over = key in (OVER_METRICS if section == "metrics" else OVER_SIGNALS)
-    if section == "constants":
-        over = key in OVER_SIGNALS | OVER_METRICS
-    if over and path[0] in ("metrics", "signals", "filters", "schemas", "axes", "alerts", "profiles"):
-        behind = r"(?![\w'\"(])" if section == "metrics" else r"(?![\w.'\"(])"
-        blank = _TEXT.sub(lambda found: " " * len(found[0]), text)
-        yield from (found.span() for found in re.finditer(rf"(?<![\w.]){re.escape(name)}{behind}", blank))
+def texts(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[Path, str, Says]]:
+    """The texts of a profile that use names, with what the models say of their keys."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from texts(value, _below(type_, key), (*path, key))
+    elif isinstance(data, list):
+        for index, item in enumerate(data):
+            yield from texts(item, _below(type_, index), (*path, index))
+    elif isinstance(data, str):
+        yield from ((path, data, says) for says in _said(type_))
+
+
+def _below(type_: Any, key: object) -> Any:
+    """The type of what stands at a key of a model, a map or a list; of a union, of the first with that key."""
+    if isinstance(type_, type) and issubclass(type_, BaseModel):
+        fields = ((field.alias or name, field) for name, field in type_.model_fields.items())
+        return next((_annotated(field) for name, field in fields if name == key), None)
+    if typing.get_origin(type_) in (dict, list):
+        return typing.get_args(type_)[-1]
+    return next((inner for member in _members(type_) if (inner := _below(member, key)) is not None), None)
+
+
+def _annotated(field: Any) -> Any:
+    """A field's type with what is said of it, which pydantic keeps apart."""
+    return typing.Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+
+
+def _members(type_: Any) -> tuple[Any, ...]:
+    """The members of a union; of an annotated type that type."""
+    if typing.get_origin(type_) is typing.Annotated:
+        return (type_.__origin__,)
+    return typing.get_args(type_) if typing.get_origin(type_) in _UNIONS else ()
+
+
+def _said(type_: Any) -> Iterator[Says]:
+    """What is said of a text of a type; of one that stands for a key of a map, what is said of that key."""
+    if isinstance(type_, type) and issubclass(type_, Model) and type_._plain:
+        yield from _said(_below(type_, type_._plain))
+    if typing.get_origin(type_) is typing.Annotated:
+        yield from (says for says in type_.__metadata__ if isinstance(says, Says))
+    for member in _members(type_):
+        yield from _said(member)
+
+
+def _in_expression(text: str, name: str, section: str) -> Spans:
+    """Names outside of quotes that are no function, no attribute, and no keyword of a call."""
+    blank = _TEXT.sub(lambda quoted: " " * len(quoted[0]), text)
+    behind = r"(?![\w'\"(]|\s*=(?!=))" if section == "metrics" else r"(?![\w.'\"(]|\s*=(?!=))"
+    return (match.span() for match in re.finditer(rf"(?<![\w.]){re.escape(name)}{behind}", blank))
+
+
+def _as_text(text: str, name: str, section: str) -> Spans:
+    yield from [(0, len(text))] if text == name else []
+
+
+def _in_selector(text: str, name: str, section: str) -> Spans:
+    words = (word for word in re.finditer(r"[^\s,]+", text) if word[0].split(".")[0] == name)
+    return ((word.start(), word.start() + len(name)) for word in words)
+
+
+def _in_template(text: str, name: str, section: str) -> Spans:
+    return (match.span(1) for match in re.finditer(rf"\{{({re.escape(name)})(?=[.:}}])", text))
+
+
+SPANS: Mapping[str, Callable[[str, str, str], Spans]] = {
+    "expression": _in_expression, "name": _as_text, "selector": _in_selector, "template": _in_template,
+}  # fmt: skip
 
 
 def _expected(path: Path, name: str) -> Use | None:
@@ -89,6 +139,9 @@ def _observed(path: Path, name: str) -> Use | None:
     others = ("expect", "tables", "alerts", "constants", "columns", "with")
     places = (at for at in range(2, len(path)) if path[at] == name and path[at - 1] not in others)
     return next((Use(path[: at + 1]) for at in places), None)
+
+
+OF_TESTS: Mapping[str, Callable[[Path, str], Use | None]] = {"metrics": _expected, "signals": _observed}
 
 
 def leaves(data: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:

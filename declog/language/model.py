@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 Scalar = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class Says:
+    """Whose names the text of a key uses, and how: in an expression, as one name, in a selector, or in a template."""
+
+    of: Literal["signals", "metrics", "constants", "filters", "schemas"]
+    form: Literal["expression", "name", "selector", "template"] = "expression"
+
+
+Signals = Annotated[str, Says("signals")]
+Metrics = Annotated[str, Says("metrics")]
+Constants = Annotated[str, Says("constants")]
 
 
 def refused(key: str, /, **facts: Any) -> PydanticCustomError:

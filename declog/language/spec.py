@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from declog.language.dtypes import DType
-from declog.language.model import Model, Scalar, refused
+from declog.language.model import Constants, Metrics, Model, Says, Scalar, Signals, refused
 from declog.language.spec_of_tables import ColumnSpec, FilterSpec, TableSpec
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
@@ -52,7 +52,7 @@ class GroupAxis(Model):
 
     size: int | None = Field(None, ge=1)
     """Completions per group, where groups are consecutive rows; beside `of` it is checked against the ids."""
-    of: str | list[str] | None = None
+    of: Signals | list[Signals] | None = None
     """The signal that names each completion's group; of a list the first that a batch has."""
     split: Literal["none", "batches", "ranks"] = "none"
     """How far a group may be spread: within one batch of one rank, over batches of a rank, or over ranks."""
@@ -66,16 +66,16 @@ class GroupAxis(Model):
 class CompletionAxis(Model):
     """How completions are distinguished."""
 
-    ids: str | None = None
+    ids: Signals | None = None
     """The signal that names each completion in every phase."""
 
 
 class TokenAxis(Model):
     """Which tokens exist."""
 
-    mask: str | None = None
+    mask: Signals | None = None
     """A signal or expression that is true where a token exists; ``all``: every token."""
-    lengths: str | None = None
+    lengths: Signals | None = None
     """Where per-token signals are packed, ``[tokens]``: the signal that says how many tokens each completion has."""
 
 
@@ -110,7 +110,7 @@ class SignalSpec(Model):
     """Where in the step it is observed, by a label of each where in several; of a derived one the phase of its rows."""
     from_: str | None = Field(None, alias="from")
     """The name it is observed under."""
-    mask: str | None = None
+    mask: Signals | None = None
     """Which of its tokens exist; ``all``: every one."""
     optional: bool = False
     """It may never come; what derives from it is then absent."""
@@ -118,9 +118,9 @@ class SignalSpec(Model):
     """A family of what is observed under names that nobody declares, by name: per step numbers, per completion rows."""
     from_log_extra: bool = False
     """Whether a column of log_extra of its name is observed as it; otherwise that is a column of tables only."""
-    enabled: bool | str = True
+    enabled: bool | Constants = True
     """A constant expression; switched off, it takes what only it feeds with it."""
-    expr: Scalar | None = None
+    expr: Annotated[Scalar, Says("signals")] | None = None
     """What it is derived by; a text in place of the map says the same."""
     renamed: str | list[str] | None = None
     """What it was called before: an error names this one where it is still used."""
@@ -169,19 +169,19 @@ class ChartSpec(Model):
 class MetricSpec(Model):
     """A reduction of an expression, or a formula over other metrics."""
 
-    expr: Scalar | list[str] | None = None
+    expr: Annotated[Scalar, Says("signals")] | list[Signals] | None = None
     """What is reduced; the default is the signal of the metric's own id."""
-    reduce: str | list[str] | dict[str, str] | None = None
+    reduce: Constants | list[Constants] | dict[str, Constants] | None = None
     """A reduction, or a map of suffix to reduction; the default is mean."""
-    instead: str | None = None
+    instead: Signals | None = None
     """What stands for the value where it comes: a number that the trainer has computed already, or other rows."""
-    formula: str | None = None
+    formula: Metrics | None = None
     """An expression over other metrics' reduced values."""
-    where: str | None = None
+    where: Signals | None = None
     """Which values count."""
-    weight: str | None = None
+    weight: Signals | None = None
     """How much each value counts."""
-    by: str | list[str] | None = None
+    by: Signals | list[Signals] | None = None
     """A label per row, or a list of tags; one value per label. Several: one value for each of their combinations."""
     max_labels: int = Field(64, ge=1)
     """How many labels have a value of their own; those of the others are one, `_other`."""
@@ -193,9 +193,9 @@ class MetricSpec(Model):
     """For selectors: `tag:core`."""
     log: bool = True
     """Whether it is shown; a formula can use it all the same."""
-    enabled: bool | str = True
+    enabled: bool | Constants = True
     """A constant expression; switched off, it is not compiled."""
-    when: str | None = None
+    when: Metrics | None = None
     """A condition over other metrics' values, checked at each log event."""
     every: int | None = Field(None, ge=1)
     """Its own window in optimizer steps: a multiple of the profile's."""
@@ -269,15 +269,11 @@ class MetricSpec(Model):
 class SelectorSpec(Model):
     """Metrics, reductions or tables by id, tag or glob; several are separated by spaces."""
 
-    select: str
+    _plain, _plain_type = "select", str
+    select: Annotated[str, Says("metrics", "selector")]
     """Ids, `id.suffix`, `tag:core`, globs, `table:samples`."""
-    when: str | None = None
+    when: Metrics | None = None
     """A condition over metrics, under which it holds."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _text(cls, data: Any) -> Any:
-        return {"select": data} if isinstance(data, str) else data
 
 
 class ProfileSpec(Model):
@@ -296,23 +292,23 @@ class ProfileSpec(Model):
 class AlertSpec(Model):
     """A condition over metrics that is worth a message."""
 
-    metric: str | None = None
+    metric: Metrics | None = None
     """Whose value is compared; by default the metric of its own id."""
     above: float | None = None
     """It fires above that."""
     below: float | None = None
     """It fires below that."""
-    when: str | None = None
+    when: Metrics | None = None
     """A condition over metrics, instead of bounds."""
     patience: int = Field(1, ge=1)
     """Log events in a row."""
     level: Literal["info", "warn", "error"] = "warn"
     """How bad it is."""
-    text: str = ""
+    text: Annotated[str, Says("metrics", "template")] = ""
     """What it says, with values by their ids: `KL is {kl:.3f}`."""
     optional: bool = False
     """For presets: it is off where a metric of it was deleted, and of several reductions an id means the mean."""
-    enabled: bool | str = True
+    enabled: bool | Constants = True
     """A constant expression; switched off, it never fires."""
     help: str = ""
     """What it watches, in a line."""
@@ -325,7 +321,7 @@ class SinkSpec(Model):
 
     kind: str | None = None
     """Which sink; by default that of its id."""
-    enabled: bool | str = True
+    enabled: bool | Constants = True
     """A constant expression; switched off, it is not opened."""
     profile: str | None = None
     """What it shows; by default the profile's."""

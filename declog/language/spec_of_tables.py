@@ -5,12 +5,12 @@ Only shapes are checked here. Imports pydantic and dtypes.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from declog.language.dtypes import DType
-from declog.language.model import Model, Scalar, refused
+from declog.language.model import Constants, Model, Says, Scalar, Signals, refused
 
 ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 
@@ -22,7 +22,7 @@ class FilterSpec(Model):
     """How rows are chosen; `unique` takes the first row of each key."""
     take: Literal["row", "group"] = "row"
     """What is chosen; `group`: whole groups, by values per group, and with them all their completions."""
-    key: str | None = None
+    key: Signals | None = None
     """What `top_bottom` orders by, one number per row, or what `unique` distinguishes rows by."""
     top: int = Field(0, ge=0)
     """How many of the greatest."""
@@ -38,11 +38,11 @@ class FilterSpec(Model):
     """Another seed picks other rows."""
     limit: int | None = Field(None, ge=0)
     """At most so many per log event."""
-    where: str | None = None
+    where: Signals | None = None
     """Which rows can be chosen."""
-    from_: str | None = Field(None, alias="from")
+    from_: Annotated[str, Says("filters", "name")] | None = Field(None, alias="from")
     """A filter whose rows are filtered further."""
-    enabled: bool | str = True
+    enabled: bool | Constants = True
     """A constant expression; switched off, it takes its tables with it."""
     help: str = ""
     """What it takes, in a line."""
@@ -78,7 +78,7 @@ class ColumnSpec(Model):
     """`tokens`: a completion's tokens as pieces of text, with `values` of each."""
     name: str | None = None
     """What it is called; of a family a template with {column}."""
-    expr: Scalar | None = None
+    expr: Annotated[Scalar, Says("signals")] | None = None
     """What it holds; by default the signal of its id."""
     call: str | None = None
     """A registered Python function of the row; its parameters are names of signals or constants."""
@@ -86,7 +86,7 @@ class ColumnSpec(Model):
     """Whether a value may be missing."""
     max_chars: Length | None = None
     """Longer texts are cut, also inside lists and maps; `{head: 500, tail: 1500}` keeps so much of both ends."""
-    values: dict[str, Scalar] = {}
+    values: dict[str, Annotated[Scalar, Says("signals")]] = {}
     """Of `tokens`: what is known of each token, by name; `logprob: logprobs`."""
     max_tokens: Length | None = None
     """Of `tokens`: how many of them; the default is `{head: 128, tail: 384}`."""
@@ -112,9 +112,9 @@ class TableSpec(Model):
     """What trackers call it; its id by default."""
     rows: Literal["completion", "group", "step"] = "completion"
     """What a row is; `step`: a batch of its phase on one rank, which is what a signal per step has values of."""
-    schema_: str = Field(alias="schema")
+    schema_: Annotated[str, Says("schemas", "name")] = Field(alias="schema")
     """Its columns."""
-    filter: str | None = None
+    filter: Annotated[str, Says("filters", "name")] | None = None
     """Which rows; by default all."""
     every: int | None = Field(None, ge=1)
     """Its own window in optimizer steps: a multiple of the profile's."""
@@ -126,7 +126,7 @@ class TableSpec(Model):
     """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""
     max_bytes: int | None = Field(None, ge=1)
     """How much one log event may hold: later rows are cut, and that is reported."""
-    enabled: bool | str = True
+    enabled: bool | Constants = True
     """A constant expression; switched off, it is not made."""
     help: str = ""
     """What it shows, in a line."""

@@ -150,6 +150,8 @@ def _default(value: Any) -> str:
 
 
 def _type(annotation: Any) -> str:
+    if typing.get_origin(annotation) is typing.Annotated:
+        return _type(annotation.__origin__)
     if typing.get_origin(annotation) is Literal:
         return ", ".join(f"`{item}`" for item in typing.get_args(annotation))
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
