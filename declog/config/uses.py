@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
-
 from declog.errors import Path
 from declog.language.model import Model, Says
 from declog.language.spec import LogSpec
@@ -71,7 +69,7 @@ def texts(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[Pa
 
 def _below(type_: Any, key: object) -> Any:
     """The type of what stands at a key of a model, a map or a list; of a union, of the first with that key."""
-    if isinstance(type_, type) and issubclass(type_, BaseModel):
+    if isinstance(type_, type) and issubclass(type_, Model):
         fields = ((field.alias or name, field) for name, field in type_.model_fields.items())
         return next((_annotated(field) for name, field in fields if name == key), None)
     if typing.get_origin(type_) in (dict, list):

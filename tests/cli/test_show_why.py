@@ -192,7 +192,7 @@ def test_a_deleted_entry(small: Path, cli: Cli) -> None:
     assert out == "metrics.penalised = null\n  declog/small.yaml:21:3\n  declog/team.yaml:7:3    null  <- wins\n"
     out = cli("why", "metrics.reward", "small", "~metrics.reward", "--config-dir", ".").out
     assert squeezed(out) == [
-        "metrics.reward (not there)",
+        "metrics.reward = null",
         "  declog/small.yaml:19:3  mean(reward)",
         "  override '~declog.metrics.reward'  deleted  <- wins",
     ]
