@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from declog.engine.cells import Found
 from declog.errors import MissingSignalError
 from declog.language.nodes import LOGGED
-from declog.plans.needs import GROUP, Need, signals_of
+from declog.plans.needs import Clause, Need, groups_of, signals_of
 from declog.plans.ops import Plan, SignalOp
 
 log = logging.getLogger("declog")
@@ -120,7 +120,11 @@ class Inactive:
     def _note_inactive(self, mode: str, state: _Mode, periods: Collection[int], found: Found) -> None:
         first = [id for id in self._keys if id not in state.judged and self._every[id] in periods]
         if mode != "train":  # what nothing is observed for is not meant to be in it
-            first = [id for id in first if any(Need(need.phase, PHASE) in state.spans for need in self._needs[id])]
+            first = [
+                id
+                for id in first
+                if any(Need(need.phase, PHASE) in state.spans for clause in self._needs[id] for need in clause)
+            ]
         state.judged.update(first)
         reasons: dict[str, list[str]] = {}
         for id in first:
@@ -143,35 +147,26 @@ class Inactive:
 
     def _why(self, id: str, state: _Mode) -> str:
         """Why a metric has no value; empty where all that it reads came."""
-        if why := self._no_groups(id, state):
-            return why
-        needs = [need for need in sorted(self._needs[id]) if need in self._signals]
-        absent = [need for need in needs if need not in state.spans]
+        absent = [clause for clause in sorted(self._needs[id]) if not state.spans.keys() & clause]
+        for clause in absent:
+            if clause == groups_of(self._plan, clause[0].phase):
+                return f"nothing says what a group is: observe {self._named(clause)}, or say `axes.group.size=N`"
+        absent = [clause for clause in absent if self._signals.keys() & clause]
         if not absent:
             return ""
-        phases = dict.fromkeys(need.phase for need in needs)
+        phases = dict.fromkeys(need.phase for clause in absent for need in clause)
         silent = [phase for phase in phases if Need(phase, PHASE) not in state.spans]
         if silent and len({need.phase for need in self._signals}) > 1:
             return f"nothing of {_listed(silent, SIGNALS)} came"
-        names = list(dict.fromkeys(self._signals[need].source for need in absent))
-        if len(absent) == 1 and absent[0].name in self._masks:
+        names = list(dict.fromkeys(self._named(clause) for clause in absent))
+        if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
             return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
         return f"{_listed(names, SIGNALS)} never came"
 
-    def _no_groups(self, id: str, state: _Mode) -> str:
-        """What to write where nothing says what a group is, and a metric needs it."""
-        grouping = self._plan.grouping
-        sources = () if grouping is None else grouping.of
-        for need in self._needs[id]:
-            if need.name == GROUP and all(Need(need.phase, name) not in state.spans for name in sources):
-                names = [
-                    self._signals[known].source
-                    for name in sources
-                    if (known := Need(need.phase, name)) in self._signals
-                ]
-                observe = f"observe {_listed(names, SIGNALS, 'or')}, or " if names else ""
-                return f"nothing says what a group is: {observe}say `axes.group.size=N`"
-        return ""
+    def _named(self, clause: Clause) -> str:
+        """The signals of a clause, as they are observed."""
+        names = [self._signals[need].source if need in self._signals else need.name for need in clause]
+        return _listed(list(dict.fromkeys(names)), SIGNALS, "or")
 
     def _note_stopped(self, mode: str, state: _Mode, now: tuple[int, int], found: Found) -> None:
         """Signals that came, and have not come for twice as long as they ever stayed away."""
@@ -187,10 +182,8 @@ class Inactive:
                 state.stopped[need] = span.last
                 stopped.setdefault(span.last, []).append(need)
         for last, needs in stopped.items():
-            ids = [
-                id for id in self._keys
-                if not self._needs[id].isdisjoint(needs) and id in state.judged and not self._has_value(id, found)
-            ]  # fmt: skip
+            ids = [id for id in self._keys if id in state.judged and not self._has_value(id, found)]
+            ids = [id for id in ids if any(need in clause for clause in self._needs[id] for need in needs)]
             names = list(dict.fromkeys(self._signals[need].source for need in needs))
             why = f"{_listed(names, SIGNALS)} stopped after {self._when(mode, last)}"
             state.inactive |= {id: why for id in ids if id not in state.inactive}

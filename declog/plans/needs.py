@@ -8,19 +8,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from declog.language.absence import PRESENT, asks
 from declog.language.dtypes import Axis
 from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, walk
 from declog.plans.fingerprint import expressions
 from declog.plans.ops import FormulaOp, MetricOp, Plan
 
-GROUP = "GROUP"  # stands for the signals of which any says what a group is; no signal can have the name
-
 
 class Need(NamedTuple):
-    """A signal without which a metric has no value, by its name in a phase; or ``GROUP``."""
+    """A signal, by its name in a phase."""
 
     phase: str
     name: str
+
+
+Clause = tuple[Need, ...]  # signals of which one has to come
+Clauses = frozenset[Clause]
+NOTHING: Clauses = frozenset()
+MOST = 64  # clauses of one expression; what needs more is not judged
 
 
 def read(*nodes: Node) -> list[str]:
@@ -55,43 +60,57 @@ def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
     return list(done), circle if at is None else circle[circle.index(at) :]
 
 
-def signals_of(plan: Plan) -> dict[str, frozenset[Need]]:
-    """By id of a metric, the signals that its values are made of: also by way of folds, joins and other metrics."""
-    found: dict[str, set[Need]] = {op.id: set() for op in plan.outputs}
+def signals_of(plan: Plan) -> dict[str, Clauses]:
+    """By id of a metric, the signals without which it has no value: also by way of folds, joins and other metrics."""
+    found: dict[str, Clauses] = dict.fromkeys((op.id for op in plan.outputs), NOTHING)
     columns = _columns(plan)
     for op in plan.metrics:
-        found[op.id] |= _signals(op, op.phase, columns)
-        found[op.id] |= {need for name in (op.fold, op.tokens) if name for need in columns[name]}
-        if plan.grouping is not None and plan.grouping.size is None and _of_groups(op):
-            found[op.id].add(Need(op.phase, GROUP))
+        found[op.id] |= _of(op, op.phase, columns)
+        found[op.id] |= NOTHING.union(*(columns[name] for name in (op.fold, op.tokens) if name))
+        if (groups := groups_of(plan, op.phase)) and _of_groups(op):
+            found[op.id] |= {groups}
     ids = {op.key: op.id for op in plan.outputs}
     formulas = {op.id: op for op in plan.formulas}
     for id in ordered(needs(plan.outputs))[0]:
         if id in formulas:
-            found[id] |= {need for key in read(formulas[id].expr) if key in ids for need in found[ids[key]]}
-    return {id: frozenset(mine) for id, mine in found.items()}
-
-
-def _columns(plan: Plan) -> dict[str, frozenset[Need]]:
-    """The signals behind each column that is computed: of folds, of texts, of other phases and of the step before."""
-    found: dict[str, frozenset[Need]] = {}
-    for phase in plan.phases.values():
-        found |= {fold.name: frozenset(Need(phase.name, name) for name in fold.reads) for fold in phase.folds}
-    for phase in plan.phases.values():
-        found |= {op.name: frozenset(_signals(op.expr, op.source or phase.name, found)) for op in phase.locals}
-    found |= {op.name: frozenset(_signals(op.expr, op.source, found)) for op in plan.joins}
-    return found | {op.name: frozenset(_signals(op.expr, op.phase, found)) for op in plan.previous}
-
-
-def _signals(value: object, phase: str, columns: Mapping[str, frozenset[Need]]) -> set[Need]:
-    """The signals that the expressions of a value read in a phase."""
-    found: set[Need] = set()
-    for node in walk(*expressions(value)):
-        if node.op == SIGNAL:
-            found.add(Need(phase, str(node.param("name"))))
-        elif node.op in (FOLD, TEXTVALUE, CARRIED):
-            found |= columns.get(str(node.param("name")), frozenset())
+            found[id] |= _clauses(formulas[id].expr, "", {key: found[other] for key, other in ids.items()})
     return found
+
+
+def groups_of(plan: Plan, phase: str) -> Clause:
+    """The signals of which any says what a group is; none where that is known without."""
+    grouping = plan.grouping
+    return () if grouping is None or grouping.size is not None else tuple(Need(phase, name) for name in grouping.of)
+
+
+def _columns(plan: Plan) -> dict[str, Clauses]:
+    """What each column needs that is computed: of folds, of texts, of other phases and of the step before."""
+    found: dict[str, Clauses] = {}
+    for phase in plan.phases.values():
+        found |= {fold.name: _of(fold, phase.name, found) for fold in phase.folds}
+        found |= {op.name: _of(op.expr, phase.name, found) for op in phase.locals}
+    found |= {op.name: _of(op.expr, op.source, found) for op in plan.joins}
+    return found | {op.name: _of(op.expr, op.phase, found) for op in plan.previous}
+
+
+def _of(value: object, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
+    """What the expressions of a value need in a phase."""
+    return NOTHING.union(*(_clauses(node, phase, columns) for node in expressions(value)))
+
+
+def _clauses(node: Node, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
+    """What an expression needs to have a value; of two sides of which one is chosen, one or the other."""
+    if node.op == SIGNAL:
+        return frozenset({(Need(phase, str(node.param("name"))),)})
+    if node.op in (FOLD, TEXTVALUE, CARRIED, METRIC):
+        return columns.get(str(node.param("name")), NOTHING)
+    if node.op == PRESENT or (node.op in ("and", "or") and asks(node)):
+        return NOTHING
+    parts = [_clauses(arg, phase, columns) for arg in node.args]
+    if node.op == "if" and (asks(node.args[0]) or node.args[0].type.axis in (None, Axis.STEP, Axis.BATCH)):
+        both = {tuple(sorted({*one, *other})) for one in parts[1] for other in parts[2]}
+        return parts[0] | both if len(both) <= MOST else parts[0]
+    return NOTHING.union(*parts)
 
 
 def _of_groups(op: MetricOp) -> bool:

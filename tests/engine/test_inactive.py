@@ -95,6 +95,25 @@ def test_what_never_came_is_the_reason(case: str, tmp_path: Path, caplog: pytest
     assert json.loads((tmp_path / "run.json").read_text())["missing"] == missing
 
 
+def test_one_of_two_sides_is_enough(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is computed from whichever came needs either; too few rows, or none that is chosen, are no reason."""
+    config = {
+        "name": "small", "signals": {
+            "a": ROW, "b": ROW, "flag": {**STEP, "type": "bool"},
+            "c": "b if present(b) else a", "d": "a if flag else b",
+        },
+        "metrics": {
+            "spread": {"expr": "c", "reduce": "std"}, "none": {"expr": "c", "where": "present(b) and b > 1"},
+            "side": "mean(d)", "f": {"formula": "side if present(side) else spread"},
+        },
+    }  # fmt: skip
+    given = steps(3, lambda step: {"a": [1.0], "flag": True})
+    told, missing = run(config, given, tmp_path / "one", caplog)
+    assert (told, missing) == ([], {})
+    told, missing = run(config, steps(3, lambda step: {"flag": True}), tmp_path / "neither", caplog)
+    assert missing == dict.fromkeys(("spread", "none", "side", "f"), "a or b never came")
+
+
 def test_what_has_values_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Rows that no condition chose, one value of two, a given number and what is switched off are not inactive."""
     config = {
