@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from declog.engine.cells import Found
 from declog.errors import MissingSignalError
+from declog.language.dtypes import Axis
 from declog.language.nodes import LOGGED
 from declog.plans.needs import Clause, Need, groups_of, signals_of
 from declog.plans.ops import Plan, SignalOp
@@ -148,6 +149,10 @@ class Inactive:
     def _why(self, id: str, state: _Mode) -> str:
         """Why a metric has no value; empty where all that it reads came."""
         absent = [clause for clause in sorted(self._needs[id]) if not state.spans.keys() & clause]
+        train = self._modes["train"]
+        if not self._plan.every and state is not train:  # a trainer's numbers of a step are of training alone
+            steps = {need for need, op in self._signals.items() if op.axis is Axis.STEP} & train.spans.keys()
+            absent = [clause for clause in absent if not steps.issuperset(clause)]
         for clause in absent:
             if clause == groups_of(self._plan, clause[0].phase):
                 return f"nothing says what a group is: observe {self._named(clause)}, or say `axes.group.size=N`"

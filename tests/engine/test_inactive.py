@@ -191,6 +191,26 @@ def test_each_mode_says_it_of_itself(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert missing == {"b": "eval: b never came"}
 
 
+def test_a_trainers_numbers_of_steps_are_of_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where a trainer says when, its evaluations have no learning rate, and that is no gap; what training lacks is."""
+    metrics = {**AB["metrics"], "c": "mean(c)"}
+    config = {**AB, "every": "trainer", "signals": {**AB["signals"], "c": STEP}, "metrics": metrics}
+
+    def body(log: Recorder) -> None:
+        for step in range(3):
+            with log.step(step):
+                log.observe(a=1.0, b=2.0)
+            log.flush()
+            with log.mode("eval"):
+                log.observe(a=1.0)
+
+    told, missing = run(config, body, tmp_path, caplog)
+    assert told == [
+        "1 of 3 metrics is inactive: c (c never came)", "eval: 1 of 3 metrics is inactive: c (c never came)",
+    ]  # fmt: skip
+    assert missing == {"c": "c never came"}
+
+
 RHYTHMS: Mapping[str, tuple[int, Callable[[int], bool], list[str]]] = {
     "each step, then none": (1, lambda step: step < 5, ["b stopped after step 4: b has no values since"]),
     "the last step only": (1, lambda step: step < 19, []),
