@@ -7,7 +7,7 @@ from dataclasses import replace
 from declog.compiler.draft import Draft
 from declog.compiler.placement import Placement, axis_signal
 from declog.compiler.scopes import signal_node
-from declog.language.absence import asks
+from declog.language.absence import asks, too_few
 from declog.language.dtypes import AXES, Axis, DType
 from declog.language.nodes import LOGGED, SIGNAL, TEXTVALUE, Node
 from declog.plans.ops import TRACE, ColumnOp, FilterOp, MetricOp, PhaseOp, SignalOp, TableOp, TokensOp
@@ -44,7 +44,7 @@ def _metric(work: Placement, op: MetricOp) -> MetricOp:
         name = work.fold(phase, expr, mask, ("n", "min", "max", "hist"))
     else:
         name = work.fold(phase, expr, mask, tuple(op.reduction.stats))
-    tokens = work.fold(phase, None, mask, ("n",), of=expr if asks(expr) else None)  # else absent as a whole, or not
+    tokens = work.fold(phase, None, mask, ("n",), of=expr if asks(expr) or too_few(expr) else None)
     return replace(op, args=(), fold=name, tokens=tokens, **clauses, **work.lower_all(phase, where=where))
 
 

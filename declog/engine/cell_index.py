@@ -173,7 +173,10 @@ def shown(value: Label, dtype: DType) -> str:
 
 
 def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
-    """The pieces that `pool` makes of the window, and each row's; the latest is last, the lowest rank of equal ones."""
+    """The pieces that `pool` makes of the window, and each row's, -1 where its rank does not count.
+
+    The latest is last, the lowest rank of equal ones.
+    """
     key = "pieces", axis, op.pool, op.ranks
     known = view.placed.get(key)
     if known is None:
@@ -184,7 +187,7 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]],
 def _pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
     rows = view.frame.count(axis)
     if op.pool == "window":
-        return [()], np.zeros(rows, np.int64)
+        return [()], np.zeros(rows, np.int64) if op.ranks == "all" else np.where(ranks(view, axis) == 0, 0, -1)
     batches = view.frame.batches
     keys = {
         "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (-batches.rank,),

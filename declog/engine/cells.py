@@ -273,8 +273,6 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
     """A reduction over tokens that needs more than moments: of the histograms of the batches in each piece."""
     assert op.fold is not None and op.reduction.sketch is not None
     pieces, piece = cell_index.pieces(op, view, Axis.STEP)
-    if op.ranks == "main":
-        piece = np.where(view.frame.batches.rank == 0, piece, -1)
     counts = view.frame.column(f"{op.fold}.hist")
     states = fold_states([op.fold], view, frozenset({"n", "min", "max"}))
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index

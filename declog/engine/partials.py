@@ -208,13 +208,13 @@ def here(op: MetricOp, view: View) -> Array:
         label, piece = placed.label, placed.piece
         if cell_index.by_rank(op):  # a rank is there with each of its batches
             _, piece = cell_index.pieces(op, view, Axis.STEP)
-            ranks = view.frame.batches.rank
-            piece = np.where(np.isin(ranks, placed.labels), piece, -1)
-            label = np.searchsorted(placed.labels, ranks)
+            label = np.searchsorted(placed.labels, view.frame.batches.rank)
         cells = (label * count + piece)[piece >= 0]
         came = np.bincount(cells, minlength=len(placed.labels) * count).reshape(1, -1, count) > 0
     gone = view.lost(op.args[0], axis) if op.family else False
-    if isinstance(gone, np.ndarray):
+    if gone is True:
+        came = np.zeros_like(came)
+    elif gone is not False:
         _, piece = cell_index.pieces(op, view, axis)
         rows = np.bincount(piece[piece >= 0], minlength=count)
         lost = np.array([np.bincount(piece[row & (piece >= 0)], minlength=count) for row in np.atleast_2d(gone)])

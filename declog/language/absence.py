@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from declog.language.dtypes import Axis
+from declog.language.moments import FORMULAS
 from declog.language.nodes import Node, walk
 
 Absence = Any  # False: none of it, True: all of it, or a bool array over its rows
@@ -32,6 +33,11 @@ def either(*parts: Absence) -> Absence:
 def asks(node: Node) -> bool:
     """Whether an expression has a `present`, also where a column stands for a part of it."""
     return any(item.op == PRESENT or dict(item.params).get("asks") for item in walk(node))
+
+
+def too_few(node: Node) -> bool:
+    """Whether an expression is absent for completions with too few tokens: a deviation of one has no value."""
+    return any(item.over is Axis.TOKEN and FORMULAS[item.op].least > 1 for item in walk(node))
 
 
 def elementwise(

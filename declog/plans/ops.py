@@ -11,6 +11,7 @@ from functools import cached_property
 from math import inf, isfinite
 from typing import Any, ClassVar, Literal
 
+from declog.language.absence import too_few
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import SIGNAL, Node, walk
 from declog.language.reductions import Reduction
@@ -109,6 +110,11 @@ class FoldOp:
     def reads(self) -> frozenset[str]:
         """The signals that it needs, with those of its masks."""
         return frozenset(_signals((*self.mask, *(node for node in (self.expr, self.of) if node is not None))))
+
+    @cached_property
+    def whole(self) -> bool:
+        """Whether none of it is absent where its signals came."""
+        return not any(too_few(node) for node in (*self.mask, self.expr, self.of) if node is not None)
 
     @cached_property
     def masks(self) -> frozenset[str]:

@@ -20,7 +20,7 @@ import torch
 
 from declog.engine.frame import Key
 from declog.errors import RuntimeFailure
-from declog.language.absence import COMPARISONS, Absence, elementwise
+from declog.language.absence import COMPARISONS, Absence, either, elementwise
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.language.moments import FORMULAS
@@ -54,7 +54,7 @@ class TokenView:
         whole: bool = False,
     ) -> None:
         self.layout = layout
-        self._whole = whole  # all signals came: nothing is absent
+        self._whole = whole  # nothing is absent
         self._device = device
         self._signals = signals
         self._functions = functions
@@ -102,12 +102,27 @@ class TokenView:
         if node.op in ("size", "index") or node.over is Axis.TOKEN:
             if any(part is True for part in (*masks, *gone)) or (node.args and self.nowhere(node.args[0])):
                 return True
-            return False if not gone or gone[0] is False else self._without(gone[0], tuple(node.args[0].mask))
+            found = False if not gone or gone[0] is False else self._without(gone[0], tuple(node.args[0].mask))
+            return either(found, self._few(node))
         if all(part is False for part in gone):
             return False
         found = self._passed_on(node, gone)
         # of a batch without the signal one answer is enough, and it is known without waiting for a device
         return bool(found) if isinstance(found, Tensor) and not found.ndim and found.is_cpu else found
+
+    def _few(self, node: Node) -> Absence:
+        """The completions with too few tokens for an aggregate: some, but not enough."""
+        least = FORMULAS[node.op].least if node.over is Axis.TOKEN else 1
+        if least < 2:
+            return False
+        found = self._statistics(node, ("n",))["n"]
+        return (found > 0) & (found < least)
+
+    def _statistics(self, node: Node, stats: Sequence[str]) -> dict[str, Tensor]:
+        """Of the tokens that an aggregate is over."""
+        (arg,) = node.args
+        value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
+        return self.layout.fold(value, self.counted(arg, tuple(arg.mask)), stats)
 
     def nowhere(self, node: Node) -> bool:
         """Whether nothing says which tokens a value has: no mask, no lengths, and none of the signals that it reads."""
@@ -222,11 +237,8 @@ class TokenView:
             assert mask is not None
             return self.layout.places(mask)
         if node.over is Axis.TOKEN:
-            (arg,) = node.args
-            value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
-            mask = self.counted(arg, tuple(arg.mask))
             formula = FORMULAS[node.op]
-            return formula(torch, self.layout.fold(value, mask, formula.takes))
+            return formula(torch, self._statistics(node, formula.takes))
         function = self._functions.get(node.op)
         if function is None:
             raise RuntimeFailure.of("DL605.function", function=node.op)
@@ -396,7 +408,7 @@ def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: 
 def _fold(
     ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
 ) -> Folded:
-    whole = all(op.reads <= signals.keys() for op in ops)
+    whole = all(op.reads <= signals.keys() and op.whole for op in ops)
     if whole and (done := _fold_signals(ops, signals, layout)) is not None:
         return done
     with torch.no_grad():
@@ -433,6 +445,9 @@ def _fold_expressions(
                 found = layout.fold(
                     value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
                 )
+                gone = view.absent(op.expr)
+                if isinstance(gone, Tensor) and "n" in found:  # where all of a completion's tokens are, it is
+                    found["n"] = _there(view._without(gone, op.mask).logical_not(), found["n"])
         except (KeyboardInterrupt, SystemExit):  # on the training thread they may be a signal's
             raise
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)

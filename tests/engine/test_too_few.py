@@ -39,6 +39,14 @@ EXPRESSIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], float]] = {  #
                    {"text": ["a", "a", "b"], "right": [True, True, False], "id": [1, 1, 2]}, 1.0),
     "std of tokens": ("std(lp, over=token)", {"lp": [[1.0, 9], [2, 9]], "mask": [[True, False]] * 2},
                       {"lp": [[1.0, 1], [2, 9]], "mask": [[True, True], [True, False]]}, 0.0),
+    "each token's": ("lp - std(lp, over=token)", {"lp": [[1.0, 9], [2, 9]], "mask": [[True, False]] * 2},
+                     {"lp": [[1.0, 1], [2, 9]], "mask": [[True, True], [True, False]]}, 1.0),
+    "a side of tokens": ("var(lp, over=token) if lp > 0 else lp",
+                         {"lp": [[1.0, 9], [2, 9]], "mask": [[True, False]] * 2},
+                         {"lp": [[1.0, 1], [-2, 9]], "mask": [[True, True], [True, False]]}, 0.0),
+    "tokens of tokens": ("mean(lp / (1 + std(lp, over=token)), over=token)",
+                         {"lp": [[1.0, 9], [2, 9]], "mask": [[True, False]] * 2},
+                         {"lp": [[4.0, 4], [2, 9]], "mask": [[True, True], [True, False]]}, 4.0),
 }  # fmt: skip
 
 
