@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from declog.engine.cells import Found
+from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
 from declog.language.nodes import LOGGED
@@ -159,6 +160,11 @@ class Inactive:
         absent = [clause for clause in absent if self._signals.keys() & clause]
         if not absent:
             return ""
+        for op in (self._signals[need] for clause in absent for need in clause if need in self._signals):
+            if any(Need(phase, EXTRA + op.source) in state.spans for phase in self._plan.phases):
+                return (
+                    f"{op.source} came as a column of log_extra: `signals.{op.name}.from_log_extra: true` observes it"
+                )
         phases = dict.fromkeys(need.phase for clause in absent for need in clause)
         silent = [phase for phase in phases if Need(phase, PHASE) not in state.spans]
         if silent and len({need.phase for need in self._signals}) > 1:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from declog.engine.inactive import PHASE, Span
+from declog.engine.tables import EXTRA
 from declog.plans.ops import PhaseOp
 from declog.runtime.batch import BatchRecord
 from declog.runtime.window import Window
 
 
 def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[str, Span]]:
-    """The steps of each phase's batches, and of each signal. Called by the worker."""
+    """The steps of each phase's batches, of each signal and each column of log_extra. Called by the worker."""
     found: dict[str, dict[str, Span]] = {}
     for phase, records in window.batches.items():
         if phase not in phases:
@@ -25,6 +26,9 @@ def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[st
             for name in (PHASE, *declared.intersection(names)):
                 before = spans.get(name)
                 spans[name] = span if before is None else before.then(span)
+        for record in records:
+            for name in (key[0] for key in record.texts if key[0].startswith(EXTRA)):
+                spans[name] = spans.get(name, Span(record.step, record.step)).then(Span(record.step, record.step))
         found[phase] = spans
     return found
 

@@ -41,6 +41,7 @@ class Undeclared:
         self._refusing = [table for table, column in columns if column.undeclared == "error"]
         self._kept = any(column.keeps for _, column in columns)
         self._reported: set[str] = set()
+        self._signals = {source: ops[0].name for source, ops in plan.sources.items()}
 
     def takes(self, column: Any) -> bool:
         """Whether a table keeps the column; ``InputError`` where one refuses it. What is dropped is reported once."""
@@ -50,7 +51,9 @@ class Undeclared:
             raise InputError.of("DL509.refused", table=self._refusing[0], column=column)
         if not self._kept and column not in self._reported:
             self._reported.add(column)
-            log.warning("the column `%s` is dropped: no active table keeps undeclared columns", column)
+            name = self._signals.get(column)
+            edit = "" if name is None else f"; `signals.{name}.from_log_extra: true` observes it as the signal"
+            log.warning("the column `%s` is dropped: no active table keeps undeclared columns%s", column, edit)
         return self._kept
 
 
