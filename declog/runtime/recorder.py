@@ -108,7 +108,12 @@ class Recorder(InTrainer):
             return
         context.forget(self)
         self._session.close(failed=failed)
-        self._background.close(failed=failed)
+        try:
+            self._background.close(failed=failed)
+        except Exception:  # what `strict` raises, of a run that has ended; an interrupt's end is tried again
+            self._ended = True
+            atexit.unregister(self.close)
+            raise
         self._ended = True
         atexit.unregister(self.close)
 

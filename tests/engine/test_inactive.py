@@ -314,6 +314,15 @@ def test_rank_0_says_it_of_all_ranks(giver: int, tmp_path: Path, caplog: pytest.
     assert missing == [{"c": "c never came", "b": "b stopped after step 3"}, {}, {}]
 
 
+def test_what_strict_raises_is_raised_once(tmp_path: Path) -> None:
+    """A run whose end has raised is over: neither another close nor the interpreter's end raises again."""
+    log = declog.start({**AB, "strict": True}, sinks=[MemorySink()], output_dir=tmp_path)
+    steps(9, lambda step: {"a": 1.0} | ({"b": 1.0} if step < 4 else {}))(log)
+    with pytest.raises(declog.InputError, match="not since"):
+        log.close()
+    log.close()
+
+
 def test_required_signals_that_never_came_are_raised_under_strict(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
