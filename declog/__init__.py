@@ -88,7 +88,9 @@ def __getattr__(name: str) -> Any:
     """Load a public name when it is first used: ``import declog`` imports neither torch nor pydantic."""
     home = _HOMES.get(name)
     if home is None:
-        raise AttributeError(f"module 'declog' has no attribute {name!r}")
+        from declog.errors.habits import meant
+
+        raise AttributeError(f"module 'declog' has no attribute {name!r}{meant(name, __all__, 'declog')}")
     value = getattr(importlib.import_module(f"declog.{home}"), name)
     globals()[name] = value
     return value

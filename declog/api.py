@@ -6,6 +6,7 @@ imported when a run starts.
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import re
 import sys
@@ -14,7 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Never
 from weakref import ref
 
 from declog.compiler import captures, compile
@@ -29,13 +30,15 @@ from declog.config.removed import explained
 from declog.config.renames import deprecated, renamed
 from declog.config.search_path import GROUP
 from declog.config.source_map import FilePlace
-from declog.errors import ConfigError, MissingSignalError, Problem
+from declog.errors import ConfigError, MissingSignalError, Problem, SinkError
+from declog.errors.habits import no_more_arguments
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
 from declog.language.reductions import DEFAULT as REDUCTIONS
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
+from declog.language.spec import LogSpec
 from declog.language.validation import named_nulls, validate
 from declog.plans.ops import Plan
 
@@ -137,6 +140,7 @@ def start(
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
     columns: RowFunctions = COLUMNS,
+    **unknown: Never,
 ) -> Recorder:
     """Start logging a run; call it on every rank.
 
@@ -173,6 +177,8 @@ def start(
     from declog.runtime import opening
     from declog.runtime.sigterm import close_on_sigterm
 
+    no_more_arguments("declog.start", start, unknown, LogSpec.model_fields)
+    _objects(config, sinks)
     composed = compose(config, overrides)
     make = partial(plan, composed, constants=constants, functions=functions, reductions=reductions, columns=columns)
     made = make(profiles=(composed.profile,) if sinks or role != "rank" else ())
@@ -184,17 +190,34 @@ def start(
         made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
     made = with_texts(made, tokenizer)
     modules = [entry.run.__module__ for registry in (functions, reductions, columns) for entry in registry]
-    start = opening.Start(
+    options = opening.Start(
         sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,
         wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),
         overrides=composed.overrides, locate=partial(locate, composed),
         places=partial(places, composed), mask=composed.masked, commits=steps == "commit",
         run_config=without_secrets({**beside(config), **(run_config or {})}),
     )  # fmt: skip
-    recorder = opening.open_run(made, channel, start)
+    recorder = opening.open_run(made, channel, options)
     if on_sigterm == "close":
         close_on_sigterm(recorder)
     return recorder
+
+
+def _objects(config: object, sinks: object) -> None:
+    """Raise ``SinkError`` DL601 where sinks are named in code, which takes objects."""
+    given = [sinks] if isinstance(sinks, str) or not isinstance(sinks, Sequence) else sinks
+    names = [each for each in given if isinstance(each, str)]
+    shown = f'"{config}"' if isinstance(config, str) else "config"
+    if names:
+        fix = f'{shown}, ["sinks=[{",".join(names)}]"]'
+        raise SinkError.of("DL601.named", name=names[0], fix=f"the YAML names them: declog.start({fix})")
+    for each in given:
+        lacks = [name for name in ("open", "write", "close") if not callable(inspect.getattr_static(each, name, None))]
+        if isinstance(each, type) or lacks:
+            fix = f"{each.__name__}()" if isinstance(each, type) else "a sink has open, write and close"
+            raise SinkError.of("DL601.named", name=repr(each), fix=fix)
+    if given is not sinks:
+        raise SinkError.of("DL601.named", name=repr(sinks), fix="sinks=[...], a list of them")
 
 
 def places(config: Composed) -> dict[str, str]:

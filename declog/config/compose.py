@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path as FilePath
@@ -21,7 +21,7 @@ from declog.config.composed import Composed, node_of, of_config, of_node, of_set
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
 from declog.config.loading import bounded
-from declog.config.overrides import in_hydras_words
+from declog.config.overrides import in_hydras_words, written
 from declog.config.project import config_dir as config_folder
 from declog.config.provenance import Origin, chooses_profile
 from declog.config.search_path import GROUP, HYDRA_ERRORS, config_loader, current_hydra, settle
@@ -43,8 +43,8 @@ def compose(
     Hydra's only. Raises ``CompositionError`` with every override that is wrong. A running ``@hydra.main`` application
     is neither used nor disturbed.
     """
-    if isinstance(overrides, str):
-        raise _refused("DL101.overrides", overrides=overrides)
+    if isinstance(overrides, str | Mapping) or not all(isinstance(each, str) for each in overrides):
+        raise _refused("DL101.overrides", type=type(overrides).__name__, fix=str(list(_as_texts(overrides))))
     if isinstance(config, str | os.PathLike):
         return composed(overridden(named(config, config_dir), overrides))
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
@@ -52,6 +52,17 @@ def compose(
     if overrides:
         raise _refused("DL101.composed")
     return config if isinstance(config, Composed) else of_config(config)
+
+
+def _as_texts(overrides: object) -> Iterator[str]:
+    """Overrides that came as a text, as a map or as a list of maps, as texts."""
+    if isinstance(overrides, Mapping):
+        yield from (f"{key}={written(value)}" for key, value in overrides.items())
+    elif isinstance(overrides, Sequence) and not isinstance(overrides, str):
+        for each in overrides:
+            yield from _as_texts(each)
+    else:
+        yield str(overrides)
 
 
 def profile_of(config: Any) -> dict[str, Any]:

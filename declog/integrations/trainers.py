@@ -15,9 +15,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 
 import declog
+from declog.errors.habits import no_more_arguments
 from declog.records import Beside
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def callback(
     output_dir: str | Path | None = None,
     wait_s: float = 30.0,
     start_s: float = 60.0,
+    **unknown: Never,
 ) -> Any:
     """A callback for any trainer of transformers: ``Trainer(..., callbacks=[declog.callback()])``.
 
@@ -50,6 +52,8 @@ def callback(
     ``declog.observe``. The profile's ``every`` is ``trainer`` (each ``logging_steps``), ``epoch``, or steps. The
     callback's ``recorder`` is None until it has begun; it is closed at the end of the program, or by ``close()``.
     """
+    if unknown:
+        no_more_arguments("declog.callback", callback, unknown, declog.LogSpec.model_fields)
     config = declog.compose(config, overrides)
     made = declog.plan(config)
     return _callback()(config, made, sinks, output_dir, wait_s, start_s)

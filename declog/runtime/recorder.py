@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from declog.engine.publish import Route
 from declog.errors import InputError, UnknownSignalError, UsageError, nearest
+from declog.errors.habits import meant
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
@@ -86,6 +87,12 @@ class Recorder(InTrainer):
             self._around.add(Scope(self, "run").id)
         atexit.register(self.close)
         context.know(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            public = [each for each in dir(type(self)) if not each.startswith("_")]
+            raise AttributeError(f"'Recorder' object has no attribute {name!r}{meant(name, public, 'log')}")
 
     # -- the run
 

@@ -476,7 +476,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
     with pytest.raises(CompositionError) as caught:
         compose("grpo", "declog.profile=slim")
     assert caught.value.problems == (
-        Problem("DL101", "overrides are a list of texts, not one text", fix="['declog.profile=slim']"),
+        Problem("DL101", "overrides are a list of texts, and a str came", fix="['declog.profile=slim']"),
     )
 
 

@@ -49,7 +49,7 @@ CODES = {
     "DL101.no_value": ("this override has no value", "{line}=..."),
     "DL101.not_chosen": ("nothing is chosen of the group {group} yet: add it", "{fix}"),
     "DL101.null_already": ("{key} is null already: an earlier layer deleted it", "leave this override out"),
-    "DL101.overrides": ("overrides are a list of texts, not one text", "[{overrides!r}]"),
+    "DL101.overrides": ("overrides are a list of texts, and a {type} came", "{fix}"),
     "DL101.package_header": ("this line takes the preset `{name}` out of the node `{group}`",
         "delete it, and write the keys of a profile at the top, without `{group}:`"),
     "DL101.quotes": ("Hydra cannot read `{value}` without quotes", "{fix}"),

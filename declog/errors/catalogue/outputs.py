@@ -45,6 +45,7 @@ CODES = {
     "DL601.no_class": "the sink kind `{kind}`{by} is `{module}:{name}`, which is not a class",
     "DL601.no_sink": ("the sink kind `{kind}`{by} is `{module}:{name}`, which has no `{lacks}`",
         "a sink has open, write and close; declog.sinks.BaseSink has the rest"),
+    "DL601.named": ("`sinks` takes objects, and `{name}` is none", "{fix}"),
     "DL601.nul": ("a folder's name cannot hold a NUL character", "give it another `dir`"),
     "DL601.options": "{reasons}",
     "DL601.package": ("the {kind} sink needs `{package}`, which cannot be imported: {reason}", "{fix}"),

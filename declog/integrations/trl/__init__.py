@@ -11,10 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import declog
 from declog.errors import CommError, UsageError
+from declog.errors.habits import no_more_arguments
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.hook import Hooks
 from declog.integrations.trl.ppo import LOOPED, Loop
@@ -43,6 +44,7 @@ def attach(
     output_dir: str | Path | None = None,
     wait_s: float = 30.0,
     start_s: float = 20.0,
+    **unknown: Never,
 ) -> declog.Recorder:
     """Log what a TRL trainer trains as a profile says; call it on every rank, before ``trainer.train()``.
 
@@ -67,6 +69,8 @@ def attach(
     Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program. A
     trainer whose recorder is closed can be attached again; ``detach`` closes it and takes the hooks off.
     """
+    if unknown:
+        no_more_arguments("declog.attach", attach, unknown, declog.LogSpec.model_fields)
     if merge is not None and merge not in MERGE:
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
     for needed in ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train"):

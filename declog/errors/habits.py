@@ -1,0 +1,97 @@
+"""What other loggers call what declog does: an attribute that is not there is answered with the one that is meant.
+
+wandb's, trackio's, TensorBoard's, mlflow's, Lightning's and the standard library's words. Standard library and errors.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from declog.errors import nearest
+
+_TEE = "a loop that logs by wandb keeps its calls: from declog.integrations import wandb"
+_START = f'a run begins with `with declog.start("grpo") as log:`, and ends with that block; {_TEE}'
+_ENDS = "a run ends with its block, `with declog.start(...) as log:`, or by log.close()"
+_NUMBERS = "numbers by name are LOG.scalars({...}, step); what metrics are computed from is LOG.observe(reward=...)"
+CONFIG = 'what a run was started with is `run_config` of the YAML: declog.start(config, ["run_config.lr=1e-6"])'
+_TABLES = "rows of samples are a table of the YAML: tables: {worst: {columns: [prompt, reward], filter: {...}}}"
+_ALERTS = 'a condition worth a message is an alert of the YAML: alerts: {kl: "> 0.5"}'
+_SHAPES = "observe the values; the YAML says what is logged of them: reward: {expr: reward, reduce: histogram}"
+_IMAGES = "a column of a table shows images: observe them as PIL images in a signal of `type: object`"
+_FILES = "declog keeps no files of yours; what it logs lies in `log.output_dir`"
+_SUMMARY = "a value over the whole run is a metric of the YAML with `cumulative: true`"
+_STEPS = "a step is `with log.step(k):`"
+_RUN = "the open run is declog.current()"
+
+_MEANT: Mapping[str, str] = {
+    name: meaning
+    for names, meaning in (
+        ("init setup initialize start_run login new_run create_run begin Run Logger get_logger getLogger", _START),
+        ("finish end end_run stop shutdown teardown finalize", _ENDS),
+        ("log log_metrics log_dict log_scalar log_scalars log_value log_data add_scalar add_scalars scalar record "
+         "record_metrics track write report metrics", _NUMBERS),
+        ("log_metric", "one number is LOG.log_metric(name, value)"),
+        ("config log_params log_param log_hyperparams add_hparams hparams params log_config", CONFIG),
+        ("Table log_table table add_text log_text log_samples log_completions", _TABLES),
+        ("alert alerts warn notify", _ALERTS),
+        ("Histogram log_histogram add_histogram histogram", _SHAPES),
+        ("Image Video Audio log_image log_images add_image add_images add_video add_figure log_figure plot", _IMAGES),
+        ("save Artifact log_artifact log_artifacts log_model use_artifact restore", _FILES),
+        ("summary define_metric", _SUMMARY),
+        ("run get_run active_run recorder", _RUN),
+        ("begin_step start_step end_step next_step set_step", _STEPS),
+        ("watch unwatch", "norms of gradients are numbers that the loop observes: LOG.observe(grad_norm=...)"),
+        ("SummaryWriter add_graph add_pr_curve add_embedding", "a writer is wrapped: writer = declog.tee(writer)"),
+        ("sink sinks add_sink", 'sinks are the YAML\'s: declog.start(config, ["sinks=[console,wandb]"])'),
+        ("info debug warning error print", "texts go to Python's own `logging`"),
+    )
+    for name in names.split()
+}  # fmt: skip
+
+
+def meant(name: str, known: Collection[str], of: str) -> str:
+    """What stands behind Python's own words for an attribute that is not there; ``of`` is what was asked for it."""
+    if (meaning := _MEANT.get(name)) is not None:
+        return f"\n  fix: {meaning.replace('LOG', of)}"
+    close = None if name.startswith("_") else nearest(name, known)
+    return "" if close is None else f"\n  fix: did you mean `{of}.{close}`?"
+
+
+# Arguments of `wandb.init`, of trainers and of writers, for those of `declog.start`.
+_OPTIONS = {
+    name: argument
+    for names, argument in (
+        ("log_dir logdir logging_dir dir save_dir out_dir outdir output_path path folder root run_dir",
+            "output_dir={value}"),
+        ("project entity group notes job_type experiment experiment_name tracking_uri",
+            '["sinks=[console,wandb]", "sinks.wandb.project={value}"]'),
+        ("name run_name run_id", '["name={value}"]'),
+        ("backend backends report_to tracker trackers logger loggers log_with sink", '["sinks=[{value}]"]'),
+        ("log_every log_interval logging_steps log_freq frequency interval", '["every={value}"]'),
+        ("preset yaml config_path config_name config_file spec", "{value} as its first argument"),
+        ("params hparams hyperparameters args run_args", '["run_config.lr=1e-6"], a key for each'),
+    )
+    for name in names.split()
+}  # fmt: skip
+
+
+def no_more_arguments(
+    of: str, function: Callable[..., object], unknown: Mapping[str, Any], keys: Collection[str]
+) -> None:
+    """Raise ``TypeError``, in Python's own words, for arguments that a function does not have.
+
+    ``keys`` are those of the language: they are overrides.
+    """
+    for name, value in unknown.items():
+        known = [each for each in inspect.signature(function).parameters if each != "unknown"]
+        if name in keys:
+            said = f'{of}(config, ["{name}={value}"]): keys of the YAML are overrides'
+        elif name in _OPTIONS:
+            said = f"{of}(config, {_OPTIONS[name]})".replace("{value}", str(value))
+        elif (close := nearest(name, known)) is not None:
+            said = f"did you mean `{close}`?"
+        else:
+            said = f'arguments: {", ".join(known)}; keys of the YAML are overrides: ["every=10"]'
+        raise TypeError(f"{of}() got an unexpected keyword argument {name!r}\n  fix: {said}")
