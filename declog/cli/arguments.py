@@ -57,7 +57,7 @@ class Parser:
             return None
         for word in unknown:
             known = [name for name in self._argparse.options if name.startswith("--")]
-            fix = suggestions.option(word, known)
+            fix = suggestions.option(word, known, words)
             raise Wrong(f"{self._argparse.prog} has no {'option' if fix else 'use for'} `{word}`", fix)
         return given
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from declog.errors import did_you_mean
@@ -12,6 +12,7 @@ VERBS = {
     "validate": "check", "verify": "check", "lint": "check", "compile": "check", "list": "ls", "print": "show",
     "config": "show", "new": "init", "create": "init", "freeze": "lock", "help": "--help",
 }  # fmt: skip
+CONDITION = r"([a-z_]\w*(?:\.\w+)+)\s*([<>]=?\s*\S+)"  # an alert, as it would be said
 DASHES = ("\u2014", "\u2013")  # of a word processor
 
 
@@ -26,13 +27,17 @@ def verb(word: str, known: Sequence[str]) -> str:
     return f"declog check {word}" if word in presets() else did_you_mean(word, known, what="verbs")
 
 
-def option(word: str, known: Sequence[str]) -> str | None:
-    """For an option that there is not."""
+def option(word: str, known: Sequence[str], words: Sequence[str]) -> str | None:
+    """For an option that there is not; ``words`` is the command line."""
     if not word.startswith("-"):
         return None
     name, equals, _ = word.partition("=")
     if equals and name.removeprefix("--") and ("." in name or name[2:] in ("every", "profile", "sinks")):
         return f"without dashes: {word.lstrip('-')}"
+    if (key := name.lstrip("-").replace("-", "_")) in _keys() and f"--{key}" not in known:
+        rest = list(words)[list(words).index(word) + 1 :]
+        value = rest[0] if rest and not rest[0].startswith("-") else "VALUE"
+        return f"keys have no dashes: {key}={value}"
     if name in ("--cfg", "--config", "--info", "-c"):
         return "declog show prints the profile, with the place of each value"
     if name in ("--config-path", "-cp", "--config_path", "--config_dir", "-cd"):
@@ -54,11 +59,20 @@ def override(word: str, words: Sequence[str]) -> str:
     before = " ".join(words[:at])
     if any(before.count(left) > before.count(right) for left, right in ("{}", "[]", "()")):
         return "put the whole override in single quotes: 'key={...}'"
-    if re.match(r"[\w.]+\.[\w.]+:[^/]", word):
+    if re.match(r"[\w.]+\.[\w.]+:[^/]", word) or word.partition(":")[0] in _keys():
         return word.replace(":", "=", 1)
+    if (condition := re.fullmatch(CONDITION, word)) is not None:
+        return f"an alert's condition is its value: '{condition[1]}={condition[2]}'"
     earlier = [each for each in words[:at] if "=" in each]
     if earlier and "." not in word:
         return f"the profile comes first: {' '.join([word, *(each for each in words if each != word)])}"
     if re.fullmatch(r"[\w]+(\.[\w]+)+", word):
         return f"a key is changed by {word}=VALUE; `declog show PROFILE --key {word}` shows it"
-    return "one profile, then key=value, +key=value or ~key"
+    shown = f"; `declog show {words[0]} --key metrics.{word}` shows a metric" if at and word.isidentifier() else ""
+    return f"one profile, then key=value, +key=value or ~key{shown}"
+
+
+def _keys() -> Collection[str]:
+    from declog.language.spec import LogSpec
+
+    return LogSpec.model_fields

@@ -43,7 +43,11 @@ def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     overrides = list(words[len(names) :])
     spaced = overrides[:1] == ["="]
     for name in names:
-        strange = not name.strip() or name[0] in suggestions.DASHES or re.fullmatch(r"[\w.]+:[^/]\S*", name) is not None
+        strange = (
+            not name.strip()
+            or name[0] in suggestions.DASHES
+            or re.fullmatch(rf"[\w.]+:[^/]\S*|{suggestions.CONDITION}", name)
+        )
         if strange or spaced:
             raise Wrong(f"`{names[-1] if spaced else name}` is no profile", suggestions.override(name, words))
     if odd := next((word for word in overrides if is_name(word)), None):

@@ -29,6 +29,7 @@ from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.config.uses import old_names
 from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
+from declog.language.spec import SECTIONS
 
 CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})
@@ -46,6 +47,35 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
             overrides.append((index, override))
     problems |= _refused(loader, origin, overrides)
     return CompositionError([problems[index] for index in sorted(problems)] or [file_problem(loader, origin, error)])
+
+
+def of_application(line: str) -> Problem | None:
+    """What is wrong with an override whatever the application is, before its Hydra says so in other words."""
+    override = parsed(line)
+    if override is None:
+        return unreadable(line, "++")
+    keys = override.key_or_group.split(".")
+    if len(keys) != 2 or keys[0] != GROUP or keys[1] not in SECTIONS or override.is_delete():
+        return None
+    value = override.value()
+    return (
+        _list_of_map(line, override.key_or_group, value, group=keys[1] == "sinks") if isinstance(value, list) else None
+    )
+
+
+def _list_of_map(line: str, key: str, value: list[Any], *, group: bool) -> Problem:
+    """A list over a map: of sinks it is a choice of their group, whose options are keys of their own."""
+    sign, fix = line[: line.find(key)], f"'{key}={{entry: ...}}'"
+    if group:
+        names = [each if isinstance(each, str) else next(iter(each), "") for each in value]
+        options = [(name, each[name]) for name, each in zip(names, value, strict=True) if isinstance(each, dict)]
+        lines = [
+            pasted(f"++{key}.{name}.{option}={written(held)}")
+            for name, said in options
+            for option, held in (said.items() if isinstance(said, dict) else [("profile", said)])
+        ]
+        fix = " ".join([pasted(f"{sign.strip('+')}{key.replace('.', '/')}=[{','.join(map(str, names))}]"), *lines])
+    return _problem(line, "DL101.map_as_list", behind=True, key=key, fix=fix)
 
 
 def unreadable(line: str, sign: str = "") -> Problem:
@@ -220,6 +250,9 @@ def _key_problem(
         node = "null" if node is None else node
         return _problem(line, "DL101.no_map", span, key=here, value=node, entry=f"'{here}={{{entry}}}'")
     place = f"in {here}" if here else "at the top"
+    if here == GROUP and (section := _section_of(wrong, node)) is not None:
+        fix = pasted(f"{line[: span[0]]}{section}.{line[span[0] :]}")
+        return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     if not known and wrong in _names(config[GROUP]):
         fix = pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1))
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
@@ -240,6 +273,16 @@ def _key_problem(
         return _problem(line, "DL101.sink_not_chosen", span, name=wrong, fix=f"choose it: sinks=[{chosen}]")
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
     return _problem(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
+
+
+def _section_of(name: str, node: object) -> str | None:
+    """The section of a profile that has an entry of this name, metrics before what they read."""
+    sections = ("metrics", "tables", "alerts", "filters", "sinks", "signals", "profiles", "modes", "constants")
+    return (
+        next((each for each in sections if name in _names(_deepest(node, [each])[1])), None)
+        if isinstance(node, DictConfig)
+        else None
+    )
 
 
 def _data(node: object) -> dict[str, Any]:
@@ -267,9 +310,7 @@ def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error
     if override.is_add() and not isinstance(value, dict | list):
         return _problem(line, "DL101.there_already", key=key, fix=pasted(line.removeprefix("+")))
     if isinstance(node, DictConfig) and isinstance(value, list):
-        group = key.replace(".", "/")
-        fix = line.replace(key, group, 1) if loader.repository.group_exists(group) else f"'{key}={{entry: ...}}'"
-        return _problem(line, "DL101.map_as_list", behind=True, key=key, fix=fix)
+        return _list_of_map(line, key, value, group=loader.repository.group_exists(key.replace(".", "/")))
     if isinstance(node, DictConfig) and isinstance(value, dict):
         new = [name for name in value if name not in list(node)]
         lines = [shlex.quote(f"+{key}.{name}={written(value[name])}") for name in new]

@@ -19,10 +19,11 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from declog.config.diagnostics import LINE_BREAK, at_key, in_file, others, shown_path
 from declog.config.packages import known_presets, notes
-from declog.config.provenance import Origin, defaults_of, keys_of_file, layers_of, source_file, span
+from declog.config.provenance import YAML_LOADER, Origin, defaults_of, keys_of_file, layers_of, source_file, span
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
+from declog.language.validation import as_map
 
 
 def first_line(error: Exception) -> str:
@@ -76,11 +77,19 @@ def _list_and_map(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
             what, other = ("list", "map") if now else ("map", "list")
             problem = Problem.of(
                 "DL101.merged", path[1:], key=path[-1], what=what, other=other,
-                fix=f"write a map, an id for each entry: {path[-1]}: {{my_id: ...}}" if now else f"{path[-1]}: [...]",
+                fix=f"write a map, an id for each entry: {path[-1]}: {_map(path, known.texts[place.file])}" if now
+                else f"{path[-1]}: [...]",
             )  # fmt: skip
             where = replace(at_key(place, known.texts[place.file]), earlier=tuple(others(layers)))
             return replace(problem, where=where)
     return None
+
+
+def _map(path: Path, text: str) -> str:
+    """The map that a section's list was meant to be."""
+    data = yaml.load(text, YAML_LOADER)
+    section = str(path[-1])
+    return as_map(section, data.get(section) if isinstance(data, dict) and len(path) == 2 else None)
 
 
 def _is_list(place: FilePlace, text: str) -> bool:

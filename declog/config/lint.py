@@ -46,8 +46,14 @@ _SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something 
 
 def lint(config: Composed, nulls: Iterable[Path]) -> list[Problem]:
     """All that is refused although it can be read. ``nulls`` are those at keys that users name."""
-    found = [*surprises(config), *null_of_nothing(config, nulls), *outside_folders(config), *clashes(config)]
-    return list(found)
+    found = (
+        surprises(config),
+        null_of_nothing(config, nulls),
+        outside_folders(config),
+        of_shells(config),
+        clashes(config),
+    )
+    return [problem for problems in found for problem in problems]
 
 
 def surprises(config: Composed) -> Iterator[Problem]:
@@ -111,6 +117,21 @@ def outside_folders(config: Composed) -> Iterator[Problem]:
             package = config.package(path)
             if package is not None:
                 yield Problem.of("DL202.outside", path, key=path[-1], text=text, package=package)
+
+
+def of_shells(config: Composed) -> Iterator[Problem]:
+    """DL202 for each folder with a word that only a shell replaces: it would be made under that very name."""
+    for path, text in _folders(config.data):
+        found = (
+            re.search(r"\$(\w+)|^~(?=/|$)" if path[0] != "sinks" else r"\$(\w+)", text)
+            if isinstance(text, str)
+            else None
+        )
+        if found is not None and isinstance(text, str):
+            fixed = f"{text[: found.start()]}${{oc.env:{found[1] or 'HOME'}}}{text[found.end() :]}"
+            yield Problem.of(
+                "DL202.shell", path, source=text, span=found.span(), word=found[0], key=path[-1], text=fixed
+            )
 
 
 def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:

@@ -26,6 +26,7 @@ from declog.language.spec import SECTIONS
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a profile's entries
 KINDS = tuple(section for section in SECTIONS if section != "tests")
+_READ = ("signals", "metrics", "filters", "schemas")  # sections whose entries others name
 _INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # what is said of an entry that lacks its base
 _UNKNOWN = re.compile(r"unknown (\w+) `(\w+)`")
 
@@ -38,8 +39,16 @@ def ids(data: Mapping[str, Any]) -> dict[str, str]:
 
 
 def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
-    """The problems, those of entries that no preset has any more with what became of them."""
-    return [_explained(config, problem) for problem in problems]
+    """The problems, those of entries that no preset has any more with what became of them.
+
+    Where a file of one's own empties a section, what presets lack for it is left out.
+    """
+    known = config.provenance
+    empty = [section for section in _READ if known is not None and config.data.get(section, {}) is None]
+    if known is None or not empty:
+        return [_explained(config, problem) for problem in problems]
+    rest = [each for each in problems if _own(known, (*config.prefix, *each.path[:2]))]
+    return [*(Problem.of("DL407.section", section, section=section) for section in empty), *rest]
 
 
 def _explained(config: Composed, problem: Problem) -> Problem:

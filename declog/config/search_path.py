@@ -86,12 +86,11 @@ def _explain(words: Sequence[str]) -> None:
     odd = [word for word in words if _OF_DECLOG.match(word)]
     if not odd:
         return
-    from declog.config.composition_errors import unreadable  # `import declog` does not pay for it
-    from declog.config.overrides import parsed
+    from declog.config.composition_errors import of_application  # `import declog` does not pay for it
 
     for word in odd:
-        if parsed(word) is None:
-            print(f"{unreadable(word, '++').text()}\n", file=sys.stderr)
+        if (problem := of_application(word)) is not None:
+            print(f"{problem.text()}\n", file=sys.stderr)
 
 
 @cache  # reading all installed packages' metadata takes some 20 ms

@@ -64,7 +64,7 @@ _OPTIONS = {
     name: argument
     for names, argument in (
         ("log_dir logdir logging_dir dir save_dir out_dir outdir output_path path folder root run_dir",
-            "output_dir={value}"),
+            "output_dir={repr}"),
         ("project entity group notes job_type experiment experiment_name tracking_uri",
             '["sinks=[console,wandb]", "sinks.wandb.project={value}"]'),
         ("name run_name run_id", '["name={value}"]'),
@@ -89,7 +89,7 @@ def no_more_arguments(
         if name in keys:
             said = f'{of}(config, ["{name}={value}"]): keys of the YAML are overrides'
         elif name in _OPTIONS:
-            said = f"{of}(config, {_OPTIONS[name]})".replace("{value}", str(value))
+            said = f"{of}(config, {_OPTIONS[name]})".replace("{value}", str(value)).replace("{repr}", repr(value))
         elif (close := nearest(name, known)) is not None:
             said = f"did you mean `{close}`?"
         else:

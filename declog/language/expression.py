@@ -167,7 +167,11 @@ class Compiler:
 
     def _binary(self, node: ast.BinOp) -> Node:
         name = _BINARY[type(node.op)]
-        left, right = self.visit(node.left), self.visit(node.right)
+        left = self.visit(node.left)
+        if name == "div" and left.type.family and self._is_word(node.right):
+            member = self.text[slice(*self.span(node.right))]
+            self.fail(node, "DL302.slash", family=ast.unparse(node.left), member=member)
+        right = self.visit(node.right)
         if name == "pow" and right.op == CONST:
             power = right.param("value")
             if isinstance(power, int | float) and abs(power) > MAX_POWER:

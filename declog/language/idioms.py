@@ -136,6 +136,10 @@ def of_text(text: str, marked: str) -> str | None:
         return f"write `{found[2]} <= {found[1]} <= {found[3]}`"
     if found := re.search(r"([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]", text, re.IGNORECASE):
         return f"write `contains({found[1]}, '{found[2]}')`, or startswith or matches"
+    if found := re.fullmatch(r"\s*(top|bottom|best|worst|random|sample|first)\s+(\d+)\s*", text):
+        word = {"best": "top", "worst": "bottom", "sample": "random"}.get(found[1], found[1])
+        key = "key: reward, " if word in ("top", "bottom") else ""
+        return f"a filter is a map: {{{key}{word}: {found[2]}}}"
     if found := re.fullmatch(r"\s*p\.(\d+)\s*", text):
         return f"write `p{found[1]}`"
     if re.fullmatch(r"\s*(mean|sum|min|max|p?std|var|count|last|p\d+|\s)+", text):

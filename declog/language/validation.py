@@ -6,6 +6,7 @@ Turns what pydantic says into declog's problems: paths of the YAML, did-you-mean
 
 from __future__ import annotations
 
+import json
 import re
 import types
 import typing
@@ -52,8 +53,11 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         problems = [each for each in problems if each in longer.problems or each.path[:2] not in short]
         raise ConfigError([_misplaced(problem, data) for problem in _distinct(problems)]) from None
     if problems:
-        raise ConfigError(problems)
+        raise ConfigError([_misplaced(problem, data) for problem in problems])
     return spec
+
+
+_EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "include", "from")
 
 
 def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
@@ -65,7 +69,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         given = data[key]
         if isinstance(given, str) and (entry := re.match(r"([a-z_]\w*):(\S.*)", given)):
             return replace(problem, source=given, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
-        return replace(problem, fix=f"{key}: {_as_map(key, given)}")
+        return replace(problem, fix=f"{key}: {as_map(key, given)}")
     if problem.code != "DL201":
         return problem
     empty = [section for section in SECTIONS if section in data and data[section] is None]
@@ -73,6 +77,13 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, fix="write its keys at the top, without `declog:`: a preset stands under it already")
     if key in ("metric_defaults", "metric_groups"):
         return replace(problem, fix="share keys by an anchor: a: {<<: &batch {pool: batch}, expr: a}, b: {<<: *batch}")
+    if data[key] is None and set(data) == {key}:  # a file with one word
+        return replace(
+            problem, fix=f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
+        )
+    if key in _EXTENDS:
+        base = data[key] if isinstance(data[key], str) else ", ".join(map(str, data[key] or ["grpo"]))
+        return replace(problem, fix=f"defaults: [{base}, _self_]")
     if nearest(key, ["defaults"]):
         return replace(problem, fix="did you mean `defaults`?")
     if key in ("packs", "pack"):
@@ -82,19 +93,43 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     return problem
 
 
-def _as_map(section: str, given: Any) -> str:
-    """A list of words with an id for each, as a map in flow style."""
-    words = given if isinstance(given, list) and all(isinstance(each, str) for each in given) else []
-    entries = []
-    for word in words[:3]:
-        called = re.match(r"[a-z_]\w*\Z", word)
-        id = "_".join(re.findall(r"[a-z_]\w*", word)) or "my_id"
-        if section in ("signals", "metrics") and called:
-            word = "completion" if section == "signals" else "mean"
-        elif section == "alerts" and (condition := re.fullmatch(r"(\w+)\s*([<>]=?\s*\S+)", word)):
-            id, word = condition[1], condition[2]
-        entries.append(f"{id}: {in_flow(word)}")
-    return "{" + ", ".join(entries or ["my_id: ..."]) + ", ..." * (len(words) > 3) + "}"
+def as_map(section: str, given: Any) -> str:
+    """A list of words, or of maps with their names in them, as a map in flow style with an id for each."""
+    entries = [_entry(section, each) for each in given] if isinstance(given, list) else []
+    if any(entry is None for entry in entries):
+        entries = []
+    shown = [f"{id}: {_flow(value)}" for entry in entries[:3] if entry is not None for id, value in [entry]]
+    return "{" + ", ".join(shown or ["my_id: ..."]) + ", ..." * (len(entries) > 3) + "}"
+
+
+_NAMES = ("id", "name", "key", "metric", "signal", "kind", "type")  # keys by which entries of lists are called
+
+
+def _entry(section: str, given: Any) -> tuple[str, Any] | None:
+    """An entry of a list as one of a map; None where nothing in it could be its id."""
+    if isinstance(given, str):
+        id = "_".join(re.findall(r"[a-z_]\w*", given)) or "my_id"
+        if section in ("signals", "metrics") and re.match(r"[a-z_]\w*\Z", given):
+            return id, "completion" if section == "signals" else "mean"
+        condition = re.fullmatch(r"(\w+)\s*([<>]=?\s*\S+)", given) if section == "alerts" else None
+        return (condition[1], condition[2]) if condition else (id, given)
+    if not isinstance(given, Mapping):
+        return None
+    called = next((key for key in _NAMES if isinstance(given.get(key), str)), None)
+    if called is None:
+        return next(((str(key), value) for key, value in given.items()), None) if len(given) == 1 else None
+    rest = {key: value for key, value in given.items() if key != called}
+    id = re.sub(r"[^a-z0-9_]+", "_", given[called].lower()).strip("_") or "my_id"
+    return id, rest["expr"] if section == "metrics" and set(rest) == {"expr"} else rest
+
+
+def _flow(value: Any) -> str:
+    """A value in YAML's flow style."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return in_flow(value) if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _period(every: Any) -> list[Problem]:
@@ -176,7 +211,11 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                 plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
                 plain = f"_{plain}" if plain[0].isdigit() else plain
                 fix = f"call it `{plain}`"
-                if section in ("metrics", "tables"):
+                if (deleted := re.fullmatch(r"~([a-z_]\w*)", str(key))) is not None:
+                    fix = f"{deleted[1]}: null"
+                elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
+                    fix = f'{of[1]}: "{of[2]}"'
+                elif section in ("metrics", "tables"):
                     fix = f"{plain}: {{{_spelt_out(data[section][key])}, name: {key}}}"
                 problems.append(Problem.of("DL204.id", (section, str(key)), key=key, fix=fix))
     return problems
@@ -212,6 +251,9 @@ def _problem(item: Any) -> Problem | None:
         fix = f"did you mean `{close}`?" if close is not None else None
         if path == ("spec",) and isinstance(item["input"], int) and item["input"] > 1:
             fix = f"it is of a later language, which a later declog reads: pip install -U {NAME}"
+        if path[-1:] == ("rows",) and isinstance(item["input"], int):
+            count = item["input"]
+            fix = f"how many rows is a filter's: filter: {{random: {count}}}, or {{key: reward, bottom: {count}}}"
         if fix is None:
             fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
         return Problem.of(

@@ -193,7 +193,7 @@ def _run_words(words: str | Sequence[str]) -> Answer:
 def _run_app(override: str) -> Answer:
     """Run the application, as a process: Hydra's answer ends it."""
     done = subprocess.run([sys.executable, "train.py", override], capture_output=True, text=True, check=False)
-    return Answer(done.stderr, done.returncode != 0 and "Traceback" not in done.stderr)
+    return Answer(done.stderr, done.returncode != 0 and ("Traceback" not in done.stderr or "error[DL" in done.stderr))
 
 
 class _Records(logging.Handler):

@@ -6,7 +6,18 @@ import pytest
 
 from tests.config.mistakes import kinds, mistakes, score
 
-UNANSWERED = {"expressions": 1, "hydra": 1, "loops": 2, "names": 0, "shells": 0, "teams": 0, "yaml": 0}
+UNANSWERED = {
+    "expressions": 1,
+    "hydra": 1,
+    "loops": 2,
+    "names": 0,
+    "new_python": 1,
+    "new_shell": 1,
+    "new_yaml": 0,
+    "shells": 0,
+    "teams": 0,
+    "yaml": 0,
+}
 
 
 @pytest.mark.slow  # a fifth of a second each

@@ -7,6 +7,7 @@ declog explain          all codes in a line each
 from __future__ import annotations
 
 import argparse
+import re
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, columns, paragraphs, write_json
@@ -34,7 +35,10 @@ def run(given: argparse.Namespace) -> int:
     code = given.code.strip("[]").upper()
     code = code if code.startswith("DL") else f"DL{code}"
     if code not in CODES:
-        raise Wrong(f"there is no error code `{given.code}`", did_you_mean(code, CODES, what="codes"))
+        fix: str | None = did_you_mean(code, CODES, what="codes")
+        if given.code.isidentifier() and not re.search(r"\d{2}", given.code):
+            fix = f"of a profile's entry `declog why metrics.{given.code}` says what it is, and what feeds it"
+        raise Wrong(f"there is no error code `{given.code}`", fix)
     messages = [(each, None) if isinstance(each, str) else each for each in CATALOGUE[code].messages.values()]
     shown = [(text, fix if isinstance(fix, str) and fix != "{fix}" else None) for text, fix in messages]
     if given.format == "json":

@@ -37,6 +37,7 @@ CODES = {
     "DL302.run_time": ("`{name}` is not known before the run: only constants can be used here",
         "use `when` or `where`"),
     "DL302.several": ("`{name}` has several reductions", "write {choices}"),
+    "DL302.slash": ("`/` divides: a member of a family is named by `column`", "column({family}, '{member}')"),
     "DL302.signal": ("unknown signal `{name}`", Known("signals")),
     "DL302.signal_in_formula": ("`{name}` is a signal; here only metrics and constants are known",
         "declare a metric: `{name}: {expr: {name}}`"),

@@ -151,6 +151,8 @@ CODES = {
         "delete what uses it, or keep it: `metrics.{name}.log: false` hides it"),
     "DL407.removed": ("`{name}` completes a {what} that {homes} no longer has: declog.lock has it, of {before}",
         "delete it, or write all of it{near}"),
+    "DL407.section": ("`{section}:` is empty here, which deletes all that the presets have of it",
+        "delete the line, or write entries below it, indented"),
     "DL407.signal": ("the signal `{name}` was deleted, and is used here",
         "delete what uses it, or keep `signals.{name}`"),
 }),

@@ -95,6 +95,7 @@ CODES = {
     "DL202.text_only": ("`max_chars` and `redact` are for text", "drop them"),
     "DL202.toml": ("the file is no TOML: {error}", "correct it"),
     "DL202.value": ("{cause}", "{fix}"),
+    "DL202.shell": ("`{word}` is a shell's word, which YAML leaves as it is", "{key}: {text}"),
     "DL202.too_deep": ("maps and lists are nested more than {limit} deep", "flatten them"),
     "DL202.too_many": ("maps and lists hold more than {limit} values", "make it smaller"),
     "DL202.train_every": ("the mode `train` logs as the profile says", "set the profile's `every`"),
