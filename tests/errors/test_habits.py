@@ -134,8 +134,8 @@ def test_sinks_that_are_no_objects(sinks: Any, edit: str, tmp_path: Path) -> Non
         ({"every": 10, "profile": "slim"}, ["every=10", "profile=slim"]),
         ([{"every": 10}], ["every=10"]),
         ("every=10", ["every=10"]),
-        ({"metrics.kl.reduce": ["mean", "p95"], "tables.samples": None},
-            ["metrics.kl.reduce=[mean, p95]", "tables.samples=null"]),
+        ({"metrics.loss.reduce": ["mean", "p95"], "tables.samples": None},
+            ["metrics.loss.reduce=[mean, p95]", "tables.samples=null"]),
     ],
 )  # fmt: skip
 def test_overrides_that_are_no_list_of_texts(overrides: Any, texts: list[str]) -> None:
