@@ -48,6 +48,8 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
     if known is None or not empty:
         return [_explained(config, problem) for problem in problems]
     rest = [each for each in problems if _own(known, (*config.prefix, *each.path[:2]))]
+    if any(each.code == "DL201" and len(each.path) == 1 for each in rest):  # its entries have lost their indentation
+        return rest
     return [*(Problem.of("DL407.section", section, section=section) for section in empty), *rest]
 
 
