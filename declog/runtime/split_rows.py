@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import logging
 
+from declog.language.dtypes import Axis
 from declog.plans.ops import Plan
 from declog.runtime.batch import OpenBatch
 from declog.runtime.steps import Step
 
 log = logging.getLogger("declog")
-Name = tuple[str, str | None]  # a required signal, or a member of a family
 
 
 class SplitRows:
     """Compares the batches of a phase within a step."""
 
     def __init__(self, plan: Plan) -> None:
+        # a number per step has no rows to be paired with
+        signals = {
+            name: [op for op in phase.signals if op.axis is not Axis.STEP] for name, phase in plan.phases.items()
+        }
+        self._families = {name: frozenset(op.name for op in ops if op.family) for name, ops in signals.items()}
         self._required = {
-            name: frozenset(op.name for op in phase.signals if not op.optional and not op.family)
-            for name, phase in plan.phases.items()
+            name: frozenset(op.name for op in ops if not op.optional and not op.family) for name, ops in signals.items()
         }
         self._before: dict[str, tuple[Step, frozenset[str], frozenset[tuple[str, str]]]] = {}
         self._told: set[str] = set()  # phases
@@ -34,10 +38,11 @@ class SplitRows:
         if phase in self._told:
             return
         required = frozenset() if partial else self._required[phase] & batch.names
-        before, self._before[phase] = self._before.get(phase), (step, required, batch.members)
+        members = frozenset(member for member in batch.members if member[0] in self._families[phase])
+        before, self._before[phase] = self._before.get(phase), (step, required, members)
         if before is None or before[0] is not step:
             return
-        members = before[2] ^ batch.members if before[2] and batch.members else frozenset()
+        members = before[2] ^ members if before[2] and members else frozenset()
         names = before[1] ^ required if before[1] and required else frozenset()
         different = [*sorted(f"{name}[{member!r}]" for name, member in members), *sorted(names)]
         if different:

@@ -704,6 +704,30 @@ def test_a_piece_that_is_lost_is_told(lost: str, tmp_path: Path, caplog: pytest.
     assert len(told) == 1 and told[0].startswith(f"`{lost[0]}`: in one step some batches of phase `default` have it")
 
 
+@pytest.mark.parametrize(
+    "call", [{"lr": 2.0}, {"norms": {"a": 2.0, "b": 2.0}}, {"lr": 2.0, "norms": {"b": 2.0}}, "log_metric"]
+)
+def test_numbers_per_step_have_no_rows_to_miss(call: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Numbers per step, declared, in families or logged by name, may come in some batches of a step only."""
+    signals = {"x": "completion", "lr": {"axis": "step"}, "norms": {"axis": "step", "family": True}}
+    config = profile(signals, {"x": "sum(x)", "lr": "last(lr)", "norms": "last(norms)"})
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(x=[1.0], lr=1.0, norms={"a": 1.0})
+            log.observe(x=[2.0], norms={"a": 1.0})
+            log.log_metric("a", 1.0)
+            log.observe(x=[3.0], **({} if call == "log_metric" else call))
+            if call == "log_metric":
+                log.log_metric("a", 2.0)
+                log.log_metric("b", 2.0)
+
+    with caplog.at_level("WARNING", logger="declog"):
+        sink = run(config, body, tmp_path)
+    assert sink.scalars[0]["x"] == 6.0
+    assert not [record.getMessage() for record in caplog.records if "cannot be paired" in record.getMessage()]
+
+
 @pytest.mark.parametrize("how", ["once", "often"])
 def test_a_call_of_two_phases_is_in_both_or_nowhere(how: str, tmp_path: Path) -> None:
     """Where its rows do not go with what is open in the second phase, the first has nothing of it, and goes on."""
