@@ -50,6 +50,7 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
         "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
         "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **curves,
         "profile": _profile(run), "configured": run.configured, "settings": list(_leaves(run.run_config)),
+        "missing": dict(run.info.get("missing") or {}), "parent": run.info.get("parent"),
         "foot": _foot(run), "notes": [*run.problems, *_others(run)],
     }  # fmt: skip
 

@@ -78,6 +78,22 @@ def test_a_run_that_is_well_has_no_onset_and_a_good_course(folders: dict[str, Pa
     assert page.locator(".card", has_text="Reward").first.locator(".course").get_attribute("class") == GOOD
 
 
+def test_the_head_says_which_metrics_are_inactive(folders: dict[str, Path], opened: Open) -> None:
+    """Class: a metric that is silently not there. Each reason with its metrics, as `log.missing` has them."""
+    run = read(folders["well"])
+    page = opened(written(folders["well"])).page
+    badge = page.locator(".badge", has_text="inactive")
+    assert badge.inner_text() == f"{len(run.info['missing'])} metrics inactive"
+    badge.hover()
+    lines = page.inner_text("#tip").split("\n")
+    told = {
+        metric: reason
+        for reason, _, metrics in (line.rpartition(": ") for line in lines)
+        for metric in metrics.split(", ")
+    }
+    assert told == run.info["missing"] != {}
+
+
 def test_gaps_are_gaps(folders: dict[str, Path], opened: Open) -> None:
     """A card's small curve ends where its numbers end, and its area with it."""
     page = opened(written(folders["broke"])).page

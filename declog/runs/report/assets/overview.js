@@ -65,12 +65,22 @@ function badgesOf(run) {
     badges.push(["error", `declog reported ${plural(failures.length, "failure")}`, all]);
   }
 
+  const inactive = Object.keys(run.missing).length;
+  if (inactive) badges.push(["warn", `${plural(inactive, "metric")} inactive`, inactiveLines(run).join("\n")]);
+  if (run.parent) badges.push(["", `branch of ${run.parent.run_id} behind step ${run.parent.step}`, run.parent.output_dir]);
   for (const at of run.resumed) badges.push(["", `resumed at step ${at}`]);
   badges.push(["", plural(run.series.length, "curve")]);
   const rows = run.tables.reduce((sum, one) => sum + one.rows, 0);
   if (rows) badges.push(["", plural(rows, "sample")]);
   for (const note of run.notes) badges.push(["warn", note]);
   return badges;
+}
+
+/** Why metrics have no values: a line for each reason, with the metrics. */
+function inactiveLines({ missing }) {
+  const reasons = new Map();
+  for (const [metric, reason] of Object.entries(missing)) reasons.set(reason, [...(reasons.get(reason) ?? []), metric]);
+  return [...reasons].map(([reason, metrics]) => `${reason}: ${metrics.join(", ")}`);
 }
 
 function overview() {
