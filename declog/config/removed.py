@@ -74,7 +74,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     if (before := _versions(section, name)) is not None:
         return replace(Problem.of("DL407.removed", problem.path, what=what, name=name, homes=shipped, before=before,
                                   near=near), replacement=None)  # fmt: skip
-    if not _completes(config.data, section, name):
+    if not _completes(config, known, section, name):
         return problem
     gone = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}`{near}"
     return replace(problem, fix=f"{problem.fix}; {gone}" if problem.fix else gone)
@@ -83,7 +83,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
 # Keys that say what an entry is; one that has none of them completes another.
 _BASES: Mapping[str, frozenset[str]] = {
     "tables": frozenset({"schema", "columns"}),
-    "filters": frozenset({"key", "where", "n", "fraction"}),
+    "filters": frozenset({"kind", "key", "where", "n", "fraction"}),
     "alerts": frozenset({"metric", "when"}),
     "metrics": frozenset({"expr", "formula", "from", "axis"}),
     "signals": frozenset({"axis", "expr"}),
@@ -91,10 +91,13 @@ _BASES: Mapping[str, frozenset[str]] = {
 }
 
 
-def _completes(data: Mapping[str, Any], section: str, name: str) -> bool:
-    """Whether an entry says nothing of what it is."""
-    entry = entries(data, section).get(name)
-    return section in _BASES and isinstance(entry, Mapping) and not _BASES[section] & set(entry)
+def _completes(config: Composed, known: Provenance, section: str, name: str) -> bool:
+    """Whether an entry says nothing of what it is. A `kind` says it where somebody wrote it: short forms add one."""
+    entry = entries(config.data, section).get(name)
+    if section not in _BASES or not isinstance(entry, Mapping):
+        return False
+    says = _BASES[section] & set(entry)
+    return not says or (says == {"kind"} and (*config.prefix, section, name, "kind") not in known.layers)
 
 
 def _own(known: Provenance, path: Path) -> bool:

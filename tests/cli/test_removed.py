@@ -135,8 +135,12 @@ def test_without_a_lock_the_versions_say_that_it_is_not_there(project: None, cli
 
 @pytest.mark.parametrize(
     ("section", "entry"),
-    [("tables", "mine: {schema: nowhere}"), ("metrics", "a: {expr: rewrad}"), ("alerts", "a: {when: solvde > 1}")],
-)
+    [
+        ("tables", "mine: {schema: nowhere}"), ("metrics", "a: {expr: rewrad}"), ("alerts", "a: {when: solvde > 1}"),
+        ("filters", "a: {kind: random}"), ("filters", "a: {kind: top_bottom, bottom: 4}"),
+        ("sinks", "a: {kind: jsonk}"),
+    ],
+)  # fmt: skip
 def test_an_entry_of_ones_own_is_not_said_to_be_gone(project: None, cli: Cli, section: str, entry: str) -> None:
     """It says what it is, and no version ever had it: only the mistake is named."""
     write(section, entry)
