@@ -6,6 +6,7 @@
     python -m tests.soak --only kills --rounds 20       a run that is killed at any moment and resumed, again and again
     python -m tests.soak --only oracle --cases 5000     random profiles, against plain loops
     python -m tests.soak --only scopes --programs 3000  random programs of tasks and threads, in several schedules each
+    python -m tests.soak --only interrupts              500 signals at random moments, and one at every third line
     python -m tests.soak --only ppo                     the whole PPO example: each value of each step, twice
     python -m tests.soak --only mutations               mistakes in the metrics of all presets: their tests find them
     python -m tests.soak --only mistakes                all mistakes of new users: each is caught, nearly all answered
@@ -57,7 +58,19 @@ MAY_GROW: Mapping[str, float] = {
 }
 
 
-PARTS = ("alone", "together", "faults", "kills", "oracle", "scopes", "ppo", "mutations", "mistakes", "trl")
+PARTS = (
+    "alone",
+    "together",
+    "faults",
+    "kills",
+    "oracle",
+    "scopes",
+    "interrupts",
+    "ppo",
+    "mutations",
+    "mistakes",
+    "trl",
+)
 
 
 def main() -> int:
@@ -76,6 +89,7 @@ def main() -> int:
         "kills": lambda folder: kills(folder, chosen.rounds),
         "oracle": lambda folder: oracle(chosen.cases),
         "scopes": lambda folder: interleavings(chosen.programs),
+        "interrupts": interrupted,
         "ppo": learned,
         "mutations": lambda folder: mutations(),
         "mistakes": lambda folder: mistaken(),
@@ -103,6 +117,28 @@ def interleavings(count: int) -> Iterator[str]:
             if found.seen.plain != found.truth.plain:
                 yield f"program {seed} in schedule {schedule}: {found.seen.plain} is not {found.truth.plain}"
     logging.disable(logging.NOTSET)
+
+
+def interrupted(folder: Path) -> Iterator[str]:
+    """Runs that are interrupted, each in a process of its own: finished steps are there, and calls are whole."""
+    ways: list[tuple[str, ...]] = [("times", str(seed), "50") for seed in range(100, 110)]
+    ways += [("lines", "SIGINT", "3", "1"), ("lines", "SIGTERM", "3", "2"), ("worker", "29", "5")]
+
+    def once(place: int) -> tuple[int, list[str]]:
+        where = folder / str(place)
+        where.mkdir()
+        command: list[str | Path] = ["-m", "tests.runtime.interrupting", where, *ways[place]]
+        done = forks.run(command, cwd=where, whole=True, timeout=LIMIT_S)
+        if done.returncode:
+            return 0, [done.stderr[-4000:]]
+        found = json.loads(done.stdout.splitlines()[-1])
+        return found["struck"], found["wrong"]
+
+    with ThreadPoolExecutor(4) as pool:
+        found = [*pool.map(once, range(len(ways)))]
+    print(f"{sum(struck for struck, _ in found)} runs interrupted", flush=True)
+    for _, wrong in found:
+        yield from wrong
 
 
 def learned(folder: Path) -> Iterator[str]:

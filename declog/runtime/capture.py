@@ -221,6 +221,7 @@ class _Writer:
             self._file: BinaryIO = path.open("wb")
         except OSError as error:
             raise SinkError.of("DL601.capture", error=error) from error
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._main, name="declog-capture", daemon=True)
 
     def begin(self, run: Mapping[str, Any]) -> None:
@@ -244,8 +245,7 @@ class _Writer:
     def close(self) -> None:
         """Write what waits, within a deadline."""
         self._queue.put(None)
-        self._thread.join(CLOSE_S)
-        if self._thread.is_alive():
+        if not self._over.wait(CLOSE_S):  # after an interrupt, join() says of a thread that works that it has ended
             log.warning("the capture %s is not whole: it could not be written within %g s", self._path, CLOSE_S)
 
     def _main(self) -> None:
@@ -261,6 +261,7 @@ class _Writer:
                     self.waiting -= call.snapshot.bytes
         with suppress(OSError):
             self._file.close()
+        self._over.set()
 
     def _write(self, call: Call) -> None:
         packer = Packer()

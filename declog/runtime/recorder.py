@@ -77,7 +77,7 @@ class Recorder(InTrainer):
             runner.watch(self._progress)
         self._forked = False  # this process is a fork of the run's
         self._said_so = False
-        self._ended = False
+        self._ended = self._failed = False
         self._runs: list[Scope] = []  # `with log:`
         self._around: set[int] = set()  # the numbers of blocks of the run that are open
         self._logged_numbers = LoggedNumbers(self, session)
@@ -109,15 +109,27 @@ class Recorder(InTrainer):
     def close(self, *, failed: bool = False) -> None:
         """Flush the tail window, wait for the worker and the sinks, each within a deadline; idempotent.
 
+        An interrupt is raised when it is done; another one ends it.
+
         With ``strict: true`` the first failure of declog's own is raised, unless the run itself failed.
         """
         if self._forked or self._ended:
             return
+        self._failed |= failed
         context.forget(self)
-        self._session.close(failed=failed)
         try:
-            self._background.close(failed=failed)
-        except Exception:  # what `strict` raises, of a run that has ended; an interrupt's end is tried again
+            self._finish()
+        except (KeyboardInterrupt, SystemExit):
+            log.warning("declog writes what is left: interrupt again to leave it behind")
+            self._finish()
+            raise
+
+    def _finish(self) -> None:
+        """Hand over, write and close. Where it was interrupted it goes on."""
+        self._session.close(failed=self._failed)
+        try:
+            self._background.close(failed=self._failed)
+        except Exception:  # with `strict`, of a run that is closed
             self._ended = True
             atexit.unregister(self.close)
             raise

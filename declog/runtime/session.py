@@ -52,6 +52,7 @@ class Session:
         self.dropped = DroppedRows(failures, self.meter, strict=plan.strict)
         self.failures = failures
         self.closed = False
+        self._finished = False  # all was handed over
         self.commits = False  # what comes without a scope is of the step that is committed next
         self.main_task: Origin | None = None  # whose steps they are
         self.step: Scope | None = None  # the optimizer step that is open
@@ -471,15 +472,16 @@ class Session:
         refused.check()
 
     def close(self, *, failed: bool) -> None:
-        """Hand the tail windows over, once."""
+        """Hand the tail windows over. Where it was interrupted it can be called again."""
         with self.lock:
-            if self.closed:
+            if self._finished:
                 return
             self.closed = True
             self._alarm.cancel()
             self._call("close", (failed,), 0, 0, self._finish, failed)
-        for hook in self.hooks:
-            hook.close()
+            for hook in self.hooks:
+                hook.close()
+            self._finished = True
 
     def _finish(self, failed: bool) -> None:
         self.events.deliver()

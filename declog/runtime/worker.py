@@ -54,6 +54,9 @@ class Worker:
         self._failures = failures
         self._backlog = backlog
         self._meter = Meter()
+        self._ended = False
+        self._over = threading.Event()
+        self._last: Event | None = None
         self._queue: queue.SimpleQueue[WindowItem | Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
         self._thread.start()
@@ -72,7 +75,7 @@ class Worker:
         task = Task(run)
         self.submit(task)
         finished, end = self._backlog.finished, time.monotonic() + wait_s
-        while not task.done.wait(0.05) and time.monotonic() < end and self._thread.is_alive():
+        while not task.done.wait(0.05) and time.monotonic() < end and not self._over.is_set():
             if self._backlog.finished != finished:
                 finished, end = self._backlog.finished, time.monotonic() + wait_s
         return task
@@ -86,34 +89,51 @@ class Worker:
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Wait for the thread's end; false where time ran out."""
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._over.wait(timeout_s)  # after an interrupt, join() says of a thread that works that it has ended
 
     def _main(self) -> None:
-        while (item := self._queue.get()) is not None:
-            if isinstance(item, Task):
-                self._run(item)
-                self._backlog.done()
-                continue
-            if self._collector is not None and item.mergeable and self._backlog.merging():
-                item = replace(item, merged=True)
-                self._failures.count(RuntimeFailure.of("DL605.merged"), 1, f"step {item.step}")
+        try:
+            self._work()
+        finally:
+            self._over.set()
+
+    def _work(self) -> None:
+        while not self._ended:
             try:
-                self._process(item)
+                self._next()
             # The worker outlives any event: what goes wrong is counted and reported, and raised under `strict`.
             except BaseException as error:  # noqa: BLE001
                 self._failures.report(error)
+        if self._collector is not None:
+            try:
+                self._collector.close()
+            except BaseException as error:  # noqa: BLE001  (as above)
+                self._failures.report(error)
+
+    def _next(self) -> None:
+        item = self._queue.get()
+        if item is None:
+            self._ended = True
+        elif isinstance(item, Task):
+            self._run(item)
+            self._backlog.done()
+        else:
+            try:
+                if (event := Event(item.mode, item.event)) != self._last:  # an interrupt may have handed it over twice
+                    self._last = event
+                    self._log(item)
             finally:
                 if item.answer is not None:
                     item.answer.give(None)  # unless it was given
                 if item.done is not None:
                     item.done.set()
                 self._backlog.done(item.bytes)
-        if self._collector is not None:
-            try:
-                self._collector.close()
-            except BaseException as error:  # noqa: BLE001  (as above)
-                self._failures.report(error)
+
+    def _log(self, item: WindowItem) -> None:
+        if self._collector is not None and item.mergeable and self._backlog.merging():
+            item = replace(item, merged=True)
+            self._failures.count(RuntimeFailure.of("DL605.merged"), 1, f"step {item.step}")
+        self._process(item)
 
     def _run(self, task: Task) -> None:
         try:
