@@ -141,6 +141,13 @@ def child(run: Callable[[], None], delay: Callable[[int], None] | None = None) -
     return "it hangs"
 
 
+def lines_of(folder: Path, name: str) -> list[Any]:
+    """What is in a file of jsonl, if it is there."""
+    with suppress(FileNotFoundError):
+        return [json.loads(line) for line in (folder / "run" / "jsonl" / name).read_text().splitlines()]
+    return []
+
+
 def problems(folder: Path, code: int | str, codes: set[int], lost: int = 0) -> Iterator[str]:
     """What is wrong: a finished step that is not there, or the half of a call. ``lost``: so many log events may be."""
     if code not in codes:
@@ -153,11 +160,10 @@ def problems(folder: Path, code: int | str, codes: set[int], lost: int = 0) -> I
     done = (folder / "done").stat().st_size - 1 if (folder / "done").exists() else -1
     found: dict[int, dict[str, float]] = {}
     texts: Counter[int] = Counter()
-    for name, add in (("scalars.jsonl", lambda line: found.setdefault(line["step"], {}).update(line["scalars"])),
-                      ("tables/t.jsonl", lambda line: texts.update([line["step"]]))):  # fmt: skip
-        with suppress(FileNotFoundError):
-            for line in (folder / "run" / "jsonl" / name).read_text().splitlines():
-                add(json.loads(line))
+    for line in lines_of(folder, "scalars.jsonl"):
+        found.setdefault(line["step"], {}).update(line["scalars"])
+    for line in lines_of(folder, "tables/t.jsonl"):
+        texts[line["step"]] += 1
     missing = [number for number in range(done + 1) if {key: found.get(number, {}).get(key) for key in WHOLE} != WHOLE]
     if len(missing) > lost or (missing and not (lost and state["failures"])):
         yield f"of steps to {done} {missing} are not whole: {[found.get(number) for number in missing]}"
@@ -220,14 +226,14 @@ def main() -> None:
         print(json.dumps({"struck": len(struck), "wrong": wrong}))
         return
     first, stride = int(rest[-1]), int(rest[-2])
-    number = signal.Signals[rest[0]] if way == "lines" else None
+    sent = signal.Signals[rest[0]] if way == "lines" else None
 
     def once(at: int) -> Path:
         place = folder / str(at)
         place.mkdir()
-        if number is not None:
-            code = child(lambda: at_lines(place, number, at))
-            check(place, f"{number.name} at line {at}", problems(place, code, {0, 130, -number}))
+        if sent is not None:
+            code = child(lambda: at_lines(place, sent, at))
+            check(place, f"{sent.name} at line {at}", problems(place, code, {0, 130, -sent}))
         else:
             code = child(lambda: in_worker(place, at))
             check(place, f"an exception at line {at} of the worker", problems(place, code, {0}, lost=1))
