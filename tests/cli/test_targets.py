@@ -223,7 +223,7 @@ def test_two_packages_with_one_preset(team: Path, cli: Cli, preset: str, owners:
 
 def test_ls_says_what_shadows_what(team: Path, write_preset: WritePreset, cli: Cli) -> None:
     """Packages with their versions; a file of one's own that hides a shipped one is no warning, but is listed."""
-    write_preset("grpo", "name: mine\nsignals: {x: {axis: step}}\nmetrics: {x: mean(x)}\n")
+    write_preset("grpo", "name: mine\nsignals: {x: {axis: step}}\nmetrics: {x: mean(x)}\nsinks: {jsonl: {}}\n")
     rows = {line.split("  ")[0]: line for line in cli("ls", "presets", "--config-dir", ".").out.splitlines()}
     assert rows["acme_full"].endswith("  Of acme-logging")
     assert "acme-logging 2.1, shadows zeta 0.3" in rows["both"]

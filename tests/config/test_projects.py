@@ -127,7 +127,8 @@ def test_a_profile_brings_no_project_along(project: Path, capsys: pytest.Capture
     theirs.mkdir()
     says(theirs, '[tool.declog]\nimports = ["declog_test_theirs"]\n')
     (theirs / "declog_test_theirs.py").write_text("raise SystemExit('imported')\n", encoding="utf-8")
-    (theirs / "mine.yaml").write_text("signals: {r: {axis: completion}}\nmetrics: {r: mean(r)}\n", encoding="utf-8")
+    profile = "signals: {r: {axis: completion}}\nmetrics: {r: mean(r)}\nsinks: [jsonl]\n"
+    (theirs / "mine.yaml").write_text(profile, encoding="utf-8")
     assert main(["check", str(theirs / "mine.yaml")]) == 0
     assert "declog_test_theirs" not in sys.modules
     assert capsys.readouterr().out.startswith("ok")
