@@ -363,7 +363,7 @@ def test_the_pooled_preset(model: Path, tmp_path: Path) -> None:
     """``grpo`` on the same signals: exact over the window, so its extremes are those of all completions."""
     trainer = cases.trainer_of(Case(args={"logging_steps": 4, "eval_strategy": "no", "beta": 0.04}), model, tmp_path)
     sink = MemorySink()
-    pooled = ["declog.every=trainer", "declog.axes.group.size=4", *STRICT]
+    pooled = ["declog.every=trainer", "declog.axes.group.split=ranks", *STRICT]
     with declog.attach(trainer, "grpo", pooled, sinks=[sink], merge="prefix"):
         trainer.train()
     logged = values(trainer.state.log_history, "train")[0]
