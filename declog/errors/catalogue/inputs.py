@@ -210,6 +210,7 @@ CODES = {
     import sys
 
     import declog
+    from declog.testing import MemorySink
 
     handler = logging.StreamHandler(sys.stdout)
     logging.getLogger("declog").addHandler(handler)
@@ -217,7 +218,7 @@ CODES = {
         "signals": {"reward": {"axis": "completion"}},
         "metrics": {"reward": "mean(reward)"},
     }
-    with declog.start(profile, output_dir="runs") as log, log.step(0):
+    with declog.start(profile, sinks=[MemorySink()], output_dir="runs") as log, log.step(0):
         log.observe(reward=[0.0, 1.0])
         log.log_metric("reward", 2.0)
     logging.getLogger("declog").removeHandler(handler)
