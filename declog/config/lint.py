@@ -41,6 +41,7 @@ _NULL = ("", "~", "null", "Null", "NULL")
 _KEYS_OF_ENTRIES = frozenset(
     {"expr", "where", "reduce", "formula", "axis", "kind", "metric", "above", "below", "schema"}
 )
+_DEFAULTS = re.compile(r"^[\"']?defaults[\"']?\s*:", re.MULTILINE)
 _SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something stands behind it
 
 
@@ -75,14 +76,18 @@ def surprises(config: Composed) -> Iterator[Problem]:
 
 
 def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem]:
-    """Each `null` for an entry that no earlier layer has (DL201)."""
+    """Each `null` for an entry that no earlier layer has (DL201).
+
+    In a file without ``defaults`` there is no earlier layer: a `null` that is written out says what there is not, as in
+    a run's ``config.yaml``, or wherever composed data is kept.
+    """
     paths = list(nulls)
     known = config.provenance if paths else None
     if known is None:  # a mapping: nobody knows what it was made of
         return
     for path in paths:
         layers = known.layers.get((*config.prefix, *path), ())
-        if not layers or any(not _is_null(layer, known) for layer in layers):
+        if not layers or any(not _is_null(layer, known) for layer in layers) or _is_of_composed(layers[-1], known):
             continue
         above = path[:-1]
         if above == ("metrics",) and path[-1] in (at(config.data, ("signals",)) or {}):
@@ -99,6 +104,14 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
             yield Problem.of("DL201.entry_empty", path, name=path[-1])
             continue
         yield Problem.of("DL201.deletes_nothing", path, name=path[-1], what=what, known=beside)
+
+
+def _is_of_composed(layer: Layer, known: Provenance) -> bool:
+    """Whether a null is written out in a file that has no ``defaults``."""
+    place = layer.place
+    if not isinstance(place, FilePlace) or _DEFAULTS.search(text := known.texts[place.file]):
+        return False
+    return place.style is not None and written_value(place, text).strip() != ""
 
 
 def _is_null(layer: Layer, known: Provenance) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from omegaconf import OmegaConf
 
 import declog
 from declog.cli import main
@@ -98,6 +100,28 @@ def test_a_metric_without_a_value_is_told_how_to_say_the_mean(tmp_path: Path) ->
     mended = written(tmp_path, mine="signals: {reward: completion}\nmetrics:\n  reward: mean\n")
     plan = declog.plan(declog.compose("mine", config_dir=mended))
     assert [(op.id, op.reduction.name) for op in plan.metrics][:1] == [("reward", "mean")]
+
+
+@pytest.mark.parametrize("preset", ["rloo", "ppo", "trl_ppo", "maxent_grpo", "minimal"])
+def test_composed_data_that_is_kept_as_a_file_is_the_same_plan(preset: str, tmp_path: Path) -> None:
+    """A null of a file without `defaults` deletes nothing, as one of plain data: a run's config.yaml, and a dump."""
+    plan = declog.plan(preset, ["sinks=[jsonl]"])
+    with declog.start(preset, ["sinks=[jsonl]"], output_dir=tmp_path / "run") as log:
+        assert log.plan.fingerprint == plan.fingerprint
+    assert declog.plan(str(tmp_path / "run" / "config.yaml")).fingerprint == plan.fingerprint
+    data = declog.profile_of(declog.compose(preset, ["sinks=[jsonl]"]))
+    for dump in (yaml.safe_dump(data, sort_keys=False), OmegaConf.to_yaml(OmegaConf.create(data))):
+        folder = written(tmp_path, kept=dump)
+        assert declog.plan(declog.compose("kept", config_dir=folder)).fingerprint == plan.fingerprint
+
+
+def test_a_null_beside_defaults_must_delete_something(tmp_path: Path) -> None:
+    """What the file's own text says decides, not the word `defaults` in a value of another file."""
+    folder = written(tmp_path, full=FULL, kept="metrics: {none: null}\n", last="defaults: [kept, full, _self_]\n")
+    declog.plan(declog.compose("last", config_dir=folder))
+    folder = written(tmp_path, full=FULL, last="defaults: [full, _self_]\nmetrics: {none: null}\n")
+    with pytest.raises(ConfigError, match="deletes nothing"):
+        declog.plan(declog.compose("last", config_dir=folder))
 
 
 def test_an_override_and_a_second_layer_are_distinguished_too(tmp_path: Path) -> None:
