@@ -117,7 +117,7 @@ def test_a_logged_name_never_shadows_a_declared_one(tmp_path: Path, caplog: pyte
     assert sink.scalars == {number: {"loss": 0.5, "mine": float(number)} for number in range(3)}
     assert [record.getMessage() for record in caplog.records] == [
         "a log event could not be finished: [DL508] `logged` would write `loss`, which is written already: it is left "
-        "out\n  fix: give run-time names a prefix, such as `name: extra/{column}`"
+        "out\n  fix: log it under another name, or give run-time names a prefix, such as `name: extra/{column}`"
     ]
 
 

@@ -162,14 +162,13 @@ def test_what_is_no_column_is_refused_where_it_is_given(column: Any, values: Any
 
 
 def test_a_column_given_twice_for_one_batch(tmp_path: Path) -> None:
-    """The second opens the next batch, as every signal does; without rows there it is refused."""
+    """The second opens the next batch, as every signal does; each that gets no rows is refused where its batch ends."""
+    refused = "the column `a` was given for a batch of phase `default` that has no rows"
 
     def body(log: Recorder) -> None:
-        with log.step(0):
+        with pytest.raises(InputError, match=refused), log.step(0):
             log.log_extra("a", [1, 2])
-            with pytest.raises(
-                InputError, match="the column `a` was given for a batch of phase `default` that has no rows"
-            ):
+            with pytest.raises(InputError, match=refused):
                 log.log_extra("a", [3, 4])
         with log.step(1):
             log.observe(score=[1.0])
