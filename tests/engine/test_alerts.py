@@ -240,7 +240,7 @@ def test_what_an_alert_names_wrongly_is_refused(optional: bool, metric: str, cod
 
 @pytest.mark.parametrize("metric", ["kl", "lenght"])
 def test_an_optional_alert_without_its_metric_is_off_and_listed(metric: str) -> None:
-    """Class: meaning by place. Deleted by `~` or by null, or never there: the data cannot tell, and the alert is off."""
+    """Class: meaning by place. Deleted by `~`, by null, or never there: data cannot tell, so the alert is off."""
     config = profile(
         {"kl": {"axis": "step"}, "length": {"axis": "completion"}}, {"kl": None, "length": {"reduce": "mean"}},
         alerts={"high": {"metric": metric, "above": 0.5, "optional": True}},
