@@ -238,9 +238,11 @@ class OpenBatch:
         Columns of log_extra that are not of its rows are ``misfits``. Called again it gives the same record.
         """
         if self.record is None:
-            batch = self.copied()
+            changes = self._waiting or self.extras
+            batch = self.copied() if changes else self
             record = batch._closed(elapsed, first, grouping, functions)
-            self.names, self.misfits, self.failures = batch.names, batch.misfits, batch.failures
+            if changes:
+                self.names, self.misfits, self.failures = batch.names, batch.misfits, batch.failures
             self.record = record
         return self.record
 

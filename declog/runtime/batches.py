@@ -119,11 +119,18 @@ class Intake:
                 stack = call.alone
                 if stack is not None and (data := stack.copy(values)) is not None:
                     name, names = call.name, call.names
-                    batch = self._next(holder, call.phase, names)
+                    batch = holder.get(name)
+                    if batch is not None and batch.names.isdisjoint(names):
+                        batch = batch.copied()
+                    else:
+                        batch = self._next(holder, call.phase, names)
                     if stack.counted is None or batch.fits(stack.counted, data.shape[-1], stack.label):
                         batch.names |= names
                         batch.copies = [*batch.copies, (stack.columns, data)]
-                        self._put(holder, {name: batch})
+                        if batch.order:
+                            holder[name] = batch
+                        else:
+                            self._put(holder, {name: batch})
                         return
             calls = [given for call in known if (given := call.given(values)) is not None]
             if len(calls) == len(known):

@@ -64,6 +64,8 @@ class Refused:
     under way. It is the one that is raised, and what misses values because of it is not told.
     """
 
+    __slots__ = ("_failures", "failing", "first")
+
     def __init__(self, failures: Failures, *, failing: bool = False) -> None:
         self.failing = failing
         self.first: Exception | None = None

@@ -67,7 +67,8 @@ class LogEvents:
         ends = self._plan.ends(stream.mode, count, every)
         if ends or (count % every if every else count) % PART == 0:
             stream.ends.append(WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends))
-        self.advance(stream)
+        if stream.ends:
+            self.advance(stream)
 
     def advance(self, stream: Stream) -> None:
         """Hand over the windows that all has come for."""

@@ -144,7 +144,6 @@ class Session:
                 self.meter.steps += 1
                 self.meter.recording += time.perf_counter() - began
             finish(self, scope, broken)
-            self._leave(scope)
         refused.check()
 
     def _leave(self, scope: Scope) -> None:
@@ -300,12 +299,12 @@ class Session:
             self._absorb(scope.step, refused, owner=scope.owner if self.commits else None)
         if scope.batches:
             main = scope.batches.get(scope.owner)
-            others = [batches for batches in scope.batches.values() if batches is not main]
+            closing = [batches for batches in scope.batches.values() if batches is not main]
             if main is not None:
-                for batches in others:
+                for batches in closing:
                     self.intake.adopt(main, batches)
-                others.append(main)
-            self.intake.close_all(others, refused)
+                closing.append(main)
+            self.intake.close_all(closing, refused)
             scope.batches = {}
 
     def _absorb(self, step: Step, refused: Refused, *, only: str | None = None, owner: Origin | None = None) -> None:
@@ -418,8 +417,10 @@ class Session:
         step, stream = batches.step, batches.stream
         if stream is not None and step.number is not None and stream.late(step.number):
             self.dropped.late(step.number, max(record.rows, 1))
-        else:
+        elif stream is None or step.number is None:
             step.add(phase, record)
+        else:
+            stream.step(step.number).add(phase, record)
 
     # -- log events
 

@@ -29,22 +29,22 @@ class SplitRows:
         self._required = {
             name: frozenset(op.name for op in ops if not op.optional and not op.family) for name, ops in signals.items()
         }
-        self._before: dict[str, tuple[Step, frozenset[str], frozenset[tuple[str, str]]]] = {}
+        self._before: dict[str, tuple[Step, frozenset[str], frozenset[tuple[str, str]], bool]] = {}  # the last batches
         self._told: set[str] = set()  # phases
 
     def closed(self, step: Step, batch: OpenBatch, *, partial: bool) -> None:
         """A batch of a step closed; one that is ``partial`` need not have what the profile requires."""
         phase = batch.phase.name
-        if phase in self._told:
+        before, self._before[phase] = self._before.get(phase), (step, batch.names, batch.members, partial)
+        if before is None or before[0] is not step or phase in self._told:
             return
-        required = frozenset() if partial else self._required[phase] & batch.names
-        members = frozenset(member for member in batch.members if member[0] in self._families[phase])
-        before, self._before[phase] = self._before.get(phase), (step, required, members)
-        if before is None or before[0] is not step:
-            return
-        members = before[2] ^ members if before[2] and members else frozenset()
-        names = before[1] ^ required if before[1] and required else frozenset()
-        different = [*sorted(f"{name}[{member!r}]" for name, member in members), *sorted(names)]
+        _, names, members, was_partial = before
+        families, required = self._families[phase], self._required[phase]
+        different = []
+        if members and batch.members:
+            different = sorted(f"{name}[{one!r}]" for name, one in members ^ batch.members if name in families)
+        if not partial and not was_partial and names & required and batch.names & required:
+            different += sorted((names ^ batch.names) & required)
         if different:
             self._told.add(phase)
             log.warning(

@@ -93,13 +93,15 @@ class Stream:
         self.held: int | None = None  # a step that ended, whose numbers the loop still logs, however long it takes
         self.spent = 0.0  # seconds that steps and blocks took
         self.counted = 0.0  # those of them that log events have
-        self._steps: dict[int, Step] = {}
+        self._steps: dict[int, Step] = {}  # above the watermark
+        self._open: dict[int, Step] = {}  # those of them that have rows here, or may get some
 
     def step(self, number: int) -> Step:
         """A step by its number."""
         step = self._steps.get(number)
         if step is None:
             step = self._steps[number] = Step(number)
+        self._open[number] = step
         return step
 
     def late(self, number: int) -> bool:
@@ -111,7 +113,7 @@ class Stream:
         """Up to this step all has come; None: nothing is sure yet."""
         if self.last is None:
             return None
-        waiting = [number for number, step in self._steps.items() if step.scopes and not self.late(number)]
+        waiting = [number for number, step in self._open.items() if step.scopes and not self.late(number)]
         return min(self.last, min(waiting) - 1) if waiting else self.last
 
     def waits(self, wait_s: float) -> float | None:
@@ -124,8 +126,8 @@ class Stream:
         return max(end.begun + wait_s - time.monotonic(), 0.0)
 
     def upto(self, number: int | None) -> list[Step]:
-        """The steps up to one (None: all), in order."""
-        return [self._steps[step] for step in sorted(self._steps) if number is None or step <= number]
+        """The steps up to one (None: all) that have rows here, or may get some, in order."""
+        return [self._open[step] for step in sorted(self._open) if number is None or step <= number]
 
     def window(self, number: int | None) -> Window:
         """The rows up to a step (None: all), in the order of steps; they stay here until they are handed over."""
@@ -146,6 +148,8 @@ class Stream:
         """A log event has the rows up to a step (None: all), and the seconds up to an end (None: all)."""
         for step in self.upto(number):
             step.batches = {}
+            if not step.scopes and step.number is not None:
+                self._open.pop(step.number, None)
         self.earlier, self.whole, self.beside = {}, True, Beside()
         self.counted = self.spent if end is None else end.spent
 
@@ -154,6 +158,7 @@ class Stream:
         if number is not None:
             self.watermark = number if self.watermark is None else max(self.watermark, number)
             self._steps = {one: step for one, step in self._steps.items() if one > self.watermark or step.scopes}
+            self._open = {one: step for one, step in self._open.items() if one in self._steps}
 
     def rewind(self, number: int) -> None:
         """The steps after this one are made again. What came for steps that were not made yet is of those still."""
@@ -165,3 +170,4 @@ class Stream:
                 step.packets.clear()
                 if not step.scopes:
                     del self._steps[one]
+                    self._open.pop(one, None)
