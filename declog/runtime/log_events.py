@@ -17,7 +17,7 @@ from declog.runtime.call_log import Hook
 from declog.runtime.dropped_rows import DroppedRows
 from declog.runtime.failures import Failures
 from declog.runtime.self_metrics import Meter
-from declog.runtime.steps import Stream, WindowEnd
+from declog.runtime.steps import Step, Stream, WindowEnd
 from declog.runtime.window import Window
 from declog.runtime.window_item import Answer, WindowItem
 
@@ -30,7 +30,7 @@ class _Outgoing:
 
     item: WindowItem
     stream: Stream
-    upto: int | None
+    steps: Sequence[Step]
     end: WindowEnd | None
 
 
@@ -124,9 +124,11 @@ class LogEvents:
         failed: bool = False, last: bool = False, answer: Answer | None = None, back: int | None = None,
     ) -> WindowItem:  # fmt: skip
         """Give the worker the rows of a window up to a step (None: all), or those of a part of it."""
-        self.deliver()
+        if self._outgoing is not None:
+            self.deliver()
         began = time.perf_counter()
-        mode, part, window = stream.mode, end is not None and end.part, stream.window(upto)
+        mode, part, steps = stream.mode, end is not None and end.part, stream.upto(upto)
+        window = stream.window(steps)
         try:
             window.hand_off()
         except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
@@ -159,7 +161,7 @@ class LogEvents:
             bytes=window.bytes,
             back=back,
         )
-        self._outgoing = _Outgoing(item, stream, upto, end)
+        self._outgoing = _Outgoing(item, stream, steps, end)
         self.deliver()
         self._background.backlog.wait()
         self._meter.handing += time.perf_counter() - began
@@ -171,7 +173,7 @@ class LogEvents:
         if outgoing is None:
             return
         item, stream, end = outgoing.item, outgoing.stream, outgoing.end
-        stream.handed_over(outgoing.upto, end)
+        stream.handed_over(outgoing.steps, end)
         stream.event = None
         self.begun = {**item.begun}
         self._sent = {**item.sent, item.mode: item.sent.get(item.mode, 0) + 1}

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from declog.engine.frame import Frame
@@ -129,10 +130,10 @@ class Stream:
         """The steps up to one (None: all) that have rows here, or may get some, in order."""
         return [self._open[step] for step in sorted(self._open) if number is None or step <= number]
 
-    def window(self, number: int | None) -> Window:
-        """The rows up to a step (None: all), in the order of steps; they stay here until they are handed over."""
+    def window(self, steps: Sequence[Step]) -> Window:
+        """The rows of steps, in their order; they stay here until they are handed over."""
         batches: dict[str, list[BatchRecord]] = {}
-        for step in self.upto(number):
+        for step in steps:
             for phase, records in step.batches.items():
                 if phase in batches:
                     batches[phase] += records
@@ -144,9 +145,9 @@ class Stream:
         """How long the steps up to an end (None: all) took, less those that log events have."""
         return (self.spent if end is None else end.spent) - self.counted
 
-    def handed_over(self, number: int | None, end: WindowEnd | None) -> None:
-        """A log event has the rows up to a step (None: all), and the seconds up to an end (None: all)."""
-        for step in self.upto(number):
+    def handed_over(self, steps: Sequence[Step], end: WindowEnd | None) -> None:
+        """A log event has the rows of steps, and the seconds up to an end (None: all)."""
+        for step in steps:
             step.batches = {}
             if not step.scopes and step.number is not None:
                 self._open.pop(step.number, None)
@@ -157,8 +158,9 @@ class Stream:
         """All windows up to a step are handed over: nothing can come for them any more."""
         if number is not None:
             self.watermark = number if self.watermark is None else max(self.watermark, number)
-            self._steps = {one: step for one, step in self._steps.items() if one > self.watermark or step.scopes}
-            self._open = {one: step for one, step in self._open.items() if one in self._steps}
+            for one in [one for one, step in self._steps.items() if one <= self.watermark and not step.scopes]:
+                self._open.pop(one, None)
+                del self._steps[one]
 
     def rewind(self, number: int) -> None:
         """The steps after this one are made again. What came for steps that were not made yet is of those still."""
