@@ -13,12 +13,12 @@ import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import declog
 from declog.errors.habits import no_more_arguments
+from declog.integrations.logged import number_of
 from declog.records import Beside
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class _Loop:
         log = self._log(args)
         if log.closed:
             return
-        numbers = {name: value for name, value in (logs or {}).items() if isinstance(value, Real)}
+        numbers = {name: value for name, logged in (logs or {}).items() if (value := number_of(logged)) is not None}
         if "loss" not in numbers and any(name.startswith(f"{EVAL}_") for name in numbers):
             self._enter(log, state)
         elif not self._predicted:
@@ -222,7 +222,9 @@ class _Loop:
     def _add_late(self) -> None:
         """Numbers that callbacks behind this one have put into the ``logs`` of the last log event."""
         told, self._told = self._told, _Told()
-        added = {name: told.logs[name] for name in told.logs.keys() - told.names if isinstance(told.logs[name], Real)}
+        added = {
+            name: value for name in told.logs.keys() - told.names if (value := number_of(told.logs[name])) is not None
+        }
         if added and self.recorder is not None:
             plain, exact = _named(added, evaluated=told.evaluated)
             mode = EVAL if told.evaluated else "train"

@@ -12,11 +12,11 @@ import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral, Real
 from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
+from declog.integrations.logged import number_of
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.hook import Guard, Hooks, Part
 from declog.integrations.trl.steps import EVAL, Steps
@@ -198,8 +198,8 @@ class Report:
             return {}
         before = self._before
         return {
-            name: _number(value) for full, name in self._computed(logs).items()
-            if isinstance(value := logs[full], Real) and name in self._compared
+            name: value for full, name in self._computed(logs).items()
+            if (value := number_of(logs[full])) is not None and name in self._compared
             and not (new and f"{before}{name}" in self._differ)
         }  # fmt: skip
 
@@ -260,14 +260,15 @@ class Report:
         averages = {} if self._loop else self._computed(logs)
         plain: dict[str, float] = {}
         exact: dict[str, float] = {}
-        for name, value in logs.items():
-            if isinstance(value, Real) and not (name == "epoch" and mode is not None):
+        for name, logged in logs.items():
+            value = number_of(logged)
+            if value is not None and not (name == "epoch" and mode is not None):
                 if name in averages:
-                    plain[averages[name]] = _number(value)
+                    plain[averages[name]] = value
                 elif mode is None or name.startswith((f"{mode}_", f"{self._steps.prefix}_")):
-                    plain[name if mode is None else name.removeprefix(f"{mode}_")] = _number(value)
+                    plain[name if mode is None else name.removeprefix(f"{mode}_")] = value
                 else:
-                    exact[name] = _number(value)
+                    exact[name] = value
         return plain, exact
 
     @property
@@ -288,11 +289,6 @@ class _Event:
     logs: dict[str, Any] | None = None  # what callbacks get: these, with all that was added since
     names: frozenset[str] = frozenset()  # of those, when declog had them
     merged: dict[str, float] = field(default_factory=dict)  # declog's values in them
-
-
-def _number(value: Real) -> float:
-    """As Python has it; whole numbers stay whole."""
-    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def _of_evaluation(names: Collection[str]) -> bool:

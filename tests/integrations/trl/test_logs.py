@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import declog
 from declog.testing import MemorySink
@@ -33,7 +35,7 @@ def missing(entries: Sequence[Mapping[str, Any]], sink: MemorySink) -> list[tupl
             if name in left_out or value is None or value != value:
                 continue
             others = logged.get((entry["step"], mode, name), [])
-            if not any(other == pytest.approx(value, rel=1e-6, abs=1e-6) for other in others):
+            if not any(other == pytest.approx(np.asarray(value).item(), rel=1e-6, abs=1e-6) for other in others):
                 found.append((entry["step"], mode, name, value, others))
     return found
 
@@ -62,22 +64,24 @@ def keeping(kept: list[dict[str, Any]]) -> Any:
 
 
 def copying(base: type[Any]) -> type[Any]:
-    """A subclass whose `log` hands on another mapping, with a number of its own."""
+    """A subclass whose `log` hands on another mapping, with a tensor of its own."""
 
     class Copying(base):  # type: ignore[misc]
         def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
             before = "eval_" if "eval_loss" in logs else ""
-            super().log({**logs, f"{before}gpu_hours": 1.5 + self.state.global_step}, *args, **kwargs)
+            hours = torch.tensor(1.5 + self.state.global_step)
+            super().log({**logs, f"{before}gpu_hours": hours}, *args, **kwargs)
 
     return Copying
 
 
 def changing(base: type[Any]) -> type[Any]:
-    """A subclass whose `log` changes the mapping in place."""
+    """A subclass whose `log` puts an array of one number into the mapping itself."""
 
     class Changing(base):  # type: ignore[misc]
         def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-            logs["eval_gpu_hours" if "eval_loss" in logs else "gpu_hours"] = 1.5 + self.state.global_step
+            hours = np.array([1.5 + self.state.global_step])
+            logs["eval_gpu_hours" if "eval_loss" in logs else "gpu_hours"] = hours  # type: ignore[assignment]
             super().log(logs, *args, **kwargs)
 
     return Changing
@@ -87,12 +91,12 @@ def changing(base: type[Any]) -> type[Any]:
     ("method", "how", "merge"), [("grpo", copying, "replace"), ("grpo", changing, None), ("rloo", copying, "prefix")]
 )
 def test_numbers_that_somebody_adds(method: str, how: Any, merge: str | None, model: Path, tmp_path: Path) -> None:
-    """transformers, a subclass, a callback before declog's or behind it: in training, evaluations and the summary."""
+    """transformers, a subclass, a callback before declog's or behind it, as floats, tensors and arrays."""
     import trl
 
     base = trl.GRPOTrainer if method == "grpo" else trl.RLOOTrainer
     kept: list[dict[str, Any]] = []
-    case = Case(method, args={**SMALL, "max_steps": 3, "include_num_input_tokens_seen": "all"})
+    case = Case(method, args={**SMALL, "max_steps": 3, "include_num_input_tokens_seen": "all", "save_strategy": "no"})
     trainer = cases.trainer_of(case, model, tmp_path, cls=how(base), callbacks=[adding("behind", 3.0)])
     sink = MemorySink()
     with declog.attach(trainer, None, STRICT, sinks=[sink], merge=merge) as log:
@@ -121,7 +125,7 @@ def test_numbers_that_somebody_adds_to_any_trainer(model: Path, tmp_path: Path) 
     args = SFTConfig(
         output_dir=str(tmp_path), per_device_train_batch_size=4, max_steps=3, logging_steps=2, report_to="none",
         use_cpu=True, bf16=False, disable_tqdm=True, max_length=16, eval_strategy="steps", eval_steps=2,
-        include_num_input_tokens_seen="all",
+        include_num_input_tokens_seen="all", save_strategy="no",
     )  # fmt: skip
     trainer = copying(SFTTrainer)(
         str(model), args=args, train_dataset=data, eval_dataset=data, callbacks=[adding("before", 1.0), callback]
