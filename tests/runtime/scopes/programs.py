@@ -13,6 +13,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any, Literal
@@ -26,11 +27,14 @@ from declog.runtime.recorder import Recorder
 from declog.runtime.scopes import Scope
 from tests.runtime.scopes.running import ENDED, MODE_ENDED, PROFILE, TWICE
 
-Kind = Literal["at", "at thread", "step=", "child", "handle", "bind", "packet", "twice", "next", "batch", "outlives"]
+Kind = Literal["at", "at thread", "step=", "child", "handle", "bind", "packet", "twice", "next", "batch", "outlives",
+    "refused", "cancelled",
+]  # fmt: skip
 KINDS: tuple[Kind, ...] = (
     "at", "at thread", "step=", "child", "handle", "bind", "packet", "twice", "next", "batch", "outlives",
+    "refused", "cancelled",
 )  # fmt: skip
-INSIDE = {"child", "handle", "bind", "batch", "outlives"}  # what the step itself starts
+INSIDE = {"child", "handle", "bind", "batch", "outlives", "refused", "cancelled"}  # what the step itself starts
 Row = tuple[str, float]
 Where = tuple[str, int]
 
@@ -269,6 +273,13 @@ class Execution:
             return
         if job.kind == "child":
             await self._observe(job.batches, declog.observe)
+        elif job.kind == "refused":  # a call with wrong rows, and nothing of it is anywhere
+            with suppress(declog.InputError):
+                declog.observe(prompt=["refused"], reward=[1.0, 2.0])
+            await self._observe(job.batches, declog.observe)
+        elif job.kind == "cancelled":
+            rows = [*job.batches[0]]
+            await self._cancelled(job.batches[:1])
         elif job.kind == "batch":
             for batch in job.batches:
                 with self._log.batch():
@@ -279,6 +290,19 @@ class Execution:
                 await self._observe(job.batches, observe, thread)
         self.truth.add(self.window(job.place), rows)
         self._done(job.place)
+
+    async def _cancelled(self, batches: Any) -> None:
+        """A task that is cancelled when it has observed some rows: these are there."""
+        observed = asyncio.Event()
+
+        async def doomed() -> None:
+            await self._observe(batches, declog.observe)
+            observed.set()
+            await asyncio.Event().wait()
+
+        task = asyncio.create_task(doomed())
+        await observed.wait()
+        task.cancel()
 
     async def _outlive(self, job: Job) -> None:
         """It goes on when its step is over, and has started one in a block of a mode that goes on in the step."""

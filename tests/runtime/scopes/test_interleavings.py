@@ -16,7 +16,7 @@ from declog.runtime.session import Session
 from declog.runtime.steps import Step, Stream
 from tests.runtime.scopes.programs import executed, generated
 
-BLOCKS, PROGRAMS = 10, 15  # of which each is run twice
+BLOCKS, PROGRAMS = 10, 20  # of which each is run twice
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
