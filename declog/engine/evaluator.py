@@ -264,7 +264,7 @@ class View:
             return False
         arg, over = node.args[-1], node.over or Axis.COMPLETION
         values = self.rows(arg, arg.type.axis) if arg.type.axis is not None else self.value(arg)
-        unknown = self.undecided(arg)
+        unknown = self.undecided(arg) if function is not None and function.stage == "aggregate" else False
         coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.BATCH
         parts = None if over == COLUMN or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
         return groups.too_few(values if unknown is False else _blanked(values, unknown), parts, least)

@@ -96,6 +96,8 @@ EXAMPLES: dict[str, list[Any]] = {
     "size": [("size(token)", [2, 3, 0, 1]), ("size(completion)", [2] * 4), ("size(group)", [2] * 4)],
     "column": [("column(f, 'p')", [1, 2, M, M]), ("column(f, 'none')", [M] * 4)],
     "columns": [("columns(f)", [2] * 4)],
+    "only": [("only(f, '^p$')", {"p": [1, 2, M, M]})],
+    "without": [("without(f, '^p$')", {"q": [3, M, 5, M]})],
     "pass_at": [
         ("pass_at(x > 0, 1)", [0.5] * 4),
         ("pass_at(x > 0, 2)", [1] * 4),
