@@ -250,6 +250,9 @@ def _key_problem(
         node = "null" if node is None else node
         return _problem(line, "DL101.no_map", span, key=here, value=node, entry=f"'{here}={{{entry}}}'")
     place = f"in {here}" if here else "at the top"
+    if (inner := _inside(node, keys[len(known) :])) is not None:  # a section is left out: `group.size`
+        fix = pasted(f"{line[: span[0]]}{inner}.{wrong}{line[span[1] :]}")
+        return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     if here == GROUP and (section := _section_of(wrong, node)) is not None:
         fix = pasted(f"{line[: span[0]]}{section}.{line[span[0] :]}")
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
@@ -260,10 +263,6 @@ def _key_problem(
         fix = pasted(f"{line[: span[0]]}{new}{line[span[1] :]}")
         return _problem(line, "DL101.renamed", span, name=wrong, new=new, fix=fix)
     close = nearest(wrong, names)
-    if (inner := _inside(node, keys[len(known) :])) is not None:  # a section is left out: `group.size`
-        close = f"{inner}.{wrong}"
-        fix = pasted(f"{line[: span[0]]}{close}{line[span[1] :]}")
-        return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     fixes = [pasted(line[: span[0]] + close + line[span[1] :])] if close else []
     if override.is_delete():
         fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")

@@ -264,7 +264,7 @@ def run_of(path: Path) -> dict[str, Any] | None:
     try:
         with open_regular(path / RUN) as file:
             facts = json.loads(file.read(MOST_BYTES).decode("utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError):
         facts = None

@@ -30,7 +30,6 @@ OTHERS: Mapping[str, tuple[str, str]] = {
 
 # What no test finds, by preset, with the reason.
 KNOWN: Mapping[str, Mapping[str, str]] = {
-    "trainer": {"logged: pool": "it reports on one rank: a batch has one value"},
     "trl_grpo": {
         "entropy_coef: reduction": "of rank 0 alone: a batch has one value",
         "entropy_coef: another reduction": "the same",

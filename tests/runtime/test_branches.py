@@ -21,6 +21,7 @@ import declog
 from declog.errors import SinkError
 from declog.runtime.comm import Comm
 from declog.testing import MemorySink, run_ranks
+from tests import forks
 
 PROFILE: dict[str, Any] = {
     "name": "branched", "every": 2, "signals": {"x": {"axis": "completion"}},
@@ -170,6 +171,14 @@ def test_a_folder_that_was_moved_or_lost(tmp_path: Path) -> None:
 
 def test_a_tracker_keeps_the_parent_s_steps(tmp_path: Path) -> None:
     """A name of one's own, which is continued, is not cut off for a branch, and is for the run itself."""
+    places = {"HOME": str(tmp_path), "HF_HOME": str(tmp_path / "hf"), "TRACKIO_DIR": ""}
+    code = f"from tests.runtime import test_branches; test_branches.branched_in_trackio({str(tmp_path)!r})"
+    forks.python(code, env=places)  # trackio keeps the place that it was imported with
+
+
+def branched_in_trackio(folder: str) -> None:
+    """What the test before says, in a process of its own."""
+    tmp_path = Path(folder)
     profile = {**PROFILE, "sinks": {"trackio": {"dir": str(tmp_path / "tracked"), "name": "mine", "resume": "allow"}}}
     with declog.start(profile, output_dir=tmp_path / "a") as first:
         state = train(first, range(7), save_after=2)

@@ -325,7 +325,7 @@ def test_nan_on_one_of_two_ranks(tmp_path: Path) -> None:
 
     def rank(comm: Any) -> None:
         sinks = [sink] if comm.rank == 0 else []
-        constants = {"sees_updates": False}
+        constants = {"sees_updates": False, "sees_rollouts": False}
         with declog.start(
             "trl_grpo", STRICT, constants=constants, sinks=sinks, output_dir=tmp_path / str(comm.rank), comm=comm
         ) as log:

@@ -281,10 +281,12 @@ def test_two_runs_compared(tmp_path: Path, opened: Open) -> None:
     found = opened(written(one, other))
     page = found.page
     changed = [row for row in page.inner_text("#differences").split("\n") if row]
-    assert "constants.beta\t0.04\t0.1" in changed
-    assert [row.split("\t")[1:] for row in changed if row.startswith("metrics.only.reduce")] == [["not set", "max"]]
+    assert "declog.constants.beta\t0.04\t0.1" in changed
+    only = [row.split("\t")[1:] for row in changed if row.startswith("declog.metrics.only.reduce")]
+    assert only == [["not set", "max"]]
     keys = [difference["key"] for difference in differences([read(one), read(other)])]
-    assert all(key.startswith(("constants.beta", "metrics.only", "metrics.grad_norm")) for key in keys)
+    changes = ("declog.constants.beta", "declog.metrics.only", "declog.metrics.grad_norm")
+    assert all(key.startswith(changes) for key in keys)
     names = page.eval_on_selector_all(".plot", "all => all.map((one) => one.dataset.name)")
     assert [name for name in names if name == "only"] == ["only"]
     assert "only in other" in page.inner_text(".plot[data-name=only] .legend")
