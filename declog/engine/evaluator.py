@@ -264,10 +264,11 @@ class View:
             return False
         arg, over = node.args[-1], node.over or Axis.COMPLETION
         values = self.rows(arg, arg.type.axis) if arg.type.axis is not None else self.value(arg)
-        unknown = self.undecided(arg) if function is not None and function.stage == "aggregate" else False
         coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.BATCH
         parts = None if over == COLUMN or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
-        return groups.too_few(values if unknown is False else _blanked(values, unknown), parts, least)
+        if function is not None and function.stage == "aggregate":  # the others count what cannot be compared, too
+            values = values if (unknown := self.undecided(arg)) is False else _blanked(values, unknown)
+        return groups.too_few(values, parts, least)
 
     def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
         """The value at some rows of ``axis``; what is elementwise is computed for those alone.
