@@ -266,9 +266,8 @@ class View:
         values = self.rows(arg, arg.type.axis) if arg.type.axis is not None else self.value(arg)
         coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.BATCH
         parts = None if over == COLUMN or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
-        if function is not None and function.stage == "aggregate":  # the others count what cannot be compared, too
-            values = values if (unknown := self.undecided(arg)) is False else _blanked(values, unknown)
-        return groups.too_few(values, parts, least)
+        unknown = self.undecided(arg)
+        return groups.too_few(values if unknown is False else _blanked(values, unknown), parts, least)
 
     def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
         """The value at some rows of ``axis``; what is elementwise is computed for those alone.

@@ -100,11 +100,15 @@ EXAMPLES: dict[str, list[Any]] = {
     "without": [("without(f, '^p$')", {"q": [3, M, 5, M]})],
     "pass_at": [
         ("pass_at(x > 0, 1)", [0.5] * 4),
-        ("pass_at(x > 0, 2)", [1] * 4),
-        ("pass_at(x > 5, 2)", [0] * 4),
+        ("pass_at(x > 0, 2)", [M, M, 1, 1]),  # of one completion nobody can say whether it is correct
+        ("pass_at(x > 5, 2)", [M, M, 0, 0]),
         ("pass_at(b, 2)", [M, M, 1, 1]),
     ],
-    "pass_all": [("pass_all(x > 0, 1)", [0.5] * 4), ("pass_all(x > 0, 2)", [0] * 4), ("pass_all(b, 2)", [M, M, 0, 0])],
+    "pass_all": [
+        ("pass_all(x > 0, 1)", [0.5] * 4),
+        ("pass_all(x > 0, 2)", [M, M, 0, 0]),
+        ("pass_all(b, 2)", [M, M, 0, 0]),
+    ],
     "best_at": [("best_at(x, 1)", [1, 1, 0.5, 0.5]), ("best_at(x, 2)", [M, M, 4, 4])],
     "majority_at": [
         ("majority_at(t, x > 0)", [1, 1, 0.5, 0.5]),
