@@ -75,7 +75,7 @@ def yaml_of(file: Path, report: Report) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        value = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        value = yaml.load(text, yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         report(f"{file} is left out: {reason(error)}")
         return {}
