@@ -96,16 +96,15 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
             if given.run_config:
                 texts[RUN_CONFIG] = manifest.yaml_text(run.run_config)
             home.begin(facts, texts)
+        recorder = Recorder(
+            made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=given.functions,
+            wait_s=given.wait_s, locate=given.locate, clock=capture, hooks=[capture] if capture else [], home=home,
+            run=run, choice=choice, commits=given.commits,
+        )  # fmt: skip
     except BaseException:
         if home is not None:
             home.abandon()
         raise
-    recorder = Recorder(
-        made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=given.functions,
-        wait_s=given.wait_s, locate=given.locate, clock=capture, hooks=[capture] if capture else [], home=home,
-        run=run, choice=choice,
-        commits=given.commits,
-    )  # fmt: skip
     if resume is not None:
         try:
             recorder.load_state_dict(resume)

@@ -60,9 +60,10 @@ def step(log: Any, number: int) -> None:
 def train(
     folder: Path, profile: dict[str, Any], steps: int, around: Callable[[int], Any] = lambda number: None
 ) -> None:
-    """Each finished step is noted."""
+    """That it has begun is noted, and each finished step: what strikes before `with` has the run is of no run yet."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     with declog.start(profile, output_dir=folder / "run", on_sigterm="close") as log:
+        (folder / "begun").touch()
         for number in range(steps):
             around(number)
             step(log, number)
@@ -155,7 +156,7 @@ def problems(folder: Path, code: int | str, codes: set[int], lost: int = 0) -> I
     if not (folder / "run" / "run.json").exists():
         return
     state = json.loads((folder / "run" / "run.json").read_text())
-    if state["state"] == "running":
+    if state["state"] == "running" and (folder / "begun").exists():
         yield "it is not closed"
     done = (folder / "done").stat().st_size - 1 if (folder / "done").exists() else -1
     found: dict[int, dict[str, float]] = {}
@@ -180,18 +181,8 @@ def others(folder: Path) -> Iterator[str]:
     """The other sinks have what jsonl has."""
     if not (folder / "run" / "run.json").exists():
         return
-    run = declog.read(folder / "run")
-    lines = (
-        (folder / "run" / "jsonl" / "scalars.jsonl").read_text().splitlines()
-        if (folder / "run" / "jsonl").exists()
-        else []
-    )
-    steps = {json.loads(line)["step"] for line in lines}
-    if (
-        steps
-        and steps != {row["step"] for row in run.scalars.rows() if row["name"] == "n"}
-        and "parquet" in MORE["sinks"]
-    ):
+    steps = {line["step"] for line in lines_of(folder, "scalars.jsonl")}
+    if steps and steps != {row["step"] for row in declog.read(folder / "run").scalars.rows() if row["name"] == "n"}:
         yield f"steps {steps} in jsonl, and others in parquet"
 
 

@@ -36,13 +36,15 @@ class Trainer:
         self.log, self.parts, self.hook = log, {"logs": [log]}, log.observe
 
 
-def descriptors() -> set[str]:
-    """The descriptors of this process, with what each is of."""
-    found = set()
+def descriptors(folder: Path) -> set[str]:
+    """The open descriptors of files in a folder; those of other tests may be closed at any time."""
+    files = set()
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found.add(f"{number} {os.readlink(f'/proc/self/fd/{number}')}")
-    return found
+            file = os.readlink(f"/proc/self/fd/{number}")
+            if Path(file).is_relative_to(folder):
+                files.add(f"{number} {file}")
+    return files
 
 
 @pytest.mark.parametrize("how", COPIES)
@@ -51,7 +53,7 @@ def test_a_copy_of_what_holds_a_recorder(what: str, how: str, tmp_path: Path) ->
     """Copied, the run is the same run; pickled, it is refused; either way the run goes on and its files are whole."""
     log = declog.start(PROFILE, output_dir=tmp_path)
     holder = {"recorder": log, "trainer": Trainer(log), "step": log.step(0)}[what]
-    before = descriptors()
+    before = descriptors(tmp_path)
     copied = None
     with contextlib.suppress(UsageError, TypeError):
         copied = COPIES[how](holder)
@@ -59,7 +61,7 @@ def test_a_copy_of_what_holds_a_recorder(what: str, how: str, tmp_path: Path) ->
         assert copied.log is log and copied.parts["logs"] == [log]
     del copied, holder
     gc.collect()
-    assert before <= descriptors()
+    assert before and before <= descriptors(tmp_path)
     for step in range(3):
         with log.step(step):
             log.observe(x=[float(step)])
@@ -85,12 +87,12 @@ def test_a_copy_of_an_open_sink_or_folder(how: str, tmp_path: Path) -> None:
     for sink in sinks:
         sink.open(run)
         sink.write(0, Records(scalars=(Scalar("x", 1.0, "x"),)))
-    before = descriptors()
+    before = descriptors(tmp_path)
     for value in (folder, folder._lock, *sinks, [folder, *sinks]):
         with contextlib.suppress(TypeError):
             COPIES[how](value)
     gc.collect()
-    assert before <= descriptors()
+    assert before and before <= descriptors(tmp_path)
     for held in (tmp_path / "run.lock", tmp_path / "jsonl" / ".writer", tmp_path / "parquet" / ".writer"):
         with pytest.raises(Held):
             Lock(held)

@@ -59,8 +59,8 @@ class Program:
     evaluations: tuple[tuple[int, tuple[tuple[Row, ...], ...]], ...]  # the place of the step that each begins at
 
 
-def generated(seed: int) -> Program:
-    """A program."""
+def generated(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Program:
+    """A program, whose workers are of these kinds."""
     chance = random.Random(seed)
     names = (f"row {number}" for number in range(10**6))
 
@@ -72,7 +72,7 @@ def generated(seed: int) -> Program:
 
     count = chance.randint(1, 5)
     steps = tuple(sorted(chance.sample(range(-3, 40), count)))
-    jobs = tuple(Job(chance.choice(KINDS), chance.randrange(count), batches()) for _ in range(chance.randint(0, 9)))
+    jobs = tuple(Job(chance.choice(kinds), chance.randrange(count), batches()) for _ in range(chance.randint(0, 9)))
     evaluations = tuple((place, batches()) for place in range(count) if chance.random() < 0.3)
     return Program(steps, chance.randint(1, 3), tuple(batches() for _ in steps), jobs, evaluations)
 

@@ -14,9 +14,10 @@ from declog.runtime.failures import Refused
 from declog.runtime.scopes import Scope
 from declog.runtime.session import Session
 from declog.runtime.steps import Step, Stream
-from tests.runtime.scopes.programs import executed, generated
+from tests.runtime.scopes.programs import KINDS, Kind, executed, generated
 
 BLOCKS, PROGRAMS = 10, 20  # of which each is run twice
+AHEAD: tuple[Kind, ...] = ("at",)  # tasks whose step may end before they do: no thread's pace decides what is seen
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
@@ -121,12 +122,12 @@ def test_a_mistake_is_caught(mutation: str, monkeypatch: pytest.MonkeyPatch) -> 
     """Programs of the same kind give other numbers, or an error, with each of these implementations."""
     for owner, name, wrong in MUTATIONS[mutation]:
         monkeypatch.setattr(owner, name, wrong)
-    assert any(_differs(seed) for seed in range(60))
+    assert any(_differs(seed) or _differs(seed, AHEAD) for seed in range(60))
 
 
-def _differs(seed: int) -> bool:
+def _differs(seed: int, kinds: tuple[Kind, ...] = KINDS) -> bool:
     try:
-        found = executed(generated(seed), seed)
+        found = executed(generated(seed, kinds), seed)
     except Exception:  # noqa: BLE001  (a mistake may well be loud)
         return True
     return found.seen.plain != found.truth.plain
