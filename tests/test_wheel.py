@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from declog.config.compose import compose, profile_of
+from declog.errors.pages import CODES
 
 REPOSITORY = Path(__file__).parents[1]
 APP = Path(__file__).parent / "data" / "compose" / "app" / "train.py"
@@ -62,6 +63,7 @@ def test_the_wheel_holds_the_package_and_the_presets_in_it(wheel: Path) -> None:
     assert {name for name in names if name.endswith(".yaml")} == presets
     assert {name.split("/")[0] for name in names} == {"declog", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
     assert "declog/conf/__init__.py" in names
+    assert {name for name in names if name.endswith(".md")} == {f"declog/errors/pages/{code}.md" for code in CODES}
 
 
 def test_the_installed_package_is_the_wheels(python: Path) -> None:

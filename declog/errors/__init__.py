@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from declog.errors.catalogue import MESSAGES
-from declog.errors.catalogue.code import Known, filled
+from declog.errors.catalogue.messages import Known, filled
 from declog.errors.signal_names import same_signal
 from declog.errors.visible import visible, visible_lines
 
@@ -315,7 +315,7 @@ def _blank(text: str) -> str:
 
 
 class DeclogError(Exception):
-    """Base of everything that declog raises on purpose. ``code`` is one of ``declog.errors.catalogue.CODES``."""
+    """Base of everything that declog raises on purpose. ``code`` is one of ``declog.errors.pages.CODES``."""
 
     code = "DL000"
 

@@ -11,7 +11,7 @@ import pytest
 
 from declog.cli.verbs.ls import OF_A_PROFILE, OF_DECLOG
 from declog.engine.filters import KINDS
-from declog.errors.catalogue import CODES
+from declog.errors.pages import CODES
 from declog.language.functions import BUILTIN
 from declog.language.row_functions import DEFAULT
 from declog.language.spec_of_tables import FilterSpec

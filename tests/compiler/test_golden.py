@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import declog
-from declog.errors.catalogue import CODES
+from declog.errors.pages import CODES
 from declog.language.reductions import BUILTIN
 from tests.compiler.golden import FOLDER, PROFILES, expected, shown
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import declog
 from declog.errors import ConfigError
-from declog.errors.catalogue import CODES
+from declog.errors.pages import CODES
 from declog.language import spec
 from declog.language.spec_of_tables import FilterSpec
 from tests.conftest import examples

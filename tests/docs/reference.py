@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from declog.engine.filters import KINDS
-from declog.errors.catalogue import CODES, page
+from declog.errors.pages import CODES, page
 from declog.language import reductions as _reductions
 from declog.language import spec, spec_of_tables
 from declog.language.expression import OPERATORS

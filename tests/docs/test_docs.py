@@ -25,8 +25,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 import declog
 from declog import sinks
 from declog.cli import main, verbs
-from declog.errors.catalogue import CODES
-from declog.errors.catalogue import page as page_of
+from declog.errors.pages import CODES
+from declog.errors.pages import page as page_of
 from declog.language.spec import SinkSpec
 from declog.runtime import self_metrics
 from tests import forks

@@ -9,8 +9,9 @@ import pytest
 
 import declog
 from declog.errors import InputError, Problem, rendered
-from declog.errors.catalogue import CODES, MESSAGES, page
-from declog.errors.catalogue.code import facts_of, filled
+from declog.errors.catalogue import MESSAGES
+from declog.errors.catalogue.messages import facts_of, filled
+from declog.errors.pages import CODES, page
 
 SOURCES = [file for file in Path(declog.__file__).parent.rglob("*.py") if file.parent.name != "catalogue"]
 KEY = re.compile(r"DL[1-9]\d\d(\.\w+)?")
@@ -81,6 +82,11 @@ def test_a_code_says_what_is_wrong_in_a_line_and_has_its_messages(code: str) -> 
     assert "\n" not in title and not title.endswith(".") and 8 <= len(title) <= 80
     assert page(code).startswith(f"# {code}: {title}\n\n")
     assert [key for key in MESSAGES if key[:5] == code] != []
+
+
+def test_every_message_has_a_page() -> None:
+    """No code is raised that nothing explains."""
+    assert {key[:5] for key in MESSAGES} == set(CODES)
 
 
 def test_titles_and_messages_are_distinguished() -> None:

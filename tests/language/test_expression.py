@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import declog
 from declog.errors import ConfigError, Problem
-from declog.errors.catalogue import CODES
+from declog.errors.pages import CODES
 from tests.conftest import examples
 from tests.language.runs import one_step
 from tests.oracle.generator import generated

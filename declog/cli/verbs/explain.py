@@ -24,7 +24,8 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Print its page."""
-    from declog.errors.catalogue import CATALOGUE, CODES, page
+    from declog.errors.catalogue import MESSAGES
+    from declog.errors.pages import CODES, page
 
     if given.code is None:
         if given.format == "json":
@@ -39,7 +40,7 @@ def run(given: argparse.Namespace) -> int:
         if given.code.isidentifier() and not re.search(r"\d{2}", given.code):
             fix = f"of a profile's entry `declog why metrics.{given.code}` says what it is, and what feeds it"
         raise Wrong(f"there is no error code `{given.code}`", fix)
-    messages = [(each, None) if isinstance(each, str) else each for each in CATALOGUE[code].messages.values()]
+    messages = [(each, None) if isinstance(each, str) else each for key, each in MESSAGES.items() if key[:5] == code]
     shown = [(text, fix if isinstance(fix, str) and fix != "{fix}" else None) for text, fix in messages]
     if given.format == "json":
         write_json({"code": code, "meaning": CODES[code], "page": page(code), "messages": shown})

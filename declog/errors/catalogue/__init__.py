@@ -1,31 +1,21 @@
-"""The catalogue of errors: every code, its page, and every text with its fix, one module per layer.
+"""The catalogue of errors: every text with its fix, one module per layer. ``declog.errors.pages`` explains the codes.
 
-``Problem.of("DL302.signal", path, name="rewrad", known=signals)`` and ``InputError.of(...)`` read it, ``declog
-explain`` prints it, and docs/errors.md is generated from it. A test compares the facts of every call with those of its
-message.
+``Problem.of("DL302.signal", path, name="rewrad", known=signals)`` and ``InputError.of(...)`` read it. The key of a
+message is the code alone, or the code and a name. A test compares the facts of every call with those of its message.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 
 from declog.errors.catalogue import composition, inputs, language, outputs, plan, schema
-from declog.errors.catalogue.code import Code, Message
+from declog.errors.catalogue.messages import Message
 
-CATALOGUE: Mapping[str, Code] = {
-    **composition.CODES,
-    **schema.CODES,
-    **language.CODES,
-    **plan.CODES,
-    **inputs.CODES,
-    **outputs.CODES,
+MESSAGES: Mapping[str, Message] = {
+    **composition.MESSAGES,
+    **schema.MESSAGES,
+    **language.MESSAGES,
+    **plan.MESSAGES,
+    **inputs.MESSAGES,
+    **outputs.MESSAGES,
 }
-CODES: Mapping[str, str] = {code: entry.title for code, entry in CATALOGUE.items()}
-MESSAGES: Mapping[str, Message] = {key: text for entry in CATALOGUE.values() for key, text in entry.messages.items()}
-
-
-def page(code: str) -> str:
-    """The page of a code, in Markdown: title, cause, cure and an example; ``KeyError`` for what is no code."""
-    entry = CATALOGUE[code]
-    return f"# {code}: {entry.title}\n\n{inspect.cleandoc(entry.page)}\n"

@@ -1,18 +1,11 @@
 """DL1xx: what Hydra composes."""
 
-from declog.errors.catalogue.code import Code, Known
+from collections.abc import Mapping
+
+from declog.errors.catalogue.messages import Known, Message
 
 # fmt: off
-CODES = {
-"DL101": Code("Hydra could not compose the configuration", """
-    A file, a group or an override that Hydra refuses: a key that is not there, a value that needs quotes, a group
-    without such an option, broken YAML. The message points at the override or the line; [Edits from the
-    shell](hydra.md) shows the shape of awkward ones.
-
-    ```sh
-    python train.py '+declog.metrics.median=p50(reward)'
-    ```
-    """, {
+MESSAGES: Mapping[str, Message] = {
     "DL101.append": ("nothing is appended to a list: `{key}` is given whole", "{fix}"),
     "DL101.circle": ("the defaults lists lead in a circle", "let no preset extend one that extends it"),
     "DL101.composed": ("overrides go with a preset's name or a file; this configuration is composed already",
@@ -93,27 +86,10 @@ CODES = {
         "{fix}"),
     "DL101.yaml_unquoted": ("this is not valid YAML: inside {...} and [...], a text with {, }, [, ], a comma, `: ` or "
         "` #` in it needs quotes", "{fix}"),
-}),
-"DL102": Code("a value is still missing (???)", """
-    A key is still `???`, which stands for a value that somebody has to give. Give it in a file or as an override.
 
-    ```yaml
-    tables:
-      worst: {rows: completion, schema: "???"}
-    ```
-    """, {
     "DL102.node": ("the node `{group}` has no value yet (???)", "choose a preset: {group}=grpo"),
     "DL102.value": ("{key} has no value yet (???)", "give one: {full}=..."),
-}),
-"DL103": Code("an interpolation does not resolve", """
-    `${...}` names a key that is not there, or goes round in a circle. Correct its path; it starts at the top of the
-    whole configuration.
 
-    ```yaml
-    metrics:
-      here: {expr: reward, name: "${name}/reward"}
-    ```
-    """, {
     "DL103.brings_too_much": ("interpolations bring in more than {limit} values", "refer to less"),
     "DL103.env": ("there is no `${env:...}`", "${oc.env:{name}}"),
     "DL103.hydra_key": ("`{key}` is no key of the configuration: Hydra answers behind a colon, in an application",
@@ -125,16 +101,7 @@ CODES = {
     "DL103.other_key": ("there is no key `{key}`", "did you mean `${close}`?"),
     "DL103.reads_too_much": ("this interpolation reads more than {limit} values", "refer to less"),
     "DL103.unreadable": ("this cannot be read as an interpolation", "a text that holds ${ needs \\${"),
-}),
-"DL104": Code("no such preset", """
-    `declog=NAME` or `compose(NAME)` names no preset. `declog.presets()` lists them; a preset of one's own is
-    `declog/NAME.yaml` in a configuration folder.
 
-    ```yaml
-    defaults: [gpro, _self_]
-    ```
-    """, {
     "DL104.option": ("there is no `{name}` in the group {group}{notes}", "{fix}"),
     "DL104.preset": ("there is no preset `{name}`{notes}", "{fix}"),
-}),
 }

@@ -1,30 +1,15 @@
 """DL3xx: the language and its types."""
 
-from declog.errors.catalogue.code import Code, Known
+from collections.abc import Mapping
+
+from declog.errors.catalogue.messages import Known, Message
 
 # fmt: off
-CODES = {
-"DL301": Code("the expression cannot be parsed", """
-    Not a Python expression: a missing bracket or operator. The caret points at the place.
-
-    ```yaml
-    metrics:
-      spread: std(reward - mean(reward, over=completion)
-    ```
-    """, {
+MESSAGES: Mapping[str, Message] = {
     "DL301.control": ("the expression holds the control character {control!r}", "delete it"),
     "DL301.empty": ("the expression is empty", "write one, such as `reward`"),
     "DL301.parse": ("the expression cannot be parsed: {cause}", "{fix}"),
-}),
-"DL302": Code("unknown name in an expression", """
-    A name that is no signal or constant (in `formula`, alerts and `when`: no metric), or that means nothing here. The
-    nearest name is suggested; a new one is declared under `signals` or `constants`.
 
-    ```yaml
-    metrics:
-      median: p50(rewrad)
-    ```
-    """, {
     "DL302.alert_text": ("`{name}` in the text is no metric", "{fix}"),
     "DL302.axis": ("`{name}` is an axis, not a {noun}", "use it as over={name}"),
     "DL302.column_parameter": ("`{function}` takes `{name}`, and the profile has no such signal", Known("signals")),
@@ -42,16 +27,7 @@ CODES = {
     "DL302.signal_in_formula": ("`{name}` is a signal; here only metrics and constants are known",
         "declare a metric: `{name}: {expr: {name}}`"),
     "DL302.unknown_metric": ("unknown metric `{name}`", Known("metrics")),
-}),
-"DL303": Code("unknown function", """
-    No function of this name is registered. Register one with `@declog.function`, before the configuration is
-    compiled.
 
-    ```yaml
-    metrics:
-      logs: mean(lgo(length))
-    ```
-    """, {
     "DL303.called_value": ("`{name}` is a {noun} ({type}), not a function", "{name} * (...)"),
     "DL303.column_function": ("no column function `{name}` is registered", "{fix}"),
     "DL303.function": ("unknown function `{name}`", Known("functions")),
@@ -65,16 +41,7 @@ CODES = {
     "DL303.taken": ("a {noun} named `{name}` is registered already", "choose another name"),
     "DL303.two_packages": ("the {noun} `{name}` is provided by {owners}",
         "uninstall one of them, or let its package call the {noun} another name"),
-}),
-"DL304": Code("wrong arguments of a function", """
-    Too many or too few arguments, or one that must be known at compile time and is not. The message shows the
-    function's signature.
 
-    ```yaml
-    metrics:
-      capped: mean(clip(reward))
-    ```
-    """, {
     "DL304.arity": ("`{function}` takes {count} argument{plural}", "{fix}"),
     "DL304.asynchronous": ("the column function `{name}` is asynchronous", "register a plain function"),
     "DL304.axis": ("`{function}` has no `{name}`: axes have names", "{function}(x, over=completion), or over=token"),
@@ -98,15 +65,7 @@ CODES = {
     "DL304.reduction_parameter": ("`{reduction}` has no parameter `{name}`", Known("parameters")),
     "DL304.regex": ("the regular expression cannot be read: {error}", "{fix}"),
     "DL304.twice": ("`{name}` is given twice", "{fix}"),
-}),
-"DL305": Code("wrong kind of value", """
-    A number where a bool is needed, a text in arithmetic, and so on. Compare (`x > 0`), or choose (`1 if x else 0`).
 
-    ```yaml
-    metrics:
-      size: mean(completion * 2)
-    ```
-    """, {
     "DL305.alert": ("an alert's condition is a bool, and `{node}` is {dtype}", "compare it, such as `{node} > 0`"),
     "DL305.bool": ("`{name}` needs bool, and `{node}` is {dtype}", "compare it first, such as `{node} > 0`"),
     "DL305.branches": ("the two sides of `if` differ: {shown}", "give both the same type"),
@@ -127,16 +86,7 @@ CODES = {
     "DL305.filter_dtype": ("`{field}` needs {needed}, and `{node}` is {dtype}", "{fix}"),
     "DL305.formula": ("a formula gives a number, and this is {dtype}", "`1 if ... else 0`"),
     "DL305.operand": ("`{symbol}` needs {needed}, and `{node}` is {dtype}", "{fix}"),
-}),
-"DL306": Code("unknown or unusable axis", """
-    `over=` or `within=` names an axis that the value does not have, or the profile does not define it. Remove the
-    finer axis first, or declare `axes.group` or `axes.token`.
 
-    ```yaml
-    metrics:
-      entropies: mean(mean(entropy, over=tokens))
-    ```
-    """, {
     "DL306.axis": ("unknown axis `{name}`", Known("axes")),
     "DL306.axis_named": ("an axis is named here", "{fix}"),
     "DL306.drawn": ("`{function}` needs values per completion of a group, and `{node}` is {axis}",
@@ -170,16 +120,7 @@ CODES = {
         "use the reduction of the metric"),
     "DL306.within_group": ("`within: group`, and this profile does not say what a group is",
         "set `axes.group`, or `within: step`"),
-}),
-"DL307": Code("this syntax is not part of the language", """
-    Python that the language leaves out: attributes, subscripts, lambdas, comprehensions, `&` and `|`. Write `and`,
-    `or`, `not` and calls of functions.
 
-    ```yaml
-    metrics:
-      short: {expr: reward, where: reward > 0.5 & length < 512}
-    ```
-    """, {
     "DL307.member": ("`{family}` is a family, and has no attributes", "column({family}, '{member}')"),
     "DL307.attribute": ("attributes are not part of the language here", "a function, such as abs(x)"),
     "DL307.call": ("only plain calls of functions are part of the language", "{fix}"),
@@ -187,15 +128,7 @@ CODES = {
     "DL307.list": ("`in` needs a list of constants", "x in ('a', 'b')"),
     "DL307.star": ("`*` is not part of the language", "name each argument"),
     "DL307.syntax": ("{what} is not part of the language", "{fix}"),
-}),
-"DL308": Code("the expression is too large", """
-    Too long, too deep, or a constant power that is too great. Split it into derived signals.
 
-    ```yaml
-    metrics:
-      power: mean(reward ** 1000)
-    ```
-    """, {
     "DL308.constant": ("the constant cannot be computed: {error}", "write the number that it should be"),
     "DL308.constant_size": ("the constant does not fit 64 bits", "write it as a float, such as 1e20"),
     "DL308.depth": ("the expression is nested too deeply or holds what cannot be read", "name its parts as signals"),
@@ -205,32 +138,13 @@ CODES = {
     "DL308.number": ("the number does not fit 64 bits", "write it as a float, such as 1e20"),
     "DL308.size": ("the expression is too large: at most {nodes} operations, nested {depth} deep",
         "name its parts as signals"),
-}),
-"DL309": Code("signals are defined in a circle", """
-    A signal, metric or filter is defined by itself, perhaps through others. Let one of them be observed, or break the
-    circle.
 
-    ```yaml
-    signals:
-      scaled: reward / spread
-      spread: std(scaled, over=completion)
-    ```
-    """, {
     "DL309.filters": ("filters filter each other in a circle: {circle}", "break the circle"),
     "DL309.formulas": ("formulas are defined in a circle: {circle}", "break the circle"),
     "DL309.hidden": ("what `when` hides is hidden from what reads it, and here in a circle: {circle}",
         "break the circle"),
     "DL309.signals": ("signals are defined in a circle: {circle}", "let one of them be observed"),
-}),
-"DL310": Code("the value has the wrong axis for this place", """
-    A value is finer or coarser than this place takes: a filter needs one value per completion. Reduce the finer axis:
-    `mean(x, over=token)`, `any(x, over=token)`.
 
-    ```yaml
-    filters:
-      hard: {kind: first, n: 4, where: kl > 1}
-    ```
-    """, {
     "DL310.bucket": ("`bucket` labels completions, and this is per token", "bucket(mean(x, over=token), ...)"),
     "DL310.by": ("`by` per token is not possible: labels are per completion", "label the completion"),
     "DL310.clause": ("`{key}` is {finer}, and the expression is {axis}: it may not be finer",
@@ -288,29 +202,12 @@ CODES = {
     "DL310.take_group": ("filters.{name} takes groups, and its `{field}` is {axis}", "{field}: {expr}"),
     "DL310.weight": ("`weight` per token is not possible", "multiply in `expr`, or weigh the completion"),
     "DL310.when": ("`{key}` is known each {window} steps, and `{name}` is logged each {logged}", "every: {window}"),
-}),
-"DL311": Code("unknown reduction", """
-    No reduction of this name. The nearest is suggested; `pNN` is any quantile; `@declog.reducer` registers one.
 
-    ```yaml
-    metrics:
-      average: {expr: reward, reduce: avg}
-    ```
-    """, {
     "DL311.empty": ("`reduce` names no reduction", "reduce: mean"),
     "DL311.several": ("`{text}` is no reduction: several are a list", "{fix}"),
     "DL311.name": ("unknown reduction `{name}`", Known("reductions")),
     "DL311.quantile": ("unknown reduction `{name}`: quantiles are p0 to p100", "{fix}"),
-}),
-"DL312": Code("the reduction does not fit the value", """
-    A reduction got too many or too few values, or values of a kind that it does not take. The message says what it
-    reduces.
 
-    ```yaml
-    metrics:
-      middle: {expr: completion, reduce: p50}
-    ```
-    """, {
     "DL312.arity": ("`{reduction}` reduces {takes}, and {given} given", "{fix}"),
     "DL312.combine": ("`{reduction}` covers a window: there is no {combine} of histograms", "pool: window"),
     "DL312.cumulative": (
@@ -330,16 +227,7 @@ CODES = {
     "DL312.tokens": ("`{reduction}` cannot be computed over tokens",
         "per completion it is another number: `{reduction}({means})`"),
     "DL312.weight": ("`weight` works with mean and sum, not with {reduction}", "drop `weight`"),
-}),
-"DL313": Code("signals of different phases in one expression", """
-    Two signals of one expression are observed in different phases, whose rows do not correspond. Observe them in one
-    phase.
 
-    ```yaml
-    metrics:
-      weighted: mean(kl * reward)
-    ```
-    """, {
     "DL313.derived": (
         "`{name}` is {type} in phase `{phase}`, and only values per completion have rows in another phase",
         "reduce it, such as with `over=token`, or name no `phase`"),
@@ -354,28 +242,10 @@ CODES = {
         "phase: {first: {home}, second: {phase}}, and observe it there too"),
     "DL313.table": ("the table `{name}` reads values of different phases: {phases}",
         "leave out {fewest}, or observe all of it in one phase"),
-}),
-"DL314": Code("a function's result does not have its declared type", """
-    A function that was registered with `@declog.function` returned another shape or type than it declares. Return a
-    tensor of the arguments' shape, or declare what it `returns`.
 
-    ```python
-    import declog
-
-    @declog.function
-    def first_half(x):
-        return x[: len(x) // 2]
-
-    try:
-        declog.plan(declog.compose("grpo", ['+declog.metrics.half="mean(first_half(reward))"']))
-    except declog.ConfigError as error:
-        print(error)
-    ```
-    """, {
     "DL314.declared": ("the function `{function}` {problem}", "correct the function, or its `returns=`"),
     "DL314.rows": ("a registered function returned shape {shape} for arguments of shape {arguments}",
         "return a value for each: a function is elementwise; what reduces is a `@declog.reducer`"),
     "DL314.tokens": ("`{function}` must return a tensor of shape {shape}",
         "return a value for each: a function is elementwise; what reduces is a `@declog.reducer`"),
-}),
 }

@@ -1,34 +1,12 @@
 """DL6xx: sinks, ranks, captures and integrations."""
 
+from collections.abc import Mapping
+
 from declog.distribution import NAME, install
-from declog.errors.catalogue.code import Code, Known
+from declog.errors.catalogue.messages import Known, Message
 
 # fmt: off
-CODES = {
-"DL601": Code("a sink could not be opened", """
-    A sink's package is missing, its options are wrong, or its tracker refused to start. The run does not start
-    without a sink that was asked for. The message names the pip extra, or the option.
-
-    ```python title="closed.py"
-    from declog.testing import MemorySink
-
-
-    class Closed(MemorySink):
-        def open(self, run):
-            raise ConnectionError("the tracker does not answer")
-    ```
-
-    ```python
-    import declog
-    from closed import Closed
-
-    profile = {"signals": {"loss": {"axis": "step"}}, "metrics": {"loss": "mean(loss)"}}
-    try:
-        declog.start(profile, sinks=[Closed()], output_dir="runs")
-    except declog.SinkError as error:
-        print(error)
-    ```
-    """, {
+MESSAGES: Mapping[str, Message] = {
     "DL601.capture": ("the capture cannot be opened: {error}", "set `capture.folder`"),
     "DL601.capture_folder": ("the capture has no folder on this rank", "set `capture.folder`"),
     "DL601.json": ("{path}:{number} is not JSON: {cause}", "remove the line"),
@@ -65,37 +43,7 @@ CODES = {
     "DL601.swanlab": ("no swanlab run is open", "call swanlab.init() before, or use `run: auto`"),
     "DL601.swanlab_open": ("a swanlab run is open, and a process has one only", "finish it before, or use `run: auto`"),
     "DL601.wandb": ("no wandb run is open", "call wandb.init() before, or use `run: auto`"),
-}),
-"DL602": Code("a sink could not write", """
-    A sink failed to write a log event. Training goes on; the failure is logged once with its traceback, and again at
-    the end. See the tracker's own message; file sinks keep what a full disk refused, and write it later.
 
-    ```python title="full.py"
-    from declog.testing import MemorySink
-
-
-    class Full(MemorySink):
-        def write(self, step, records):
-            raise ValueError("the tracker is full")
-    ```
-
-    ```python
-    import time
-
-    import declog
-    from full import Full
-
-    profile = {"strict": True, "signals": {"loss": {"axis": "step"}}, "metrics": {"loss": "mean(loss)"}}
-    try:
-        with declog.start(profile, sinks=[Full()], output_dir="runs") as log:
-            for step in range(50):
-                with log.step(step):
-                    log.observe(loss=0.5)
-                    time.sleep(0.01)  # training
-    except declog.DeclogError as error:
-        print(error)
-    ```
-    """, {
     "DL602.lines": "{reasons} (its lines wait, up to 8 MiB a file, for the next log event)",
     "DL602.lost": "sink `{sink}`: log events {what}",
     "DL602.parts": "{reasons}",
@@ -106,22 +54,7 @@ CODES = {
     "DL602.wandb": "wandb could not log step {step}: {cause}",
     "DL602.wandb_joined": (
         "the run of wandb's that was joined takes no more: {cause}", "close the recorder before `wandb.finish()`"),
-}),
-"DL603": Code("ranks could not exchange their windows", """
-    A message between ranks was late, broken or could not be sent. Rank 0 goes on with the ranks that answered, and
-    marks values as partial. Look for the rank that the message names.
 
-    ```python
-    import declog
-    from declog.testing import FakeComm
-
-    rank_0, rank_1 = FakeComm.job(2)  # two ranks, the second of which never starts
-    try:
-        rank_0.agree("plan", "mine", deadline_s=0.1)
-    except declog.CommError as error:
-        print(error)
-    ```
-    """, {
     "DL603.beginning": "a message does not begin as declog's do",
     "DL603.bytes": "a message has {count} bytes, and its header says {end}",
     "DL603.column": "a message has `{name}` as another column than the plan",
@@ -159,57 +92,11 @@ CODES = {
     "DL603.unreadable": "a message cannot be read: {error}",
     "DL603.version": ("a message has version {version}, and this process reads {own}",
         "use one version of declog on all ranks"),
-}),
-"DL604": Code("ranks compiled different plans", """
-    Ranks were started from different configurations, with different functions of one name, or with different versions
-    of declog. Start every rank from the same ones; the message shows the first difference.
 
-    ```python
-    import declog
-    from declog.testing import run_ranks
-
-
-    def rank(comm):
-        reduction = "mean" if comm.rank == 0 else "p95"
-        profile = {"signals": {"loss": {"axis": "step"}}, "metrics": {"loss": f"{reduction}(loss)"}}
-        try:
-            declog.start(profile, output_dir="runs", comm=comm)
-        except declog.PlanMismatchError as error:
-            return str(error)
-
-
-    print(run_ranks(2, rank)[0])
-    ```
-    """, {
     "DL604.actor": ("actor {rank} runs another plan ({fingerprint}) than the driver ({own})",
         "start actors and driver from the same configuration"),
     "DL604.ranks": ("ranks compiled different plans: {difference}", "start every rank from the same configuration"),
-}),
-"DL605": Code("a window could not be evaluated", """
-    A metric, a filter or a table failed over a window's values; the others are logged. The message names it; a
-    function of your own may be the cause.
 
-    ```python
-    import declog
-
-
-    @declog.reducer
-    def spread(values):
-        raise ValueError("no values to spread")
-
-
-    profile = {
-        "strict": True,
-        "signals": {"reward": {"axis": "completion"}},
-        "metrics": {"spread": "spread(reward)"},
-    }
-    try:
-        with declog.start(profile, output_dir="runs") as log, log.step(0):
-            log.observe(reward=[0.0, 1.0])
-    except declog.DeclogError as error:
-        print(error)
-    ```
-    """, {
     "DL605.backlog": ("steps wait no more: the worker has finished no log event for {seconds} s, and more than "
         "`backlog_bytes` wait for it", "see which function, sink or rank it waits for"),
     "DL605.failed": "{what} could not be evaluated: {error}",
@@ -225,55 +112,10 @@ CODES = {
         "declare a signal of the labels"),
     "DL605.table": "the table `{table}` could not be evaluated: {type}",
     "DL605.tokens": "{what} of phase `{phase}` could not be computed per token: {error}",
-}),
-"DL606": Code("ranks recorded the same rows", """
-    Several ranks recorded exactly the same rows, as tensor- or context-parallel ranks do, so that each row counts as
-    often as it came. Give `declog.start` the data-parallel rank and size, `rank=` and `world_size=`: of processes
-    with one rank, one is heard.
 
-    ```python
-    import logging
-    import sys
-
-    import declog
-    from declog.testing import MemorySink, run_ranks
-
-    handler = logging.StreamHandler(sys.stdout)
-    logging.getLogger("declog").addHandler(handler)
-    profile = {"signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"}}
-
-
-    def rank(comm):
-        sinks = [MemorySink()] if comm.rank == 0 else []
-        with declog.start(profile, sinks=sinks, output_dir="runs", comm=comm) as log, log.step(0):
-            log.observe(reward=[0.25, 0.5])
-
-
-    run_ranks(2, rank)
-    logging.getLogger("declog").removeHandler(handler)
-    ```
-    """, {
     "DL606": ("several ranks recorded exactly the same rows: each row counts as often as it came",
         "where ranks are not data-parallel, pass the data-parallel place: declog.start(..., rank=..., world_size=...)"),
-}),
-"DL607": Code("a run, a capture, or a log, cannot be read", """
-    `declog.read` takes the folder of a run (with its `run.json`), or of one of its parquet and jsonl sinks.
-    `declog adopt` takes a wandb run, a `.jsonl` log, a `trainer_state.json`, a console log or a `.txt` of names, with
-    a number in it. `declog preview` takes the folder of a capture (its files are called `rank-00000.declog`), or the
-    folder of the run that has one. A run is captured with `declog.capture=true`. Where ranks share no disk, bring the
-    files of all ranks into one folder; files of different runs do not go together, and neither do those of another
-    version of declog.
 
-    ```python
-    import declog
-    from declog.replay.capture_reader import load
-
-    try:
-        load("runs")
-    except declog.UsageError as error:
-        print(error)
-    ```
-    """, {
     "DL607.lines": ("{file} does not hold a JSON object in each line", "give another file"),
     "DL607.json": ("{file} is no JSON: {error}", "give another file"),
     "DL607.log": ("{what} {path}",
@@ -289,88 +131,16 @@ CODES = {
     "DL607.runs": ("{folder} holds files of different runs", "keep the files of each run in a folder"),
     "DL607.several": ("{path} has several captures", "name one of them: {shown}"),
     "DL607.version": ("{file} is no capture that this version reads", "capture the run again"),
-}),
-"DL608": Code("an integration could not record something", """
-    In a part of an integration with a trainer something went wrong: declog's part of a hook, or a column that a
-    reward function logged. It is reported once, with what it was, and counted in the recorder's `failures`. Training
-    goes on as it would without declog, and the trainer's own numbers are as it has them; the values of that log event
-    are marked as partial where rows are missing from them. With `strict: true` it is raised. An integration of your
-    own guards its parts with `log.guard`.
 
-    ```python
-    import declog
-
-    profile = {"signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"}}
-    scores = {}
-    with declog.start(profile, output_dir="runs") as log, log.step(0):
-        log.observe(reward=[0.0, 1.0])
-        with log.guard("the judge's scores could not be recorded"):
-            log.observe(reward=scores["judge"])
-    print(*log.failures)
-    ```
-    """, {
     "DL608": ("{what}: {message}", "{left_out}; training goes on"),
-}),
-"DL609": Code("a folder is taken", """
-    A run writes into a folder of its own. The folder that was named is in use by another run, or holds what an
-    earlier one logged; or two sinks of a run would write to one folder. Without `output_dir` a run always gets a new
-    folder. A run that goes on (`resume`) takes its own; `append: true` adds a run to the one that is there, and the
-    rows say by `run_id` whose they are.
 
-    ```python
-    import declog
-
-    profile = {
-        "signals": {"loss": {"axis": "step"}},
-        "metrics": {"loss": "mean(loss)"},
-        "sinks": {"jsonl": {}},
-    }
-    with declog.start(profile, output_dir="mine") as log:
-        with log.step(0):
-            log.observe(loss=0.5)
-        try:
-            declog.start(profile, output_dir="mine")
-        except declog.SinkError as error:
-            print(error.code, "in use" in error.message)
-    try:
-        declog.start(profile, output_dir="mine")
-    except declog.SinkError as error:
-        print(error.code, "holds the run" in error.message)
-    ```
-    """, {
     "DL609.file": ("{path} is no file of declog's, and would be written over", "give the run another `output_dir`"),
     "DL609.folder": ("the folder {path} {what}",
         "give this run another `output_dir`, or none; or resume that run; or say `append: true`"),
     "DL609.format": ("the folder {path} {said}", "or give this run another `output_dir`"),
     "DL609.in_use": ("the folder {path} is in use by {held}", "{fix}"),
     "DL609.sinks": ("the sinks `{other}` and `{sink}` would write to one folder, `{folder}`", "dir: {sink}"),
-}),
-"DL610": Code("another project's package is called declog, too", """
-    declog is installed as `declog-rl`. The distribution `declog` on the package index belongs to another project, a
-    logger of functions, and its package has the same name: the two write into one folder, and `import declog` brings
-    whichever was installed last. `declog check` and `declog.start` say so once. Remove the other one, and install
-    declog-rl again, because removing it takes files that both had.
 
-    ```python
-    import logging
-    import sys
-    from pathlib import Path
-
-    import declog
-
-    handler = logging.StreamHandler(sys.stdout)
-    logging.getLogger("declog").addHandler(handler)
-    info = Path("site/declog-0.5.0.dist-info")  # as pip leaves it
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\\nName: declog\\nVersion: 0.5.0\\n")
-    sys.path.append("site")
-    with declog.start("minimal", ["sinks=[jsonl]"], output_dir="runs") as log, log.step(0):
-        log.observe(loss=0.5)
-    sys.path.remove("site")
-    logging.getLogger("declog").removeHandler(handler)
-    ```
-    """, {
     "DL610": ("declog {version} is installed, too: another project's, whose package has the same name",
         f"pip uninstall -y declog && pip install --force-reinstall --no-deps {NAME} (in a checkout `-e .`)"),
-}),
 }

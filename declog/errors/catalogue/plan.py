@@ -1,30 +1,15 @@
 """DL4xx: names, references and what a plan may hold."""
 
-from declog.errors.catalogue.code import Code, Known
+from collections.abc import Mapping
+
+from declog.errors.catalogue.messages import Known, Message
 
 # fmt: off
-CODES = {
-"DL401": Code("a selector matches nothing", """
-    An include or exclude selects no metric and no table. Correct the tag, id or glob; the nearest is suggested.
-
-    ```yaml
-    profiles:
-      short: {include: {core: "tag:cor"}}
-    ```
-    """, {
+MESSAGES: Mapping[str, Message] = {
     "DL401.empty": ("the selector is empty", "select: 'tag:core'"),
     "DL401.outputs": ("`{word}` matches nothing", "{fix}"),
     "DL401.tables": ("`{word}` matches no table", "{fix}"),
-}),
-"DL402": Code("two outputs have one name", """
-    Two metrics, tables or aliases have one name in a tracker. Give one of them another `name`.
 
-    ```yaml
-    metrics:
-      solved: {expr: reward > 0.5, name: accuracy}
-      right: {expr: reward == 1, name: accuracy}
-    ```
-    """, {
     "DL402.columns": ("the columns `{other}` and `{name}` are both {what}", "{fix}"),
     "DL402.tokens": ("`tokens` are the pieces of text themselves", "another name"),
     "DL402.constant": ("`{name}` is a signal and a constant; they share one namespace", "rename one of them"),
@@ -34,15 +19,7 @@ CODES = {
     "DL402.modes": ("the modes `{other}` and `{mode}` would write the same names", "{fix}"),
     "DL402.outputs": ("`{other}` and `{key}` both write `{template}`",
         "give one of them another `name`, or put {{reduce}} into it"),
-}),
-"DL403": Code("unknown reference", """
-    A filter, schema, profile, sink or kind that does not exist. The nearest is suggested.
 
-    ```yaml
-    tables:
-      worst: {rows: completion, schema: samples, filter: extreme}
-    ```
-    """, {
     "DL403.config_dir": ("[{table}] says `config_dir = {name!r}`, and there is no such folder in {folder}",
         "correct it, or make the folder"),
     "DL403.constant": ("there is no constant `{name}`", Known("constants")),
@@ -60,17 +37,7 @@ CODES = {
     "DL403.schema_words": ("`{name}` is no schema", "columns: [{columns}]"),
     "DL403.sink": ("unknown sink `{name}`", Known("sinks")),
     "DL403.sink_to_add": ("the profile has no sink `{name}`", "add it: sinks: {{name}: {}}"),
-}),
-"DL404": Code("a name template is wrong", """
-    A `name` has a field that is not known or not filled here, or lacks one without which values would share a name.
-    Use `{id}`, `{reduce}`, `{column}` and `{label}`. Or the text of an alert cannot be filled: `{kl:.3f}` is a
-    metric's id and a format of numbers.
 
-    ```yaml
-    metrics:
-      each: {expr: rewards, name: "reward/{colum}"}
-    ```
-    """, {
     "DL404.column_field": ("`{field}` is not known in a column's name", "fields: column, id"),
     "DL404.column_fields": ("the name `{name}` has fields that are not known here", "{{id}}"),
     "DL404.column_has": ("the name `{template}` has {{column}}, and `{node}` is not a family", "drop {{column}}"),
@@ -83,70 +50,15 @@ CODES = {
     "DL404.lacks": ("{what}, and the name `{template}` has no {field}", "{key}: {right}"),
     "DL404.text": ("the text cannot be read: {error}", "a brace of the text itself is {{ or }}"),
     "DL404.unreadable": ("the name `{template}` cannot be read: {error}", "{{id}}/{{reduce}}"),
-}),
-"DL405": Code("a sink cannot take what is sent to it", """
-    A table is sent to a sink that takes no tables: send it to another one with `to:`. Or a sink that writes on rank 0
-    only is asked to write on each rank: drop `ranks`. In a log event: a table without a filter is more than a sink
-    that is no file sink is given at once: give the table a filter or `max_bytes`, or send it to file sinks only.
 
-    ```python title="scalars.py"
-    from declog.testing import MemorySink
-
-
-    class Scalars(MemorySink):
-        accepts = frozenset({"scalar"})
-    ```
-
-    ```toml title="pyproject.toml"
-    [tool.declog]
-    imports = ["scalars"]
-    ```
-
-    ```python
-    import declog
-
-    overrides = ["+declog.sinks.board={kind: 'scalars:Scalars'}", "+declog.tables.samples.to={board: true}"]
-    try:
-        declog.plan(declog.compose("grpo", overrides))
-    except declog.ConfigError as error:
-        print(error)
-    ```
-    """, {
     "DL405.rank_0": ("a sink of the kind `{kind}` writes on rank 0 only", "of {able}: each"),
     "DL405.size": ("{message}: the sink `{sink}` is not given so much",
         "give it a filter or `max_bytes`, or send it to file sinks only"),
     "DL405.tables": ("the sink `{sink}` takes no tables", "send it to another sink"),
-}),
-"DL406": Code("a constant is pinned to another value", """
-    The profile pins a constant, and the trainer has another value. Drop the pin, or change the trainer.
 
-    ```python
-    import declog
-
-    profile = {
-        "constants": {"beta": 0.1},
-        "signals": {"kl": {"axis": "completion"}},
-        "metrics": {"penalty": "mean(beta * kl)"},
-    }
-    try:
-        declog.plan(profile, constants={"beta": 0.04})  # the trainer's own
-    except declog.ConfigError as error:
-        print(error)
-    ```
-    """, {
     "DL406": ("`{name}` is pinned to {value!r}, and the trainer has {given!r}",
         "constants: {{name}: {default: {value!r}}}"),
-}),
-"DL407": Code("something that was deleted or switched off is still used", """
-    An entry was deleted with `null` or `~`, or switched off, and something still uses it. Delete what uses it too, or
-    keep the entry (`log: false` hides a metric).
 
-    ```yaml
-    metrics: {kl: null}
-    alerts:
-      runaway: {metric: kl, above: 0.2}
-    ```
-    """, {
     "DL407.metric": ("the metric `{name}` was deleted, and is used here",
         "delete what uses it, or keep it: `metrics.{name}.log: false` hides it"),
     "DL407.removed": ("`{name}` completes a {what} that {homes} no longer has: declog.lock has it, of {before}",
@@ -155,18 +67,6 @@ CODES = {
         "delete the line, or write entries below it, indented"),
     "DL407.signal": ("the signal `{name}` was deleted, and is used here",
         "delete what uses it, or keep `signals.{name}`"),
-}),
-"DL408": Code("a name that was changed", """
-    A metric or a signal was called this before: its entry says `renamed:`, mostly since a package was upgraded. Write
-    the new name. To have an entry of one's own under the old name beside it: `metrics.NEW.renamed: null`.
 
-    ```yaml
-    metrics:
-      solve_rate: {expr: reward > 0.5, renamed: solved}
-    alerts:
-      solved: "< 0.1"
-    ```
-    """, {
     "DL408.renamed": ("`{name}` is called `{new}` now{by}", "write `{new}`: `declog check --fix` does"),
-}),
 }

@@ -1,17 +1,11 @@
 """DL2xx: keys and literals."""
 
-from declog.errors.catalogue.code import Code, Known
+from collections.abc import Mapping
+
+from declog.errors.catalogue.messages import Known, Message
 
 # fmt: off
-CODES = {
-"DL201": Code("unknown key", """
-    A key that the language does not have at this place. The nearest key is suggested.
-
-    ```yaml
-    metrics:
-      solved: {expr: reward, whre: reward > 0.5}
-    ```
-    """, {
+MESSAGES: Mapping[str, Message] = {
     "DL201.deletes_nothing": ("`{name}: null` deletes nothing: there is no such entry in {what}",
         Known("entries of {what}")),
     "DL201.empty_metric": ("`{name}:` without a value is `null`, which would delete the metric, and there is none",
@@ -21,15 +15,7 @@ CODES = {
     "DL201.key": ("unknown key `{key}`", "{fix}"),
     "DL201.project": ("unknown key `{key}` in [{table}]", Known("keys")),
     "DL201.sink_option": ("the sink kind `{kind}` has no option `{name}`", Known("options")),
-}),
-"DL202": Code("a value has the wrong type or is not allowed", """
-    A literal of the wrong type, or outside what is allowed here. The message names what is allowed.
 
-    ```yaml
-    filters:
-      some: {kind: random, n: 010}
-    ```
-    """, {
     "DL202.at_least": ("`{key}` must be at least {least}", "{key}: {least}"),
     "DL202.axis_or_expr": ("a signal has either an `axis` (it is observed) or an `expr` (it is derived)", "{fix}"),
     "DL202.bytes": ("a number of bytes is expected, and {value!r} came", "256MB"),
@@ -101,15 +87,7 @@ CODES = {
     "DL202.train_every": ("the mode `train` logs as the profile says", "set the profile's `every`"),
     "DL202.trainer_every": ("the trainer says when it logs: there is no other `every`", "drop it"),
     "DL202.type": ("`{key}` must be {noun}", "{key}: {example}"),
-}),
-"DL203": Code("a required key is missing", """
-    An entry lacks a key without which it means nothing. Add the key.
 
-    ```yaml
-    filters:
-      some: {kind: random}
-    ```
-    """, {
     "DL203.alert": ("an alert has `when`, or a `metric` with `above` or `below`", 'when: "kl > 0.2"'),
     "DL203.column_type": ("the column `{name}` has a `call` and no `type`", "type: text"),
     "DL203.constant": ("the constant `{name}` has no value", "constants: {{name}: {default: ...}}"),
@@ -122,33 +100,14 @@ CODES = {
     "DL203.top_bottom": ("`kind: top_bottom` needs `top` or `bottom`", "add `top: 2`"),
     "DL203.trace": ("`as: trace` shows conversations, and the schema `{schema}` has no column of those",
         "a column of `type: object`, whose values are lists of messages, or of text with a `role: user`"),
-}),
-"DL204": Code("an entry's id is not an identifier", """
-    An id holds something else than lower-case letters, digits and `_`; Hydra could not address it. Give it an
-    identifier, and what trackers show as its `name`.
 
-    ```yaml
-    metrics:
-      rewards/median: p50(reward)
-    ```
-    """, {
     "DL204.id": ("`{key}` is not an id: ids are lower-case letters, digits and _", "{fix}"),
     "DL204.text": ("the key `{key}` is no text", 'put it in quotes: "{key}"'),
     "DL204.word": ("`{key}` is a word of the language", "call it `{key}_value`"),
-}),
-"DL205": Code("this part of the language is not executed yet", """
-    The language has this, and this version does not execute it. Drop it, or take the alternative that the message
-    names. README.md lists what is refused today.
 
-    ```yaml
-    signals:
-      answers: {axis: completion, type: text, family: true}
-    ```
-    """, {
     "DL205.fold_call": ("`{item}` in a per-token expression is not executed yet", "{fix}"),
     "DL205.fold_family": ("a family in a per-token expression is not executed yet", "{fix}"),
     "DL205.nan": ("`nan: {nan}` is not executed yet for `{reduction}` over tokens", "drop `nan`"),
     "DL205.text_family": ("a family of text is not executed yet", "declare one signal per member"),
     "DL205.token_family": ("a family per token is not executed yet", "declare one signal per member"),
-}),
 }

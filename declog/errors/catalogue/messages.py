@@ -1,4 +1,4 @@
-"""What an entry of the catalogue is, and how its texts are filled. Imports the standard library only."""
+"""A message of the catalogue: a text with its fix, and how both are filled with facts."""
 
 from __future__ import annotations
 
@@ -18,21 +18,11 @@ Message = str | tuple[str, str | Known]  # a text, or a text and its fix
 _FACT = re.compile(r"\{\{(?P<literal>\w+)\}\}|\{(?P<fact>\w+)(?P<quoted>!r)?\}")
 
 
-@dataclass(frozen=True)
-class Code:
-    """An error code: its title, what its page says in Markdown, with an example, and the messages it can have.
-
-    A message's key is the code alone, where it has one, or the code and a name: ``DL302.signal``. In texts and fixes
-    ``{name}`` is a fact, ``{name!r}`` its repr and ``{{name}}`` the text ``{name}``; other braces are themselves.
-    """
-
-    title: str
-    page: str
-    messages: Mapping[str, Message]
-
-
 def filled(text: str, facts: Mapping[str, object]) -> str:
-    """A text with its facts."""
+    """A text with its facts: ``{name}`` is a fact, ``{name!r}`` its repr and ``{{name}}`` the text ``{name}``.
+
+    Other braces are themselves.
+    """
 
     def value(found: re.Match[str]) -> str:
         if found["literal"]:
