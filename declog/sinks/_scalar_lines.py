@@ -1,31 +1,59 @@
-"""Scalars as lines for a person: core first, then by the first part of their names, with where they are going.
-
-Standard library and declog's contracts only.
-"""
+"""Scalars as lines for a person: core first, then by the first part of their names, with where they are going."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declog.errors.visible import visible
 from declog.records import Number, Scalar
 from declog.sinks._shared import as_float
+from declog.sinks._terminal_cells import cells, ending, padded
 
 GAP = "   "
 BARS = "▁▂▃▄▅▆▇█"
-POINTS = 8  # of a sparkline
+POINTS = 16  # of a sparkline, at most
 ALWAYS = frozenset({"loss", "learning_rate", "lr", "grad_norm"})  # core, whatever a profile tags
 Piece = tuple[str, str]
 
 
 @dataclass
+class Course:
+    """A scalar's values over the whole run, in a bounded number of parts of equally many log events.
+
+    ``last`` is its last finite value. Each part is the sum and the count of its finite values.
+    """
+
+    last: float = math.nan
+    _parts: tuple[tuple[float, int], ...] = ()
+    _size: int = 1  # log events in a part
+    _free: int = 0  # log events for which the last part has room
+
+    def and_then(self, value: float) -> Course:
+        """The course with one more value. Where there are too many parts, each two become one."""
+        parts, size, free = self._parts, self._size, self._free
+        if not free and len(parts) == POINTS:
+            parts = tuple((a + b, m + n) for (a, m), (b, n) in zip(parts[::2], parts[1::2], strict=True))
+            size *= 2
+        if not free:
+            parts, free = (*parts, (0.0, 0)), size
+        last = self.last
+        if math.isfinite(value):
+            total, count = parts[-1]
+            parts, last = (*parts[:-1], (total + value, count + 1)), value
+        return replace(self, last=last, _parts=parts, _size=size, _free=free - 1)
+
+    def means(self) -> list[float]:
+        """The mean of each part, the latest last; NaN where no value of a part is finite."""
+        return [total / count if count else math.nan for total, count in self._parts]
+
+
+@dataclass
 class Trends:
-    """The last values of each scalar by mode and name, and what a profile says of its metric.
+    """The course of each scalar by mode and name, and what a profile says of its metric.
 
     ``core`` are ids of metrics that are shown first, ``good`` those of which it is known which way is better.
     """
@@ -34,7 +62,7 @@ class Trends:
     good: Mapping[str, str] = field(default_factory=dict)
     shown: bool = True  # a log file has values only
     bars: bool = True  # whether the stream can show sparklines and arrows
-    _last: dict[tuple[str, str], deque[float]] = field(default_factory=dict)
+    _courses: dict[tuple[str, str], Course] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Trends:
@@ -48,19 +76,20 @@ class Trends:
         """Whether it is never left out, and stands before the others."""
         return scalar.metric.partition(".")[0] in self.core or scalar.name.rpartition("/")[2] in ALWAYS
 
-    def before(self, mode: str, name: str) -> Sequence[float]:
-        """Its values at the last log events, the latest last."""
-        return self._last.get((mode, name), ())
+    def before(self, mode: str, name: str) -> Course | None:
+        """Its course until the last log event; None at its first one."""
+        return self._courses.get((mode, name))
 
     def add(self, mode: str, scalars: Sequence[Scalar]) -> None:
         """Remember a log event's."""
         for scalar in scalars:
-            self._last.setdefault((mode, scalar.name), deque(maxlen=POINTS - 1)).append(as_float(scalar.value))
+            course = self._courses.get((mode, scalar.name)) or Course()
+            self._courses[mode, scalar.name] = course.and_then(as_float(scalar.value))
 
     def better(self, scalar: Scalar, change: float) -> str:
         """The style of a change."""
         good = self.good.get(scalar.metric.partition(".")[0])
-        if good is None or not change:
+        if good is None or not change or math.isnan(change):
             return "dim"
         return "green" if (change > 0) == (good == "up") else "red"
 
@@ -102,29 +131,29 @@ def _sections(scalars: Sequence[Scalar], width: int, trends: Trends, mode: str) 
     for head, members in heads.items():
         if len(members) > 1:
             pieces.append((f"  {visible(head)}\n", "bold"))
-            cells = [(scalar.name.partition("/")[2] or head, scalar) for scalar in members]
-            pieces += _columns(cells, width, "    ", trends, mode)
+            entries = [(scalar.name.partition("/")[2] or head, scalar) for scalar in members]
+            pieces += _columns(entries, width, "    ", trends, mode)
     return pieces
 
 
 def _columns(
-    cells: Sequence[tuple[str, Scalar]], width: int, indent: str, trends: Trends, mode: str, *, whole: bool = False
+    entries: Sequence[tuple[str, Scalar]], width: int, indent: str, trends: Trends, mode: str, *, whole: bool = False
 ) -> list[Piece]:
-    """Cells side by side, as many as fit; a label that does not is cut at its start, a value never."""
-    if not cells:
+    """Entries side by side, as many as fit; a label that does not is cut at its start, a value never."""
+    if not entries:
         return []
-    ends = [list(_end(scalar, trends, mode, whole=whole)) for _, scalar in cells]
+    ends = [list(_end(scalar, trends, mode, whole=whole)) for _, scalar in entries]
     wide_end = max(sum(len(text) for text, _ in end) for end in ends)
-    values = [number(scalar.value) + "*" * scalar.partial for _, scalar in cells]
+    values = [number(scalar.value) + "*" * scalar.partial for _, scalar in entries]
     wide_value = max(9, *map(len, values))
     room = width - len(indent) - 2 - wide_value - wide_end
-    labels = [_fitting(visible(label), max(room, 8)) for label, _ in cells]
-    wide_label = max(map(len, labels))
+    labels = [ending(visible(label), max(room, 8)) for label, _ in entries]
+    wide_label = max(map(cells, labels))
     count = max(1, (width - len(indent) + len(GAP)) // (wide_label + 2 + wide_value + wide_end + len(GAP)))
     pieces: list[Piece] = []
-    for place, ((_, scalar), label, value, end) in enumerate(zip(cells, labels, values, ends, strict=True)):
-        last = place + 1 == len(cells) or (place + 1) % count == 0
-        pieces.append(((GAP if place % count else indent) + label.ljust(wide_label) + "  ", ""))
+    for place, ((_, scalar), label, value, end) in enumerate(zip(entries, labels, values, ends, strict=True)):
+        last = place + 1 == len(entries) or (place + 1) % count == 0
+        pieces.append(((GAP if place % count else indent) + padded(label, wide_label) + "  ", ""))
         pieces.append((value.rjust(wide_value), "" if math.isfinite(as_float(scalar.value)) else "bold red"))
         pieces += end
         if not last:
@@ -136,18 +165,17 @@ def _columns(
 
 def _end(scalar: Scalar, trends: Trends, mode: str, *, whole: bool) -> Iterator[Piece]:
     """What stands behind a value: where it came from; nothing at its first log event."""
-    before = [value for value in trends.before(mode, scalar.name) if math.isfinite(value)]
-    now = as_float(scalar.value)
-    if not trends.shown or not before or not math.isfinite(now):
+    course, now = trends.before(mode, scalar.name), as_float(scalar.value)
+    if not trends.shown or course is None:
         return
-    change = now - before[-1]
+    change = now - course.last if math.isfinite(now) and math.isfinite(course.last) else math.nan
     style = trends.better(scalar, change)
     if not whole:
         yield f" {'▲' if change > 0 else '▼' if change < 0 else ' '}" if trends.bars else "", style
         return
-    yield "  " + (_short(change) if change else "=").rjust(7), style
+    yield "  " + ("" if math.isnan(change) else _short(change) if change else "=").rjust(7), style
     if trends.bars:
-        yield "  " + sparkline([*before, now]), "dim"
+        yield "  " + sparkline(course.and_then(now).means()), "dim"
 
 
 def _short(change: float) -> str:
@@ -156,16 +184,17 @@ def _short(change: float) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A bar for each value, from the least to the greatest of them."""
-    least, most = min(values), max(values)
-    if most == least or not math.isfinite(most - least):
-        return BARS[3] * len(values)
-    return "".join(BARS[round((value - least) / (most - least) * (len(BARS) - 1))] for value in values)
+    """A bar for each value, from the least to the greatest of them; a gap where a value is not finite."""
+    finite = [value for value in values if math.isfinite(value)]
+    least, most = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    level = most == least or not math.isfinite(most - least)
 
+    def bar(value: float) -> str:
+        if not math.isfinite(value):
+            return " "
+        return BARS[3] if level else BARS[round((value - least) / (most - least) * (len(BARS) - 1))]
 
-def _fitting(label: str, room: int) -> str:
-    """A label's end, which says most of it."""
-    return label if len(label) <= room else "…" + label[len(label) - room + 1 :]
+    return "".join(map(bar, values))
 
 
 def number(value: Number) -> str:

@@ -13,6 +13,9 @@
             tool      4
       ! warn kl_runaway: KL 0.71 left the trust region
 
+Of a table over a window it shows rows of the newest step; of texts the head and the tail, where the answer is. When the
+run ends it says once more which alerts fired, and how often.
+
 Text is formatted here and handed to rich in one piece (its own tables cost the training thread tens of
 milliseconds of the GIL). Colours only on a terminal, where the bars of tqdm stay below, and where no bar is a line
 says between two log events where training is. Control and format characters
@@ -24,11 +27,11 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import textwrap
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from declog.errors.visible import visible, visible_json
@@ -38,6 +41,7 @@ from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._live_line import LiveLine
 from declog.sinks._scalar_lines import BARS, Piece, Trends, number, scalar_lines
 from declog.sinks._shared import end_of, json_text, origins, require
+from declog.sinks._terminal_cells import cells, padded, wrapped
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
@@ -45,6 +49,16 @@ PACES = 16  # how many times back the live line's speed reaches
 ROLE_WIDTH = 9
 STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
 ENDS = {"best": ("▲ ", "bold green"), "worst": ("▼ ", "bold red"), "": ("", "bold")}
+
+
+@dataclass
+class FiredAlert:
+    """An alert over the whole run: its latest firing, the first step and the last, and how often it fired."""
+
+    alert: Alert
+    first: int
+    last: int
+    count: int = 1
 
 
 class ConsoleSink(BaseSink):
@@ -74,6 +88,8 @@ class ConsoleSink(BaseSink):
         self._json = format == "json"
         self._steps = steps
         self._trends = Trends()
+        self._over_windows: frozenset[str] = frozenset()  # ids of tables whose rows were chosen from a whole window
+        self._fired: dict[tuple[str, str], FiredAlert] = {}  # by mode and name
         self._last: tuple[int, float] | None = None  # the step and time of the last log event of training
         self._rich = require("rich.console", kind="console")
         self._text = require("rich.text", kind="console")
@@ -86,6 +102,8 @@ class ConsoleSink(BaseSink):
         """Say which run this is."""
         self._console = self._rich.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._trends = Trends.of(run.config)
+        self._over_windows = _over_windows(run.config)
+        self._fired = {}
         self._trends.bars = _can_show(BARS, self._console.encoding)
         self._trends.shown = self._console.is_terminal
         if self._console.is_terminal and not self._console.is_dumb_terminal and not self._json:
@@ -107,8 +125,12 @@ class ConsoleSink(BaseSink):
         pieces += scalar_lines(records.scalars, self._max_scalars, width, self._trends, records.mode)
         self._trends.add(records.mode, records.scalars)
         for table in records.tables:
-            pieces += table_cards(table, self._max_rows, self._max_chars, width, step)
+            newest = table.table not in self._over_windows
+            pieces += table_cards(table, self._max_rows, self._max_chars, width, step, newest=newest)
         pieces += [alert_line(alert) for alert in records.alerts]
+        for alert in records.alerts:
+            before = self._fired.get((records.mode, alert.name), FiredAlert(alert, step, step, 0))
+            self._fired[records.mode, alert.name] = FiredAlert(alert, before.first, step, before.count + 1)
         self._print(pieces)
 
     def progress(self, step: int, steps: int | None) -> None:
@@ -122,9 +144,15 @@ class ConsoleSink(BaseSink):
         self._line.draw(" · ".join((at, *self._pace(step - first, now - since, step))))
 
     def close(self) -> None:
-        """Take the line away; every block was written whole."""
+        """Say once more which alerts fired, and take the line away."""
         self.live = False
-        self._line.end()
+        fired, self._fired = self._fired, {}
+        try:
+            if fired:
+                by_step = sorted(fired.items(), key=lambda item: item[1].first)
+                self._print([("alerts of the run\n", "bold"), *(fired_line(mode, one) for (mode, _), one in by_step)])
+        finally:
+            self._line.end()
 
     def _print(self, pieces: Sequence[Piece]) -> None:
         encoding = self._console.encoding
@@ -202,30 +230,48 @@ def _objects(step: int, records: Records) -> list[dict[str, Any]]:
     return objects
 
 
-def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: int | None = None) -> Iterator[Piece]:
+def _over_windows(config: Mapping[str, Any]) -> frozenset[str]:
+    """The ids of the tables of a resolved profile whose filter chooses from all rows of a window."""
+    tables, filters = config.get("tables") or {}, config.get("filters") or {}
+    names = {id: table.get("filter") for id, table in tables.items() if isinstance(table, Mapping)}
+    specs = {id: filters.get(name) for id, name in names.items() if isinstance(name, str)}
+    return frozenset(id for id, spec in specs.items() if isinstance(spec, Mapping) and spec.get("within") == "window")
+
+
+def table_cards(
+    table: Table, max_rows: int, max_chars: int, width: int, step: int | None = None, *, newest: bool = True
+) -> Iterator[Piece]:
     """Up to ``max_rows`` rows, of each kind that a filter picked: short values on the card's first line, texts and
     conversations wrapped below it.
 
-    That a row is of the ``step`` of its block is not said again.
+    With ``newest`` they are rows of the last step that has any. Each says its step, unless all rows are of the
+    ``step`` of its block.
     """
+    steps = None if table.places is None else table.places.step
     why = None if table.places is None else table.places.why
-    rows = _of_each_kind(range(table.rows) if why is None else why, max_rows)
+    rows: Sequence[int] = range(table.rows)
+    if newest and steps is not None and table.rows:
+        rows = [row for row in rows if steps[row] == max(steps)]
+    rows = [rows[place] for place in _of_each_kind([None if why is None else why[row] for row in rows], max_rows)]
     if not rows:
         return
+    stamped = steps is not None and set(steps) != {step}
     yield f"  {visible(table.name)}", "bold"
     yield f": {len(rows)} of {table.rows + table.cut} rows\n", ""
     texts = [
         column.name for column in table.columns
         if column.type in (DType.TEXT, DType.OBJECT) and column.tokens is None
     ]  # fmt: skip
-    label_width = min(LABEL_WIDTH, max((len(name) for name in texts), default=0))
+    label_width = min(LABEL_WIDTH, max((cells(visible(name)) for name in texts), default=0))
     for place, row in enumerate(rows, 1):
-        short = [
+        of_step = step if steps is None else steps[row]
+        short = [f"step {of_step}"] if stamped else []
+        short += [
             f"{visible(column.name)} {_short(table.data[column.name][row])}"
             for column in table.columns
             if column.name not in texts
             and column.tokens is None
-            and not (column.name == "step" and table.data["step"][row] == step)
+            and not (column.name == "step" and table.data["step"][row] == of_step)
         ]
         mark, style = ENDS["" if why is None else end_of(why[row])]
         yield f"    {place} {mark}", style
@@ -237,7 +283,7 @@ def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: i
                 yield from _messages(value, max_chars, width)
                 continue
             text = "none" if value is None else sample(value if isinstance(value, str) else json_text(value), max_chars)
-            yield f"      {visible(name).ljust(label_width)}  ", "dim"
+            yield f"      {padded(visible(name), label_width)}  ", "dim"
             yield _wrap(text, width, 8 + label_width) + "\n", ""
 
 
@@ -252,22 +298,43 @@ def _of_each_kind(kinds: Sequence[object], most: int) -> list[int]:
 
 
 def _messages(messages: Sequence[Message], max_chars: int, width: int) -> Iterator[Piece]:
-    """One line per message, wrapped; ``max_chars`` of all of them together."""
-    for place, message in enumerate(messages):
-        if max_chars <= 0:
-            yield f"        and {len(messages) - place} more messages\n", "dim"
-            return
-        text = sample(spoken(message), max_chars)
-        max_chars -= len(text)
-        yield f"        {visible(message['role']).ljust(ROLE_WIDTH)} ", "dim"
-        yield _wrap(text, width, 9 + ROLE_WIDTH) + "\n", ""
+    """The messages of a conversation, each wrapped beside its role; of more than ``max_chars`` its two ends.
+
+    Those are the first message that is no system prompt, and the last ones, so that the answer is seen.
+    """
+    texts = [spoken(message) for message in messages]
+    shown = {place: sample(text, max_chars) for place, text in enumerate(texts)}
+    if sum(max(len(text), 1) for text in texts) > max_chars:
+        first = next((place for place, message in enumerate(messages) if message["role"] != "system"), 0)
+        shown = {first: sample(texts[first], max_chars // 2)}  # the question
+        room = max_chars - len(shown[first])
+        for place in range(len(texts) - 1, first, -1):
+            if place + 1 < len(texts) and len(texts[place]) > room:
+                break
+            shown[place] = sample(texts[place], room)
+            room -= max(len(texts[place]), 1)
+    after = 0
+    for place in [*sorted(shown), len(texts)]:
+        if place > after:
+            yield f"        … {place - after} more message{'s' * (place > after + 1)} …\n", "dim"
+        after = place + 1
+        if place in shown:
+            yield f"        {padded(visible(messages[place]['role']), ROLE_WIDTH)} ", "dim"
+            yield _wrap(shown[place], width, 9 + ROLE_WIDTH) + "\n", ""
 
 
 def sample(text: str, max_chars: int) -> str:
-    """A text on one line, cut with an ellipsis; line ends are shown as ⏎."""
-    cut = text[: max_chars + 1]
-    line = visible(cut.strip().replace("\r\n", "\n").replace("\n", " ⏎ ").replace("\t", " "))
-    return line if len(cut) <= max_chars else line[:max_chars].rstrip() + "…"
+    """A text on one line, of a longer one its head and its tail; line ends are shown as ⏎."""
+    text = text.strip()
+    tail = max_chars // 2
+    left = f" … {len(text) - max_chars:,} characters … "
+    if len(text) <= max_chars + len(left):  # what says so would be as long
+        return _one_line(text)
+    return _one_line(text[: max_chars - tail]).rstrip() + left + _one_line(text[len(text) - tail :]).lstrip()
+
+
+def _one_line(text: str) -> str:
+    return visible(text.replace("\r\n", "\n").replace("\n", " ⏎ ").replace("\t", " "))
 
 
 def alert_line(alert: Alert) -> Piece:
@@ -276,11 +343,19 @@ def alert_line(alert: Alert) -> Piece:
     return f"  ! {alert.level} {visible(alert.name)}: {text}\n", STYLES[alert.level]
 
 
+def fired_line(mode: str, fired: FiredAlert) -> Piece:
+    """How often an alert fired, when, and what it said last; the mode where that is not training."""
+    often = f"{fired.count} times, steps {fired.first} to {fired.last}" if fired.count > 1 else f"step {fired.first}"
+    of_mode = "" if mode == "train" else f", {mode}"
+    text = visible(f"{often}{of_mode}: {fired.alert.text}".replace("\n", " "))
+    return f"  ! {fired.alert.level} {visible(fired.alert.name)}, {text}\n", STYLES[fired.alert.level]
+
+
 def _side_by_side(parts: Sequence[str], width: int, indent: int) -> str:
     """Parts with dots between them, in lines that break between two parts only."""
     lines, room = [""], width - indent - 2  # a mark and a number stand before the first
     for part in parts:
-        if lines[-1] and len(lines[-1]) + 3 + len(part) > room:
+        if lines[-1] and cells(lines[-1]) + 3 + cells(part) > room:
             lines.append("")
         lines[-1] += f" · {part}" if lines[-1] else part
     return f"\n{' ' * indent}".join(lines)
@@ -291,8 +366,4 @@ def _short(value: Any) -> str:
 
 
 def _wrap(text: str, width: int, indent: int) -> str:
-    from rich.cells import cell_len
-
-    # East Asian characters and emoji take two cells, and textwrap counts characters.
-    room = max(20, width - indent) * len(text) // max(1, cell_len(text))
-    return ("\n" + " " * indent).join(textwrap.wrap(text, max(10, room), break_on_hyphens=False) or [""])
+    return ("\n" + " " * indent).join(wrapped(text, max(20, width - indent)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from declog.sinks._scalar_lines import number, scalar_lines
 from declog.sinks.console import ConsoleSink, alert_line, sample, table_cards
 from tests.running import profile
 from tests.sinks.samples import event, python, run_info
+from tests.sinks.terminal import Terminal
 
 COLUMNS = (
     Column("reward", DType.FLOAT),
@@ -72,6 +74,8 @@ def test_a_block_says_it_all_in_order(capsys: pytest.CaptureFixture[str]) -> Non
         "      prompt  What is 2 + 2?",
         '      extra   {"a":"NaN"}',
         "  ! warn kl: KL 0.7",
+        "alerts of the run",
+        "  ! warn kl, step 120: KL 0.7",
     ]
 
 
@@ -114,14 +118,15 @@ def test_many_scalars_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_samples_are_bounded_and_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
-    """At most max_rows rows, each text cut at max_chars with an ellipsis and wrapped to the width."""
-    lines = shown(Records(tables=(rows(["word " * 60] * 5),)), capsys, max_rows=2, max_chars=100, width=60)
+    """At most max_rows rows, each text by its head and tail of max_chars together, wrapped to the width."""
+    text = "What? " + "word " * 60 + "So it is 42."
+    lines = shown(Records(tables=(rows([text] * 5),)), capsys, max_rows=2, max_chars=100, width=60)
     assert "  completions: 2 of 5 rows" in lines
     first = lines.index("    1 reward 0.5 · ok true")
     assert lines[first + 1 : first + 4] == [
-        "      prompt  word word word word word word word word word",
-        "              word word word word word word word word word",
-        "              word word…",
+        "      prompt  What? word word word word word word word word",
+        "              word … 218 characters … rd word word word word",
+        "              word word word So it is 42.",
     ]
     assert max(map(len, lines)) <= 60
 
@@ -218,13 +223,22 @@ def test_a_conversation_is_lines_of_role_and_text(capsys: pytest.CaptureFixture[
 
 
 def test_a_long_conversation_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
-    """`max_chars` is for all messages of a row together; what is left out is counted."""
-    long = [{"role": "user", "content": "abcdefgh"}] * 1000
-    assert shown(Records(tables=(chat(long),)), capsys, max_chars=12)[3:] == [
+    """`max_chars` is for all messages of a row: the first question and the last answers; the others are counted."""
+    turns = [{"role": role, "content": f"{role} {turn}"} for turn in range(500) for role in ("user", "assistant")]
+    long = [{"role": "system", "content": "rules " * 100}, *turns]
+    assert shown(Records(tables=(chat(long),)), capsys, max_chars=32)[3:] == [
         "      chat",
-        "        user      abcdefgh",
-        "        user      abcd…",
-        "        and 998 more messages",
+        "        … 1 more message …",
+        "        user      user 0",
+        "        … 997 more messages …",
+        "        user      user 499",
+        "        assistant assistant 499",
+    ]
+    answer = {"role": "assistant", "content": "I add. " * 100 + "#### 42"}
+    lines = shown(Records(tables=(chat([{"role": "user", "content": "2 + 40?"}, answer]),)), capsys, max_chars=60)
+    assert lines[4:] == [
+        "        user      2 + 40?",
+        "        assistant I add. I add. I add. I add. … 654 characters … add. I add. I add. #### 42",
     ]
 
 
@@ -299,10 +313,35 @@ def test_the_last_turn_is_not_shown_again(tmp_path: Path, capsys: pytest.Capture
     ]
 
 
-def test_an_alert_is_not_shown_again_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It waited for no turn; the values of its log event follow."""
-    lines = printed(2, tmp_path, capsys, alerts={"high": {"metric": "x", "above": 0.5}})
-    assert lines == ["step 1 · train", "  ! warn high: x is 1: x > 0.5", *block(1, slow=1), *block(1, x=1)]
+def test_an_alert_is_shown_at_once_and_counted_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It waited for no turn; the values of its log event follow, and the alerts of the whole run end it."""
+    lines = printed(2, tmp_path / "short", capsys, alerts={"high": {"metric": "x", "above": 0.5}})
+    assert lines == [
+        "step 1 · train", "  ! warn high: x is 1: x > 0.5", *block(1, slow=1), *block(1, x=1),
+        "alerts of the run", "  ! warn high, step 1: x is 1: x > 0.5",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_end_says_how_often_each_alert_fired(
+    fails: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the step at which it first did, with its latest text, also of a run that fails."""
+    alerts = {"late": {"metric": "x", "above": 6.5, "level": "error"}, "odd": {"metric": "parity", "above": 0.5}}
+    config = profile(
+        {"x": {"axis": "step"}, "parity": {"axis": "step"}}, {"x": "mean(x)", "parity": "mean(parity)"},
+        alerts=alerts, sinks={"console": {}},
+    )  # fmt: skip
+    with suppress(ZeroDivisionError), declog.start(config, output_dir=tmp_path) as log:
+        for step in range(8):
+            with log.step(step):
+                log.observe(x=float(step), parity=step % 2 * (1 + step / 8))
+        assert not (fails and 1 / 0)
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "alerts of the run",
+        "  ! warn odd, 4 times, steps 1 to 7: parity is 1.875: parity > 0.5",
+        "  ! error late, step 7: x is 7: x > 6.5",
+    ]
 
 
 def test_what_a_profile_does_not_show_is_not_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -335,3 +374,77 @@ def test_each_mode_ends_on_its_last_values(tmp_path: Path, capsys: pytest.Captur
                     log.observe(x=7.0)
     lines = capsys.readouterr().out.splitlines()[1:]
     assert [lines[0].endswith("· eval"), *lines[1:]] == [True, "  eval_x          7", *block(2, x=2)]
+
+
+PICKED: dict[str, Any] = {
+    "signals": {"reward": {"axis": "completion"}, "prompt": {"axis": "completion", "type": "text"}},
+    "schemas": {"s": {"prompt": "text", "reward": "float"}},
+}
+
+
+def picked(filter: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str], **table: Any) -> list[str]:
+    """The rows that the console shows of five steps of eight completions, the worst ones in the third."""
+    spec = {"schema": "s", "filter": "f", "every": 5, **table}
+    config = profile(
+        PICKED["signals"], {}, filters={"f": {"kind": "top_bottom", "key": "reward", **filter}},
+        schemas=PICKED["schemas"], tables={"t": spec}, sinks={"console": {}},
+    )  # fmt: skip
+    with declog.start(config, output_dir=folder) as log:
+        for step in range(5):
+            with log.step(step):
+                log.observe(
+                    reward=[step % 2 + place / 8 - 9 * (step == 2) for place in range(8)],
+                    prompt=[f"prompt {step}.{place}" for place in range(8)],
+                )
+    shown = capsys.readouterr().out.splitlines()[2:]
+    return [
+        f"{card.strip()} · {text.split(maxsplit=1)[1]}" for card, text in zip(shown[1::2], shown[2::2], strict=True)
+    ]
+
+
+def test_a_table_over_a_window_shows_the_newest_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its rows say their step, also where there are fewer than the console has room for."""
+    assert picked({"bottom": 4}, tmp_path / "many", capsys) == [
+        f"{place + 1} ▼ step 4 · reward {place / 8:g} · prompt 4.{place}" for place in range(4)
+    ]
+    assert picked({"top": 1, "bottom": 1}, tmp_path / "few", capsys) == [
+        "1 ▼ step 4 · reward 0 · prompt 4.0", "2 ▲ step 4 · reward 0.875 · prompt 4.7",
+    ]  # fmt: skip
+
+
+def test_what_was_chosen_from_a_window_is_of_all_its_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The worst of the window are the worst that the console shows, with the step of each."""
+    assert picked({"bottom": 3, "top": 1, "within": "window"}, tmp_path / "window", capsys) == [
+        "1 ▲ step 1 · reward 1.875 · prompt 1.7", "2 ▼ step 2 · reward -9 · prompt 2.0",
+        "3 ▼ step 2 · reward -8.875 · prompt 2.1", "4 ▼ step 2 · reward -8.75 · prompt 2.2",
+    ]  # fmt: skip
+
+
+def test_a_step_that_the_block_says_is_not_said_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where each log event has the rows of its own step."""
+    assert "▼ reward 0" in picked({"bottom": 1}, tmp_path, capsys, every=1)[0]
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_a_terminal_of_any_width_shows_it_all(columns: int) -> None:
+    """No row runs over, and the answer at a text's end, wide characters and the alerts at the end are there."""
+    table = rows(["漢字" * 300 + " so it is 42."])
+    values = tuple(Scalar(f"rewards/{'报酬' * place}/mean", place / 7, "rewards") for place in range(1, 9))
+    with Terminal(columns, 200) as terminal, redirect_stdout(terminal.stream):
+        sink = ConsoleSink()
+        sink.open(run_info(Path("outputs")))
+        for step in range(40):
+            scalars = (Scalar("loss", math.nan if 20 <= step < 30 else 1 / (step + 1), "loss"), *values)
+            sink.write(
+                step, Records(scalars=scalars, tables=(table,), alerts=(Alert("kl", "warn", "KL"),) * (step > 37))
+            )
+        sink.close()
+        shown = terminal.rows
+    shown = shown[max(place for place, row in enumerate(shown) if row.startswith("step 39 · train")) :]
+    assert shown[1].split()[:3] == ["loss", "0.025", "-0.00064"]
+    bars = shown[1].partition("-0.00064  ")[2]
+    assert bars == "█▃▂▂▁  ▁▁▁"  # four log events each
+    assert max(map(cell_len, shown)) <= columns
+    assert any("characters …" in row for row in shown)
+    assert any(row.endswith("so it is 42.") for row in shown)
+    assert shown[-2:] == ["alerts of the run", "  ! warn kl, 2 times, steps 38 to 39: KL"]

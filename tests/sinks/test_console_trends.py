@@ -15,7 +15,7 @@ from rich.cells import cell_len
 from tqdm import tqdm
 
 from declog.records import Alert, Column, DType, Places, Records, RunInfo, Scalar, Table
-from declog.sinks._scalar_lines import Trends, number, scalar_lines, sparkline
+from declog.sinks._scalar_lines import POINTS, Course, Trends, number, scalar_lines, sparkline
 from declog.sinks.console import ConsoleSink, _beside_bars, table_cards
 
 CONFIG: Mapping[str, Any] = {
@@ -73,6 +73,31 @@ def test_a_sparkline_goes_from_the_least_to_the_greatest() -> None:
     assert sparkline([0, 1, 2, 3.5, 7]) == "▁▂▃▅█"
     assert sparkline([2.0, 2.0]) == "▄▄"
     assert sparkline([-1.7e308, 1.7e308]) == "▄▄"
+    assert sparkline([0, math.nan, 7]) == "▁ █"
+    assert sparkline([math.nan]) == " "
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 32, 33, 1000, 4097])
+def test_a_sparkline_is_of_the_whole_run(count: int) -> None:
+    """Parts of as many log events each, which pandas would mean alike; their number is bounded."""
+    values = [math.sin(place / 50) if place % 7 else math.nan for place in range(count)]
+    course = Course()
+    for value in values:
+        course = course.and_then(value)
+    size = 2 ** max(0, math.ceil(math.log2(count / POINTS)))
+    parts = [[value for value in values[at : at + size] if value == value] for at in range(0, count, size)]
+    assert course.means() == pytest.approx([sum(part) / len(part) if part else math.nan for part in parts], nan_ok=True)
+    assert len(course.means()) <= POINTS
+    assert math.isnan(course.last) if count == 1 else course.last == next(v for v in reversed(values) if v == v)
+
+
+def test_a_value_that_is_not_finite_has_no_change_and_leaves_a_gap() -> None:
+    """The change after it is from the last finite value."""
+    trends = Trends.of(CONFIG)
+    for value in (0.0, 1.0, math.inf):
+        trends.add("train", scalars({"reward": value}))
+    assert lines(scalar_lines(scalars({"reward": math.nan}), 24, 80, trends)) == ["  reward        nan           ▁█  "]
+    assert lines(scalar_lines(scalars({"reward": 3.0}), 24, 80, trends)) == ["  reward          3       +2  ▁▃ █"]
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])
@@ -99,7 +124,7 @@ def samples(*why: str) -> Table:
 
 def test_the_best_and_worst_rows_are_marked() -> None:
     """By what their filter said, in a colour of their own; a row's numbers break between two of them only."""
-    pieces = list(table_cards(samples("e:top", "some, e:bottom", "some"), 4, 400, 40))
+    pieces = list(table_cards(samples("e:top", "some, e:bottom", "some"), 4, 400, 40, 3))
     assert lines(pieces)[1:] == [
         "    1 ▲ a_long_name/of_a_column 0.5",
         "      reward 1",
@@ -114,7 +139,9 @@ def test_the_best_and_worst_rows_are_marked() -> None:
 def test_both_ends_are_shown() -> None:
     """However few rows there is room for: in turns of what their filters said, in the table's order."""
     table = samples("e:top", "e:top", "e:top", "e:bottom", "e:bottom", "e:bottom", "e:top, every")
-    shown = [[line.split()[1] for line in lines(list(table_cards(table, most, 400, 100)))[1:]] for most in (1, 2, 3, 5)]
+    shown = [
+        [line.split()[1] for line in lines(list(table_cards(table, most, 400, 100, 3)))[1:]] for most in (1, 2, 3, 5)
+    ]
     assert shown == [["▲"], ["▲", "▼"], ["▲", "▼", "▲"], ["▲", "▲", "▼", "▼", "▲"]]
 
 

@@ -1,0 +1,85 @@
+"""Text by the cells that it takes on a terminal: a Chinese character takes two, a combining one none. Imports rich.
+
+A cluster is what is drawn as one: a letter with its combining marks, an emoji with its modifiers and those that joiners
+add, a flag. No line ends inside a cluster.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator
+
+JOINER = "\u200d"
+MODIFIERS = range(0x1F3FB, 0x1F400)  # skin tones
+FLAGS = range(0x1F1E6, 0x1F200)  # letters of which two are a flag
+
+
+def cells(text: str) -> int:
+    """How many cells a text takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return int(cell_len(text))
+
+
+def clusters(text: str) -> Iterator[str]:
+    """A text's clusters, in their order."""
+    cluster = ""
+    for char in text:
+        if cluster and not _extends(cluster, char):
+            yield cluster
+            cluster = ""
+        cluster += char
+    if cluster:
+        yield cluster
+
+
+def _extends(cluster: str, char: str) -> bool:
+    if unicodedata.category(char).startswith("M") or char == JOINER or cluster[-1] == JOINER:
+        return True
+    return ord(char) in MODIFIERS or (ord(char) in FLAGS and len(cluster) == 1 and ord(cluster) in FLAGS)
+
+
+def padded(text: str, width: int) -> str:
+    """A text with blanks behind it, so that it takes so many cells."""
+    return text + " " * (width - cells(text))
+
+
+def ending(text: str, width: int) -> str:
+    """A text's end, which takes at most so many cells, behind an ellipsis where it is not all."""
+    if cells(text) <= width:
+        return text
+    room, kept = width - 1, ""
+    for cluster in reversed(list(clusters(text))):
+        room -= cells(cluster)
+        if room < 0:
+            break
+        kept = cluster + kept
+    return "…" + kept
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The lines of a text, each of at most so many cells: between words, or inside one that is wider than a line."""
+    lines, line, used = [], "", 0
+    for word in re.findall(r" +|[^ ]+", text):
+        blank, takes = word[0] == " ", cells(word)
+        if used + takes <= width:
+            line, used = line + word, used + takes
+            continue
+        if blank:  # a line that begins with the rest of a gap would look indented
+            lines.append(line)
+            line, used = "", 0
+            continue
+        if takes <= width:
+            lines.append(line)
+            line, used = word, takes
+            continue
+        for cluster in clusters(word):
+            takes = cells(cluster)
+            if used + takes > width and line:
+                lines.append(line)
+                line, used = "", 0
+            line, used = line + cluster, used + takes
+    return [part.rstrip(" ") for part in (*lines, line) if part.strip(" ")] or [""]
