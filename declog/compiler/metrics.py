@@ -28,7 +28,7 @@ Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
 RANKS = 2**20  # of `per_rank` each rank has a value, however many there are
-INSTEAD = "__instead"  # behind a metric's id: the hidden metric that stands for it
+PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
 WINDOWED = ("every", "pool", "combine", "family")  # keys that depend on what is computed
 
 
@@ -44,22 +44,22 @@ def metrics(draft: Draft) -> None:
             spec = spec.model_copy(update={"by": RANK, "max_labels": RANKS})
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
             made = _Metric(draft, name, spec).ops()
-            draft.metrics += made if spec.instead is None else [*_instead(draft, name, spec, made)]
+            draft.metrics += made if spec.prefer is None else [*_preferred(draft, name, spec, made)]
 
 
-def _instead(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricOp]) -> Iterator[MetricOp]:
+def _preferred(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricOp]) -> Iterator[MetricOp]:
     """A metric, and before it the hidden one that stands for it: of a number per step its mean, else as it is reduced.
 
     Where what stands for it cannot be had, such as a signal that is off, the metric is as it was.
     """
-    node = typed(draft, str(spec.instead), "metrics", name, "instead", off=f"metrics.{name}.instead")
+    node = typed(draft, str(spec.prefer), "metrics", name, "prefer", off=f"metrics.{name}.prefer")
     given: list[MetricOp] = []
     if node is not None:
         alone = node.type.axis is None or node.type.axis is Axis.STEP
-        keys = {"expr": spec.instead, "reduce": "mean" if alone else spec.reduce, "log": False, "instead": None}
+        keys = {"expr": spec.prefer, "reduce": "mean" if alone else spec.reduce, "log": False, "prefer": None}
         keys |= {"name": None, "alias": None, "tags": []}
         keys |= {"where": None, "weight": None, "by": RANK if draft.spec.per_rank else None} if alone else {}
-        given = _Metric(draft, f"{name}{INSTEAD}", spec.model_copy(update=keys)).ops()
+        given = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
     by_suffix = {op.suffix: op for op in given}
     unlike = None
     for op in made:
@@ -67,10 +67,10 @@ def _instead(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricOp]
         key = None if stands is None else stands.key
         if stands is not None and (stands.family, stands.labels) != (op.family, op.labels):
             unlike = stands
-        yield op if key is None else replace(op, instead=key)
+        yield op if key is None else replace(op, prefer=key)
     yield from given
     if unlike is not None:
-        draft.report("DL310.instead", ("metrics", name, "instead"), name=name, node=node)
+        draft.report("DL310.prefer", ("metrics", name, "prefer"), name=name, node=node)
 
 
 class _Metric:

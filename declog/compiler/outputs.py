@@ -333,7 +333,7 @@ def selection(draft: Draft) -> None:
         op = outputs[waiting.pop()]
         nodes = [op.expr] if isinstance(op, FormulaOp) else []
         found = set(read(*nodes, *(() if op.when is None else (op.when,)))) - needed
-        found |= {op.instead} - needed if isinstance(op, MetricOp) and op.instead is not None else set()
+        found |= {op.prefer} - needed if isinstance(op, MetricOp) and op.prefer is not None else set()
         needed |= found
         waiting += found
     for op in draft.outputs:

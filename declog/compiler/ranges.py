@@ -56,7 +56,7 @@ def _reduced(op: MetricOp) -> Range:
     name = op.reduction.name
     if name in ("std", "var", "pstd", "count"):
         return UP
-    if op.weight is not None or op.instead is not None or op.fold is not None or len(op.args) != 1:
+    if op.weight is not None or op.prefer is not None or op.fold is not None or len(op.args) != 1:
         return ANY
     values = of_node(op.args[0], {})
     if name in _WITHIN or quantile_level(name) is not None:

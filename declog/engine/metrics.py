@@ -65,9 +65,9 @@ class Metrics:
             except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                 found.pop(op.key, None)
                 report(failure(f"the metric `{op.key}`", error))
-        for key, instead in mine.instead:
-            if instead in found and found[instead].there.any():
-                found[key] = found[instead]
+        for key, preferred in mine.preferred:
+            if preferred in found and found[preferred].there.any():
+                found[key] = found[preferred]
         for key, cells in found.cells.items():
             if cells.skipped and self._by_key[key].nan != "propagate":
                 self._skipped(self._by_key[key], cells, report)
@@ -145,7 +145,7 @@ class _Period:
         self.by_values = [op for op in self.at_once if not op.reduction.foldable]
         self.reductions = Reductions(self.at_once)
         self.going_on = [op for op in ops if op.over_run is not None]
-        self.instead = [(op.key, op.instead) for op in ops if op.instead is not None]
+        self.preferred = [(op.key, op.prefer) for op in ops if op.prefer is not None]
         self.made = [group for group in made if group[0].every == period]
 
 

@@ -173,8 +173,8 @@ class MetricSpec(Model):
     """What is reduced; the default is the signal of the metric's own id."""
     reduce: Constants | list[Constants] | dict[str, Constants] | None = None
     """A reduction, or a map of suffix to reduction; the default is mean."""
-    instead: Signals | None = None
-    """What stands for the value where it comes: a number that the trainer has computed already, or other rows."""
+    prefer: Signals | None = None
+    """Stands for the value wherever it comes: a number that the trainer has computed already, or other rows."""
     formula: Metrics | None = None
     """An expression over other metrics' reduced values."""
     where: Signals | None = None

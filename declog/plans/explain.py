@@ -160,7 +160,7 @@ def _described(op: MetricOp | FormulaOp, plan: Plan) -> str:
     if op.over_run in ("last", "ema") and op.pool == "window":
         text = f"{'the latest' if op.ema is None else 'moving average'} of {text}"
     text += "" if op.ema is None else f", of which the past weighs {op.ema:g}"
-    other = next((each for each in plan.metrics if each.key == op.instead), None)
+    other = next((each for each in plan.metrics if each.key == op.prefer), None)
     if other is not None:
         text += f"; where it comes, {other.reduction.name} of {', '.join(map(str, other.args))} stands for it"
     text += "" if op.empty is None else f", {op.empty:g} where it is empty"

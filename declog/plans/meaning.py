@@ -36,8 +36,8 @@ class _Meanings:
         read = (*op.args, op.where, op.by, op.weight)
         texts = ["none" if node is None else self.text(node) for node in read]
         fold = "" if op.fold is None else self._fold(op.fold)
-        instead = "" if op.instead is None else self.of(self._outputs[op.instead])
-        words = (op.reduction.name, op.params, op.ranks, op.nan, op.over_run, fold, instead)
+        preferred = "" if op.prefer is None else self.of(self._outputs[op.prefer])
+        words = (op.reduction.name, op.params, op.ranks, op.nan, op.over_run, fold, preferred)
         return " ".join((pieces, *map(str, words), *texts))
 
     def text(self, node: Node) -> str:

@@ -232,7 +232,7 @@ class MetricOp(OutputOp):
     cumulative: bool = False
     ranks: str = "all"
     max_labels: int = 64
-    instead: str | None = None  # the metric whose values stand for this one's where it has any
+    prefer: str | None = None  # the metric whose values stand for this one's where it has any
     tokens: str | None = None  # the fold that counts a token metric's tokens, where missing ones matter
 
     @property

@@ -29,7 +29,7 @@ PROFILE = {
     "metrics": {
         "kl": {"expr": "kl", "reduce": "histogram(bins=bins)"}, "lr": {"reduce": "last"},
         "reward": {"expr": ["judged", "reward"], "reduce": "ece(bins=bins)", "where": "source == 'reward'"},
-        "by": {"expr": "reward", "by": ["source", "team"], "weight": "judged", "instead": "given"},
+        "by": {"expr": "reward", "by": ["source", "team"], "weight": "judged", "prefer": "given"},
         "twice": {"formula": "2 * lr + low", "when": "lr > low", "enabled": "on"},
         "gap": {"expr": "gap", "reduce": {"few": "histogram(bins=bins)", "mean": "mean"}},
     },

@@ -121,7 +121,7 @@ def test_what_has_values_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureF
         "signals": {"a": ROW, "b": ROW, "given": STEP, "kl": {**ROW, "enabled": "beta != 0"}},
         "metrics": {
             "none": {"expr": "a", "where": "a > 5"}, "either": "mean(b if present(b) else a)", "kl": "mean(kl)",
-            "hidden": {"expr": "b", "log": False}, "b": {"expr": "b", "instead": "given"},
+            "hidden": {"expr": "b", "log": False}, "b": {"expr": "b", "prefer": "given"},
         },
     }  # fmt: skip
     told, missing = run(config, steps(3, lambda step: {"a": [1.0, 2.0], "given": 3.0}), tmp_path, caplog)

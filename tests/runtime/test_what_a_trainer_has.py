@@ -77,8 +77,8 @@ def test_what_stands_for_a_metric_follows_its_reductions(tmp_path: Path) -> None
     profile = {
         "signals": {"a": "completion?", "b": "completion?", "c": "step?"},
         "metrics": {
-            "rows": {"expr": "a", "reduce": {"mean": "mean", "max": "max"}, "instead": "b"},
-            "number": {"expr": "a", "reduce": "max", "instead": "c"},
+            "rows": {"expr": "a", "reduce": {"mean": "mean", "max": "max"}, "prefer": "b"},
+            "number": {"expr": "a", "reduce": "max", "prefer": "c"},
         },
     }
     alone = logged(tmp_path / "1", profile, {"a": [1.0, 2.0]}).scalars[0]

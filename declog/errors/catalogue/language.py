@@ -187,7 +187,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL310.group_of": ("`{name}` must be an int, a text or an object per completion", "{axis: completion, type: int}"),
     "DL310.axis_off": ("`{name}` is off ({reason}), and metrics or tables read what it says of rows",
         "switch it on, or leave this key out"),
-    "DL310.instead": ("`{node}` cannot stand for `{name}`: one of them has members or labels that the other has not",
+    "DL310.prefer": ("`{node}` cannot stand for `{name}`: one of them has members or labels that the other has not",
         "another metric"),
     "DL310.lengths": ("`{name}` is an int per completion", "{axis: completion, type: int}"),
     "DL310.mask": ("`mask` says which tokens exist, and `{name}` is {type}", "drop `mask`"),
