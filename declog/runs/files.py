@@ -62,6 +62,16 @@ class Source:
             return [path.name for path in paths if os.path.isdir(path)]
         return [path.stem for path in paths if path.suffix == ".jsonl"]
 
+    def files(self) -> Iterator[Path]:
+        """The files that hold what it wrote."""
+        names = [*KINDS, *(f"tables/{name}" for name in self.tables())]
+        if self.kind == "parquet":
+            for name in names:
+                yield from _listed(self.folder / name)
+        else:
+            yield from (self.folder / f"{name}.jsonl" for name in names)
+            yield self.folder / METRICS
+
     def read(self, name: str, report: Report) -> Any:
         """``scalars``, ``histograms``, ``alerts`` or ``tables/<id>`` as an Arrow table; None where there is none."""
         if self.kind == "parquet":

@@ -6,9 +6,11 @@ once. Nothing is written, and nobody who writes is held up.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,12 +42,23 @@ def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | 
     folder = Path(os.path.realpath(given.parent if os.path.isfile(given) else given))
     if not os.path.isdir(folder):
         raise UsageError.of("DL607.no_run", path=given, fix="give the folder of a run, its `output_dir`")
-    homes = [path for path in (folder, *folder.parents[:DEPTH]) if os.path.lexists(path / RUN)]
-    if not homes and not any(map(sources, below(folder, DEPTH, _unsaid))) and len(runs := runs_below(folder)) == 1:
-        folder, homes = runs[0], runs
-    home = homes[0] if homes else folder
+    if len(runs := runs_in(folder)) == 1:
+        folder = runs[0]
+    home = next(_homes(folder), folder)
     within = [path for path in (folder, *folder.parents) if home in path.parents and sources(path)]  # of a sink
     return Run(home, run_id, os.path.relpath(within[-1], home) if within and sink is None else sink)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The folders of the runs below a folder that is not itself a run's, the latest first; empty where it is one's."""
+    if not folder.is_dir() or any(_homes(folder)) or any(map(sources, below(folder, DEPTH, _unsaid))):
+        return []
+    return runs_below(folder)
+
+
+def _homes(folder: Path) -> Iterator[Path]:
+    """The folders of runs that a folder lies in, or is, the nearest first."""
+    return (path for path in (folder, *folder.parents[:DEPTH]) if os.path.lexists(path / RUN))
 
 
 class Run:
@@ -91,6 +104,18 @@ class Run:
         """``running``, ``finished``, ``failed``, ... as the run said; ``killed`` where it said nothing and is gone."""
         said = str(self.info.get("state", "unknown"))
         return KILLED if said == "running" and not alive(self.path / LOCK) else said
+
+    def stamp(self) -> str:
+        """A short text that is another one when the run has grown, ended, or was changed."""
+        kept = (RUN, *(str(self.info[key]) for key in ("config", "plan", "run_config") if self.info.get(key)))
+        files = [self.path / Path(name).name for name in kept]
+        files += [file for ranks in self._sinks for one in ranks for file in one.files()]
+        facts: list[object] = [self.id, self.state]
+        for file in files:
+            with suppress(OSError):  # of a file that is not there, or was merged into another
+                status = file.stat()
+                facts.append((str(file), status.st_size, status.st_mtime_ns))
+        return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
 
     @property
     def world_size(self) -> int:

@@ -1,9 +1,11 @@
-"""``declog report``: a run as one HTML file, to be opened offline and sent round.
+"""``declog report``: a run as one HTML file, or a folder of runs as a table with a page of each, to be opened offline.
 
-Works while the run goes on, and after it was killed. RUN is the run's folder, with a parquet or a jsonl sink, or the
-folder above it, where there is no other run.
+Works while runs go on, and after they were killed. RUN is the run's folder, with a parquet or a jsonl sink. With the
+folder above several runs, each gets a page, and a table of them leads there.
 
   declog report outputs/grpo/2026-11-21_10-00-00
+  declog report outputs
+  declog report runs/a --watch 30
   declog report runs/a --compare runs/b runs/c
   declog report runs/a --no-samples --output a.html
 """
@@ -13,47 +15,125 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_json
 
-SUMMARY = "write a run as one HTML file to look at"
+SUMMARY = "write a run, or a folder of runs, as HTML files to look at"
 FILE = "report.html"
 MOST = 2  # runs beside it
+SECONDS = 10.0  # between two looks at a run that is watched
 
 
 def arguments(parser: Parser) -> None:
     """A run, one to compare it with, and where the file goes."""
-    parser.add("run", metavar="RUN", help="the run's folder")
+    parser.add("run", metavar="RUN", help="the run's folder, or one with several runs below it")
     parser.add("--compare", metavar="RUN2", nargs="+", default=[], help=f"compare it with other runs, {MOST} at most")
     parser.add("--no-samples", action="store_true", help="leave out the rows of tables")
     parser.add(
         "--run-id", metavar="ID", help="one of several runs that were appended to the folder; the last by default"
     )
     parser.add("--output", metavar="FILE", help=f"where it goes, or a folder for {FILE}; the run's folder by default")
+    parser.add(
+        "--watch", metavar="SECONDS", nargs="?", const=str(SECONDS),
+        help="write it again as the run grows, until it ends or Ctrl-C; a page that is open follows. "
+        f"Looks every {SECONDS:.0f} seconds, or as often as you say",
+    )  # fmt: skip
     parser.formats()
 
 
 def run(given: argparse.Namespace) -> int:
-    """Write it, and say where it is."""
-    from declog.runs.report.page import write
-    from declog.runs.run import read
+    """Write it, and say where it is; with ``--watch`` until the run has ended."""
+    from declog.runs.run import runs_in
 
+    seconds = _seconds(given.watch)
     if len(given.compare) > MOST:
         raise Wrong(f"--compare: {len(given.compare)} runs", f"name {MOST} at most")
-    one = read(given.run, run_id=given.run_id)
-    others = [read(path) for path in given.compare]
-    path = Path(given.output or one.path)
-    if path.is_dir():
-        path /= FILE
-    if not path.parent.is_dir():
-        raise Wrong(f"--output: there is no folder `{path.parent}`", f"mkdir -p {shlex.quote(str(path.parent))}")
+    folder = Path(os.path.realpath(given.run))
+    runs = runs_in(folder)
+    if len(runs) > 1:
+        for option, value in (("--compare", given.compare), ("--run-id", given.run_id)):
+            if value:
+                raise Wrong(f"{option} is for one run, and {given.run} holds {len(runs)}", "name the folder of one")
+        path, write = _of_runs(given, folder)
+        words = f"a table of {len(runs)} runs, with a page of each"
+    else:
+        path, write = _of_run(given)
+        words = "open it in a browser, or send it to somebody"
     try:
-        write(path, one, others, samples=not given.no_samples)
+        try:
+            live = write(seconds)
+            _tell(given, path, words)
+            while live and seconds is not None:
+                time.sleep(seconds)
+                live = write(seconds)
+        except KeyboardInterrupt:
+            if seconds is None:
+                raise
+            write(None)  # pages that stay as they are
     except OSError as error:
-        why = f"{path} cannot be written: {error.strerror or error}"
+        why = f"{error.filename or path} cannot be written: {error.strerror or error}"
         raise Wrong(why, "--output FILE, in a folder that can be written to") from error
+    return 0
+
+
+Write = Callable[[float | None], bool]  # writes what has grown, for a page that follows; whether a run goes on
+
+
+def _of_run(given: argparse.Namespace) -> tuple[Path, Write]:
+    """The file of one run, beside others, and what writes it."""
+    from declog.runs.report.page import goes_on, is_current, write
+    from declog.runs.run import read
+
+    path = _file(Path(given.output or read(given.run, run_id=given.run_id).path))
+    samples = not given.no_samples
+
+    def again(seconds: float | None) -> bool:
+        runs = [read(given.run, run_id=given.run_id), *map(read, given.compare)]
+        live = any(map(goes_on, runs))
+        every = seconds if live else None
+        if seconds is None or not is_current(path, runs, samples=samples, every=every):
+            write(path, runs[0], runs[1:], samples=samples, every=every)
+        return live
+
+    return path, again
+
+
+def _of_runs(given: argparse.Namespace, folder: Path) -> tuple[Path, Write]:
+    """The file of the table of the runs below a folder, and what writes it and their pages."""
+    from declog.runs.report.many import RunsReport
+    from declog.runs.run import runs_in
+
+    path = _file(Path(given.output or folder))
+    report = RunsReport(folder, path, samples=not given.no_samples)
+    return path, lambda seconds: report.write(runs_in(folder), seconds)
+
+
+def _seconds(given: str | None) -> float | None:
+    """How often to look; None where nothing is watched."""
+    if given is None:
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        raise Wrong(f"--watch: `{given}` is no number of seconds", f"declog report {given} --watch") from None
+    if not 0.1 <= seconds <= 86400:
+        raise Wrong(f"--watch: {given} seconds", "between 0.1 and 86400")
+    return seconds
+
+
+def _file(path: Path) -> Path:
+    """The file that a report goes to: in a folder under its usual name."""
+    file = path / FILE if path.is_dir() else path
+    if not file.parent.is_dir():
+        raise Wrong(f"--output: there is no folder `{file.parent}`", f"mkdir -p {shlex.quote(str(file.parent))}")
+    return file
+
+
+def _tell(given: argparse.Namespace, path: Path, what: str) -> None:
     size = path.stat().st_size
     if given.format == "json":
         write_json({"file": str(path), "bytes": size})
@@ -61,5 +141,4 @@ def run(given: argparse.Namespace) -> int:
         shown = path.resolve()
         cwd = Path(os.getcwd()).resolve()
         place = shown.relative_to(cwd) if shown.is_relative_to(cwd) else shown
-        print(f"report     {place} ({size / 1e6:.1f} MB): open it in a browser, or send it to somebody")
-    return 0
+        print(f"report     {place} ({size / 1e6:.1f} MB): {what}", flush=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,8 @@ from declog.runs.report.onsets import onsets_by_step
 
 FACTS = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "good", "healthy", "runbook",
          "chart", "log")  # fmt: skip
+MOST_CORE = 8
+SEARCHED = ("reward", "loss", "kl", "entropy", "grad_norm", "learning_rate")  # where no metric is tagged `core`
 
 
 @dataclass(frozen=True)
@@ -78,37 +80,63 @@ class Meanings:
         )
 
 
-def series(scalars: Any, meanings: Meanings, blobs: Blobs) -> dict[str, Any]:
-    """The series of an Arrow table of scalars: ``steps`` and ``values`` are blobs that several of them share.
+@dataclass(frozen=True)
+class Curve:
+    """One name and mode of a run: ``steps`` and ``values`` are [n], steps rise. ``meaning`` is what the plan says."""
 
-    ``onsets`` are the steps at which series broke, the first one first.
-    """
+    name: str
+    mode: str
+    steps: NDArray[np.float64]
+    values: NDArray[np.float64]
+    partial: int  # values that some ranks are missing in
+    meaning: Mapping[str, Any]
+
+
+def curves_of(scalars: Any, meanings: Meanings) -> Iterator[Curve]:
+    """The curves of an Arrow table of scalars, in the order in which they first came."""
     names, modes = _codes(scalars, "name"), _codes(scalars, "mode")
     step = scalars["step"].to_numpy()
     value = scalars["value"].to_numpy()
     partial = np.asarray([bool(one) for one in scalars["partial"].to_pylist()])
     metric = scalars["metric"].to_pylist() if len(scalars) else []
-    steps: dict[bytes, int] = {}
-    blob_of: list[int] = []
-    found, packed, curves = [], [], []
     for rows in _groups(names.index, modes.index):
         rows = rows[np.argsort(step[rows], kind="stable")]
-        x, y = step[rows].astype(np.float64), value[rows]
-        raw = shuffled(x)
+        name, mode = names.words[names.index[rows[0]]], modes.words[modes.index[rows[0]]]
+        meaning = _worded(meanings.of(name, mode, metric[rows[-1]]))
+        yield Curve(name, mode, step[rows].astype(np.float64), value[rows], int(partial[rows].sum()), meaning)
+
+
+def core_names(curves: Sequence[Curve]) -> list[str]:
+    """The names that stand for a run: those tagged ``core``, else those that are called so; of training first."""
+    trained = [curve for curve in curves if curve.mode == "train"] or curves
+    names = [curve.name for curve in trained]
+    core = [curve.name for curve in trained if "core" in curve.meaning["tags"]]
+    known = [name for word in SEARCHED for name in names if word in name.split("/")]
+    return (core or list(dict.fromkeys(known)) or names)[:MOST_CORE]
+
+
+def series(curves: Iterable[Curve], blobs: Blobs) -> dict[str, Any]:
+    """Curves for the page: ``steps`` and ``values`` are blobs that several of them share.
+
+    ``onsets`` are the steps at which curves broke, the first one first.
+    """
+    steps: dict[bytes, int] = {}
+    blob_of: list[int] = []
+    found, packed, own = [], [], []
+    for curve in curves:
+        raw = shuffled(curve.steps)
         if raw not in steps:
             steps[raw] = len(blob_of)
             blob_of.append(blobs.add(raw))
-        name, mode = names.words[names.index[rows[0]]], modes.words[modes.index[rows[0]]]
-        kept = narrowed(y)
+        kept = narrowed(curve.values)
         packed.append(shuffled(kept))
-        meaning = _worded(meanings.of(name, mode, metric[rows[-1]]))
-        curves.append({**meaning, "name": name, "mode": mode, "x": x, "y": y})
         found.append({
-            "name": name, "mode": mode, "at": steps[raw], "count": len(rows), "size": kept.itemsize,
-            "partial": int(partial[rows].sum()), "notFinite": int((~np.isfinite(y)).sum()),
-            **meaning,
+            "name": curve.name, "mode": curve.mode, "at": steps[raw], "count": len(kept), "size": kept.itemsize,
+            "partial": curve.partial, "notFinite": int((~np.isfinite(curve.values)).sum()), **curve.meaning,
         })  # fmt: skip
-    onsets = onsets_by_step([curve for curve in curves if not curve["name"].startswith("declog/")])
+        if not curve.name.startswith("declog/"):
+            own.append({**found[-1], "x": curve.steps, "y": curve.values})
+    onsets = onsets_by_step(own)
     return {"series": found, "steps": blob_of, "values": blobs.add(b"".join(packed)), "onsets": onsets}
 
 

@@ -8,27 +8,18 @@ from datetime import datetime
 from typing import Any
 
 from declog.runs.report.blobs import Blobs
-from declog.runs.report.curves import Meanings, series
+from declog.runs.report.curves import Meanings, core_names, curves_of, series
 from declog.runs.report.tables import table
 from declog.runs.run import Run
 
-MOST_CARDS = 8
 MOST_COLUMNS = 160  # log events of a histogram that are shown
-SEARCHED = (
-    "reward",
-    "loss",
-    "kl",
-    "entropy",
-    "grad_norm",
-    "learning_rate",
-)  # cards, where none is core
 
 
 def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str, Any]:
     """One run as plain data for the page; long things are in ``blobs``."""
     plan = run.plan
     scalars = run.scalars.arrow()
-    curves = series(scalars, Meanings(plan), blobs)
+    curves = list(curves_of(scalars, Meanings(plan)))
     tables = sorted(_tables(run, plan, blobs), key=lambda one: -one["rows"]) if samples else []
     reads = {one["id"]: one["reads"] for one in plan.get("alerts", [])}
     alerts = [
@@ -37,25 +28,22 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
     ]
     times = [time for time in (scalars["time"].to_pylist() if len(scalars) else []) if time is not None]
     steps = scalars["step"].to_pylist()
-    trained = [one for one in curves["series"] if one["mode"] == "train"] or curves["series"]
-    names = [one["name"] for one in trained]
-    core = [one["name"] for one in trained if "core" in one["tags"]]
-    known = [name for word in SEARCHED for name in names if word in name.split("/")]
     return {
         "name": run.name, "label": label, "path": run.path.name, "id": run.id, "state": run.state,
-        "started": min([*_starts(run), *times], default=None), "seconds": max(times) - min(times) if times else None,
+        "started": min([*started(run), *times], default=None), "seconds": max(times) - min(times) if times else None,
         "span": [min(steps), max(steps)] if steps else None, "ranks": run.world_size, "constants": run.constants,
-        "core": (core or list(dict.fromkeys(known)) or names)[:MOST_CARDS],
+        "core": core_names(curves),
         "alerts": alerts, "rules": len(plan.get("alerts", [])), "failures": run.failures,
         "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
-        "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **curves,
+        "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **series(curves, blobs),
         "profile": _profile(run), "configured": run.configured, "settings": list(_leaves(run.run_config)),
         "missing": dict(run.info.get("missing") or {}), "parent": run.info.get("parent"),
         "foot": _foot(run), "notes": [*run.problems, *_others(run)],
     }  # fmt: skip
 
 
-def _starts(run: Run) -> Iterator[float]:
+def started(run: Run) -> Iterator[float]:
+    """When its first process began, in seconds since 1970; nothing where it did not say."""
     for one in run.segments[:1]:
         if isinstance(one.get("started"), str):
             yield datetime.fromisoformat(one["started"]).timestamp()

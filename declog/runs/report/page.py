@@ -7,44 +7,72 @@ import hashlib
 import html
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+from declog.distribution import VERSION
 from declog.runs.report.blobs import Blobs, plain
 from declog.runs.report.facts import differences, run_facts
 from declog.runs.run import Run
 
+HEAD = 2000  # characters of a file in which its mark is
 ASSETS = files("declog.runs.report") / "assets"
 STYLES = ("vendor/uPlot.min.css", "page.css")
-LIBRARY = "vendor/uPlot.iife.min.js"
-SCRIPTS = ("dom.js", "data.js", "cards.js", "onsets.js", "overview.js", "compare.js", "charts.js", "curves.js",
-           "changes.js", "distributions.js", "tokens.js", "conversation.js", "where.js", "finders.js", "samples.js",
-           "logged.js", "main.js")  # one scope, in this order  # fmt: skip
+SHARED = ("dom.js", "data.js", "again.js")
+SCRIPTS = ("vendor/uPlot.iife.min.js", *SHARED, "cards.js", "onsets.js", "overview.js", "compare.js", "charts.js",
+           "curves.js", "changes.js", "distributions.js", "tokens.js", "conversation.js", "where.js", "finders.js",
+           "csv.js", "samples.js", "group.js", "logged.js", "keep.js", "main.js")  # one scope, in order  # fmt: skip
 
 
-def write(path: Path, run: Run, others: Sequence[Run] = (), *, samples: bool = True) -> None:
-    """Write the report of a run to a file, in one step: a reader sees the old file or the whole new one.
+def write(
+    path: Path, run: Run, others: Sequence[Run] = (), *, samples: bool = True, every: float | None = None
+) -> None:  # fmt: skip
+    """Write the report of a run to a file, as ``save`` does.
 
-    ``others`` are compared with it; ``samples``: with the rows of tables. ``OSError`` as the disk says.
+    ``others`` are compared with it; ``samples``: with the rows of tables. ``every``: the file is written again in so
+    many seconds, and the page opens it again. ``OSError`` as the disk says.
     """
+    save(path, document(run, others, samples=samples, every=every))
+
+
+def save(path: Path, text: str) -> None:
+    """Write a page to a file in one step: a reader sees the old file or the whole new one. ``OSError`` names it."""
     draft = path.with_name(f".{path.name}.part")
-    draft.write_text(document(run, others, samples=samples), encoding="utf-8")
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
-def document(run: Run, others: Sequence[Run] = (), *, samples: bool = True) -> str:
-    """The page. What it holds of the run is JSON and digits, which no browser takes for markup."""
+def document(
+    run: Run, others: Sequence[Run] = (), *, samples: bool = True, every: float | None = None
+) -> str:  # fmt: skip
+    """The page of a run. What it holds of the run is JSON and digits, which no browser takes for markup."""
     blobs = Blobs()
     runs = [run, *others]
+    mark = _mark(runs, samples=samples, every=every)  # before anything is read: what comes meanwhile makes another one
     named = zip(runs, labels(runs), strict=True)
     facts = {
-        "made": time.time(),
+        "made": time.time(), "every": every,
         "runs": [run_facts(one, blobs, label=label, samples=samples) for one, label in named],
         "differences": differences(runs),
-    }
+    }  # fmt: skip
+    return html_page(" and ".join(dict.fromkeys(one.name for one in runs)), "page.html", SCRIPTS, facts, blobs, mark)
+
+
+def html_page(
+    title: str, body: str, scripts: Sequence[str], facts: Mapping[str, Any], blobs: Blobs, mark: str = ""
+) -> str:
+    """A page that holds its data, and lets nothing else in. ``body`` and ``scripts`` name assets.
+
+    ``mark`` says what it was written from, for ``is_current``.
+    """
     style = "\n".join(map(_asset, STYLES))
-    script = f'{_asset(LIBRARY)}\n(() => {{\n"use strict";\n' + "\n".join(map(_asset, SCRIPTS)) + "\n})();"
+    script = '(() => {\n"use strict";\n' + "\n".join(map(_asset, scripts)) + "\n})();"
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; base-uri 'none'; "
         "form-action 'none'"
@@ -56,7 +84,6 @@ def document(run: Run, others: Sequence[Run] = (), *, samples: bool = True) -> s
         f'<script type="application/octet-stream" id="b{number}" data-size="{size}">{text}</script>'
         for number, (text, size) in enumerate(zip(blobs.texts, blobs.sizes, strict=True))
     )
-    title = html.escape(" and ".join(dict.fromkeys(one.name for one in runs)))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -64,16 +91,39 @@ def document(run: Run, others: Sequence[Run] = (), *, samples: bool = True) -> s
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="referrer" content="no-referrer">
-<title>{title} · declog report</title>
+<meta name="generator" content="declog {mark}">
+<title>{html.escape(title)} · declog report</title>
 <style>{style}</style>
 </head>
 <body>
-{_asset("page.html")}<script type="application/json" id="meta">{data}</script>
+{_asset(body)}<script type="application/json" id="meta">{data}</script>
 {held}
 <script>{script}</script>
 </body>
 </html>
 """
+
+
+def goes_on(run: Run) -> bool:
+    """Whether a run may still grow: it says so, or nothing says that it has ended."""
+    return run.state in ("running", "unknown")
+
+
+def is_current(path: Path, runs: Sequence[Run], *, samples: bool, every: float | None) -> bool:
+    """Whether a file is the report of some runs as they are now, by this declog, in this manner."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            head = file.read(HEAD)
+    except (OSError, ValueError):
+        return False
+    return f'content="declog {_mark(runs, samples=samples, every=every)}"' in head
+
+
+def _mark(runs: Sequence[Run], *, samples: bool, every: float | None) -> str:
+    """A short text that is another one where a report of the runs would be."""
+    source = [VERSION, *map(_asset, (*STYLES, "page.html", *SCRIPTS))]
+    facts = [*source, *(run.stamp() for run in runs), samples, every]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
 
 
 def labels(runs: list[Run]) -> list[str]:

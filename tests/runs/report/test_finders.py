@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -139,4 +141,35 @@ def test_a_table_a_scatter_and_prompts(small: Path, opened: Open) -> None:
     page.wait_for_timeout(100)
     page.locator("#finder canvas").click(position={"x": 58, "y": y})
     page.wait_for_function("(row) => document.querySelector('#list li.on')?.dataset.row === row", arg=str(places[0][0]))
+    assert found.said == []
+
+
+def test_what_is_listed_as_csv(small: Path, opened: Open) -> None:
+    """The rows that answer a question, in the list's order, or the table's: whole texts, and numbers as they are."""
+    reports.write(small / "report.html", read(small))
+    rows = runs.jsonl(small, "tables/samples")
+    found = opened(small / "report.html")
+    page = found.page
+    page.fill("#where", "step >= 20 and reward > 0.5")
+    wanted = [row for row in rows if row["step"] >= 20 and row["reward"] > 0.5]
+    settled(page, f"{len(wanted)} of {len(rows)}")
+    page.select_option("#byorder", "step")
+    page.wait_for_function("document.querySelector('#byorder').value === 'step'")
+
+    def saved() -> list[dict[str, str]]:
+        with page.expect_download() as download:
+            page.click("#csv")
+        assert download.value.suggested_filename == "report_run-samples.csv"
+        text = download.value.path().read_bytes().decode("utf-8")
+        return list(csv.DictReader(io.StringIO(text, newline="")))
+
+    for key, expected in (("", wanted), ("length", sorted(wanted, key=lambda row: -(row["length"] or 0)))):
+        if key:
+            page.click("#finders button[value=table]")
+            page.locator("#finder th", has_text=key).locator("button").first.click()
+        cells = saved()
+        assert [row["completion"] for row in cells] == [row["completion"] or "" for row in expected]
+        assert [row["prompt"] for row in cells] == [row["prompt"] or "" for row in expected]
+        assert [float(row["reward"]) for row in cells] == [row["reward"] for row in expected]
+        assert [row["step"] for row in cells] == [str(row["step"]) for row in expected]
     assert found.said == []

@@ -244,7 +244,7 @@ def test_families_bands_and_modes_share_charts(file: Path, opened: Open) -> None
 
 
 def test_a_click_pins_a_step_and_a_drag_zooms(file: Path, opened: Open) -> None:
-    """In all charts; a double click shows the whole run again."""
+    """In all charts; a double click shows the whole run again. Escape unpins, but while something is typed."""
     page = opened(file).page
     page.locator(chart(page, "loss")).scroll_into_view_if_needed()
     over = page.locator(chart(page, "loss")).locator(".u-over")
@@ -261,6 +261,12 @@ def test_a_click_pins_a_step_and_a_drag_zooms(file: Path, opened: Open) -> None:
     assert page.locator("#unzoom").is_visible()
     over.dblclick(position={"x": 100, "y": 50})
     assert page.locator("#unzoom").is_hidden()
+    over.click(position={"x": box["width"] / 2, "y": 50})
+    page.locator("#filter").press("Escape")  # is the field's own
+    assert page.locator("#pin").is_visible()
+    page.locator("#filter").blur()
+    page.keyboard.press("Escape")
+    assert page.locator("#pin").is_hidden()
 
 
 def test_smoothing_and_log_scale(file: Path, opened: Open) -> None:

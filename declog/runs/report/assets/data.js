@@ -103,6 +103,15 @@ const shown = (series, value) => number(value) + (series.unit && Number.isFinite
 const signed = (text) => (text.startsWith(MINUS) ? text : `+${text}`);
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
+function duration(seconds) {
+  if (seconds >= 3600) return `${(seconds / 3600).toFixed(1)} h`;
+  return seconds >= 60 ? `${(seconds / 60).toFixed(1)} min` : `${seconds.toFixed(0)} s`;
+}
+
+const moment = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
+
+const missing = (value) => value == null || Number.isNaN(value);
+
 function mean(values) {
   let sum = 0;
   let count = 0;

@@ -32,7 +32,18 @@ function table(heads, rows) {
   return el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, rows));
 }
 
+/** A head that sorts its table when it is pressed; numbers go down first. */
+function sortHead(name, title, sort, onsort) {
+  const on = sort?.column === name;
+  const head = el("th", { scope: "col", "aria-sort": on ? (sort.down ? "descending" : "ascending") : "none" });
+  head.append(el("button", { class: "sort", type: "button", textContent: visible(title) + (on ? (sort.down ? " ↓" : " ↑") : ""), onclick: () => onsort({ column: name, down: on ? !sort.down : true }) }));
+  return head;
+}
+
 const link = (text, onclick, more = {}) => el("button", { class: "link", type: "button", textContent: text, onclick, ...more });
+
+/** Whether a key is typed into a field, or is a command of the browser's. */
+const isTyped = ({ target, ctrlKey, metaKey, altKey }) => /INPUT|SELECT|TEXTAREA/.test(target.tagName) || ctrlKey || metaKey || altKey;
 
 // -- texts of models
 

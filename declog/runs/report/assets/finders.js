@@ -9,7 +9,8 @@ const FINDERS = { table: sampleTable, scatter: scatter, prompts: promptTable };
 
 /** The buttons that open a way, one at a time. */
 function finders() {
-  for (const button of $$("#finders button")) {
+  $("#csv").addEventListener("click", saveCsv);
+  for (const button of $$("#finders button[value]")) {
     button.addEventListener("click", () => {
       finder.view = finder.view === button.value ? "" : button.value;
       showFinder();
@@ -20,7 +21,7 @@ function finders() {
 function showFinder() {
   const possible = { table: true, scatter: numbersOf().length > 1, prompts: Boolean(state.columns._asked && state.table.score) };
   if (!possible[finder.view]) finder.view = "";
-  for (const button of $$("#finders button")) {
+  for (const button of $$("#finders button[value]")) {
     button.hidden = !possible[button.value];
     button.setAttribute("aria-pressed", String(button.value === finder.view));
   }
@@ -45,18 +46,15 @@ function sortedBy(rows, column, down) {
   return [...rows].sort((a, b) => missing(values[a]) - missing(values[b]) || (down ? -1 : 1) * order(values[a], values[b]) || a - b);
 }
 
-/** A head that sorts its table when it is pressed; numbers go down first. */
-function sortHead(name, title, sort, onsort) {
-  const on = sort?.column === name;
-  const head = el("th", { scope: "col", "aria-sort": on ? (sort.down ? "descending" : "ascending") : "none" });
-  head.append(el("button", { class: "sort", type: "button", textContent: visible(title) + (on ? (sort.down ? " ↓" : " ↑") : ""), onclick: () => onsort({ column: name, down: on ? !sort.down : true }) }));
-  return head;
+/** The rows that are listed, in the order of the table. */
+function rowsInTable() {
+  const { sort } = finder;
+  return sort && shortColumns().includes(sort.column) ? sortedBy(state.rows, sort.column, sort.down) : state.rows;
 }
 
 function sampleTable() {
   const columns = shortColumns();
-  const { sort } = finder;
-  const rows = sort && columns.includes(sort.column) ? sortedBy(state.rows, sort.column, sort.down) : state.rows;
+  const rows = rowsInTable();
   const onsort = (next) => {
     finder.sort = next;
     showFinder();
@@ -68,7 +66,7 @@ function sampleTable() {
   };
   const body = rows.slice(0, finder.rows).map((row) =>
     el("tr", { data: { row }, onclick: () => openRow(row, true), class: "open" }, columns.map((name) => cell(name, row)), el("td", { class: "preview" }, appendText(el("span"), state.columns._preview[row]))));
-  const head = el("tr", {}, columns.map((name) => sortHead(name, titleOf(name), sort, onsort)), el("th", { textContent: state.table.main ?? "" }));
+  const head = el("tr", {}, columns.map((name) => sortHead(name, titleOf(name), finder.sort, onsort)), el("th", { textContent: state.table.main ?? "" }));
   const more = rows.length > finder.rows && el("button", { class: "btn", type: "button", textContent: `${plural(rows.length - finder.rows, "more row")}`, onclick: () => {
     finder.rows *= 4;
     showFinder();

@@ -72,6 +72,8 @@ function onPaper(printing) {
 async function main() {
   for (const run of REPORT.runs) await decodeSeries(run);
   pairSeries();
+  const reader = before?.reader;
+  if (reader) restoreView(reader);
   curves();
   overview();
   compared();
@@ -85,7 +87,9 @@ async function main() {
   addEventListener("beforeprint", () => onPaper(true));
   addEventListener("afterprint", () => onPaper(false));
   addEventListener("hashchange", followHash);
-  await followHash();
+  addEventListener("keydown", (event) => event.key === "Escape" && !isTyped(event) && pin(null));
+  await (reader ? restoreReader(reader) : followHash());
+  openAgain(readerState);
   document.documentElement.dataset.ready = performance.now().toFixed(0);
 }
 

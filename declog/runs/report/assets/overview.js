@@ -13,13 +13,6 @@ function about(series) {
   return lines;
 }
 
-function duration(seconds) {
-  if (seconds >= 3600) return `${(seconds / 3600).toFixed(1)} h`;
-  return seconds >= 60 ? `${(seconds / 60).toFixed(1)} min` : `${seconds.toFixed(0)} s`;
-}
-
-const moment = (seconds) => `${new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ")} UTC`;
-
 /** A line about a run: when, how far, how it was configured. */
 function subtitle(run) {
   const facts = [];
@@ -32,11 +25,11 @@ function subtitle(run) {
   return visible(facts.join(" · "));
 }
 
-/** What a reader has to know before believing the numbers: [kind, text, hint]. */
+/** What a reader has to know before believing the numbers: [kind, text, hint, element behind the text]. */
 function badgesOf(run) {
   const badges = [];
   const { state } = run;
-  if (state === "running") badges.push(["live", `still running, as of ${moment(REPORT.made)}`]);
+  if (state === "running") badges.push(["live", `still running, as of ${moment(REPORT.made)}`, null, REPORT.every == null ? null : el("span", { id: "age" })]);
   else if (state === "failed") badges.push(["error", "ended with an error"]);
   else if (state === "killed") badges.push(["error", "ended without a word: killed, or its machine died"]);
 
@@ -86,8 +79,8 @@ function inactiveLines({ missing }) {
 function overview() {
   $("#title").textContent = visible(RUN.name);
   $("#sub").textContent = subtitle(RUN);
-  for (const [kind, text, more] of badgesOf(RUN)) {
-    const badge = el("span", { class: `badge ${kind}`, textContent: visible(text) });
+  for (const [kind, text, more, behind] of badgesOf(RUN)) {
+    const badge = el("span", { class: `badge ${kind}` }, visible(text), behind);
     if (more) hint(Object.assign(badge, { tabIndex: 0 }), () => [el("span", { textContent: visible(more) })]);
     $("#badges").append(badge);
   }

@@ -10,8 +10,6 @@ const COMPARE = { "<": (a, b) => a < b, "<=": (a, b) => a <= b, ">": (a, b) => a
 /** The name of a column in a question: `reward/correct` is `reward_correct`. */
 const asked = (column) => column.replace(/\W/g, "_");
 
-const missing = (value) => value == null || Number.isNaN(value);
-
 /** A condition of a row's values, by column; it throws an Error that says what is wrong and where. `names`: columns it reads. */
 function condition(text, columns) {
   const tokens = tokensOf(text);

@@ -1,0 +1,148 @@
+"""The report of a folder of runs: one table of them, and beside it the page of each. All of it is files."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from declog.errors import DeclogError
+from declog.runs.report.blobs import Blobs
+from declog.runs.report.curves import Curve, Meanings, core_names, curves_of
+from declog.runs.report.facts import differences, started
+from declog.runs.report.page import SHARED, html_page, is_current, save, write
+from declog.runs.run import Run, read
+
+FILE = "report.html"
+POINTS = 80  # of a small curve
+SCRIPTS = (*SHARED, "runs.js")
+
+
+class RunsReport:
+    """The report of the runs below ``folder``: their table in ``file``; the page of each lies below it as the run does.
+
+    ``samples``: with the rows of tables.
+    """
+
+    def __init__(self, folder: Path, file: Path, *, samples: bool = True) -> None:
+        self.folder = folder
+        self.file = file
+        self._samples = samples
+        self._rows: dict[Path, tuple[str, dict[str, Any]]] = {}  # of each run, of which state of its files
+        self._table = ""  # what the file was written from
+
+    def write(self, paths: Sequence[Path], every: float | None = None) -> bool:
+        """Write the pages of runs that have grown, and the table; returns whether a run goes on.
+
+        ``every``: the files are written again in so many seconds. ``OSError`` as the disk says.
+        """
+        rows, runs = [], {}
+        for path in paths:
+            place = path.relative_to(self.folder)
+            try:
+                run = read(path)
+                page = self.file.parent / place / FILE
+                page.parent.mkdir(parents=True, exist_ok=True)
+                period = every if run.state == "running" else None
+                if not is_current(page, [run], samples=self._samples, every=period):
+                    write(page, run, samples=self._samples, every=period)
+                rows.append({**self._row(path, run), "place": str(place), "page": quote((place / FILE).as_posix())})
+                runs[str(place)] = run
+            except DeclogError as error:
+                rows.append({"place": str(place), "problem": str(error)})
+        live = any(run.state == "running" for run in runs.values())
+        every = every if live else None
+        table = json.dumps([rows, every], default=str)
+        if table != self._table or not self.file.exists():
+            save(self.file, document(self.folder.name, rows, settings(runs), every))
+            self._table = table
+        return live
+
+    def _row(self, path: Path, run: Run) -> dict[str, Any]:
+        stamp = run.stamp()
+        if self._rows.get(path, ("",))[0] != stamp:
+            self._rows[path] = (stamp, run_row(run))
+        return self._rows[path][1]
+
+
+def document(
+    name: str, rows: Sequence[Mapping[str, Any]], differing: Sequence[Mapping[str, Any]], every: float | None
+) -> str:
+    """The page of a table of runs; ``differing`` are the settings in which they differ, with the values by place."""
+    facts = {"made": time.time(), "every": every, "runs": [], "name": name, "rows": rows, "settings": differing}
+    return html_page(name, "runs.html", SCRIPTS, facts, Blobs())
+
+
+def run_row(run: Run) -> dict[str, Any]:
+    """What the table says of a run: how it goes, its core values with small curves, its alerts."""
+    scalars = run.scalars.arrow()
+    curves = list(curves_of(scalars, Meanings(run.plan)))
+    core = core_names(curves)
+    shown = {curve.name: curve for curve in reversed(curves) if curve.name in core and curve.mode == "train"} or {
+        curve.name: curve for curve in reversed(curves) if curve.name in core
+    }
+    times = [when for when in scalars["time"].to_pylist() if when is not None] if len(scalars) else []
+    levels = [row["level"] for row in run.alerts.rows()]
+    return {
+        "name": run.name, "id": run.id, "state": run.state, "started": min([*started(run), *times], default=None),
+        "last": max(times, default=None), "step": max(scalars["step"].to_pylist(), default=None),
+        "rate": steps_per_second(scalars), "alerts": len(levels), "errors": levels.count("error"),
+        "failures": sum(run.failures.values()), "parent": run.info.get("parent"),
+        "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
+        "problems": run.problems,
+        "core": [small(shown[name]) for name in core if name in shown],
+    }  # fmt: skip
+
+
+def small(curve: Curve) -> dict[str, Any]:
+    """A curve in few points, with its last value, finite or not as a text."""
+    bounds = np.unique(np.linspace(0, len(curve.values), min(POINTS, len(curve.values)) + 1).astype(int))
+    parts = [slice(low, high) for low, high in pairwise(bounds)]
+    last = float(curve.values[-1])
+    return {
+        "name": curve.name, "title": curve.meaning["title"] or curve.name, "unit": curve.meaning["unit"],
+        "last": last if np.isfinite(last) else json.dumps(last),
+        "x": [float(curve.steps[part][0]) for part in parts],
+        "y": [_mean(curve.values[part]) for part in parts],
+    }  # fmt: skip
+
+
+def _mean(values: Any) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(f"{finite.mean():.5g}") if len(finite) else None
+
+
+def steps_per_second(scalars: Any) -> float | None:
+    """Over the last tenth of a run's steps, by the time of its log events; None where there are too few of them."""
+    if not len(scalars):
+        return None
+    rows = [
+        (step, when)
+        for step, when, mode in zip(*(scalars[name].to_pylist() for name in ("step", "time", "mode")), strict=True)
+        if mode == "train" and when is not None
+    ]
+    latest = dict(sorted(rows))  # one time a step
+    steps = list(latest)[-max(3, len(latest) // 10) :]
+    if len(steps) < 2 or (spent := latest[steps[-1]] - latest[steps[0]]) <= 0:
+        return None
+    return float((steps[-1] - steps[0]) / spent)
+
+
+def settings(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
+    """The settings in which runs differ, but those that only name the run: each with its values by the run's place."""
+    configured = {place: run for place, run in runs.items() if run.config}
+    return [
+        {"key": row["key"], "values": dict(zip(configured, row["values"], strict=True))}
+        for row in differences(list(configured.values()))
+        if not all(map(_names, configured.values(), row["values"]))
+    ]
+
+
+def _names(run: Run, value: str | None) -> bool:
+    return value is None or run.id in value or run.path.name in value

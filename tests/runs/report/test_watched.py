@@ -1,0 +1,267 @@
+"""Reports that follow: of a run that goes on, and of a folder of runs that end, are killed, resumed, branched."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+import declog
+from declog.cli import main
+from declog.runs.report.many import run_row, settings, steps_per_second
+from declog.runs.run import read, runs_in
+from tests.forks import PATIENCE_S, environment
+from tests.forks import run as run_python
+from tests.runs.report.conftest import Open
+from tests.runs.report.test_page import chart, selected, settled, texts
+from tests.runs.report.test_runs import TINY, log_one
+
+SAYS = """([selector, text]) => {
+  const { ready } = document.documentElement.dataset;
+  return ready && document.querySelector(selector)?.textContent.includes(text);
+}"""
+KILLED = """
+import os, pickle, signal, sys
+import declog
+
+log = declog.start("grpo", ["sinks=[jsonl]", "axes.group.size=2"], output_dir=sys.argv[1])
+for step in range(6):
+    with log.step(step):
+        log.observe(rewards={"a": [0.0, 1.0 + step]}, completion=["one", "two"])
+    if step == 3:
+        with open(sys.argv[2], "wb") as file:
+            pickle.dump(log.state_dict(), file)
+log.written()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@contextmanager
+def watching(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """``declog report ... --watch``, from when it has written the report; it is interrupted at the end."""
+    command = [sys.executable, "-m", "declog", "report", *map(str, words), "--watch", "0.3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("report ")
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+def says(page: Page, selector: str, text: str) -> None:
+    """Wait until an element has a text in it, however often the page opens itself again."""
+    page.wait_for_function(SAYS, arg=[selector, text], timeout=1000 * PATIENCE_S)
+
+
+def kept(page: Page) -> dict[str, object]:
+    """What a reader set, as the page shows it."""
+    return {
+        "zoom": page.locator("#unzoom").is_visible(), "pin": page.inner_text("#pin b"), "row": selected(page),
+        "filter": page.input_value("#filter"), "where": page.input_value("#where"),
+        "order": page.input_value("#byorder"),
+        "smoothing": page.input_value("#smoothing"), "found": page.inner_text("#found"),
+        "finder": page.get_attribute("#finders button[aria-pressed=true]", "value"),
+        "side": page.locator(".side").count(),
+        "sort": page.locator("#finder th[aria-sort=descending]").inner_text(),
+        "packs": texts(page, "#loggedtable details[open] summary b"),
+        "at": page.evaluate("Math.round(document.querySelector('#browse').getBoundingClientRect().top)"),
+    }  # fmt: skip
+
+
+def test_a_page_follows_a_run_and_stands_as_it_stood(tmp_path: Path, opened: Open) -> None:
+    """Class: what a reader set is lost. Zoom, pin, filters, questions, table, selection, folds and place are kept."""
+    log = declog.start("grpo", TINY, output_dir=tmp_path / "run")
+    for step in range(6):
+        log_one(log, step)
+    assert log.written()
+    with watching(tmp_path / "run") as process:
+        found = opened(tmp_path / "run" / "report.html")
+        page = found.page
+        assert " ago" in page.inner_text("#age")
+        over = page.locator(chart(page, "reward")).locator(".u-over")
+        box = over.bounding_box()
+        assert box is not None
+        over.click(position={"x": box["width"] * 0.4, "y": 50})
+        page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 40, steps=4)
+        page.mouse.up()
+        page.locator("#smoothing").fill("0.5")
+        page.locator("#loggedtable summary").first.click()
+        page.select_option("#byorder", "latest")
+        page.click("#finders button[value=table]")
+        page.locator("#finder th", has_text="step").locator("button").click()
+        page.fill("#where", "step <= 4")
+        settled(page, "10 of 12")
+        page.locator("#list li[data-row]").nth(2).click()
+        page.keyboard.press("g")
+        page.wait_for_selector(".side")
+        page.locator("#browse").evaluate("one => scrollBy(0, one.getBoundingClientRect().top - 150)")
+        page.fill("#filter", "reward")
+        page.locator("#browse").evaluate("one => scrollBy(0, one.getBoundingClientRect().top - 150)")
+        before = kept(page)
+        assert before["at"] == 150
+        for step in range(6, 9):
+            log_one(log, step)
+        assert log.written()
+        says(page, "#sub", "steps 0\u20138")
+        settled(page, "10 of 18")
+        assert kept(page) == before | {"found": "10 of 18"}
+        log.close()
+        assert process.wait(PATIENCE_S) == 0
+        page.wait_for_function("!document.querySelector('.badge.live')", timeout=1000 * PATIENCE_S)
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert kept(page) == before | {"found": "10 of 18"}
+    page.evaluate("document.here = true")
+    page.wait_for_timeout(4000)  # longer than a page rests that follows
+    assert page.evaluate("document.here") is True
+    assert set(found.requests) == {(tmp_path / "run" / "report.html").as_uri()}
+    assert found.said == []
+
+
+def test_an_interrupt_leaves_a_page_that_stays(tmp_path: Path, opened: Open) -> None:
+    """Ctrl-C ends the watch and not the run; the file that is left opens itself no more."""
+    log = declog.start("grpo", TINY, output_dir=tmp_path / "run")
+    log_one(log, 0)
+    assert log.written()
+    with watching(tmp_path / "run") as process:
+        pass
+    assert process.returncode == 0
+    page = opened(tmp_path / "run" / "report.html").page
+    assert page.inner_text(".badge.live").startswith("still running, as of ")
+    assert page.locator("#age").count() == 0
+    log.close()
+
+
+def test_killed_resumed_and_branched(tmp_path: Path, opened: Open) -> None:
+    """The table of a folder of runs says how each goes; links lead to pages of theirs, and from a branch to its run."""
+    folder = tmp_path / "runs"
+    done = run_python(["-c", KILLED, folder / "a", tmp_path / "state"], env=environment())
+    assert done.returncode == -signal.SIGKILL
+    state = pickle.loads((tmp_path / "state").read_bytes())
+    branch = declog.start("grpo", TINY, resume=state, output_dir=folder / "b", run_config={"lr": 0.5, "dir": "b"})
+    with branch:
+        log_one(branch, 4)
+    with watching(folder / "a") as process:
+        assert process.wait(PATIENCE_S) == 0  # nothing goes on there
+    assert main(["report", str(folder)]) == 0
+    page = opened(folder / "report.html").page
+    cells = {line.split("\t")[0].split("\n")[0]: line for line in page.locator("#runs tbody tr").all_inner_texts()}
+    assert list(cells) == ["b", "a"]
+    assert "killed" in cells["a"]
+    assert "branch of a behind step 3" in cells["b"]
+    heads = page.locator("#runs th").all_inner_texts()
+    assert "lr" in heads
+    assert "dir" not in heads  # what only names the run
+    page.locator("#runs tr[data-place=b] a", has_text="a").click()
+    page.wait_for_selector("html[data-ready]", state="attached")
+    assert page.inner_text(".badge.error").startswith("ended without a word")
+    assert "steps 0\u20135" in page.inner_text("#sub")
+
+    log = declog.start("grpo", TINY, resume=state)
+    log_one(log, 4)
+    assert log.written()
+    with watching(folder) as process:
+        page = opened(folder / "report.html").page
+        page.fill("#filter", "RUNNING")
+        page.locator("#runs th", has_text="Reward").first.locator("button").click()
+        says(page, "#runs tbody tr", "resumed at step 4")
+        says(page, "#runs tbody tr td:nth-child(4)", "4")
+        log_one(log, 5)
+        log_one(log, 6)
+        assert log.written()
+        says(page, "#runs tbody tr td:nth-child(4)", "6")
+        assert page.input_value("#filter") == "RUNNING"
+        assert page.locator("#runs th[aria-sort=descending]").count() == 1
+        log.close()
+        assert process.wait(PATIENCE_S) == 0
+        says(page, "#sub", "0 of 2 runs")
+
+
+def test_pages_that_are_current_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A page is written when its run has grown, or is asked for without samples: never one with texts is left then."""
+    for name in ("a", "b"):
+        with declog.start("grpo", TINY, output_dir=tmp_path / name) as log:
+            log_one(log, 0)
+    pages = [tmp_path / name / "report.html" for name in ("a", "b")]
+
+    def written(*words: str) -> list[bool]:
+        before = [page.stat().st_mtime_ns if page.exists() else 0 for page in pages]
+        assert main(["report", str(tmp_path), *words]) == 0
+        return [page.stat().st_mtime_ns != when for page, when in zip(pages, before, strict=True)]
+
+    assert written() == [True, True]
+    assert written() == [False, False]
+    assert written("--no-samples") == [True, True]
+    assert written("--no-samples") == [False, False]
+    os.utime(tmp_path / "a" / "jsonl" / "scalars.jsonl", (1, 1))
+    assert written("--no-samples") == [True, False]
+    assert written("--output", str(tmp_path / "b")) == [False, True]  # the table is there now
+    assert (tmp_path / "b" / "b" / "report.html").exists()
+    capsys.readouterr()
+
+
+def test_a_damaged_run_is_a_row(tmp_path: Path, opened: Open) -> None:
+    """One folder that cannot be read is said to be that, and takes no other with it."""
+    for name in ("a", "b", "<i>c</i>", "d"):
+        with declog.start("grpo", TINY, output_dir=tmp_path / name) as log:
+            log_one(log, 0)
+    for name in ("b", "d"):
+        (tmp_path / name / "run.json").write_text("{}")
+    shutil.rmtree(tmp_path / "d" / "jsonl")
+    assert main(["report", str(tmp_path)]) == 0
+    found = opened(tmp_path / "report.html")
+    rows = {row.get_attribute("data-place"): row.inner_text() for row in found.page.locator("#runs tbody tr").all()}
+    assert "is no file of declog's" in rows["b"]
+    assert "DL609" in rows["d"]
+    assert [rows[name].split("\t")[1] for name in ("a", "<i>c</i>")] == ["finished"] * 2
+    found.page.locator("#runs a", has_text="<i>").click()
+    found.page.wait_for_selector("html[data-ready]", state="attached")
+    assert found.said == []
+
+
+def test_what_is_said_of_a_run(tmp_path: Path) -> None:
+    """Last values, points of small curves, steps per second: against numbers computed here."""
+    with declog.start("grpo", TINY, output_dir=tmp_path / "a" / "run") as log:
+        for step in range(200):
+            log_one(log, step)
+    run = read(tmp_path / "a" / "run")
+    row = run_row(run)
+    (reward,) = [core for core in row["core"] if core["name"] == "reward"]
+    assert (row["step"], reward["last"]) == (199, 100.0)
+    assert len(reward["x"]) == len(reward["y"]) == 80
+    assert sum(reward["y"]) / 80 == pytest.approx(sum((1 + step) / 2 for step in range(200)) / 200, rel=0.02)
+    times = {one["step"]: one["time"] for one in run.scalars.rows()}
+    assert steps_per_second(run.scalars.arrow()) == pytest.approx(19 / (times[199] - times[180]))
+    assert settings({"run": run}) == []
+    assert runs_in(tmp_path / "a" / "run") == runs_in(tmp_path / "a" / "run" / "jsonl") == []
+    assert runs_in(tmp_path / "a") == [tmp_path / "a" / "run"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--watch", "a"], "--watch: `a` is no number of seconds"),
+        (["--watch", "0"], "--watch: 0 seconds"),
+        (["--compare", "a"], "--compare is for one run"),
+        (["--run-id", "a"], "--run-id is for one run"),
+    ],
+)
+def test_what_is_refused(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is written, and the message says what to write instead."""
+    for name in ("a", "b"):
+        with declog.start("grpo", TINY, output_dir=tmp_path / name) as log:
+            log_one(log, 0)
+    assert main(["report", str(tmp_path), *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "report.html").exists()
