@@ -25,7 +25,7 @@ from declog.runtime.collector import Collector
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
 from declog.runtime.local_tables import LocalTables
-from declog.runtime.packets import fates
+from declog.runtime.packets import Fate, fates
 from declog.runtime.sender import Sender
 from declog.runtime.window_item import WindowItem
 from declog.runtime.worker import Task, Worker
@@ -61,8 +61,9 @@ class Background:
         if comm.collects:
             self._dispatcher = Dispatcher(plan, routes, functions, self._note_missing)
             self._collector = Collector(
-                plan, comm, self._dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued
-            )
+                plan, comm, self._dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued,
+                unused=lambda: self._unused(fates.lost(id(self))),
+            )  # fmt: skip
         self._merger = None
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self._merger = actors.Merger(plan, self._collector, failures, comm.world_size)
@@ -123,6 +124,14 @@ class Background:
         task = self._worker.call(flush, wait_s)
         return task.done.is_set() and task.error is None and bool(task.result)
 
+    def _unused(self, packets: Iterable[Fate]) -> int:
+        """Report packets that nobody consumed; how many rows they had."""
+        rows = 0
+        for packet in packets:
+            rows += packet.rows
+            self._failures.count(RuntimeFailure.of("DL513.unused"), packet.rows, packet.place)
+        return rows
+
     def _queued(self) -> dict[str, float]:
         """What the sinks' queues say about themselves."""
         runners = self._runners.values()
@@ -153,8 +162,7 @@ class Background:
         """Wait for the worker and the sinks, each within a deadline; with ``strict`` raise what failed first."""
         self._worker.finish(short_wait=failed)
         self._join()
-        for packet in fates.close(id(self), certain=self._collector is None or self._collector.all_ended):
-            self._failures.count(RuntimeFailure.of("DL513.unused"), packet.rows, packet.place)
+        self._unused(fates.close(id(self), certain=self._collector is None or self._collector.all_ended))
         reports = [runner.close(self.close_s) for runner in self._runners.values()]
         for runner in self._runners.values():
             self._report(runner.raise_unraised)

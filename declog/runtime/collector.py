@@ -16,7 +16,7 @@ from typing import Any
 from declog.engine.cells import Found
 from declog.engine.frame import GROUP_ID, Frame, merged
 from declog.engine.joins import Carryover
-from declog.engine.publish import Dispatcher
+from declog.engine.publish import DROPPED, Dispatcher
 from declog.engine.window_state import WindowState
 from declog.errors import CommError, RuntimeFailure
 from declog.language.dtypes import Axis, DType
@@ -52,6 +52,7 @@ class Collector:
         functions: Functions = DEFAULT,
         wait_s: float = 30.0,
         queued: Callable[[], Mapping[str, float]] = dict,
+        unused: Callable[[], int] = int,
     ) -> None:
         self.wait_s = wait_s
         self._plan = plan
@@ -59,6 +60,7 @@ class Collector:
         self._dispatcher = dispatcher
         self._failures = failures
         self._queued = queued  # what the sinks' queues say about themselves
+        self._unused = unused  # at the end of the run: the rows of packets that were not consumed
         self._unseen = not (plan.sinks or plan.in_code or plan.capture)  # nobody gets what is logged
         self._windows = {
             mode: {period: WindowState(plan, period, functions) for period in plan.periods} for mode in plan.modes
@@ -103,6 +105,8 @@ class Collector:
                 latest = max(latest, envelope.step)
             if latest > item.step:  # rank 0 ended before the others, without this step
                 item, whole = replace(item, step=latest), whole - {0}
+        if item.last and item.mode == "train" and self.all_ended and (rows := self._unused()):
+            self._figures.append({DROPPED: rows})
         logged = self.finish(item, parts, whole)
         if item.back is not None:
             self._carries[item.mode].rewind(item.back)

@@ -58,12 +58,15 @@ class Fates:
         They are told once. Where not all others said how they ended it is not ``certain`` that any was.
         """
         with self._lock:
+            lost = self.lost(recorder)
             self._senders.discard(recorder)
             self._collectors.discard(recorder)
-            if self._collectors:
-                return []
-            lost = self._take()
             return lost if certain else []
+
+    def lost(self, recorder: int) -> list[Fate]:
+        """The packets that nobody can consume any more when this recorder has ended, told once."""
+        with self._lock:
+            return [] if self._collectors - {recorder} else self._take()
 
     def came(self, fate: Fate) -> None:
         """A packet was made in this process, or has come to it."""

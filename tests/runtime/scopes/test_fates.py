@@ -73,6 +73,26 @@ def test_ranks_share_packets(lost: bool, tmp_path: Path) -> None:
     assert sorted((name, count) for found in failures.values() for name, count in found.items()) == [(UNUSED, 3)] * lost
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_lost_packets_are_logged(ranks: int, tmp_path: Path) -> None:
+    """The last log event says how many rows they had, of all ranks, beside the metrics of its window."""
+    sink, failures = MemorySink(), {}
+
+    def rank(comm: FakeComm) -> None:
+        profile = {**PROFILE, "every": 2}
+        with declog.start(profile, sinks=[sink] if comm.rank == 0 else [], comm=comm, output_dir=tmp_path) as log:
+            for step in range(3):
+                packets = [declog.rows(reward=[1.0, 2.0]), declog.rows(reward=[5.0] * (comm.rank + 1))]
+                with log.step(step):
+                    log.observe(packets[0])
+        failures[comm.rank] = dict(log.failures)
+
+    run_ranks(ranks, rank)
+    rows = 3 * sum(range(1, ranks + 1))
+    assert {step: values.get("declog/dropped") for step, values in sink.scalars.items()} == {1: None, 2: rows}
+    assert failures == {0: {UNUSED: rows}} | {rank: {} for rank in range(1, ranks)}
+
+
 def test_messages_say_what_was_consumed() -> None:
     """Between processes: what one has waiting and another one consumed is not lost, in whatever order they say it."""
     from declog.runtime.packets import Fate, Fates
