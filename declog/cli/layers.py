@@ -49,9 +49,10 @@ class Layered:
 def layered(config: Composed) -> Layered:
     """A composed configuration with its layers."""
     from declog.config.source_map import Provenance
+    from declog.language.keys import keys
     from declog.language.spec import LogSpec
 
-    order = list(LogSpec.model_fields)  # the language's own order: that of composition puts the sinks first
+    order = list(keys(LogSpec))  # the language's own order: that of composition puts the sinks first
     data = dict(sorted(config.shown.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
     return Layered(data, config.written, config.provenance or Provenance({}, {}), config.prefix)
 
@@ -82,6 +83,7 @@ class Known:
 
 def known(data: Mapping[str, Any], path: Path) -> Known | None:
     """The key as the language has it; None if it has none here, or the profile is not valid."""
+    from declog.language.keys import keys
     from declog.language.model import Model
     from declog.language.validation import validate
 
@@ -92,11 +94,9 @@ def known(data: Mapping[str, Any], path: Path) -> Known | None:
         return None
     for key in path:
         if isinstance(value, Model):
-            fields = {field.alias or name: (name, field) for name, field in type(value).model_fields.items()}
-            if key not in fields or fields[str(key)][1].exclude:
+            if (found := keys(type(value)).get(str(key))) is None:
                 return None
-            name, field = fields[str(key)]
-            value, text = vars(value)[name], " ".join((field.description or "").split())
+            value, text = vars(value)[found.name], found.help
         elif isinstance(value, Mapping) and key in value:
             value, text = value[key], ""
         else:

@@ -73,6 +73,7 @@ def override(word: str, words: Sequence[str]) -> str:
 
 
 def _keys() -> Collection[str]:
+    from declog.language.keys import keys
     from declog.language.spec import LogSpec
 
-    return LogSpec.model_fields
+    return keys(LogSpec)

@@ -30,8 +30,9 @@ from declog.config.search_path import GROUP, HYDRA_ERRORS, package_of, team_fold
 from declog.config.source_map import FilePlace, Provenance
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
+from declog.language.keys import SECTIONS
 from declog.language.shorthand import Long, long
-from declog.language.spec import SECTIONS, LogSpec
+from declog.language.spec import LogSpec
 
 Error = TypeVar("Error", bound=ConfigError)
 

@@ -29,7 +29,7 @@ from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.config.uses import old_names
 from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
-from declog.language.spec import SECTIONS
+from declog.language.keys import SECTIONS
 
 CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})

@@ -34,7 +34,7 @@ from declog.config.search_path import (
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import Path, Problem, Where
-from declog.language.spec import SECTIONS
+from declog.language.keys import SECTIONS
 
 _NULL = ("", "~", "null", "Null", "NULL")
 # Keys of entries, which nobody calls an entry: where they stand beside one that is empty, indentation was lost.

@@ -23,7 +23,8 @@ from omegaconf import DictConfig
 from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, config_loader, current_hydra
 from declog.errors import CompositionError
-from declog.language.spec import SECTIONS, LogSpec
+from declog.language.keys import SECTIONS
+from declog.language.spec import LogSpec
 
 Config = DictConfig | dict[str, Any]
 _WORD = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<equals>=?)(?P<value>.*)\Z", re.DOTALL)

@@ -21,7 +21,7 @@ from declog.config.search_path import package_of
 from declog.config.source_map import FilePlace, Provenance
 from declog.config.uses import entries
 from declog.errors import Path, Problem, nearest
-from declog.language.spec import SECTIONS
+from declog.language.keys import SECTIONS
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a profile's entries

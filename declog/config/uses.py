@@ -7,18 +7,16 @@ errors' ``Path``.
 from __future__ import annotations
 
 import re
-import types
-import typing
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import Path
-from declog.language.model import Model, Says
+from declog.language.keys import below, says
+from declog.language.model import Says
 from declog.language.spec import LogSpec
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
-_UNIONS = (typing.Union, types.UnionType)
 Spans = Iterator[tuple[int, int]]
 
 
@@ -35,9 +33,9 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
     """Every use of the entry ``name`` of a section, its own entry's key among them."""
     if name in entries(data, section):
         yield Use((section, name))
-    for path, text, says in texts(data):
-        if says.of == section or (section == "constants" and says.form == "expression"):
-            yield from (Use(path, text, span) for span in SPANS[says.form](text, name, says.of))
+    for path, text, said in texts(data):
+        if said.of == section or (section == "constants" and said.form == "expression"):
+            yield from (Use(path, text, span) for span in SPANS[said.form](text, name, said.of))
     for path, _ in leaves({"tests": entries(data, "tests")}):
         use = OF_TESTS[section](path, name) if section in OF_TESTS else None
         if use is not None:
@@ -59,44 +57,12 @@ def texts(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[Pa
     """The texts of a profile that use names, with what the models say of their keys."""
     if isinstance(data, Mapping):
         for key, value in data.items():
-            yield from texts(value, _below(type_, key), (*path, key))
+            yield from texts(value, below(type_, key), (*path, key))
     elif isinstance(data, list):
         for index, item in enumerate(data):
-            yield from texts(item, _below(type_, index), (*path, index))
+            yield from texts(item, below(type_, index), (*path, index))
     elif isinstance(data, str):
-        yield from ((path, data, says) for says in _said(type_))
-
-
-def _below(type_: Any, key: object) -> Any:
-    """The type of what stands at a key of a model, a map or a list; of a union, of the first with that key."""
-    if isinstance(type_, type) and issubclass(type_, Model):
-        fields = ((field.alias or name, field) for name, field in type_.model_fields.items())
-        return next((_annotated(field) for name, field in fields if name == key), None)
-    if typing.get_origin(type_) in (dict, list):
-        return typing.get_args(type_)[-1]
-    return next((inner for member in _members(type_) if (inner := _below(member, key)) is not None), None)
-
-
-def _annotated(field: Any) -> Any:
-    """A field's type with what is said of it, which pydantic keeps apart."""
-    return typing.Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-
-
-def _members(type_: Any) -> tuple[Any, ...]:
-    """The members of a union; of an annotated type that type."""
-    if typing.get_origin(type_) is typing.Annotated:
-        return (type_.__origin__,)
-    return typing.get_args(type_) if typing.get_origin(type_) in _UNIONS else ()
-
-
-def _said(type_: Any) -> Iterator[Says]:
-    """What is said of a text of a type; of one that stands for a key of a map, what is said of that key."""
-    if isinstance(type_, type) and issubclass(type_, Model) and type_._plain:
-        yield from _said(_below(type_, type_._plain))
-    if typing.get_origin(type_) is typing.Annotated:
-        yield from (says for says in type_.__metadata__ if isinstance(says, Says))
-    for member in _members(type_):
-        yield from _said(member)
+        yield from ((path, data, said) for said in says(type_))
 
 
 def _in_expression(text: str, name: str, section: str) -> Spans:

@@ -20,6 +20,13 @@ class Says:
     form: Literal["expression", "name", "selector", "template"] = "expression"
 
 
+@dataclass(frozen=True)
+class Short:
+    """A key may also hold a value of ``type``, which the shorthand writes out."""
+
+    type: Any
+
+
 Signals = Annotated[str, Says("signals")]
 Metrics = Annotated[str, Says("metrics")]
 Constants = Annotated[str, Says("constants")]
@@ -34,8 +41,12 @@ class Model(BaseModel):
     """A map of the profile: keys are checked, values are frozen.
 
     ``_plain`` is the key that a value which is no map stands for, if it is of the type ``_plain_type``; "": none is.
+    For what the shorthand writes out, ``_short`` is the type of a value that stands for the map, and ``_short_keys``
+    are keys that the map itself may have.
     """
 
+    _short: ClassVar[Any] = None
+    _short_keys: ClassVar[Mapping[str, Any]] = {}
     _plain: ClassVar[str] = ""
     _plain_type: ClassVar[type] = object
     model_config = ConfigDict(

@@ -2,7 +2,7 @@
 
 The composer applies it to each file before Hydra merges them, so that files in either form extend each other and
 overrides address the long form; ``validate`` applies it to all that came by other ways. What it cannot read it leaves
-as it is, for the models to refuse. Imports types and errors only.
+as it is, for the models to refuse.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any
 from declog.errors import Path, Problem, did_you_mean
 from declog.language import notation
 from declog.language.dtypes import AXES
+from declog.language.keys import keys
 from declog.language.notation import SEVERAL, TYPES, WORD
+from declog.language.spec import SignalSpec
 
-SIGNAL_KEYS = frozenset({
-    "axis", "type", "family", "phase", "from", "mask", "optional", "any", "from_log_extra", "enabled", "expr", "help",
-    "renamed", "deprecated",
-})  # fmt: skip
+SIGNAL_KEYS = frozenset(keys(SignalSpec))
 # What `from` says of a metric: a number that the loop has computed, and logs by a name.
 REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported", "optional": True}
 _COUNTED = ("random", "first")  # kinds of filter that take so many rows: `random: 8`

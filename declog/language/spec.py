@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from declog.language.dtypes import DType
-from declog.language.model import Constants, Metrics, Model, Says, Scalar, Signals, refused
+from declog.language.model import Constants, Metrics, Model, Says, Scalar, Short, Signals, refused
 from declog.language.spec_of_tables import ColumnSpec, FilterSpec, TableSpec
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
@@ -23,9 +23,8 @@ AxisName = Literal["step", "group", "completion", "token"]
 Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
 Combine = Literal["mean", "min", "max", "sum", "last", "var"]
 
+Words = str | list[str]
 IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
-SECTIONS = ("constants", "modes", "signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks",
-            "tests")  # fmt: skip
 
 
 class ConstantSpec(Model):
@@ -50,6 +49,7 @@ class ConstantSpec(Model):
 class GroupAxis(Model):
     """What a group is: the completions of one id, or ``size`` consecutive completions."""
 
+    _short = Annotated[int | str, Field(description="Completions per group, or the signal of its ids.")]
     size: int | None = Field(None, ge=1)
     """Completions per group, where groups are consecutive rows; beside `of` it is checked against the ids."""
     of: Signals | list[Signals] | None = None
@@ -66,6 +66,7 @@ class GroupAxis(Model):
 class CompletionAxis(Model):
     """How completions are distinguished."""
 
+    _short = Annotated[str, Field(description="The signal of the ids.")]
     ids: Signals | None = None
     """The signal that names each completion in every phase."""
 
@@ -73,6 +74,7 @@ class CompletionAxis(Model):
 class TokenAxis(Model):
     """Which tokens exist."""
 
+    _short = Annotated[str, Field(description="The signal that says which tokens exist.")]
     mask: Signals | None = None
     """A signal or expression that is true where a token exists; ``all``: every token."""
     lengths: Signals | None = None
@@ -160,6 +162,7 @@ class ChartSpec(Model):
     """How a metric's curve is drawn in `declog report`."""
 
     _plain, _plain_type = "with_", str
+    _short = Annotated[str, Field(description="The name of a chart that metrics share.")]
     with_: str = Field("", alias="with")
     """The name of a chart: all metrics that say it share that chart."""
     scale: Literal["linear", "log"] = "linear"
@@ -169,6 +172,7 @@ class ChartSpec(Model):
 class MetricSpec(Model):
     """A reduction of an expression, or a formula over other metrics."""
 
+    _short = Scalar | list[str]
     expr: Annotated[Scalar, Says("signals")] | list[Signals] | None = None
     """What is reduced; the default is the signal of the metric's own id."""
     reduce: Constants | list[Constants] | dict[str, Constants] | None = None
@@ -187,9 +191,9 @@ class MetricSpec(Model):
     """How many labels have a value of their own; those of the others are one, `_other`."""
     name: str | None = None
     """What trackers show: a template of {id}, {reduce}, {column}, {label}, and the name of what `by` reads."""
-    alias: str | dict[str, str] | None = None
+    alias: Annotated[str | dict[str, str] | None, Short(list[str])] = None
     """More names for the same value, tagged ``alias``."""
-    tags: list[str] = []
+    tags: Annotated[list[str], Short(str)] = []
     """For selectors: `tag:core`."""
     log: bool = True
     """Whether it is shown; a formula can use it all the same."""
@@ -237,7 +241,7 @@ class MetricSpec(Model):
     """What it is counted in, such as nats."""
     good: Literal["up", "down"] | None = None
     """Which way is better, where one is."""
-    healthy: tuple[float, float] | None = None
+    healthy: Annotated[tuple[float, float] | None, Short(tuple[float | None, float | None])] = None
     """The least and the greatest value of a run that is well; null where there is no bound."""
     runbook: str = ""
     """What to do where it is not."""
@@ -270,6 +274,7 @@ class SelectorSpec(Model):
     """Metrics, reductions or tables by id, tag or glob; several are separated by spaces."""
 
     _plain, _plain_type = "select", str
+    _short = Words
     select: Annotated[str, Says("metrics", "selector")]
     """Ids, `id.suffix`, `tag:core`, globs, `table:samples`."""
     when: Metrics | None = None
@@ -279,9 +284,10 @@ class SelectorSpec(Model):
 class ProfileSpec(Model):
     """What is shown: everything, or what is included, less what is excluded."""
 
-    include: dict[str, SelectorSpec] = {}
+    _short = Words
+    include: Annotated[dict[str, SelectorSpec], Short(Words)] = {}
     """Only these; by default everything."""
-    exclude: dict[str, SelectorSpec] = {}
+    exclude: Annotated[dict[str, SelectorSpec], Short(Words)] = {}
     """Not these."""
     self_metrics: bool = False
     """Show what declog itself costs, under `declog/...`."""
@@ -292,6 +298,7 @@ class ProfileSpec(Model):
 class AlertSpec(Model):
     """A condition over metrics that is worth a message."""
 
+    _short = str
     metric: Metrics | None = None
     """Whose value is compared; by default the metric of its own id."""
     above: float | None = None
@@ -318,6 +325,7 @@ class SinkSpec(Model):
     """A sink; keys that are not listed here are options of its kind."""
 
     model_config = ConfigDict(extra="allow")
+    _short = Annotated[str, Field(description="The profile that it shows.")]
 
     kind: str | None = None
     """Which sink; by default that of its id."""
@@ -374,7 +382,7 @@ class LogSpec(Model):
     """Values known at compile time."""
     axes: AxesSpec = AxesSpec()
     """What groups, completions and tokens are."""
-    modes: dict[str, ModeSpec] = {}
+    modes: Annotated[dict[str, ModeSpec], Short(list[str])] = {}
     """Train and eval, each with its own windows."""
     signals: dict[str, SignalSpec] = {}
     """What the training code observes, and what is derived from it."""
@@ -392,7 +400,7 @@ class LogSpec(Model):
     """What is shown, under a name."""
     alerts: dict[str, AlertSpec] = {}
     """Conditions worth a message."""
-    sinks: dict[str, SinkSpec] = {}
+    sinks: Annotated[dict[str, SinkSpec], Short(str | list[str | dict[str, Any]])] = {}
     """Where it goes."""
     run_config: dict[str, Any] = {}
     """Run metadata, sent once."""

@@ -5,12 +5,12 @@ Only shapes are checked here. Imports pydantic and dtypes.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from declog.language.dtypes import DType
-from declog.language.model import Constants, Model, Says, Scalar, Signals, refused
+from declog.language.model import Constants, Model, Says, Scalar, Short, Signals, refused
 
 ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 
@@ -18,6 +18,12 @@ ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 class FilterSpec(Model):
     """Which rows of a table are taken."""
 
+    _short = Annotated[str, Field(pattern="[^a-z0-9_]", description="Which rows: a condition.")]
+    _short_keys = {
+        "random": Annotated[int, Field(ge=0, description="So many rows, by chance.")],
+        "first": Annotated[int, Field(ge=0, description="The first rows, so many.")],
+        "unique": Annotated[str, Field(description="The first row of each value of it.")],
+    }
     kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
     """How rows are chosen; `unique` takes the first row of each key."""
     take: Literal["row", "group"] = "row"
@@ -52,6 +58,7 @@ class Length(Model):
     """How much is kept of what is longer: a number, or how much of both ends; then it says how much is left out."""
 
     _plain = "most"
+    _short = Annotated[int, Field(ge=1, description="So much of its start.")]
     most: int | None = Field(None, ge=1, strict=True, exclude=True)
     head: int = Field(0, ge=0)
     """From its start on."""
@@ -74,6 +81,7 @@ class ColumnSpec(Model):
     """One column of a schema: its type is a contract."""
 
     _plain, _plain_type = "type", str
+    _short = str
     type: ColumnType | None = None
     """`tokens`: a completion's tokens as pieces of text, with `values` of each."""
     name: str | None = None
@@ -105,22 +113,27 @@ class ColumnSpec(Model):
         return None if self.type in (None, "tokens") else DType(self.type)
 
 
+Columns = dict[str, ColumnSpec | str] | list[str | dict[str, Any]]
+
+
 class TableSpec(Model):
     """Rows of a schema's columns, picked by a filter, sent to some sinks."""
 
+    _short = list[str | dict[str, Any]]
+    _short_keys = {"columns": Annotated[Columns | str, Field(description="Its columns, in place.")]}
     name: str | None = None
     """What trackers call it; its id by default."""
     rows: Literal["completion", "group", "step"] = "completion"
     """What a row is; `step`: a batch of its phase on one rank, which is what a signal per step has values of."""
-    schema_: Annotated[str, Says("schemas", "name")] = Field(alias="schema")
+    schema_: Annotated[str, Says("schemas", "name"), Short(Columns)] = Field(alias="schema")
     """Its columns."""
-    filter: Annotated[str, Says("filters", "name")] | None = None
+    filter: Annotated[Annotated[str, Says("filters", "name")] | None, Short(FilterSpec)] = None
     """Which rows; by default all."""
     every: int | None = Field(None, ge=1)
     """Its own window in optimizer steps: a multiple of the profile's."""
     keep: Literal["window", "last_batch"] = "window"
     """Rows of the whole window, or of its last batch."""
-    to: dict[str, bool] = {}
+    to: Annotated[dict[str, bool], Short(str | list[str])] = {}
     """Which sinks take it; by default all that take tables."""
     as_: Literal["table", "trace"] = Field("table", alias="as")
     """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""

@@ -14,6 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from declog.language.model import Model, Scalar, refused
 
 Signals = dict[str, Any]
+Calls = list[Signals]
 
 
 class CaptureSpec(Model):
@@ -66,6 +67,7 @@ class Expected(Model):
 class ExpectedTable(Model):
     """What a table must hold, in the order of its rows. A number is how many rows."""
 
+    _short = int
     rows: int | None = Field(None, ge=0)
     columns: dict[str, list[Any] | None] = {}
     """Values by column; null: there is no such column."""
@@ -95,8 +97,8 @@ class Expectations(Model):
 class Input(Model):
     """What training code gives. A map of signals, or a list of maps, stands for `observe`."""
 
-    _short: ClassVar[bool] = True
-    observe: Signals | list[Signals] | None = None
+    _short: ClassVar[Any] = Calls
+    observe: Signals | Calls | None = None
     """Signals by name; a list is several calls: a signal given again opens its phase's next batch."""
     log_metric: dict[str, Any] = {}
     """Numbers by name."""
@@ -106,9 +108,9 @@ class Input(Model):
     @model_validator(mode="before")
     @classmethod
     def _signals(cls, data: Any) -> Any:
-        if cls._short and isinstance(data, list):
+        if cls._short is not None and isinstance(data, list):
             return {"observe": data}
-        if not cls._short or not isinstance(data, Mapping) or not data or "observe" in data:
+        if cls._short is None or not isinstance(data, Mapping) or not data or "observe" in data:
             return data
         others = [str(key) for key in data if key not in cls.model_fields]
         if len(others) == len(data):
@@ -119,7 +121,7 @@ class Input(Model):
         return data
 
     @property
-    def calls(self) -> list[Signals]:
+    def calls(self) -> Calls:
         """The calls of `observe`."""
         return [self.observe] if isinstance(self.observe, dict) else self.observe or []
 
@@ -188,7 +190,7 @@ class TestSpec(StepInput):
     """A profile test: what steps give, and what must be logged. Without `steps` it is one step."""
 
     __test__: ClassVar[bool] = False  # pytest would take it for a test of ours
-    _short: ClassVar[bool] = False
+    _short = None
 
     help: str = ""
     """What it is about, in a line."""

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import json
 import re
-import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
 from declog.errors.catalogue import MESSAGES
+from declog.language.keys import SECTIONS, below, keys, model_of
 from declog.language.shorthand import long
-from declog.language.spec import IDENTIFIER, SECTIONS, LogSpec, SinkSpec
+from declog.language.spec import IDENTIFIER, LogSpec, SinkSpec
 from declog.language.spec_of_tables import Length, TableSpec
 
 
@@ -88,7 +88,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, fix="did you mean `defaults`?")
     if key in ("packs", "pack"):
         return replace(problem, fix="a pack is chosen in the defaults list: defaults: [grpo, packs: [...], _self_]")
-    if empty and nearest(key, _keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
+    if empty and nearest(key, keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
         return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
     return problem
 
@@ -140,24 +140,24 @@ def _period(every: Any) -> list[Problem]:
 
 def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[Problem]:
     """Unknown keys whose value is null: a null is dropped before the models see it, a wrong name is not."""
-    known = _keys(model) if _is_model(model) else None
+    known = keys(inside) if (inside := model_of(model)) is not None else None
     for key, value in data.items():
         place = (*path, str(key))
-        if value is None and known is not None and key not in known and model is not SinkSpec:
+        if value is None and known is not None and key not in known and inside is not SinkSpec:
             comma = "inside {...}, YAML ends a value at a comma: put an expression that has one in quotes"
             near = _renamed(str(key), known) or did_you_mean(str(key), known, what="keys")
             yield Problem.of("DL201.key", place, key=key, fix=near if IDENTIFIER.match(str(key)) else comma)
         elif isinstance(value, Mapping) and len(path) < 5:
-            yield from _dropped(value, _below(model, str(key)), place)
+            yield from _dropped(value, below(model, str(key)), place)
 
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:
     """Where `null` stands for an entry whose name is the user's own: it takes out what another layer gave."""
     for key, value in data.items():
-        if value is None and path and not _is_model(model):
+        if value is None and path and model_of(model) is None:
             yield (*path, str(key))
         elif isinstance(value, Mapping) and path[:1] != ("tests",) and key != "run_config":
-            yield from named_nulls(value, _below(model, str(key)), (*path, str(key)))
+            yield from named_nulls(value, below(model, str(key)), (*path, str(key)))
 
 
 def _with_text_keys(data: Any, depth: int = 0) -> Any:
@@ -288,48 +288,25 @@ def _key_path(loc: tuple[str | int, ...]) -> Path:
     found: list[str | int] = []
     model: Any = LogSpec
     for part in loc:
-        tag = isinstance(part, str) and _UNION_TAGS.match(part) and not _is_key(model, part)
-        if not tag and not (model is Length and part == "most"):  # what a plain number is
-            field = model.model_fields.get(part) if _is_model(model) else None
-            found.append(part if field is None or field.alias is None else field.alias)
-            model = _below(model, part)
+        inside = model_of(model)
+        known = part in keys(inside) if inside is not None else typing.get_origin(model) in (dict, list)
+        tag = isinstance(part, str) and _UNION_TAGS.match(part) and not known
+        if not tag and not (inside is Length and part == "most"):  # what a plain number is
+            found.append(part)
+            model = below(model, part)
     return tuple(found)
-
-
-def _is_model(model: Any) -> bool:
-    return isinstance(model, type) and issubclass(model, BaseModel)
-
-
-def _is_key(model: Any, part: str) -> bool:
-    return part in model.model_fields if _is_model(model) else model is not None
-
-
-def _below(model: Any, part: str | int) -> Any:
-    """What a model, a map or a list holds at a key, where that is one of them itself; None for all else."""
-    if _is_model(model):
-        fields = model.model_fields.items()
-        inside = next((each.annotation for name, each in fields if part in (name, each.alias)), None)
-    else:
-        inside = next(reversed(typing.get_args(model)), None)
-    if isinstance(inside, types.UnionType) or typing.get_origin(inside) is typing.Union:
-        some = [one for one in typing.get_args(inside) if one is not type(None)]
-        inside = some[0] if len(some) == 1 else None  # pydantic names which of several it means
-    return inside if _is_model(inside) or typing.get_origin(inside) in (dict, list) else None
-
-
-def _keys(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items() if name != "deleted"]
 
 
 def _nearest_key(path: Path) -> str | None:
     model: Any = LogSpec
     for part in path[:-1]:
-        model = _below(model, part)
-    if model is TableSpec and path[-1] in _FILTERS:
+        model = below(model, part)
+    inside = model_of(model)
+    if inside is TableSpec and path[-1] in _FILTERS:
         return _FILTERS[str(path[-1])]
-    if _is_model(model):
-        return _renamed(str(path[-1]), _keys(model)) or did_you_mean(str(path[-1]), _keys(model), what="keys")
-    return None
+    if inside is None:
+        return None
+    return _renamed(str(path[-1]), keys(inside)) or did_you_mean(str(path[-1]), keys(inside), what="keys")
 
 
 _FILTERS = {  # keys that a table's filter has

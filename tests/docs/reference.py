@@ -24,6 +24,8 @@ from declog.language import reductions as _reductions
 from declog.language import spec, spec_of_tables
 from declog.language.expression import OPERATORS
 from declog.language.functions import BUILTIN, operators, structure, text
+from declog.language.keys import keys as keys_of
+from declog.language.model import Model
 from tests.docs import catalogue
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -89,16 +91,13 @@ def _sentence(text: str) -> str:
     return line[:1].lower() + line[1:]
 
 
-def keys(model: type[BaseModel]) -> str:
+def keys(model: type[Model]) -> str:
     """A model's keys, their types, defaults and what they mean."""
     rows = []
-    for name, field in model.model_fields.items():
-        if field.exclude:
-            continue
+    for name, key in keys_of(model).items():
+        field = model.model_fields[key.name]
         default = "required" if field.is_required() else _default(field.get_default(call_default_factory=True))
-        rows.append(
-            (f"`{field.alias or name}`", _type(field.annotation), default, (field.description or "").replace("\n", " "))
-        )
+        rows.append((f"`{name}`", _type(field.annotation), default, key.help))
     return _table(("key", "type", "default", ""), rows)
 
 
@@ -127,7 +126,7 @@ def parts() -> dict[str, str]:
     found["kinds of filters"] = filter_kinds()
     found |= {"catalogue": catalogue.catalogue(), "lengths of presets": catalogue.lengths()}
     for name, model in {**vars(spec), **vars(spec_of_tables)}.items():
-        if isinstance(model, type) and issubclass(model, BaseModel) and model is not BaseModel:
+        if isinstance(model, type) and issubclass(model, Model) and model is not Model:
             found[f"keys of {name}"] = keys(model)
     return found
 

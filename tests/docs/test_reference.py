@@ -26,7 +26,6 @@ def test_the_language_page_holds_every_part_of_the_reference() -> None:
         "kinds of filters",
         "catalogue",
         "lengths of presets",
-        "keys of Model",
         "keys of CaptureSpec",
         "keys of TestSpec",
         "keys of CompletionAxis",

@@ -1,0 +1,94 @@
+"""The table of keys: which keys a profile may have, what stands below each of them, and whose names its text uses.
+
+It is read from the models; whoever asks about keys asks here. Imports the models only.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+
+from declog.language.model import Model, Says
+from declog.language.spec import LogSpec
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a model: its name in Python, its type with all that is said of it, and in a line what it is for."""
+
+    name: str
+    type: Any
+    help: str
+
+
+@cache
+def keys(model: type[Model]) -> Mapping[str, Key]:
+    """The keys of a model as YAML has them."""
+    found = {}
+    for name, field in model.model_fields.items():
+        type_ = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+        if not field.exclude:
+            found[field.alias or name] = Key(name, type_, " ".join((field.description or "").split()))
+    return found
+
+
+def below(type_: Any, key: object) -> Any:
+    """The type of the value at a key of a model, a map or a list; of a union, of the first member that has the key."""
+    if is_model(type_):
+        return known.type if (known := keys(type_).get(str(key))) is not None else None
+    if typing.get_origin(type_) in (dict, list):
+        return typing.get_args(type_)[-1]
+    return next((inner for member in members(type_) if (inner := below(member, key)) is not None), None)
+
+
+def model_of(type_: Any) -> type[Model] | None:
+    """The one model that values of a type are, whatever is said of the type; None where they are something else."""
+    if is_model(type_):
+        model: type[Model] = type_
+        return model
+    inside = [member for member in members(type_) if member is not type(None)]
+    return model_of(inside[0]) if len(inside) == 1 else None
+
+
+def models(type_: Any = LogSpec) -> Iterator[type[Model]]:
+    """The models of a type and of all that stands below it."""
+    if is_model(type_):
+        yield type_
+        inside: Iterable[Any] = (key.type for key in keys(type_).values())
+    else:
+        inside = members(type_) or (typing.get_args(type_) if typing.get_origin(type_) in (dict, list) else ())
+    for each in inside:
+        yield from models(each)
+
+
+def is_model(type_: Any) -> bool:
+    """Whether a type is a model itself."""
+    return isinstance(type_, type) and issubclass(type_, Model)
+
+
+def members(type_: Any) -> tuple[Any, ...]:
+    """The members of a union; of an annotated type that type."""
+    if typing.get_origin(type_) is Annotated:
+        return (type_.__origin__,)
+    return typing.get_args(type_) if typing.get_origin(type_) in (typing.Union, types.UnionType) else ()
+
+
+def says(type_: Any) -> Iterator[Says]:
+    """Whose names a text of a type uses; of a text that stands for a key of a map, whose that key uses."""
+    if is_model(type_) and type_._plain:
+        yield from says(below(type_, type_._plain))
+    if typing.get_origin(type_) is Annotated:
+        yield from (each for each in type_.__metadata__ if isinstance(each, Says))
+    for member in members(type_):
+        yield from says(member)
+
+
+# The keys of a profile whose entries bear names of their own.
+SECTIONS = tuple(
+    name for name, key in keys(LogSpec).items()
+    if typing.get_origin((*members(key.type), key.type)[0]) is dict and below(key.type, "") is not Any
+)  # fmt: skip
