@@ -55,7 +55,7 @@ ROOMS = (
     Room(
         "cli __main__",
         "errors sinks runs language plans engine compiler config api replay",
-        "pydantic pydantic_core",
+        "numpy pydantic pydantic_core",
         lazily="rich yaml wandb",
     ),
 )

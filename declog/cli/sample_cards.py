@@ -10,11 +10,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from declog.cli.output import coloured
+from declog.cli.output import BOLD, DIM, coloured, paint, width
 from declog.errors.visible import visible, visible_lines
 from declog.sinks._conversations import is_conversation, spoken
 from declog.sinks._scalar_lines import number
 from declog.sinks._shared import json_text
+from declog.sinks._terminal_cells import beginning
 
 ENDS = {"best": ("▲", "bold green"), "worst": ("▼", "bold red"), "": ("●", "bold")}
 HIDDEN = ("step", "mode", "declog_step", "run_id", "declog_run_id", "group", "row", "why", "declog_rank")
@@ -34,9 +35,11 @@ def printed(
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=not shown,
                       no_color=not shown, force_terminal=shown)  # fmt: skip
     console.print(Text(visible(head), style="bold"))
+    shades = console.color_system in ("256", "truecolor")
+    stamped = len({row.get("step") for row in rows}) > 1
     for row, end in zip(rows, by_place, strict=True):
         console.print()
-        for indent, pieces in _card(row, end, key, colour, shades=console.color_system in ("256", "truecolor")):
+        for indent, pieces in _card(row, end, key, colour, shades=shades, stamped=stamped):
             line = Text.assemble(*pieces)
             if not shown:
                 print("\n".join(" " * indent + part if part else "" for part in line.plain.split("\n")))
@@ -45,12 +48,48 @@ def printed(
                 console.print(Text(" " * indent).append_text(part))
 
 
+PROMPT_HEADS = {
+    "attempts": "attempts", "mean": "mean", "best": "best", "solved": "solved", "first_solved": "first solved",
+    "trend": "trend", "first_step": "first step", "last_step": "last step",
+}  # fmt: skip
+
+
+def print_prompts(head: str, prompts: Sequence[Mapping[str, Any]]) -> None:
+    """Print a heading and a line for each prompt: its numbers, then its text, cut at the width of a terminal."""
+    print(paint(visible(head), BOLD))
+    print()
+    lines = [[*PROMPT_HEADS.values()], *([_prompt_cell(name, one[name]) for name in PROMPT_HEADS] for one in prompts)]
+    texts = ["prompt", *(visible(" ".join(one["prompt"].split())) for one in prompts)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    room = max(width(sys.stdout) - sum(widths) - 2 * len(widths), 20) if sys.stdout.isatty() else None
+    for place, (numbers, text) in enumerate(zip(lines, texts, strict=True)):
+        row = "  ".join(number.rjust(wide) for number, wide in zip(numbers, widths, strict=True))
+        row += "  " + (text if room is None else beginning(text, room))
+        print(row if place else paint(row, DIM))
+
+
+def _prompt_cell(name: str, value: Any) -> str:
+    if value is None:
+        return "never" if name == "first_solved" else "-"
+    if name == "solved":
+        return f"{100 * value:.0f} %"
+    return f"{value:+.3g}" if name == "trend" else number(value)
+
+
 def _card(
-    row: Mapping[str, Any], end: str, key: str | None, colour: str | None, *, shades: bool
+    row: Mapping[str, Any], end: str, key: str | None, colour: str | None, *, shades: bool, stamped: bool
 ) -> Iterator[tuple[int, list[Piece]]]:
-    """The lines of a row: indents, and pieces of text with their styles; ``shades``: there are more than 16 colours."""
+    """The lines of a row: indents, and pieces of text with their styles.
+
+    ``shades``: there are more than 16 colours; ``stamped``: the row says its step.
+    """
     mark, style = ENDS[end]
-    places = {"rank": row.get("declog_rank"), "group": row.get("group"), "row": row.get("row")}
+    places = {
+        "step": row.get("step") if stamped else None,
+        "rank": row.get("declog_rank"),
+        "group": row.get("group"),
+        "row": row.get("row"),
+    }
     where = [f"{name} {place}" for name, place in places.items() if place is not None]
     title: list[Piece] = [(f"{mark} ", style), (visible(" · ".join(filter(None, [end, *where]))), style)]
     if row.get("why"):

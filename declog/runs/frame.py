@@ -46,12 +46,12 @@ class Frame:
 
     def pandas(self) -> Any:
         """The rows as a ``pandas.DataFrame``; ``UsageError`` DL607 where pandas is not installed."""
-        _require("pandas")
+        required("pandas")
         return self.arrow().to_pandas()
 
     def polars(self) -> Any:
         """The rows as a ``polars.DataFrame``; ``UsageError`` DL607 where polars is not installed."""
-        return _require("polars").from_arrow(self.arrow())
+        return required("polars").from_arrow(self.arrow())
 
     def rows(self) -> list[dict[str, Any]]:
         """The rows as maps of plain Python values."""
@@ -98,7 +98,8 @@ def revived(value: Any, *, numbers: bool = False) -> Any:
     return value
 
 
-def _require(package: str) -> Any:
+def required(package: str) -> Any:
+    """A package that a reader asks for; ``UsageError`` DL607 where it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as cause:

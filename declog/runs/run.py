@@ -15,10 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from declog.errors import UsageError
+from declog.errors import UsageError, did_you_mean
 from declog.runs.files import KINDS, Source, schema, sources
 from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
+from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
+from declog.runs.series import TRAIN, Series, series_by_name, wide_table
 from declog.sinks._shared import EVENT_RUN, EVENT_STEP
 from declog.sinks.locks import alive
 from declog.sinks.run_folder import LOCK, RUN, run_of
@@ -207,6 +209,52 @@ class Run:
             return list(dict.fromkeys(table["name"].to_pylist()))
         pairs = zip(table["name"].to_pylist(), table["mode"].to_pylist(), strict=True)
         return list(dict.fromkeys(name for name, of in pairs if of == mode))
+
+    def __getitem__(self, name: str) -> Series:
+        """The steps and values of a scalar: ``run["reward"].values``.
+
+        Where several modes have one name it is that of training, or else of the mode that came first. Raises
+        ``KeyError`` with the nearest name where nothing of that name was logged.
+        """
+        if name not in self._series:
+            raise KeyError(f"{name}; {did_you_mean(name, self._series, what='scalars of this run')}")
+        return self._series[name]
+
+    def wide(self, mode: str | None = None) -> Frame:
+        """All scalars beside each other: a row for each step and a column for each name, null where it was not logged.
+
+        ``mode``: those of one mode. Otherwise each is what ``run[name]`` is.
+        """
+        return Frame(wide_table(self._series if mode is None else series_by_name(self.scalars.arrow(), mode)))
+
+    @cached_property
+    def _series(self) -> dict[str, Series]:
+        return series_by_name(self.scalars.arrow())
+
+    def prompts(
+        self, table: str | None = None, *, by: str | None = None, solved: float | None = None, mode: str | None = None
+    ) -> Frame:
+        """The prompts of a table's rows, the never solved ones first: ``prompt, attempts, mean, best, solved,
+        first_solved, trend, first_step, last_step``.
+
+        ``by`` is the column that says how good a row is, by default `reward`, `score` or the like; ``solved`` the
+        score from which on a row counts as solved, by default the best there is. ``table`` is by default the first
+        with prompts and scores; ``mode`` is training, or else the first that there is. Raises ``UsageError`` DL607
+        where no table has both.
+        """
+        import pyarrow as pa
+
+        for name in self.tables if table is None else [table]:
+            rows = self.tables[name].rows()
+            modes = [row.get("mode", TRAIN) for row in rows]
+            wanted = mode or (TRAIN if TRAIN in modes else next(iter(modes), TRAIN))
+            rows = [row for row, of in zip(rows, modes, strict=True) if of == wanted]
+            prompt, score = prompt_column(rows), score_column(rows) if by is None else by
+            if prompt is not None and score is not None and any(score in row for row in rows):
+                types = {name: getattr(pa, type_)() for name, type_ in PROMPTS.items()}
+                return Frame(pa.Table.from_pylist(prompts_of(rows, prompt, score, solved), pa.schema(types)))
+        what = f"the table `{table}` lacks" if table is not None else "no table of the run has"
+        raise UsageError.of("DL607.prompts", what=what)
 
     @property
     def modes(self) -> list[str]:

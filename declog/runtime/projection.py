@@ -5,7 +5,6 @@ Imports evaluation and the plan, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,69 +14,10 @@ from declog.engine import filters
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.engine.tables import EXTRA
-from declog.language.absence import either
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.language.segmented import NOTHING
 from declog.plans.ops import Plan, TableOp
-
-
-def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = DEFAULT) -> dict[str, Frame]:
-    """A rank's frames with the columns that are computed where its rows are."""
-    made = dict(frames)
-    ops = [op for phase in plan.phases.values() if phase.name in frames for op in phase.locals]
-    views: dict[str, View] = {}
-    for op in sorted(ops, key=lambda op: int(op.name.removeprefix("local"))):  # each after what it reads
-        frame, axis = made[op.phase], op.expr.type.axis
-        source = made.get(op.source or op.phase)
-        if axis is None or source is None:
-            continue
-        name = source.phase
-        view = views[name] = views[name] if name in views and views[name].frame is source else View(source, functions)
-        values, gone, open_ = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr), view.undecided(op.expr)
-        if op.source is not None:
-            rows = same_rows(frame, source, plan.ids)
-            gone, open_ = either(rows < 0, np.asarray(gone)[..., rows] if np.ndim(gone) else gone), False
-            values = values[..., rows] if values.shape[-1] else np.full(len(rows), np.nan)
-            values = np.where(rows < 0, np.nan, values)
-        made[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, gone=gone, undecided=open_)
-    return made
-
-
-def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:
-    """For each row of a rank, the same one of a later phase in its step; -1 where that is not known.
-
-    Rows are known by their ids. Without ids they are the rows of the batch that follows, where that has as many, and
-    of several batches in a step each is followed by its own.
-    """
-    rows = np.full(frame.count(Axis.COMPLETION), -1, np.int64)
-    here, there = (np.cumsum(one.batches.rows) - one.batches.rows for one in (frame, later))
-    known, wanted = (None if ids is None else one.column(ids, exact=True) for one in (later, frame))
-    for step in np.unique(frame.batches.step):
-        mine, others = (np.flatnonzero(one.batches.step == step) for one in (frame, later))
-        if known is not None and wanted is not None:
-            places = [there[batch] + row for batch in others for row in range(later.batches.rows[batch])]
-            by_id = {known[place]: place for place in places if known[place] is not None}
-            for batch in mine:
-                for row in range(here[batch], here[batch] + frame.batches.rows[batch]):
-                    rows[row] = by_id.get(wanted[row], -1)
-            continue
-        mine, others = (some[np.argsort(one.batches.order[some])] for some, one in ((mine, frame), (others, later)))
-        if len(mine) > 1 and not _in_turns(frame.batches.order[mine], later.batches.order[others]):
-            continue
-        for batch, other in zip(mine, others, strict=False):
-            count = frame.batches.rows[batch]
-            if later.batches.rows[other] == count:
-                rows[here[batch] + np.arange(count)] = there[other] + np.arange(count)
-    return rows
-
-
-def _in_turns(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
-    """Whether batches of two phases come in pairs, one after the other."""
-    if len(one) != len(other):
-        return False
-    first, last = np.minimum(one, other), np.maximum(one, other)
-    return bool((last[:-1] < first[1:]).all())
 
 
 def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:

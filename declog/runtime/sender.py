@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from declog.engine.frame import Frame
+from declog.engine.local_columns import with_locals
 from declog.errors import error_text
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
@@ -17,7 +18,7 @@ from declog.runtime.failures import Failures
 from declog.runtime.local_tables import LocalTables
 from declog.runtime.message import encode
 from declog.runtime.packets import fates
-from declog.runtime.projection import projected, with_locals
+from declog.runtime.projection import projected
 from declog.runtime.window_item import WindowItem
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 JOINER = "\u200d"
 MODIFIERS = range(0x1F3FB, 0x1F400)  # skin tones
@@ -51,13 +51,23 @@ def ending(text: str, width: int) -> str:
     """A text's end, which takes at most so many cells, behind an ellipsis where it is not all."""
     if cells(text) <= width:
         return text
-    room, kept = width - 1, ""
-    for cluster in reversed(list(clusters(text))):
-        room -= cells(cluster)
+    return "…" + "".join(reversed(list(_within(width - 1, reversed(list(clusters(text)))))))
+
+
+def beginning(text: str, width: int) -> str:
+    """A text's beginning, which takes at most so many cells, with an ellipsis behind it where it is not all."""
+    if cells(text) <= width:
+        return text
+    return "".join(_within(width - 1, clusters(text))) + "…"
+
+
+def _within(room: int, parts: Iterable[str]) -> Iterator[str]:
+    """The first parts for which there is room."""
+    for part in parts:
+        room -= cells(part)
         if room < 0:
-            break
-        kept = cluster + kept
-    return "…" + kept
+            return
+        yield part
 
 
 def wrapped(text: str, width: int) -> list[str]:

@@ -173,3 +173,99 @@ def test_a_terminal_has_colours_and_no_line_that_is_too_long(recorded: Path) -> 
     assert "<2>\x1b[37;48;2;" in text
     assert "\x1b[1;32m" in text
     assert "\x1b[1;31m" in text
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three prompts over four steps: solved from the start, from step 2 on, and never."""
+    folder = tmp_path_factory.mktemp("tried") / "run"
+    schema = {"prompt": "text", "completion": "text", "length": "int", "reward": "float"}
+    profile = {
+        "name": "tried", "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}}, "sinks": {"jsonl": {}},
+        "signals": {
+            name: {"axis": "completion", **({} if type_ == "float" else {"type": type_})}
+            for name, type_ in schema.items()
+        },
+    }  # fmt: skip
+    with declog.start(profile, output_dir=folder) as log:
+        for step in range(4):
+            with log.step(step):
+                log.observe(
+                    prompt=["What is 2 + 2?", "What is 漢字?", "What is\nsix * 7?"],
+                    completion=["4", f"{step}", "41"], length=[10 - step, step, 5],
+                    reward=[1.0, step / 3, step / 4 - 1],
+                )  # fmt: skip
+    return folder
+
+
+def test_a_condition_asks_the_whole_run(tried: Path, cli: Cli) -> None:
+    """Without a step it is of all, and the rows say theirs; `--sort` orders them."""
+    shown = cli("samples", str(tried), "--where", "reward < 0.5 and step > 0", "--sort", "length", "--descending")
+    assert shown.out.splitlines()[0] == "tried · t · train · steps 1 to 3 · 4 of 4 rows"
+    assert texts(shown) == [
+        "▼ worst · step 1 · row 2 · reward -0.75 · length 5",
+        "● step 2 · row 2 · reward -0.5 · length 5",
+        "● step 3 · row 2 · reward -0.25 · length 5",
+        "▲ best · step 1 · row 1 · reward 0.3333 · length 1",
+    ]
+    shown = cli("samples", str(tried), "--where", "reward == 1", "--step", "3", "--json")
+    assert [(row["step"], row["row"]) for row in json.loads(shown.out)] == [(3, 0), (3, 1)]
+    shown = cli("samples", str(tried), "--prompt", "WHAT IS\nSIX", "--worst", "1", "--json")
+    assert [(row["step"], row["row"]) for row in json.loads(shown.out)] == [(0, 2)]
+    assert cli("samples", str(tried), "--where", "reward > 5").out == "tried · t · train · no steps · 0 of 0 rows\n"
+
+
+def test_prompts_are_listed_with_how_they_went(tried: Path, cli: Cli) -> None:
+    """The never solved ones first; numbers as they would be worked out by hand."""
+    assert cli("samples", str(tried), "--by-prompt").out.splitlines() == [
+        "tried · t · train · steps 0 to 3 · 3 of 3 prompts, 1 never solved, by reward",
+        "",
+        "attempts    mean   best  solved  first solved   trend  first step  last step  prompt",
+        "       4  -0.625  -0.25     0 %         never    +0.5           0          3  What is six * 7?",
+        "       4     0.5      1    25 %             3  +0.667           0          3  What is 漢字?",
+        "       4       1      1   100 %             0      +0           0          3  What is 2 + 2?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "prompts"),
+    [
+        ([], "six 漢字 2"), (["--sort", "trend", "--descending"], "漢字 six 2"),
+        (["--sort", "first_solved"], "2 漢字 six"), (["--worst", "1"], "six"),
+        (["--best", "2"], "2 漢字"), (["--limit", "2"], "six 漢字"),
+        (["--solved", "-0.5", "--sort", "solved"], "six 漢字 2"), (["--where", "step < 2 and length > 4"], "six 2"),
+        (["--prompt", "2 + 2"], "2"), (["--by", "length"], "漢字 six 2"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "said",
+)  # fmt: skip
+def test_prompts_are_sorted_and_chosen(words: list[str], prompts: str, tried: Path, cli: Cli) -> None:
+    """By any of their numbers, of the rows that are asked for."""
+    shown = json.loads(cli("samples", str(tried), "--by-prompt", "--json", *words).out)
+    assert [one["prompt"].split()[2].rstrip("?") for one in shown] == prompts.split()
+    if "--solved" in words:
+        assert [one["solved"] for one in shown] == [0.5, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--prompt", "7 x"], "no prompt has the text `7 x`\n  fix: declog samples RUN --by-prompt lists the prompts"),
+        (["--sort", "lenght"], "there is no column `lenght` to sort by\n  fix: did you mean `length`?"),
+        (["--by-prompt", "--sort", "means"], "there is no column `means` to sort by\n  fix: did you mean `mean`?"),
+        (["--solved", "1"], "`--solved` says of prompts when they are solved\n  fix: --by-prompt --solved 1.0"),
+        (["--descending"], "`--descending` has no column\n  fix: --sort COLUMN --descending"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "said",
+)  # fmt: skip
+def test_what_no_row_answers_is_answered(words: list[str], said: str, tried: Path, cli: Cli) -> None:
+    """With what there is; an option that would do nothing is refused."""
+    shown = cli("samples", str(tried), *words)
+    assert (shown.code, shown.out, shown.err) == (2, "", f"declog: {said}\n")
+
+
+def test_an_unknown_column_of_a_condition_is_an_error_that_names_them(tried: Path, cli: Cli) -> None:
+    """With a caret below it."""
+    shown = cli("samples", str(tried), "--where", "reward < 1 and lenght > 2")
+    assert (shown.code, shown.out) == (2, "")
+    assert "    reward < 1 and lenght > 2\n                   ^^^^^^\n" in shown.err
+    assert "did you mean `length`?  columns: completion, length, mode, prompt," in shown.err

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from declog.sinks._terminal_cells import cells, clusters, ending, padded, wrapped
+from declog.sinks._terminal_cells import beginning, cells, clusters, ending, padded, wrapped
 
 FAMILY = "👩\u200d👩\u200d👧\u200d👦"
 PARTS = [
@@ -63,8 +63,9 @@ def test_a_label_is_padded_and_keeps_its_end() -> None:
 
 
 @given(TEXTS, st.integers(2, 20))
-def test_an_ending_fits(text: str, width: int) -> None:
-    """It is the text, or an ellipsis and the text's end."""
-    end = ending(text, width)
-    assert cell_len(end) <= width
+def test_an_end_of_a_text_fits(text: str, width: int) -> None:
+    """It is the text, or an ellipsis and the text's end or beginning."""
+    end, start = ending(text, width), beginning(text, width)
+    assert max(cell_len(end), cell_len(start)) <= width
     assert end == text or (end[0] == "…" and text.endswith(end[1:]))
+    assert start == text or (start[-1] == "…" and text.startswith(start[:-1]))

@@ -5,32 +5,38 @@ RUN is a run's folder, also while it is being written. Tokens are coloured where
   declog samples outputs/grpo/2026-11-22_08-00
   declog samples RUN --step 120 --worst 4
   declog samples RUN --step 120 --group 3        all that was kept of one group, the best first
+  declog samples RUN --where "reward < 0.2 and length > 800" --sort length --descending
+  declog samples RUN --prompt "2 + 2"            every attempt at the prompts that have this text
+  declog samples RUN --by-prompt                 how often each prompt was tried and solved, the never solved first
   declog samples RUN --table chats --mode eval --json
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_json
 from declog.errors import did_you_mean
+from declog.runs.prompts import PROMPTS, STAMPS, as_number, prompt_column, prompt_of, prompts_of
 
 Row = Mapping[str, Any]
 
 SUMMARY = "read a run's samples in a terminal"
 KEYS = ("reward", "score", "rewards", "advantages", "advantage", "mean")  # what samples are better or worse by
 RANK = "declog_rank"
-STAMPS = ("step", "mode", "declog_step", RANK, "group", "row", "why", "run_id", "declog_run_id")
-LIMIT = 8
+LIMIT, PROMPT_LIMIT = 8, 20
 
 
 def arguments(parser: Parser) -> None:
     """A run, and which of its samples."""
     parser.add("run", metavar="RUN", help="the run's folder")
-    parser.add("--step", type=int, metavar="N", help="of this step; by default of the last that has any")
+    parser.add(
+        "--step", type=int, metavar="N",
+        help="of this step; by default of the last that has any, and of all with --where, --prompt or --by-prompt",
+    )  # fmt: skip
     parser.add("--mode", metavar="MODE", help="of this mode; by default train, or what there is")
     parser.add("--table", metavar="NAME", help="of this table; by default the first with texts")
     parser.add("--by", metavar="COLUMN", help=f"what makes one better; by default {', '.join(KEYS[:2])} or the like")
@@ -40,7 +46,17 @@ def arguments(parser: Parser) -> None:
     parser.add(
         "--rank", type=int, metavar="R", help="of this rank, where each wrote its own rows and counts its own groups"
     )
-    parser.add("--limit", type=int, default=LIMIT, metavar="N", help=f"at most so many; 0: all, {LIMIT} by default")
+    parser.add("--where", metavar="EXPR", help="for which this is true: an expression as in a filter, over the columns")
+    parser.add("--prompt", metavar="TEXT", help="whose prompt has this text, in any case of letters")
+    parser.add("--by-prompt", action="store_true", help="a line for each prompt: attempts, scores, share solved, steps")
+    parser.add(
+        "--solved", type=float, metavar="X", help="with --by-prompt: solved is a score from X on; by default the best"
+    )
+    parser.add("--sort", metavar="COLUMN", help="by this column, missing values last")
+    parser.add("--descending", action="store_true", help="with --sort: the greatest first")
+    parser.add(
+        "--limit", type=int, metavar="N", help=f"at most so many; 0: all, {LIMIT} by default, {PROMPT_LIMIT} prompts"
+    )
     parser.add("--color", metavar="VALUE", help="the value of tokens that colours them; by default the first")
     parser.add("--json", action="store_true", help="for programs: rows as they were written")
 
@@ -49,6 +65,10 @@ def run(given: argparse.Namespace) -> int:
     """Print them."""
     from declog.runs.run import read
 
+    if given.solved is not None and not given.by_prompt:
+        raise Wrong("`--solved` says of prompts when they are solved", f"--by-prompt --solved {given.solved}")
+    if given.descending and given.sort is None:
+        raise Wrong("`--descending` has no column", "--sort COLUMN --descending")
     found = read(given.run)
     if not found.tables:
         raise Wrong(
@@ -56,9 +76,16 @@ def run(given: argparse.Namespace) -> int:
         )
     name, rows = _table(found.tables, given.table)
     rows, mode = _of_mode(rows, given.mode)
-    rows, step = _of_step(rows, given.step)
+    asked = given.where is not None or given.prompt is not None or given.by_prompt
+    if given.step is not None or not asked or given.group is not None:
+        rows = _of_step(rows, given.step)
     rows = _of_rank(rows, given.rank)
     key = _key(rows, given.by)
+    rows = _answering(rows, given, found.constants)
+    head = f"{found.name} · {name} · {mode} · {_steps(rows)}"
+    if given.by_prompt:
+        _show_prompts(rows, key, given, head)
+        return 0
     chosen = _chosen(rows, key, given)
     if given.json:
         write_json([_strict(row) for row in chosen])
@@ -66,11 +93,76 @@ def run(given: argparse.Namespace) -> int:
     from declog.cli.sample_cards import printed
 
     left = len(rows) - len(chosen)
-    head = f"{found.name} · {name} · {mode} · step {step} · {len(chosen)} of {len(rows)} rows"
+    head = f"{head} · {len(chosen)} of {len(rows)} rows"
     printed(head, chosen, key=key, colour=given.color, by_place=_ends(chosen, rows, key))
     if left and given.worst is None and given.best is None and given.group is None:
         print(f"and {left} more: --worst N, --best N, --group G, or --limit 0")
     return 0
+
+
+def _answering(rows: Sequence[Row], given: argparse.Namespace, constants: Mapping[str, Any]) -> Sequence[Row]:
+    """The rows that --prompt and --where ask for, in the order of --sort."""
+    if given.prompt is not None:
+        column = _prompts(rows)
+        text = given.prompt.casefold()
+        rows = [row for row in rows if text in prompt_of(row.get(column)).casefold()]
+        if not rows:
+            raise Wrong(f"no prompt has the text `{given.prompt}`", "declog samples RUN --by-prompt lists the prompts")
+    if given.where is not None:
+        from declog.cli.row_conditions import matching
+
+        rows = matching(rows, given.where, constants)
+    return rows if given.sort is None or given.by_prompt else _sorted(rows, given, dict.fromkeys(_columns(rows)))
+
+
+def _sorted(rows: Sequence[Row], given: argparse.Namespace, columns: Iterable[str]) -> list[Row]:
+    """In the order of a column, missing values last; texts by their letters, behind numbers."""
+    if given.sort not in columns and rows:
+        raise Wrong(f"there is no column `{given.sort}` to sort by", did_you_mean(given.sort, columns, what="columns"))
+
+    def place(row: Row) -> tuple[bool, float, str]:
+        value = row.get(given.sort)
+        number = float(value) if isinstance(value, bool) else as_number(value)
+        return number is None, number or 0.0, "" if number is not None else str(value)
+
+    def missing(row: Row) -> bool:
+        value = row.get(given.sort)
+        return value is None or value != value
+
+    there = sorted((row for row in rows if not missing(row)), key=place, reverse=given.descending)
+    return there + [row for row in rows if missing(row)]
+
+
+def _columns(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(column for row in rows for column in row))
+
+
+def _prompts(rows: Sequence[Row]) -> str:
+    column = prompt_column(rows)
+    if column is None and rows:
+        raise Wrong("the table has no column of prompts", "--table NAME of one that has, or `prompt` in its schema")
+    return column or ""
+
+
+def _show_prompts(rows: Sequence[Row], key: str | None, given: argparse.Namespace, head: str) -> None:
+    if key is None:
+        raise Wrong("nothing says how good a row is", "--by COLUMN")
+    prompts: Sequence[Row] = prompts_of(rows, _prompts(rows), key, given.solved)
+    total, never = len(prompts), sum(not one["solved"] for one in prompts)
+    if given.sort is not None:
+        prompts = _sorted(prompts, given, PROMPTS)
+    if given.best is not None:
+        prompts = prompts[::-1][: given.best]
+    elif given.worst is not None:
+        prompts = prompts[: given.worst]
+    else:
+        prompts = prompts[: (PROMPT_LIMIT if given.limit is None else given.limit) or None]
+    if given.json:
+        write_json([_strict(one) for one in prompts])
+        return
+    from declog.cli.sample_cards import print_prompts
+
+    print_prompts(f"{head} · {len(prompts)} of {total} prompts, {never} never solved, by {key}", prompts)
 
 
 def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[Row]]:
@@ -104,7 +196,15 @@ def _of_mode(rows: Sequence[Row], mode: str | None) -> tuple[Sequence[Row], str]
     return [row for row in rows if str(row.get("mode")) == mode], mode
 
 
-def _of_step(rows: Sequence[Row], step: int | None) -> tuple[Sequence[Row], int]:
+def _steps(rows: Sequence[Row]) -> str:
+    """The steps of rows, in words."""
+    steps = [int(row["step"]) for row in rows]
+    if not steps:
+        return "no steps"
+    return f"step {steps[0]}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"
+
+
+def _of_step(rows: Sequence[Row], step: int | None) -> Sequence[Row]:
     steps = sorted({int(row["step"]) for row in rows})
     if not steps:
         raise Wrong("the table has no rows")
@@ -113,7 +213,7 @@ def _of_step(rows: Sequence[Row], step: int | None) -> tuple[Sequence[Row], int]
     elif step not in steps:
         near = sorted(sorted(steps, key=lambda each: abs(each - step))[:4])
         raise Wrong(f"the table has no rows of step {step}", f"steps that have some: {', '.join(map(str, near))}, ...")
-    return [row for row in rows if int(row["step"]) == step], step
+    return [row for row in rows if int(row["step"]) == step]
 
 
 def _of_rank(rows: Sequence[Row], rank: int | None) -> Sequence[Row]:
@@ -130,17 +230,11 @@ def _key(rows: Sequence[Row], name: str | None) -> str | None:
     """The column by which rows are better or worse; None where there is no number."""
     numbers = [
         key for key in dict.fromkeys(key for row in rows for key in row)
-        if key not in STAMPS and any(_number(row.get(key)) is not None for row in rows)
+        if key not in STAMPS and any(as_number(row.get(key)) is not None for row in rows)
     ]  # fmt: skip
     if name is not None and name not in numbers:
         raise Wrong(f"`{name}` is no column of numbers here", did_you_mean(name, numbers, what="columns"))
     return name or next((key for key in KEYS if key in numbers), next(iter(numbers), None))
-
-
-def _number(value: Any) -> float | None:
-    """A number that can be compared."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and value == value
-    return float(value) if number else None
 
 
 def _chosen(rows: Sequence[Row], key: str | None, given: argparse.Namespace) -> list[Row]:
@@ -157,11 +251,12 @@ def _chosen(rows: Sequence[Row], key: str | None, given: argparse.Namespace) -> 
     ordered = _ordered(rows, key)
     if given.best is None and given.worst is None:
         shown = ordered if given.group is not None else list(rows)
-        return shown[: given.limit] if given.limit and given.group is None else shown
+        limit = LIMIT if given.limit is None else given.limit
+        return shown[:limit] if limit and given.group is None else shown
     if key is None:
         raise Wrong("nothing says which rows are better", "--by COLUMN")
     best, worst = given.best or 0, given.worst or 0
-    known = [row for row in ordered if _number(row.get(key)) is not None]
+    known = [row for row in ordered if as_number(row.get(key)) is not None]
     return known[:best] + known[max(len(known) - worst, min(best, len(known))) :]
 
 
@@ -169,7 +264,7 @@ def _ordered(rows: Sequence[Row], key: str | None) -> list[Row]:
     """The best first; those without a number last."""
 
     def place(row: Row) -> tuple[bool, float]:
-        number = None if key is None else _number(row.get(key))
+        number = None if key is None else as_number(row.get(key))
         return number is None, 0.0 if number is None else -number
 
     return sorted(rows, key=place)
@@ -179,11 +274,11 @@ def _ends(chosen: Sequence[Row], rows: Sequence[Row], key: str | None) -> list[s
     """For each row `best` or `worst`: where its filter said so, or its number is the greatest or smallest."""
     from declog.sinks._shared import end_of
 
-    numbers = [number for row in rows if key is not None and (number := _number(row.get(key))) is not None]
+    numbers = [number for row in rows if key is not None and (number := as_number(row.get(key))) is not None]
     ends = {max(numbers): "best", min(numbers): "worst"} if len(set(numbers)) > 1 else {}
 
     def end(row: Row) -> str:
-        number = None if key is None else _number(row.get(key))
+        number = None if key is None else as_number(row.get(key))
         return end_of(str(row.get("why") or "")) or ("" if number is None else ends.get(number, ""))
 
     return list(map(end, chosen))

@@ -124,6 +124,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL607.wandb": ("reading {file} takes wandb's package", install("wandb")),
     "DL607.no_run": ("there is no run to read in {path}", "{fix}"),
     "DL607.package": ("`{package}` is not installed", "pip install {package}, or take `arrow()` or `rows()`"),
+    "DL607.prompts": ("{what} a column of prompts and one of scores among its rows of this mode",
+        "a table with `prompt` and `reward` in its schema, or `by=` the column of scores"),
     "DL607.run_id": ("{path} has no run {run_id}", "{fix}"),
     "DL607.sink": ("no sink wrote files into `{sink}` of {path}", "{fix}"),
     "DL607.none": ("there is no capture in {path}",

@@ -1,0 +1,80 @@
+"""The prompts of a run's samples: how often each was tried, how well, and since when it is solved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from declog.runs.report.tables import PROMPT, SCORE, last_said
+
+Rows = Sequence[Mapping[str, Any]]
+STAMPS = ("step", "mode", "declog_step", "declog_rank", "group", "row", "why", "run_id", "declog_run_id")
+
+PROMPTS = {
+    "prompt": "string", "attempts": "int64", "mean": "float64", "best": "float64", "solved": "float64",
+    "first_solved": "int64", "trend": "float64", "first_step": "int64", "last_step": "int64",
+}  # what is known of a prompt, and Arrow's type of it  # fmt: skip
+
+
+def prompt_column(rows: Rows) -> str | None:
+    """The column of prompts: the first of texts or conversations that is called so; None where none is."""
+    texts = [key for key in _keys(rows) if any(isinstance(row.get(key), str | list) for row in rows)]
+    return next((key for key in texts if PROMPT.search(key)), None)
+
+
+def score_column(rows: Rows) -> str | None:
+    """The column of numbers that says how good a row is: `reward`, `score`, or the first that is called so."""
+    numbers = [key for key in _keys(rows) if any(as_number(row.get(key)) is not None for row in rows)]
+    return next((key for key in ("reward", "score") if key in numbers), None) or next(
+        (key for key in numbers if SCORE.search(key)), None
+    )
+
+
+def prompt_of(value: Any) -> str:
+    """A prompt as a text: of a conversation what the user said last."""
+    return last_said(value, "user")
+
+
+def prompts_of(rows: Rows, prompt: str, score: str, solved: float | None = None) -> list[dict[str, Any]]:
+    """A map for each prompt, the least solved first, then by the mean score.
+
+    ``prompt``, ``attempts``, ``mean`` and ``best`` score, ``solved``, the share of the attempts whose score is at
+    least ``solved`` (the best of all rows by default), ``first_solved``, the step of the first of them or None,
+    ``trend``, the mean of the later half of the attempts less that of the earlier, ``first_step`` and ``last_step``.
+    Rows without a score count as attempts; ``mean``, ``best`` and ``trend`` are None where there is no score.
+    """
+    scores = [number for row in rows if (number := as_number(row.get(score))) is not None]
+    enough = solved if solved is not None else max(scores, default=math.inf)
+    attempts: dict[str, list[tuple[int, float | None]]] = {}
+    for row in rows:
+        attempts.setdefault(prompt_of(row.get(prompt)), []).append((int(row["step"]), as_number(row.get(score))))
+    found = [_summary(text, tries, enough) for text, tries in attempts.items()]
+    return sorted(found, key=lambda one: (one["solved"] > 0, one["mean"] is None, one["mean"] or 0.0))
+
+
+def _summary(prompt: str, tries: list[tuple[int, float | None]], enough: float) -> dict[str, Any]:
+    tries = sorted(tries, key=lambda one: one[0])
+    scores = [score for _, score in tries if score is not None]
+    solved = [step for step, score in tries if score is not None and score >= enough]
+    half = len(scores) // 2
+    return {
+        "prompt": prompt, "attempts": len(tries), "mean": _mean(scores), "best": max(scores, default=None),
+        "solved": len(solved) / len(tries), "first_solved": solved[0] if solved else None,
+        "trend": _mean(scores[half:]) - _mean(scores[:half]) if half else None,  # type: ignore[operator]
+        "first_step": tries[0][0], "last_step": tries[-1][0],
+    }  # fmt: skip
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return math.fsum(values) / len(values) if values else None
+
+
+def as_number(value: Any) -> float | None:
+    """A number that can be compared; None for anything else, NaN included."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and value == value
+    return float(value) if number else None
+
+
+def _keys(rows: Rows) -> list[str]:
+    return [key for key in dict.fromkeys(key for row in rows for key in row) if key not in STAMPS]

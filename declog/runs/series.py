@@ -1,0 +1,101 @@
+"""The scalars of a run by name: the steps and values of one, and all of them beside each other.
+
+Imports numpy; pyarrow and pandas only where they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.runs.frame import required
+
+TRAIN = "train"
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One scalar over a run: ``steps`` and ``values``, each ``[n]``, in the order in which they were logged.
+
+    ``values`` are int64 where all of them are integers, else float64; NaN and infinities are there. A step that was
+    logged more than once has its last value.
+    """
+
+    name: str
+    mode: str
+    steps: NDArray[np.int64]
+    values: NDArray[Any]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[tuple[int, int | float]]:
+        """Pairs of a step and a value."""
+        return zip(self.steps.tolist(), self.values.tolist(), strict=True)
+
+    def __repr__(self) -> str:
+        if not len(self):
+            return f"<{self.name}: no values>"
+        return f"<{self.name}: {len(self)} values, steps {self.steps[0]} to {self.steps[-1]}, last {self.values[-1]:g}>"
+
+    def pandas(self) -> Any:
+        """A ``pandas.Series`` by step; ``UsageError`` DL607 where pandas is not installed."""
+        pandas = required("pandas")
+        return pandas.Series(self.values, index=pandas.Index(self.steps, name="step"), name=self.name)
+
+
+def series_by_name(scalars: Any, mode: str | None = None) -> dict[str, Series]:
+    """Each scalar of an Arrow table of scalars, in the order in which their names first came.
+
+    Without ``mode`` a name that several modes have is that of training, or else of the mode that came first.
+    """
+    names, places = _encoded(scalars["name"])
+    modes, mode_places = _encoded(scalars["mode"])
+    steps = scalars["step"].to_numpy()
+    floats = scalars["value"].to_numpy()
+    is_integer = scalars["int_value"].is_valid().to_numpy()
+    integers = scalars["int_value"].fill_null(0).to_numpy()
+    order = np.argsort(places, kind="stable")
+    starts = np.searchsorted(places[order], np.arange(len(names) + 1))
+    found = {}
+    for place, name in enumerate(names):
+        rows = order[starts[place] : starts[place + 1]]
+        present = list(dict.fromkeys(modes[one] for one in mode_places[rows].tolist()))
+        wanted = mode if mode is not None else TRAIN if TRAIN in present else present[0]
+        if wanted not in present:
+            continue
+        rows = rows[mode_places[rows] == modes.index(wanted)]
+        last = dict(zip(steps[rows].tolist(), rows.tolist(), strict=True))
+        rows = np.fromiter(last.values(), np.int64, len(last))
+        values = integers[rows] if is_integer[rows].all() else floats[rows]
+        found[name] = Series(name, wanted, steps[rows].astype(np.int64), values)
+    return found
+
+
+def wide_table(series: Mapping[str, Series]) -> Any:
+    """An Arrow table with a row for each step and a column for each scalar; null where it was not logged."""
+    import pyarrow as pa
+
+    steps = np.unique(np.concatenate([np.zeros(0, np.int64), *(one.steps for one in series.values())]))
+    columns = {"step": pa.array(steps)}
+    for name, one in series.items():
+        places = np.searchsorted(steps, one.steps)
+        values, absent = np.zeros(len(steps), one.values.dtype), np.ones(len(steps), bool)
+        values[places], absent[places] = one.values, False
+        columns[name] = pa.array(values, mask=absent)
+    return pa.table(columns)
+
+
+def _encoded(column: Any) -> tuple[list[str], NDArray[np.int64]]:
+    """The distinct texts of a column in the order in which they came, and the place of each row's among them."""
+    import pyarrow as pa
+
+    joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(joined, pa.ChunkedArray):  # of no chunk
+        joined = pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], pa.string())
+    encoded = joined.dictionary_encode()
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
