@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, Never
 from weakref import ref
 
 from declog.compiler import captures, compile
-from declog.config.application import beside, without_secrets
+from declog.config.application import beside
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
 from declog.config.diagnostics import shown_path, shown_place
@@ -38,6 +38,7 @@ from declog.language.reductions import DEFAULT as REDUCTIONS
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
+from declog.language.secrets import without_secrets
 from declog.language.spec import LogSpec
 from declog.language.validation import named_nulls, validate
 from declog.plans.ops import Plan

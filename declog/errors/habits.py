@@ -16,6 +16,7 @@ _START = f'a run begins with `with declog.start("grpo") as log:`, and ends with 
 _ENDS = "a run ends with its block, `with declog.start(...) as log:`, or by log.close()"
 _NUMBERS = "numbers by name are LOG.scalars({...}, step); what metrics are computed from is LOG.observe(reward=...)"
 CONFIG = 'what a run was started with is `run_config` of the YAML: declog.start(config, ["run_config.lr=1e-6"])'
+_SETTINGS = "how the trainer is configured is declog.start(config, run_config={...}), and later LOG.config({...})"
 _TABLES = "rows of samples are a table of the YAML: tables: {worst: {columns: [prompt, reward], filter: {...}}}"
 _ALERTS = 'a condition worth a message is an alert of the YAML: alerts: {kl: "> 0.5"}'
 _SHAPES = "observe the values; the YAML says what is logged of them: reward: {expr: reward, reduce: histogram}"
@@ -33,7 +34,7 @@ _MEANT: Mapping[str, str] = {
         ("log log_metrics log_dict log_scalar log_scalars log_value log_data add_scalar add_scalars scalar record "
          "record_metrics track write report metrics", _NUMBERS),
         ("log_metric", "one number is LOG.log_metric(name, value)"),
-        ("config log_params log_param log_hyperparams add_hparams hparams params log_config", CONFIG),
+        ("log_params log_param log_hyperparams add_hparams hparams params log_config", _SETTINGS),
         ("Table log_table table add_text log_text log_samples log_completions", _TABLES),
         ("alert alerts warn notify", _ALERTS),
         ("Histogram log_histogram add_histogram histogram", _SHAPES),

@@ -16,9 +16,10 @@ from declog.engine.frame import Frame
 from declog.engine.publish import Dispatcher, Route
 from declog.errors import RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import DEFAULT, Functions
+from declog.language.secrets import without_secrets
 from declog.plans.ops import Plan
 from declog.records import Beside, RunInfo
-from declog.runtime import actors
+from declog.runtime import actors, manifest
 from declog.runtime.alarm import Alarm
 from declog.runtime.backlog import Backlog
 from declog.runtime.collector import Collector
@@ -268,6 +269,16 @@ class Background:
         if home is not None and home is not self._home:
             home.abandon()
         return self._run
+
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Add to how the trainer is configured, in the run's folder, where this process has it; a failure raises."""
+        home, run = self._home, self._run
+        if home is None or run is None:
+            return
+        merged = manifest.merged(run.run_config, manifest.plain(without_secrets(values)))
+        text = manifest.yaml_text(merged)
+        self._worker.call(lambda: home.configured(text), self.close_s).check()  # the worker writes there, too
+        self._run = replace(run, run_config=merged)
 
     # -- actors
 

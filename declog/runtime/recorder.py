@@ -471,6 +471,21 @@ class Recorder(InTrainer):
             else:
                 session.extra(session.batches(scope, me), column, values)
 
+    def config(self, values: Mapping[str, Any]) -> None:
+        """Add to how the trainer is configured: values as ``declog.start(run_config=...)`` takes them.
+
+        They are merged into ``run_config.yaml`` in the run's folder, which the report reads: a value stands for the
+        one that its key had, and a map is merged into the map there. Keys that name secrets are left out. Trackers
+        have what the run began with. Of several ranks rank 0 writes, others may call it or not. ``OSError`` as the
+        disk says; after ``close`` nothing is written.
+        """
+        if self.closed or self._in_fork():
+            return
+        with self._taking("`log.config`"):
+            if not isinstance(values, Mapping):
+                raise UsageError.of("DL510.config", came=type(values).__name__)
+            self._background.configure(values)
+
     # -- actors
 
     def export(self) -> bytes:

@@ -108,6 +108,18 @@ class RunFolder:
             log.warning("%s does not say how the run ended: %s", self.path / RUN, error)
         self._lock.release()
 
+    def configured(self, text: str) -> None:
+        """Keep how the trainer is configured, instead of what this process said before; never over another run's."""
+        earlier = {facts.get(KEPT[RUN_CONFIG]) for facts in segments(self._earlier)}
+        file = self._facts.get(KEPT[RUN_CONFIG])
+        if file is not None and file not in earlier:
+            draft = self.path / f"{file}.part"
+            draft.write_text(text, encoding="utf-8")
+            os.replace(draft, self.path / file)
+        else:
+            self._facts[KEPT[RUN_CONFIG]] = self._keep(RUN_CONFIG, text)
+            self._write()
+
     def missing(self, reasons: Mapping[str, str]) -> None:
         """Say which metrics have no values, and why. Never raises."""
         self._facts["missing"] = dict(reasons)

@@ -47,7 +47,7 @@ def test_a_module_of_another_logger(name: str, edit: str) -> None:
     [
         ("log", "log.scalars({...}, step)"), ("log_dict", "log.observe(reward=...)"),
         ("add_scalar", "log.scalars({...}, step)"), ("finish", "log.close()"), ("end", "log.close()"),
-        ("config", 'declog.start(config, ["run_config.lr=1e-6"])'), ("log_hyperparams", "run_config"),
+        ("log_config", "log.config({...})"), ("log_hyperparams", "run_config"),
         ("add_histogram", "reduce: histogram"), ("log_table", "tables: {worst:"), ("set_step", "with log.step(k):"),
         ("observ", "did you mean `log.observe`?"), ("flsh", "did you mean `log.flush`?"),
     ],

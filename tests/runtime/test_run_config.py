@@ -6,15 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 import declog
-from declog.config.application import names_secret
+from declog.language.secrets import names_secret
 from declog.runs.report.facts import differences
 from declog.runs.run import read
 from declog.testing import MemorySink
 
 PROFILE: dict[str, Any] = {"signals": {"x": "step"}, "metrics": {"x": "mean(x)"}, "sinks": {"jsonl": {}}}
+
+
+def read_yaml(file: Path) -> Any:
+    """What a file of YAML says."""
+    return yaml.safe_load(file.read_text(encoding="utf-8"))
 
 
 def logged(config: Any, folder: Path, **options: Any) -> tuple[MemorySink, declog.Run]:
@@ -52,6 +58,42 @@ def test_what_is_said_in_code_wins(config: Any, tmp_path: Path) -> None:
     """Class: the same configuration as a mapping and as a DictConfig; `run_config=` adds to it, the profile's stays."""
     _, run = logged(config, tmp_path / "run", run_config={"lr": 3.0, "when": Path("here"), "run_password": "no"})
     assert run.run_config == {"lr": 3.0, "when": "here"}
+
+
+def test_what_is_said_while_it_runs(tmp_path: Path) -> None:
+    """Class: settings that are known late. They are merged, twice; no secret is kept, trackers have the first ones."""
+    sink = MemorySink()
+    given = {"optimizer": {"lr": 1.0, "betas": [0.9, 0.99]}, "seed": 1}
+    with declog.start(PROFILE, sinks=[sink], output_dir=tmp_path / "run", run_config=given) as log:
+        log.config({"optimizer": {"lr": 2.0, "api_key": "hunter2"}, "hub_token": "hunter2", "when": Path("here")})
+        with log.step(0):
+            log.observe(x=1.0)
+            log.config({"optimizer": {"warmup": 5}, "seed": {"model": 2}})
+        with pytest.raises(declog.UsageError, match="DL510"):
+            log.config([("lr", 1.0)])  # type: ignore[arg-type]
+    log.config({"late": True})
+    expected = {"optimizer": {"lr": 2.0, "betas": [0.9, 0.99], "warmup": 5}, "seed": {"model": 2}, "when": "here"}
+    assert read(tmp_path / "run").run_config == expected
+    assert sorted(file.name for file in (tmp_path / "run").glob("run_config*")) == ["run_config.yaml"]
+    assert sink.run is not None
+    assert sink.run.run_config == given
+    assert "hunter2" not in "".join(file.read_text() for file in (tmp_path / "run").rglob("*.*"))
+
+
+def test_a_run_that_was_told_late_is_configured(tmp_path: Path) -> None:
+    """Without `run_config=`; a run that goes on says its own, and what the processes before it said stays."""
+    with declog.start(PROFILE, output_dir=tmp_path / "run") as log:
+        with log.step(0):
+            log.observe(x=1.0)
+        log.config({"lr": 1.0})
+        state = log.state_dict()
+    assert read(tmp_path / "run").run_config == {"lr": 1.0}
+    with declog.start(PROFILE, resume=state) as log:
+        log.config({"lr": 2.0})
+    run = read(tmp_path / "run")
+    assert (run.configured, run.run_config) == (True, {"lr": 2.0})
+    kept = [read_yaml(tmp_path / "run" / facts["run_config"]) for facts in run.segments]
+    assert kept == [{"lr": 1.0}, {"lr": 2.0}]
 
 
 @pytest.mark.parametrize("config", [PROFILE, OmegaConf.create(PROFILE), "minimal"], ids=["mapping", "node", "preset"])

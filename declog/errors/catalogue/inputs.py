@@ -128,6 +128,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL510.checkpoints": ("the states are of different checkpoints: their {word} is {shown}", "{fix}"),
     "DL510.closed": ("this recorder is closed", "call declog.start for another run"),
     "DL510.commit": ("`commit` is called, and steps are blocks", 'declog.start(..., steps="commit")'),
+    "DL510.config": ("`log.config` takes a map of settings, and {came} came", "log.config({{'learning_rate': 1e-6}})"),
     "DL510.driver": ("a driver records nothing: its actors do", "merge what they export"),
     "DL510.entered": ("{scope} is entered twice", "ask the recorder for another one"),
     "DL510.export": ("`export` is for actors", 'declog.start(..., role="actor", rank=, world_size=)'),
