@@ -283,7 +283,7 @@ class View:
     def _picked(self, node: Node, axis: Axis, rows: Array) -> Array:
         plain = node.type.axis is axis and not node.type.family and node.index not in self._values
         function = self._functions.get(node.op) if plain else None
-        if function is None or function.stage != "elementwise":
+        if function is None or function.stage != "elementwise" or node.op in WRITTEN.values():
             return self._at(node, self.value(node), axis, rows)
         gone = self.absent(node)
         if gone is True:

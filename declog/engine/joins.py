@@ -152,14 +152,17 @@ class Carryover:
             known = np.flatnonzero((source.batches.rank == rank) & (source.batches.step <= step))
             if len(known):
                 places[batch] = known[np.lexsort((source.batches.order[known], source.batches.step[known]))[-1]]
-        gone = (places < 0) | (lost[..., np.maximum(places, 0)] if lost.ndim else lost)
+        rows = np.maximum(places, 0)
+        gone = (places < 0) | (lost[..., rows] if lost.ndim else lost)
         if gone.all():
             return target
         members = view.members(op.expr) if op.expr.type.family else ()
-        found = values[..., np.maximum(places, 0)]
+        undecided = view.undecided(op.expr)
         return target.with_column(
-            op.name, Axis.STEP, found, op.expr.type.dtype, members, gone=gone if gone.any() else False
-        )
+            op.name, Axis.STEP, values[..., rows], op.expr.type.dtype, members,
+            gone=gone if gone.any() else False,
+            undecided=undecided[..., rows] if isinstance(undecided, np.ndarray) else undecided,
+        )  # fmt: skip
 
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
         if op.axis is Axis.STEP:

@@ -320,7 +320,11 @@ class World:
         return None if found is not ABSENT and self.undecided(tree, at) else found
 
     def undecided(self, tree: Tree, at: Point) -> bool:
-        """Whether a bool is neither true nor false, since something that it compares is missing."""
+        """Whether a bool is neither true nor false, since something that it compares is missing.
+
+        As its value it is of the latest event that it reads: a signal of several events is read there.
+        """
+        at = self.moved(at, self.event_of(tree))
         op, *args = tree
         if op in ASKED:
             return any(self.value(item, at) is None for item in args if isinstance(item, tuple))

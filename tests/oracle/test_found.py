@@ -234,3 +234,53 @@ def test_a_member_counts_in_the_windows_in_which_it_comes() -> None:
     steps: Steps = [[{"f": {"a": [1.0]}}], [{"f": {"a": [1.0], "b": [1.0]}}], [{"f": {"a": [1.0]}}]]
     found = logged({"expr": "f", "reduce": "count", "ema": 0.5}, steps, f=FAMILY)
     assert found == {0: {"m/a": 1.0}, 1: {"m/a": 1.0, "m/b": 1.0}, 2: {"m/a": 1.0, "m/b": 1.0}}
+
+
+MISSING = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("by", "label"),
+    [
+        ("w > 1", "true"),
+        (["w > 1", "w > 1"], "true/true"),
+        (["w > 1", "t"], "true/b"),
+        (["i", "w <= 1"], f"{2**60 + 1}/true"),
+    ],
+)
+@pytest.mark.parametrize("axis", ["completion", "step"])
+@pytest.mark.parametrize("every", [1, 2])
+def test_a_comparison_that_cannot_be_made_is_no_label_in_a_later_phase(
+    by: str | list[str], label: str, axis: str, every: int
+) -> None:
+    """A value of an earlier phase is there what it is in its own: undecided, or an int with all its bits."""
+    low = by[0] == "i"  # the one that can be compared, beside the number that is there
+    early: list[dict[str, Any]] = [
+        {"w": 0.0 if low else MISSING, "i": 2**60 + 1, "t": "a"},
+        {"w": MISSING if low else 2.0, "i": None, "t": "b"},
+    ]
+    signals = {name: {"axis": axis, "phase": "rollout"} for name in early[0]}
+    signals["i"]["type"], signals["t"]["type"] = "int", "text"
+    steps: Steps = [[one, {"x": [1.0], "row": [0]}] for one in early]
+    if axis == "completion":
+        columns = {name: [one[name] for one in early] for name in early[0]}
+        steps = [[{**columns, "row": [7, 8]}, {"x": [1.0, 1.0], "row": [8, 7]}]] * 2
+    profile = {
+        "every": every, "axes": {"completion": {"ids": "row"}},
+        "signals": {**signals, "x": {**ROWS, "phase": "update"}, "row": {**ROWS, "type": "int"}},
+        "metrics": {"m": {"expr": "x", "reduce": "count", "by": by}},
+    }  # fmt: skip
+    counts = [shown for shown in record(profile, steps).scalars.values() if shown]
+    assert {name for shown in counts for name in shown} == {f"m/{label}"}
+    assert sum(shown[f"m/{label}"] for shown in counts) == len(steps) - (axis == "step")
+
+
+def test_a_signal_of_two_phases_is_undecided_where_its_comparison_is_made() -> None:
+    """It is missing with the rollout: what the update has of it decides nothing there."""
+    signals = {
+        "b": {**ROWS, "type": "bool", "phase": "rollout"}, "x": {**ROWS, "phase": "update"},
+        "v": {**ROWS, "phase": {"first": "rollout", "then": "update"}},
+    }  # fmt: skip
+    steps: Steps = [[{"b": [True, False], "v": [MISSING, 2.0]}, {"x": [1.0, 2.0], "v": [2.0, MISSING]}]]
+    metrics = {"m": {"expr": "x", "by": "(v == 2) and not b"}, "n": {"expr": "x", "by": "v == 2"}}
+    assert record({"signals": signals, "metrics": metrics}, steps).scalars[0] == {"m/true": 2.0, "n/true": 1.0}
