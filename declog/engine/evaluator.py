@@ -28,6 +28,7 @@ from declog.language.segmented import Segments
 Array = NDArray[Any]
 Members = tuple[str, ...]
 COLUMNS = ("signal", "local", "carried")
+PICKS = ("column", *SELECTIONS)  # functions that pick members of a family
 _AS_IT_IS = {DType.FLOAT: "fiub", DType.INT: "fi", DType.BOOL: "b"}  # kinds of arrays, by what a signal is
 
 
@@ -152,7 +153,10 @@ class View:
             gaps = [self.undecided(arg) for arg in node.args]
         else:
             marks = self.frame.column(node.param("name") + UNDECIDED) if node.op in ("local", "carried") else None
-            return self._gaps(node) if marks is None else either(self._gaps(node), marks == 1)
+            unknown = False if marks is None else marks == 1
+            if node.op in PICKS:
+                unknown = self._picked_members(node, self.undecided(node.args[0]))
+            return either(self._gaps(node), unknown)
         if all(gap is False for gap in gaps):
             return False
         return self._passed_on(node, gaps)
@@ -223,14 +227,8 @@ class View:
     def _within(self, node: Node, arg: Node) -> Absence:
         """Where a value that knows how axes nest is absent for want of an argument: where all of that is."""
         gone = self.absent(arg)
-        if node.op == "column":
-            members = self.members(arg)
-            if node.param("member") not in members:
-                return True
-            return gone[members.index(node.param("member"))] if np.ndim(gone) > 1 else gone
-        if node.op in SELECTIONS:
-            places = selected(node, self.members(arg))
-            return True if not places else gone[places] if np.ndim(gone) > 1 else gone
+        if node.op in PICKS:
+            return self._picked_members(node, gone)
         begun: Absence = False
         if node.over is Axis.GROUP:  # a batch in which no group begins has no values of its groups
             empty = self.frame.parts(Axis.GROUP, Axis.BATCH).counts == 0
@@ -243,6 +241,15 @@ class View:
         if coarse is fine or fine is None or coarse is None:
             return gone
         return either(begun, _all_of(gone, self.frame.parts(fine, coarse)))
+
+    def _picked_members(self, node: Node, marks: Absence) -> Absence:
+        """What is marked of the members of a family that a node picks; True: none of them came."""
+        members = self.members(node.args[0])
+        if node.op == "column":
+            place = members.index(node.param("member")) if node.param("member") in members else None
+            return True if place is None else marks[place] if np.ndim(marks) > 1 else marks
+        places = selected(node, members)
+        return True if not places else marks[places] if np.ndim(marks) > 1 else marks
 
     def _ungrouped(self, node: Node) -> Absence:
         """Where a value that reads groups is absent, since what names the groups did not come."""
@@ -263,11 +270,9 @@ class View:
         if least < 2 or not np.ndim(self.value(node.args[-1])):
             return False
         arg, over = node.args[-1], node.over or Axis.COMPLETION
-        values = self.rows(arg, arg.type.axis) if arg.type.axis is not None else self.value(arg)
         coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.BATCH
         parts = None if over == COLUMN or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
-        unknown = self.undecided(arg)
-        return groups.too_few(values if unknown is False else _blanked(values, unknown), parts, least)
+        return groups.too_few(self._counted(arg), parts, least)
 
     def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
         """The value at some rows of ``axis``; what is elementwise is computed for those alone.
@@ -332,13 +337,19 @@ class View:
             members = self.members(node.args[0])
             places = selected(node, members) if node.op in SELECTIONS else range(len(members))
             self._members[node.index] = tuple(members[place] for place in places)
-        return np.asarray(function.run(self, node, *(self._own(arg) for arg in node.args)))
+        argument = self._all_rows if node.op in PICKS else self._counted
+        return np.asarray(function.run(self, node, *map(argument, node.args)))
 
-    def _own(self, node: Node) -> Array:
+    def _all_rows(self, node: Node) -> Array:
         """A value with all its rows, also where it is absent."""
         values = self.value(node)
         axis = node.type.axis
         return values if axis is None or values.ndim else np.broadcast_to(values, (self.frame.count(axis),))
+
+    def _counted(self, node: Node) -> Array:
+        """A value with all its rows as functions of several rows take it: what is neither true nor false is missing."""
+        values, unknown = self._all_rows(node), self.undecided(node)
+        return values if unknown is False else _blanked(values, unknown)
 
     def _signal(self, node: Node) -> Array:
         name = node.param("name")
@@ -367,9 +378,7 @@ class View:
     def _aggregate(self, node: Node, run: Callable[[Array, Segments], Array]) -> Array:
         (arg,) = node.args
         over = node.over
-        values = self._own(arg)
-        if (unknown := self.undecided(arg)) is not False:
-            values = _blanked(values, unknown)
+        values = self._counted(arg)
         if over == COLUMN:
             if not values.ndim or not len(values) or (values.ndim < 2 and not self.members(arg)):
                 return np.asarray(np.nan)

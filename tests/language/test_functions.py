@@ -99,20 +99,20 @@ EXAMPLES: dict[str, list[Any]] = {
     "only": [("only(f, '^p$')", {"p": [1, 2, M, M]})],
     "without": [("without(f, '^p$')", {"q": [3, M, 5, M]})],
     "pass_at": [
-        ("pass_at(x > 0, 1)", [0.5] * 4),
+        ("pass_at(x > 0, 1)", [1, 1, 0.5, 0.5]),  # the second cannot be judged: it is none of the k
         ("pass_at(x > 0, 2)", [M, M, 1, 1]),  # of one completion nobody can say whether it is correct
         ("pass_at(x > 5, 2)", [M, M, 0, 0]),
         ("pass_at(b, 2)", [M, M, 1, 1]),
     ],
     "pass_all": [
-        ("pass_all(x > 0, 1)", [0.5] * 4),
+        ("pass_all(x > 0, 1)", [1, 1, 0.5, 0.5]),
         ("pass_all(x > 0, 2)", [M, M, 0, 0]),
         ("pass_all(b, 2)", [M, M, 0, 0]),
     ],
     "best_at": [("best_at(x, 1)", [1, 1, 0.5, 0.5]), ("best_at(x, 2)", [M, M, 4, 4])],
     "majority_at": [
         ("majority_at(t, x > 0)", [1, 1, 0.5, 0.5]),
-        ("majority_at(t, x > 0, 1)", [0.5, 0.5, 0.5, 0.5]),
+        ("majority_at(t, x > 0, 1)", [1, 1, 0.5, 0.5]),
         ("majority_at(n, b, 2)", [M, M, 0.5, 0.5]),
     ],
     "prev": [("prev(s, 3)", [3] * 4), ("prev(s, s)", [10] * 4)],
@@ -189,6 +189,47 @@ def test_a_function(expr: str, expected: Any) -> None:
     assert (right if isinstance(right, dict) else {"value": right}) == {
         name: [item if item is None else pytest.approx(float(item)) for item in items] for name, items in actual.items()
     }
+
+
+@pytest.mark.parametrize("judged", ["x > 0", "not (x <= 0)", "x > 0 and y", "x > 0 or y", "column(f > 0, 'p')", "z"])
+@pytest.mark.parametrize("k", [1, 2, 3])
+@pytest.mark.parametrize("drawn", ["pass_at({}, {})", "pass_all({}, {})", "majority_at(t, {}, {})"])
+def test_a_completion_that_cannot_be_judged_is_none_of_the_k(drawn: str, k: int, judged: str) -> None:
+    """However it is asked and whatever k is: a group has the value that it has without such completions."""
+    bools = {**ROWS, "type": "bool"}
+    rows: dict[str, list[Any]] = {
+        "x": [1.0, NAN, -1.0, NAN, 2.0], "z": [True, None, False, None, True], "t": ["a", "b", "b", "b", "c"],
+        "y": [judged != "x > 0 or y"] * 5, "id": [0] * 5,
+    }  # fmt: skip
+    kept = {name: [column[row] for row in (0, 2, 4)] for name, column in rows.items()}
+    profile = {
+        "axes": {"group": {"of": "id"}},
+        "signals": {
+            "x": ROWS, "y": bools, "z": bools, "t": {**ROWS, "type": "text"}, "id": {**ROWS, "type": "int"},
+            "f": {**ROWS, "family": True},
+        },
+        "metrics": {"m": {"expr": drawn.format(judged, k), "reduce": "mean"}, "rows": {"expr": "y", "reduce": "count"}},
+    }  # fmt: skip
+    expected = {"pass_at": [2 / 3, 1, 1], "pass_all": [2 / 3, 1 / 3, 0], "majority_at": [2 / 3] * 3}
+    for some in (kept, rows):
+        found = one_step(profile, {**some, "f": {"p": some["x"]}})
+        assert found["m"] == pytest.approx(expected[drawn.split("(")[0]][k - 1])
+        assert found["rows"] == len(some["x"])
+
+
+@pytest.mark.parametrize("picked", ["column({}, 'p')", "only({}, 'p')", "without({}, 'q')"])
+def test_a_member_of_comparisons_is_the_comparison_of_a_member(picked: str) -> None:
+    """Where its value is missing it is neither true nor false: a mean leaves it out, and `where` does not take it."""
+    signals = {"x": ROWS, "f": {**ROWS, "family": True}}
+    observed = {"x": [1.0, 2.0, 4.0], "f": {"p": [1.0, NAN, -1.0], "q": [1.0, 1.0, 1.0]}}
+    late, early = picked.format("f > 0"), f"{picked.format('f')} > 0"
+    for expr in (late, early):
+        assert [*one_step({"signals": signals, "metrics": {"m": f"mean({expr})"}}, observed).values()] == [0.5]
+    if not picked.startswith("column"):
+        late, early = f"any({late}, over=column)", f"any({early}, over=column)"
+    for where in (late, early):
+        metric = {"expr": "x", "reduce": "mean", "where": where}
+        assert one_step({"signals": signals, "metrics": {"m": metric}}, observed) == {"m": 1.0}
 
 
 def test_every_function_has_an_example() -> None:

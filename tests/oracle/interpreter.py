@@ -271,9 +271,9 @@ class World:
             case "pass_at" | "pass_all" | "best_at" | "majority_at" | "jaccard" if self.too_few(tree, at):
                 return ABSENT
             case "pass_all" | "best_at":
-                return of_drawn(op, [self.value(args[0], row) for row in self.group(at)], args[1])
+                return of_drawn(op, [self.judged(args[0], row) for row in self.group(at)], args[1])
             case "majority_at":
-                found = [[self.value(item, row) for row in self.group(at)] for item in args[:2]]
+                found = [[self.judged(item, row) for row in self.group(at)] for item in args[:2]]
                 return majority_at(found[0], found[1], args[2] if len(args) > 2 else None)
             case "distinct_of" | "jaccard":
                 found = [self.value(args[0], row) for row in self.group(at)]
@@ -281,7 +281,7 @@ class World:
                     return ABSENT
                 return jaccard(found) if op == "jaccard" else distinct(found, args[1])
             case "pass_at" | "majority":
-                found = [self.value(args[0], row) for row in self.group(at)]
+                found = [self.judged(args[0], row) for row in self.group(at)]
                 return majority(found) if op == "majority" else pass_at(found, args[1])
             case "chain":
                 low, first, x, second, high = args
@@ -330,6 +330,8 @@ class World:
             return any(self.value(item, at) is None for item in args if isinstance(item, tuple))
         if op == "not":
             return self.undecided(args[0], at)
+        if op == "column":
+            return self.undecided(args[0], at._replace(member=args[1]))
         if op == "chain":
             return any(self.value(item, at) is None for item in args[::2])
         if op in ("and", "or"):
