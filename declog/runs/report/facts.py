@@ -9,6 +9,7 @@ from typing import Any
 
 from declog.runs.report.blobs import Blobs
 from declog.runs.report.curves import Meanings, core_names, curves_of, series
+from declog.runs.report.step_time import step_time
 from declog.runs.report.tables import table
 from declog.runs.run import Run
 
@@ -35,6 +36,7 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
         "core": core_names(curves),
         "alerts": alerts, "rules": len(plan.get("alerts", [])), "failures": run.failures,
         "resumed": [one["resumed_after"] + 1 for one in run.segments if "resumed_after" in one],
+        "time": step_time(scalars, Meanings(plan)),
         "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **series(curves, blobs),
         "profile": _profile(run), "configured": run.configured, "settings": list(_leaves(run.run_config)),
         "missing": dict(run.info.get("missing") or {}), "parent": run.info.get("parent"),

@@ -78,6 +78,7 @@ async function main() {
   overview();
   compared();
   changes();
+  stepTime();
   logged();
   await distributions();
   await samples();

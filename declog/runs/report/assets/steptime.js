@@ -1,0 +1,83 @@
+// The time of a step: timers above each other, by step or by the clock, their shares, the slowest rank, and stalls.
+
+const TIME_WIDTH = 1000;
+const TIME_HEIGHT = 200;
+const REST_COLOUR = "color-mix(in srgb, var(--dim) 35%, transparent)";
+
+const secondsText = (seconds) => (seconds == null ? "–" : seconds >= 100 ? duration(seconds) : `${number(seconds)} s`);
+const partColour = (index) => `var(${LINES[index % LINES.length]})`;
+
+function stepTime() {
+  const time = RUN.time;
+  if (!time || !time.parts.length) return hideSection("steptime");
+  const picture = svg("svg", { viewBox: `0 0 ${TIME_WIDTH} ${TIME_HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": timeLabel(time) });
+  const [top, left, right] = ["top", "left", "right"].map((name) => el("span", { class: name }));
+  const redraw = (by) => {
+    const ends = by === "clock" ? time.clock : time.steps;
+    const from = time.from[by === "clock" ? 1 : 0];
+    const most = paintTime(picture, time, ends, from);
+    top.textContent = `${number(most)} s`;
+    left.textContent = by === "clock" ? "0 s" : `step ${number(from)}`;
+    right.textContent = by === "clock" ? duration(ends.at(-1)) : `step ${number(ends.at(-1))}`;
+  };
+  const axis = el("select", { "aria-label": "x axis of the time of a step", onchange: (event) => redraw(event.target.value) },
+    el("option", { value: "step", textContent: "by step" }), el("option", { value: "clock", textContent: "by the clock" }));
+  $("#steptimecontrols").append(axis);
+  $("#steptimepicture").append(el("div", { class: "timescale" }, top, picture, el("div", { class: "ends" }, left, right)));
+  $("#steptimetable").append(timeTable(time));
+  if (time.stalls.length) $("#steptimestalls").append(...stallLines(time));
+  redraw("step");
+}
+
+const timeLabel = ({ parts, restShare }) =>
+  visible([...parts.map(({ name, share }) => `${name} ${percent(share)}`), `the rest ${percent(restShare)}`].join(", "));
+
+const percent = (share) => `${number(Math.round(1000 * share) / 10)} %`;
+
+/** Draw the stack; a column reaches from the log event before it to its own. Returns the seconds at the top. */
+function paintTime(picture, time, ends, from) {
+  const layers = [...time.parts.map(({ seconds }) => seconds), time.rest];
+  const totals = ends.map((_, i) => layers.reduce((sum, one) => sum + (one[i] ?? 0), 0));
+  const sorted = [...totals].sort((a, b) => a - b);
+  const most = Math.min(sorted.at(-1), 1.5 * sorted[Math.floor(0.95 * (sorted.length - 1))]) || 1; // a stall hides no step
+  const span = ends.at(-1) - from || 1;
+  const x = (at) => (((at - from) / span) * TIME_WIDTH).toFixed(2);
+  const y = (seconds) => (TIME_HEIGHT - (Math.min(seconds, most) / most) * TIME_HEIGHT).toFixed(2);
+  const base = ends.map(() => 0);
+  picture.replaceChildren();
+  for (const [index, layer] of layers.entries()) {
+    let path = "";
+    for (const [i, end] of ends.entries()) {
+      const start = i ? ends[i - 1] : from;
+      const next = base[i] + (layer[i] ?? 0);
+      if (next > base[i] && end > start) path += `M${x(start)} ${y(base[i])}V${y(next)}H${x(end)}V${y(base[i])}Z`;
+      base[i] = next;
+    }
+    const shape = svg("path", { d: path, "data-part": time.parts[index]?.name ?? "rest" });
+    shape.style.fill = index < time.parts.length ? partColour(index) : REST_COLOUR;
+    picture.append(shape);
+  }
+  return most;
+}
+
+function timeTable(time) {
+  const row = (name, colour, share, mean, slowest, times) => {
+    const swatch = el("i", { class: "swatch block" });
+    swatch.style.background = colour;
+    const cells = [percent(share), secondsText(mean), secondsText(slowest), times == null ? "–" : `× ${number(times)}`];
+    return el("tr", {}, el("td", {}, swatch, ` ${visible(name)}`), cells.map((text) => el("td", { class: "n", textContent: text })));
+  };
+  const rest = time.rest.filter((one) => one != null);
+  const rows = time.parts.map((one, index) => row(one.name, partColour(index), one.share, one.mean, one.slowest, one.times));
+  rows.push(row("the rest", REST_COLOUR, time.restShare, mean(rest), null, null));
+  return table([["Part"], ["Share", "n"], ["A step", "n"], ["Slowest rank", "n"], ["Slowest to mean", "n"]], rows);
+}
+
+/** Where the clock stood still: hangs, checkpoints, evaluations, and where a run was resumed. */
+function stallLines({ stalls, median: usual }) {
+  const lines = stalls.map(({ after, step, seconds, times }) => {
+    const resumed = RUN.resumed.some((at) => at > after && at <= step) ? ", where the run was resumed" : "";
+    return el("li", {}, link(`step ${step}`, () => goToStep(step)), ` ${secondsText(seconds)} after step ${after}, ${number(times)} times the usual${resumed}`);
+  });
+  return [el("p", { class: "dim", textContent: `Where the clock stood still: hangs, checkpoints, evaluations. A step usually takes ${secondsText(usual)}.` }), el("ul", {}, lines)];
+}
