@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from declog.plans.ops import Plan
 from declog.runtime.alarm import Alarm
 from declog.runtime.background import Background
-from declog.runtime.call_log import Hook
 from declog.runtime.dropped_rows import DroppedRows
 from declog.runtime.failures import Failures
 from declog.runtime.self_metrics import Meter
@@ -38,15 +37,15 @@ class LogEvents:
     """Hands them over, and counts those of each mode."""
 
     def __init__(
-        self, plan: Plan, hooks: Sequence[Hook], failures: Failures, background: Background, meter: Meter,
+        self, plan: Plan, logged: Callable[[str], None], failures: Failures, background: Background, meter: Meter,
         dropped: DroppedRows, elapsed: Callable[[], float], alarm: Alarm,
     ) -> None:  # fmt: skip
         self.counts: dict[str, int] = {}  # steps of each mode
-        self.begun: dict[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
-        self._sent: dict[str, int] = {}  # those that were handed over
+        self.begun: Mapping[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
+        self._sent: Mapping[str, int] = {}  # those that were handed over
         self._outgoing: _Outgoing | None = None
         self._plan = plan
-        self._hooks = hooks
+        self._logged = logged  # is told the mode of each log event that is no part
         self._failures = failures
         self._background = background
         self._meter = meter
@@ -57,7 +56,7 @@ class LogEvents:
     def begin(self, mode: str) -> int:
         """The number of the next log event of a mode, which begins."""
         number = self.begun.get(mode, 0)
-        self.begun[mode] = number + 1
+        self.begun = {**self.begun, mode: number + 1}
         return number
 
     def step_ended(self, stream: Stream, number: int, *, failed: bool) -> None:
@@ -114,8 +113,7 @@ class LogEvents:
             stream, step, upto, end=end, tail=tail, failed=failed, last=last, answer=answer, back=back
         )
         if not again:
-            for hook in self._hooks:
-                hook.logged(stream.mode)
+            self._logged(stream.mode)
         if item.done is not None and not last:
             self._background.wait_for(item)
 
@@ -175,7 +173,7 @@ class LogEvents:
         item, stream, end = outgoing.item, outgoing.stream, outgoing.end
         stream.handed_over(outgoing.steps, end)
         stream.event = None
-        self.begun = {**item.begun}
+        self.begun = item.begun
         self._sent = {**item.sent, item.mode: item.sent.get(item.mode, 0) + 1}
         if end is not None and stream.ends and stream.ends[0] is end:
             stream.ends.popleft()

@@ -10,7 +10,6 @@ import atexit
 import logging
 import operator
 import os
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -36,6 +35,7 @@ from declog.runtime.logged_numbers import LoggedNumbers
 from declog.runtime.message import GREATEST
 from declog.runtime.packets import Given, Packet, named, rows_of
 from declog.runtime.scopes import Origin, Scope, here, origin
+from declog.runtime.seen_session import SeenSession
 from declog.runtime.session import Session
 from declog.runtime.window_item import Answer
 from declog.sinks.run_folder import Choice, RunFolder
@@ -68,9 +68,10 @@ class Recorder(InTrainer):
             plan, comm, runners, routes, self._failures, functions=functions, close_s=close_s, wait_s=wait_s,
             home=home, run=run, choice=choice or Choice(),
         )  # fmt: skip
-        session = Session(
-            plan, Clock() if clock is None else clock, hooks, self._failures, background, functions=functions,
-            locate=locate,
+        clock = clock or Clock()
+        session = (
+            SeenSession(hooks, plan, clock, self._failures, background, functions=functions, locate=locate) if hooks
+            else Session(plan, clock, self._failures, background, functions=functions, locate=locate)
         )  # fmt: skip
         super().__init__(session, background)
         for runner in runners.values():
@@ -249,7 +250,8 @@ class Recorder(InTrainer):
             scope.owner = me
             self._around.add(scope.id)
         else:
-            self._drive_refused()
+            if self._drives:
+                self._drive_refused()
             around = None if scope.parent is None else here(self)
             session.open(scope, None if around is None or around.closed else around, me)
             if scope.phase is not None and scope.phase == session.intake.explicit:
@@ -545,9 +547,7 @@ class Recorder(InTrainer):
         """This process is a fork of the run's: it has no threads, and its locks may be held for ever."""
         if not self.closed:
             self._forked = True
-            self._session.lock = threading.RLock()
-            for hook in self._session.hooks:
-                hook.in_child()
+            self._session.in_child()
 
     def _in_fork(self) -> bool:
         """Whether this process is a fork of the run's: nothing is recorded then, which is said once."""

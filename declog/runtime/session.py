@@ -9,9 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Any, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from declog.errors import UsageError
 from declog.language.functions import Functions
@@ -19,33 +17,31 @@ from declog.plans.ops import Plan
 from declog.runtime import timing
 from declog.runtime.alarm import Alarm
 from declog.runtime.background import Background
-from declog.runtime.batch import BatchRecord, OpenBatch
+from declog.runtime.batch import BatchRecord
 from declog.runtime.batches import TIMERS, Intake, Locate, OpenBatches
-from declog.runtime.call_log import Clock, Hook
+from declog.runtime.call_log import Clock
 from declog.runtime.dropped_rows import DroppedRows
 from declog.runtime.failures import Failures, Refused
 from declog.runtime.log_events import LogEvents
 from declog.runtime.packets import Packet
+from declog.runtime.pending import Pending
 from declog.runtime.scopes import Origin, Scope
 from declog.runtime.self_metrics import Meter
-from declog.runtime.steps import Step, Stream
+from declog.runtime.steps import Stream
 from declog.runtime.window_item import Answer
 
-P = ParamSpec("P")
-R = TypeVar("R")
 _AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
 
 
 class Session:
-    """Every call is made under one lock, and is seen by the ``hooks``."""
+    """Every call is made under one lock; ``seen_session.py`` has the session whose calls others see."""
 
     def __init__(
-        self, plan: Plan, clock: Clock, hooks: Sequence[Hook], failures: Failures, background: Background, *,
-        functions: Functions, locate: Locate | None,
+        self, plan: Plan, clock: Clock, failures: Failures, background: Background, *, functions: Functions,
+        locate: Locate | None,
     ) -> None:  # fmt: skip
         self.plan = plan
         self.clock = clock
-        self.hooks = hooks
         self.lock = threading.RLock()
         self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
         self.intake = Intake(plan, clock.elapsed, failures, self._keep, functions=functions, locate=locate)
@@ -65,12 +61,11 @@ class Session:
         self.modes = {"train"}  # that were entered
         self.last_step = 0  # of any mode
         self._alarm = Alarm(self._overdue)
-        self.events = LogEvents(plan, hooks, failures, background, self.meter, self.dropped, clock.elapsed, self._alarm)
+        self.events = LogEvents(
+            plan, self._logged, failures, background, self.meter, self.dropped, clock.elapsed, self._alarm
+        )
+        self.pending = Pending(self.intake, self.batches, self._keep_timed)
         self._background = background
-        self._pending = Step()  # what came without a scope is of the step that ends next
-        self._waiting: dict[Origin, OpenBatches] = {}  # the open batches of it, by task or thread
-        self._timed: dict[Origin, dict[str, timing.Timed]] = {}  # the durations of blocks in it
-        self._origins: WeakKeyDictionary[Origin, int] = WeakKeyDictionary()
 
     @property
     def now(self) -> int:
@@ -81,7 +76,7 @@ class Session:
     def begun(self) -> bool:
         """Whether anything came yet."""
         events = self.events
-        return bool(events.begun or events.counts or self._waiting or self._pending.batches or self.step is not None)
+        return bool(events.begun or events.counts or self.pending or self.step is not None)
 
     def next_step(self) -> int:
         """The number after the last step's; 0 where there was none."""
@@ -95,24 +90,11 @@ class Session:
         """The windows of a scope's mode; without one those of steps."""
         return self.train if scope is None or scope.stream is None else scope.stream
 
-    def _call(
-        self, name: str, what: tuple[Any, ...], scope: int, origin: int, run: Callable[P, R], *args: P.args,
-        **options: P.kwargs,
-    ) -> R:  # fmt: skip
-        """Make a call that changes what will be logged, in the number of a scope and by the number of a task."""
-        if not self.hooks:
-            return run(*args, **options)
-        with ExitStack() as seen:
-            for hook in self.hooks:
-                seen.enter_context(hook.call(name, what, scope, origin))
-            return run(*args, **options)
-
     # -- scopes
 
     def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         """A scope begins, inside the one ``around`` it, if there is one. Raises ``UsageError`` where it cannot."""
         with self.lock:
-            scope.origin = self._number(me)
             try:
                 _OPEN[scope.kind](self, scope, around, me)
                 scope.owner = me
@@ -127,37 +109,36 @@ class Session:
         What is refused costs its own batch: the first error is raised when all else is recorded.
         """
         with self.lock:
-            if not scope.closed and not self.closed:
-                word, finish = _END[scope.kind]
-                self._call(word, (failed,), scope.id, scope.origin, self._end, scope, failed, finish)
-            else:
+            if scope.closed or self.closed:
                 self._leave(scope)
+            else:
+                self._end(scope, failed)
 
-    def _end(self, scope: Scope, failed: bool, finish: Callable[[Session, Scope, bool], None]) -> None:
-        began = time.perf_counter() if self.meter.timed else 0.0
-        refused, broken = Refused(self.failures, failing=failed), True
+    def _end(self, scope: Scope, failed: bool) -> None:
+        meter = self.meter
+        began = time.perf_counter() if meter.timed else 0.0
+        refused, broken = None, True
         try:
-            self._close(scope, refused)
-            broken = failed or refused.first is not None
+            if scope.batches or scope.timed or self.pending:
+                refused = Refused(self.failures, failing=failed)
+                self._close(scope, refused)
+            broken = failed or (refused is not None and refused.first is not None)
         finally:  # a step that fails is a step all the same: ranks stay at one count
-            if self.meter.timed and scope.kind == "step":
-                self.meter.steps += 1
-                self.meter.recording += time.perf_counter() - began
-            finish(self, scope, broken)
-        refused.check()
+            if meter.timed and scope.kind == "step":
+                meter.steps += 1
+                meter.recording += time.perf_counter() - began
+            _END[scope.kind](self, scope, broken)
+        if refused is not None:
+            refused.check()
 
     def _leave(self, scope: Scope) -> None:
         """A scope holds its step open no more."""
         scope.closed = True
-        if scope.step is not None:
-            scope.step.scopes.discard(scope.id)
+        if scope.step is not None and scope.stream is not None:
+            scope.stream.leave(scope.step, scope.id)
         if self.step is scope:
             self.step = None
         self.scopes.pop(scope.id, None)
-
-    def _number(self, me: Origin) -> int:
-        """A number for a task or thread, for hooks."""
-        return self._origins.setdefault(me, len(self._origins) + 1) if self.hooks else 0
 
     def _enter(self, scope: Scope, stream: Stream) -> None:
         assert scope.number is not None
@@ -179,19 +160,17 @@ class Session:
             if stream.last is not None and number <= stream.last:
                 last = stream.last
                 raise UsageError.of("DL510.rises", step=number, last=last, next=last + 1, back=number - 1)
-        around_id = 0 if around is None else around.id
-        self._call("begin", (number, around_id), scope.id, scope.origin, self._begin_step, scope, stream, me)
+        scope.stream = stream
+        self._begin_step(scope, around, me)
 
-    def _begin_step(self, scope: Scope, stream: Stream, me: Origin) -> None:
+    def _begin_step(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        stream = scope.stream
+        assert stream is not None
         self._enter(scope, stream)
         if stream.ordered:
             self.step, self.main_task, scope.owner = scope, me, me
-            # columns alone are of the rows that the step begins with
-            early: dict[str, OpenBatch] = self._waiting.get(me, {})
-            if bare := {phase: batch for phase, batch in early.items() if not batch.names}:
-                self.batches(scope, me).update(bare)
-                for phase in bare:
-                    del early[phase]
+            if self.pending.batches:
+                self.pending.give_columns(scope, me)
         if stream.ends:
             self.events.advance(stream)
 
@@ -206,14 +185,18 @@ class Session:
     def _spend(self, scope: Scope, stream: Stream) -> None:
         """A step or a block of a mode is over: how long it took, less what was of others inside it."""
         took, around = self.clock.elapsed() - scope.began, scope.parent
-        stream.spent += max(took - scope.inside, 0.0)
+        if took > scope.inside:
+            stream.spent += took - scope.inside
         while around is not None and around.kind not in ("step", "mode"):
             around = around.parent
         if around is not None:
             around.inside += took
 
     def _open_at(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        self._call("at", (scope.number,), scope.id, scope.origin, self._enter, scope, self.train)
+        self._begin_at(scope)
+
+    def _begin_at(self, scope: Scope) -> None:
+        self._enter(scope, self.train)
 
     def _end_at(self, scope: Scope, failed: bool) -> None:
         self._leave(scope)
@@ -223,8 +206,7 @@ class Session:
     def _open_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         if scope.number is None:
             scope.number = self.now if around is None or around.number is None else around.number
-        what = scope.mode, scope.number, 0 if around is None else around.id
-        self._call("enter", what, scope.id, scope.origin, self._begin_mode, scope, around, me)
+        self._begin_mode(scope, around, me)
 
     def _begin_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         refused = Refused(self.failures)
@@ -250,12 +232,11 @@ class Session:
             raise UsageError.of("DL510.outside", what="batch")
         scope.block, scope.stream, scope.step = around, around.stream, around.step
         scope.mode, scope.number = around.mode, around.number
-        what = scope.phase, scope.rows, around.id
-        self._call("batch", what, scope.id, scope.origin, self._begin_batch, scope, around, me)
+        self._begin_batch(scope, around, me)
 
     def _begin_batch(self, scope: Scope, around: Scope, me: Origin) -> None:
         if scope.phase is None:
-            scope.batches[scope] = self._batches(scope, scope.origin, partial_step=around.owner is not me, once=True)
+            scope.batches[scope] = self._batches(scope, me, partial_step=around.owner is not me, once=True)
             return
         scope.batches[scope] = batches = self.batches(around, me)
         self.intake.close(batches, scope.phase)
@@ -265,23 +246,22 @@ class Session:
     def _end_batch(self, scope: Scope, failed: bool) -> None:
         self._leave(scope)
 
-    def _batches(self, scope: Scope, origin: int, *, partial_step: bool, once: bool = False) -> OpenBatches:
+    def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:
+        if scope is None:
+            return OpenBatches(self.pending.step, partial_step=partial_step)
         assert scope.step is not None
-        return OpenBatches(
-            scope.step, scope.stream, scope=scope.id, origin=origin, partial_step=partial_step, once=once
-        )
+        return OpenBatches(scope.step, scope.stream, scope=scope.id, partial_step=partial_step, once=once)
 
     def batches(self, scope: Scope | None, me: Origin) -> OpenBatches:
         """The open batches of a task or thread in a scope; without one, those of the step that ends next."""
         if scope is None:
-            waiting = self._waiting.get(me)
-            if waiting is None:
-                waiting = self._waiting[me] = OpenBatches(self._pending, origin=self._number(me), partial_step=True)
-            return waiting
-        batches: OpenBatches | None = scope.batches.get(scope if scope.kind == "batch" else me)
-        if batches is None:
+            holders, key, partial_step = self.pending.batches, me, True
+        else:
+            holders, key = scope.batches, scope if scope.kind == "batch" else me
             partial_step = scope.kind == "at" or scope.owner is not me
-            batches = scope.batches[me] = self._batches(scope, self._number(me), partial_step=partial_step)
+        batches: OpenBatches | None = holders.get(key)
+        if batches is None:
+            batches = holders[key] = self._batches(scope, me, partial_step=partial_step)
         return batches
 
     # -- what closes
@@ -295,8 +275,8 @@ class Session:
         if scope.timed:
             timed, scope.timed = scope.timed, {}
             self._keep_timed(self.batches(scope, scope.owner), timed, refused)
-        if scope is self.step and scope.step is not None:
-            self._absorb(scope.step, refused, owner=scope.owner if self.commits else None)
+        if scope is self.step and scope.step is not None and self.pending:
+            self.pending.absorb(scope.step, refused, owner=scope.owner if self.commits else None)
         if scope.batches:
             main = scope.batches.get(scope.owner)
             closing = [batches for batches in scope.batches.values() if batches is not main]
@@ -307,42 +287,16 @@ class Session:
             self.intake.close_all(closing, refused)
             scope.batches = {}
 
-    def _absorb(self, step: Step, refused: Refused, *, only: str | None = None, owner: Origin | None = None) -> None:
-        """What came without a scope is of a step that ends now; of one phase ``only``, where a window ends.
-
-        The batches of an ``owner``, who commits the step, must have what the profile requires.
-        """
-        if not self._waiting and not self._pending.packets:
-            return
-        if owner in self._waiting:
-            self._waiting[owner].partial_step = False
-        for me in [*self._timed]:
-            self._keep_timed(self.batches(None, me), self._timed.pop(me), refused)
-        self.intake.close_all(self._waiting.values(), refused, only=only)
-        self._waiting = {me: batches for me, batches in self._waiting.items() if batches}
-        step.absorb(self._pending, only)
-
     def _absorb_logged(self, refused: Refused) -> None:
         """What ``log_metric`` gave between two steps is of the last one."""
-        if self.plan.logged is not None:
-            self._absorb(self.train.step(self._label(self.train)), refused, only=self.plan.logged.phase)
-
-    def _close_bare(self, refused: Refused) -> None:
-        """Columns that wait for rows which did not come: each is an error of whoever gave it."""
-        for batches in self._waiting.values():
-            for phase in [phase for phase, batch in batches.items() if not batch.names]:
-                self.intake.close_all([batches], refused, only=phase)
+        if self.plan.logged is not None and self.pending:
+            self.pending.absorb(self.train.step(self._label(self.train)), refused, only=self.plan.logged.phase)
 
     # -- what is recorded
 
     def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Record signals; with ``strict`` a name that the profile does not know is an error."""
-        if not self.hooks:
-            self.intake.observe(batches, signals, strict=strict)
-            return
-        if strict:
-            self.intake.check(signals)
-        self._call("observe", (signals,), batches.scope, batches.origin, self.intake.observe, batches, signals)
+        self.intake.observe(batches, signals, strict=strict)
 
     def take(
         self, batches: OpenBatches, packets: Sequence[Packet], signals: Mapping[str, Any], *, strict: bool = True
@@ -370,33 +324,30 @@ class Session:
         if packet.id in step.packets:
             self.dropped.twice(packet, self.now if step.number is None else step.number)
             return
-        step.packets.add(packet.id)
+        step.packets |= {packet.id}
         alone = OpenBatches(step, batches.stream, scope=batches.scope, origin=batches.origin, partial_step=True)
-
-        def consume() -> None:
-            self.intake.observe(alone, packet.signals)
-            self.intake.close_all([alone], refused)
-
         try:
-            self._call("packet", (packet.signals,), alone.scope, alone.origin, consume)
+            self._observe_packet(alone, packet, refused)
         except Exception as error:  # noqa: BLE001  (raised when the other packets are recorded)
             refused.add(error)
 
+    def _observe_packet(self, alone: OpenBatches, packet: Packet, refused: Refused) -> None:
+        self.intake.observe(alone, packet.signals)
+        self.intake.close_all([alone], refused)
+
     def metrics(self, batches: OpenBatches, values: Mapping[str, Any]) -> None:
         """Record numbers under names of their own."""
-        for part in [{name: value} for name, value in values.items()] if self.hooks else [values]:
-            self._call("metric", (*part.items(),)[0], batches.scope, batches.origin, self.intake.metrics, batches, part)
+        self.intake.metrics(batches, values)
 
     def extra(self, batches: OpenBatches, column: str, values: Any) -> None:
         """Record a column of completions."""
-        what = column, values
-        self._call("extra", what, batches.scope, batches.origin, self.intake.extra, batches, column, values)
+        self.intake.extra(batches, column, values)
 
     def timed(self, scope: Scope | None, me: Origin, name: str, seconds: timing.Seconds) -> None:
         """Record how long a block took."""
         if scope is None:
             self.batches(None, me)
-            timed = self._timed.setdefault(me, {})
+            timed = self.pending.timed.setdefault(me, {})
         else:
             block = scope if scope.block is None else _outermost(scope)
             timed = block.timed = block.timed or {}
@@ -417,10 +368,8 @@ class Session:
         step, stream = batches.step, batches.stream
         if stream is not None and step.number is not None and stream.late(step.number):
             self.dropped.late(step.number, max(record.rows, 1))
-        elif stream is None or step.number is None:
-            step.add(phase, record)
         else:
-            stream.step(step.number).add(phase, record)
+            step.add(phase, record)
 
     # -- log events
 
@@ -433,7 +382,7 @@ class Session:
     def rewind(self, step: int) -> None:
         """The trainer goes back: what was recorded until now is logged, and the next step may be the one after."""
         with self.lock:
-            self._call("rewind", (step,), 0, 0, self._rewind, step)
+            self._rewind(step)
 
     def _rewind(self, step: int) -> None:
         stream = self.train
@@ -447,19 +396,18 @@ class Session:
 
     def flush(self, scope: Scope | None, answer: Answer | None = None) -> None:
         """Log what came since the last log event, in the mode of a scope."""
-        ids = (0, 0) if scope is None else (scope.id, scope.origin)
         with self.lock:
-            self._call("flush", (), *ids, self._flush, scope, answer)
+            self._flush(scope, answer)
 
     def _flush(self, scope: Scope | None, answer: Answer | None) -> None:
         stream = self.stream(scope)
         refused = Refused(self.failures)
         try:
             if stream.ordered and self.step is not None and self.step.step is not None:
-                self._absorb(self.step.step, refused)
+                self.pending.absorb(self.step.step, refused)
             elif stream.ordered:
                 self._absorb_logged(refused)
-                self._close_bare(refused)
+                self.pending.close_columns(refused)
             block = self.step if scope is None else _outermost(scope)
             if block is not None:
                 self.intake.close_all(block.batches.values(), refused)
@@ -479,9 +427,7 @@ class Session:
                 return
             self.closed = True
             self._alarm.cancel()
-            self._call("close", (failed,), 0, 0, self._finish, failed)
-            for hook in self.hooks:
-                hook.close()
+            self._finish(failed)
             self._finished = True
 
     def _finish(self, failed: bool) -> None:
@@ -511,21 +457,16 @@ class Session:
         within = Refused(self.failures, failing=True)
         waiting = Refused(self.failures, failing=failed or bool(self.scopes))
         if self.step is not None and self.step.step is not None:
-            self._absorb(self.step.step, waiting)
+            self.pending.absorb(self.step.step, waiting)
         else:
             self._absorb_logged(waiting)
         for scope in sorted(self.scopes.values(), key=lambda scope: scope.kind != "batch"):
             self._close(scope, within)
         if waiting.first is not None:
             refused.add(waiting.first)
-        rows = [max(record.rows, 1) for records in self._pending.batches.values() for record in records]
-        rows += [
-            batch.rows[0] if batch.rows else 1
-            for batches in self._waiting.values() for batch in batches.values() if batch.names
-        ]  # fmt: skip
-        if rows:
-            self.dropped.never_bound(sum(rows))
-        self._close_bare(refused)
+        if rows := self.pending.rows:
+            self.dropped.never_bound(rows)
+        self.pending.close_columns(refused)
 
     def _label(self, stream: Stream, *, ahead: bool = False) -> int:
         """The step that a log event of now stands at; ``ahead``: that of the last rows, where they are later."""
@@ -539,15 +480,24 @@ class Session:
     def cut_logged(self) -> None:
         """What ``log_metric`` gave between two steps goes to the window of the last one."""
         if self.plan.logged is not None:
-            self._call("cut", (), 0, 0, self._absorb_logged, Refused(self.failures, failing=True))
+            self._cut_logged()
+
+    def _cut_logged(self) -> None:
+        self._absorb_logged(Refused(self.failures, failing=True))
+
+    def _logged(self, mode: str) -> None:
+        """A log event of a mode was handed to the worker."""
+
+    def in_child(self) -> None:
+        """This process is a fork of the run's: it has no threads, and the lock may be held for ever."""
+        self.lock = threading.RLock()
 
 
 _OPEN = {
     "step": Session._open_step, "at": Session._open_at, "mode": Session._open_mode, "batch": Session._open_batch,
 }  # fmt: skip
-_END: Mapping[str, tuple[str, Callable[[Session, Scope, bool], None]]] = {
-    "step": ("end", Session._end_step), "at": ("unat", Session._end_at), "mode": ("leave", Session._end_mode),
-    "batch": ("unbatch", Session._end_batch),
+_END: Mapping[str, Callable[[Session, Scope, bool], None]] = {
+    "step": Session._end_step, "at": Session._end_at, "mode": Session._end_mode, "batch": Session._end_batch,
 }  # fmt: skip
 
 

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from declog.engine.frame import Frame
 from declog.records import Beside
 from declog.runtime.batch import BatchRecord
 from declog.runtime.window import Window
+
+_NO_NUMBERS = Beside()
 
 
 class Step:
@@ -27,37 +30,37 @@ class Step:
     ``scopes`` are the numbers of those that contribute to it, ``packets`` the ids of those that it consumed.
     """
 
-    __slots__ = ("batches", "counts", "number", "packets", "scopes")
+    batches: Mapping[str, list[BatchRecord]] = MappingProxyType({})
+    counts: Mapping[str, int] = MappingProxyType({})
+    packets: frozenset[str] = frozenset()
 
     def __init__(self, number: int | None = None) -> None:
         self.number = number  # None: it is not known yet
-        self.batches: dict[str, list[BatchRecord]] = {}
-        self.counts: dict[str, int] = {}
-        self.packets: set[str] = set()
         self.scopes: set[int] = set()
 
     def add(self, phase: str, record: BatchRecord) -> None:
         """Take a closed batch; the same one again changes nothing."""
         records = self.batches.get(phase)
         if records is None:
-            records = self.batches[phase] = []
+            records = []
+            self.batches = {**self.batches, phase: records}
         if not records or records[-1] is not record:
             if self.number is not None:
                 record.step, record.batch = self.number, self.counts.get(phase, 0)
             records.append(record)
-        self.counts[phase] = record.batch + 1
+        self.counts = {**self.counts, phase: record.batch + 1}
 
     def absorb(self, pending: Step, only: str | None = None) -> None:
         """Take what waited for this step's number; of one phase ``only``."""
-        for phase in [phase for phase in pending.batches if only in (None, phase)]:
-            records = pending.batches[phase]
+        absorbed = {phase: records for phase, records in pending.batches.items() if only in (None, phase)}
+        for phase, records in absorbed.items():
             while records:
                 self.add(phase, records[0])
                 del records[0]
-            del pending.batches[phase]
+        pending.batches = {phase: records for phase, records in pending.batches.items() if phase not in absorbed}
         if only is None:
             self.packets |= pending.packets
-            pending.packets.clear()
+            pending.packets = frozenset()
 
 
 @dataclass(eq=False)
@@ -88,22 +91,27 @@ class Stream:
         self.watermark: int | None = None
         self.flushed = False  # whether this block has flushed
         self.whole = True  # whether all that should have been recorded was
-        self.beside = Beside()  # the trainer's own numbers, for the next log event
+        self.beside = _NO_NUMBERS  # the trainer's own numbers, for the next log event
         self.earlier: dict[str, Frame] = {}  # rows of before a checkpoint
         self.ends: deque[WindowEnd] = deque()  # windows that wait for scopes
         self.held: int | None = None  # a step that ended, whose numbers the loop still logs, however long it takes
         self.spent = 0.0  # seconds that steps and blocks took
         self.counted = 0.0  # those of them that log events have
-        self._steps: dict[int, Step] = {}  # above the watermark
-        self._open: dict[int, Step] = {}  # those of them that have rows here, or may get some
+        self._open: dict[int, Step] = {}  # above the watermark, that have rows here or may get some
+        self._in_parts: dict[int, Step] = {}  # those whose rows went in parts of the window that is open
 
     def step(self, number: int) -> Step:
         """A step by its number."""
-        step = self._steps.get(number)
+        step = self._open.get(number)
         if step is None:
-            step = self._steps[number] = Step(number)
-        self._open[number] = step
+            step = self._open[number] = self._in_parts.get(number) or Step(number)
         return step
+
+    def leave(self, step: Step, scope: int) -> None:
+        """A scope holds a step open no more."""
+        step.scopes.discard(scope)
+        if not step.scopes and not step.counts and not step.packets and step.number is not None:
+            self._open.pop(step.number, None)
 
     def late(self, number: int) -> bool:
         """Whether the window of a step is closed."""
@@ -149,27 +157,29 @@ class Stream:
         """A log event has the rows of steps, and the seconds up to an end (None: all)."""
         for step in steps:
             step.batches = {}
-            if not step.scopes and step.number is not None:
-                self._open.pop(step.number, None)
-        self.earlier, self.whole, self.beside = {}, True, Beside()
+            if step.number is not None:
+                self._in_parts[step.number] = step
+                if not step.scopes:
+                    self._open.pop(step.number, None)
+        self.earlier, self.whole, self.beside = {}, True, _NO_NUMBERS
         self.counted = self.spent if end is None else end.spent
 
     def close(self, number: int | None) -> None:
         """All windows up to a step are handed over: nothing can come for them any more."""
         if number is not None:
             self.watermark = number if self.watermark is None else max(self.watermark, number)
-            for one in [one for one, step in self._steps.items() if one <= self.watermark and not step.scopes]:
-                self._open.pop(one, None)
-                del self._steps[one]
+            for steps in (self._open, self._in_parts):
+                for one in [one for one, step in steps.items() if one <= self.watermark and not step.scopes]:
+                    del steps[one]
 
     def rewind(self, number: int) -> None:
         """The steps after this one are made again. What came for steps that were not made yet is of those still."""
         made = self.last if self.last is not None else number
         self.last = number
         self.watermark = None if self.watermark is None else min(self.watermark, number)
-        for one, step in [*self._steps.items()]:
+        for one, step in {**self._in_parts, **self._open}.items():
             if number < one <= made:
-                step.packets.clear()
+                step.packets = frozenset()
                 if not step.scopes:
-                    del self._steps[one]
+                    self._in_parts.pop(one, None)
                     self._open.pop(one, None)

@@ -67,14 +67,16 @@ def _waits_for_nobody(self: Stream) -> int | None:
 
 def _forgets(self: Session, batches: OpenBatches, packet: Any, refused: Refused) -> None:
     """A packet counts as often as it comes."""
-    batches.step.packets.clear()
+    batches.step.packets = frozenset()
     CONSUME(self, batches, packet, refused)
 
 
-def _of_the_one_after(self: Session, step: Step, *args: Any, **options: Any) -> None:
+def _of_the_one_after(self: Session, scope: Scope, refused: Refused) -> None:
     """What is observed for the next step is of the one after it."""
-    assert step.number is not None
-    ABSORB(self, self.train.step(step.number + 1), *args, **options)
+    pending = self.pending
+    if scope is self.step and scope.number is not None and pending:
+        pending.absorb(self.train.step(scope.number + 1), refused, owner=scope.owner if self.commits else None)
+    CLOSE(self, scope, refused)
 
 
 def _threads_only() -> object:
@@ -84,7 +86,7 @@ def _threads_only() -> object:
 
 def _drops(self: Session, *args: Any) -> None:
     """A step that begins takes what waits for a step."""
-    for batches in self._waiting.values():
+    for batches in self.pending.batches.values():
         batches.clear()
     BEGIN(self, *args)
 
@@ -118,14 +120,14 @@ def _drops_what_raises(self: Session, scope: Scope, *, failed: bool) -> None:
 
 def _forgets_all(self: Stream, number: int) -> None:
     """The trainer goes back, and what came for steps ahead is forgotten."""
-    self._steps.clear()
+    self._in_parts.clear()
     self._open.clear()
     REWIND(self, number)
 
 
 def _remembers_packets(self: Stream, number: int) -> None:
     """The trainer goes back, and the steps that are made again have consumed what they had."""
-    before = {one: {*step.packets} for one, step in self._steps.items()}
+    before = {one: {*step.packets} for one, step in {**self._in_parts, **self._open}.items()}
     REWIND(self, number)
     for one, packets in before.items():
         if one > number:
@@ -143,8 +145,8 @@ def _of_any_recorder(recorder: Any = None) -> Scope | None:
     return HERE(None)
 
 
-BATCHES, CLOSE, CONSUME, ABSORB, KEEP, BEGIN, END = (
-    Session.batches, Session._close, Session._consume, Session._absorb, Session._keep, Session._begin_step, Session.end,
+BATCHES, CLOSE, CONSUME, KEEP, BEGIN, END = (
+    Session.batches, Session._close, Session._consume, Session._keep, Session._begin_step, Session.end,
 )  # fmt: skip
 UPTO, REWIND, OBSERVE, HERE = Stream.upto, Stream.rewind, Intake.observe, scopes.here
 Patch = tuple[Any, str, Any]
@@ -155,7 +157,7 @@ MUTATIONS: dict[str, list[Patch]] = {
     "windows take all that came": [(Stream, "upto", _takes_all)],
     "windows wait for nobody": [(Stream, "complete", property(_waits_for_nobody))],
     "packets count as often as they come": [(Session, "_consume", _forgets)],
-    "what is next is of the one after": [(Session, "_absorb", _of_the_one_after)],
+    "what is next is of the one after": [(Session, "_close", _of_the_one_after)],
     "tasks of a thread are one": [(scopes, "origin", _threads_only), (recorders, "origin", _threads_only)],
     "a step that begins drops what waits": [(Session, "_begin_step", _drops)],
     "rows are of the step that is open": [(Session, "_keep", _keeps_by_now)],

@@ -1,0 +1,124 @@
+"""A session whose calls are seen: by a capture, which writes them down. Imports the session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from declog.runtime.batches import OpenBatches
+from declog.runtime.call_log import Hook
+from declog.runtime.failures import Refused
+from declog.runtime.packets import Packet
+from declog.runtime.scopes import Origin, Scope
+from declog.runtime.session import Session
+from declog.runtime.window_item import Answer
+
+_WORDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}  # how the ends of scopes are called
+
+
+class SeenSession(Session):
+    """Shows ``hooks`` each call that changes what will be logged, in the number of a scope and by that of a task."""
+
+    def __init__(self, hooks: Sequence[Hook], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._hooks = hooks
+        self._origins: WeakKeyDictionary[Origin, int] = WeakKeyDictionary()
+
+    @contextmanager
+    def _seen(self, name: str, what: tuple[Any, ...], scope: int = 0, origin: int = 0) -> Iterator[None]:
+        with ExitStack() as seen:
+            for hook in self._hooks:
+                seen.enter_context(hook.call(name, what, scope, origin))
+            yield
+
+    def _number(self, me: Origin) -> int:
+        return self._origins.setdefault(me, len(self._origins) + 1)
+
+    # -- scopes
+
+    def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        with self.lock:
+            scope.origin = self._number(me)
+            super().open(scope, around, me)
+
+    def _begin_step(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        with self._seen("begin", (scope.number, _id(around)), scope.id, scope.origin):
+            super()._begin_step(scope, around, me)
+
+    def _begin_at(self, scope: Scope) -> None:
+        with self._seen("at", (scope.number,), scope.id, scope.origin):
+            super()._begin_at(scope)
+
+    def _begin_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        with self._seen("enter", (scope.mode, scope.number, _id(around)), scope.id, scope.origin):
+            super()._begin_mode(scope, around, me)
+
+    def _begin_batch(self, scope: Scope, around: Scope, me: Origin) -> None:
+        with self._seen("batch", (scope.phase, scope.rows, around.id), scope.id, scope.origin):
+            super()._begin_batch(scope, around, me)
+
+    def _end(self, scope: Scope, failed: bool) -> None:
+        with self._seen(_WORDS[scope.kind], (failed,), scope.id, scope.origin):
+            super()._end(scope, failed)
+
+    def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:
+        batches = super()._batches(scope, me, partial_step=partial_step, once=once)
+        batches.origin = self._number(me)
+        return batches
+
+    # -- what is recorded
+
+    def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
+        if strict:
+            self.intake.check(signals)
+        with self._seen("observe", (signals,), batches.scope, batches.origin):
+            super().observe(batches, signals, strict=False)
+
+    def _observe_packet(self, alone: OpenBatches, packet: Packet, refused: Refused) -> None:
+        with self._seen("packet", (packet.signals,), alone.scope, alone.origin):
+            super()._observe_packet(alone, packet, refused)
+
+    def metrics(self, batches: OpenBatches, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            with self._seen("metric", (name, value), batches.scope, batches.origin):
+                super().metrics(batches, {name: value})
+
+    def extra(self, batches: OpenBatches, column: str, values: Any) -> None:
+        with self._seen("extra", (column, values), batches.scope, batches.origin):
+            super().extra(batches, column, values)
+
+    # -- log events
+
+    def _rewind(self, step: int) -> None:
+        with self._seen("rewind", (step,)):
+            super()._rewind(step)
+
+    def _flush(self, scope: Scope | None, answer: Answer | None) -> None:
+        ids = (0, 0) if scope is None else (scope.id, scope.origin)
+        with self._seen("flush", (), *ids):
+            super()._flush(scope, answer)
+
+    def _cut_logged(self) -> None:
+        with self._seen("cut", ()):
+            super()._cut_logged()
+
+    def _finish(self, failed: bool) -> None:
+        with self._seen("close", (failed,)):
+            super()._finish(failed)
+        for hook in self._hooks:
+            hook.close()
+
+    def _logged(self, mode: str) -> None:
+        for hook in self._hooks:
+            hook.logged(mode)
+
+    def in_child(self) -> None:
+        super().in_child()
+        for hook in self._hooks:
+            hook.in_child()
+
+
+def _id(scope: Scope | None) -> int:
+    return 0 if scope is None else scope.id
