@@ -44,6 +44,7 @@ def ways() -> dict[str, tuple[int, Calls]]:
         "1 call of 1 column": (1, [columns(1)]),
         "1 call of 8 columns": (8, [columns(8)]),
         "1 call of 40 columns": (40, [forty]),
+        "8 calls of 1 column": (8, [{name: value} for name, value in columns(8).items()]),
         "40 calls of 1 column": (40, [{name: value} for name, value in forty.items()]),
         "8 micro-batches of 4 columns": (4, [columns(4)] * 8),
         "64 micro-batches of 10 columns": (10, [columns(10)] * 64),
