@@ -25,6 +25,7 @@ from typing import Any
 import pandas  # noqa: F401  (so that no child imports it)
 import pyarrow.parquet  # noqa: F401
 import torch
+from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
 import declog
 import declog.runtime.recorder
@@ -178,12 +179,33 @@ def problems(folder: Path, code: int | str, codes: set[int], lost: int = 0) -> I
 
 
 def others(folder: Path) -> Iterator[str]:
-    """The other sinks have what jsonl has."""
+    """The other sinks have what jsonl has: all scalars and all rows of the table."""
     if not (folder / "run" / "run.json").exists():
         return
-    steps = {line["step"] for line in lines_of(folder, "scalars.jsonl")}
-    if steps and steps != {row["step"] for row in declog.read(folder / "run").scalars.rows() if row["name"] == "n"}:
-        yield f"steps {steps} in jsonl, and others in parquet"
+    scalars = {
+        (line["step"], name, value)
+        for line in lines_of(folder, "scalars.jsonl") for name, value in line["scalars"].items()
+    }  # fmt: skip
+    rows = [(line["step"], line["t"], line["x"]) for line in lines_of(folder, "tables/t.jsonl")]
+    if not scalars:
+        return
+    read = declog.read(folder / "run")
+    parquet = {(row["step"], row["name"], row["value"]) for row in read.scalars.rows()}
+    if parquet != scalars:
+        yield f"{sorted(parquet ^ scalars)} in jsonl or parquet alone"
+    if (found := [(row["step"], row["t"], row["x"]) for row in read.tables["t"].rows()]) != rows:
+        yield f"rows {rows} in jsonl, and {found} in parquet"
+    events = [
+        (event.step, value)
+        for path in sorted((folder / "run" / "tensorboard").glob("events.out.tfevents.*"))
+        for event in LegacyEventFileLoader(str(path)).Load() for value in event.summary.value
+    ]  # fmt: skip
+    board = {(step, value.tag, value.simple_value) for step, value in events if value.HasField("simple_value")}
+    if board != scalars:
+        yield f"{sorted(board ^ scalars)} in jsonl or tensorboard alone"
+    tables = [step for step, value in events if value.tag == "t"]
+    if tables != sorted({step for step, _, _ in rows}):
+        yield f"a table of steps {tables} in tensorboard, and rows {rows} in jsonl"
 
 
 def main() -> None:
