@@ -22,8 +22,8 @@ ASSETS = files("declog.runs.report") / "assets"
 STYLES = ("vendor/uPlot.min.css", "page.css")
 SHARED = ("dom.js", "data.js", "again.js")
 SCRIPTS = ("vendor/uPlot.iife.min.js", *SHARED, "cards.js", "onsets.js", "overview.js", "compare.js", "charts.js",
-           "curves.js", "changes.js", "steptime.js", "distributions.js", "tokens.js", "conversation.js", "where.js",
-           "finders.js", "csv.js", "samples.js", "group.js", "logged.js", "keep.js",
+           "curves.js", "clock.js", "changes.js", "steptime.js", "distributions.js", "tokens.js", "conversation.js",
+           "where.js", "finders.js", "csv.js", "samples.js", "group.js", "logged.js", "keep.js",
            "main.js")  # one scope, in order  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,7 @@ def step_time(scalars: Any, meanings: Meanings) -> dict[str, Any] | None:
     return {
         "steps": steps[last].tolist(), "clock": (clock[last] - clock[0]).tolist(), "parts": parts,
         "from": [int(steps[0]), 0.0], "rest": thin(rest), "restShare": float(np.nansum(rest)) / total if total else 0.0,
-        "median": float(np.median(between)), "stalls": _stalls(steps, clock),
+        "axis": _axis(steps, clock, last), "median": float(np.median(between)), "stalls": _stalls(steps, clock),
     }  # fmt: skip
 
 
@@ -118,6 +118,18 @@ def _slowest(timer: Timer, steps: NDArray[np.int64]) -> dict[str, Any]:
         "slowest": float(np.mean(slowest[there])),
         "times": float(np.mean(slowest[there])) / least if least else None,
     }
+
+
+def _axis(steps: NDArray[np.int64], clock: Array, ends: Sequence[int]) -> dict[str, Any]:
+    """Where steps stand on the clock: at the ends of columns, and at both ends of each stall; seconds rise strictly."""
+    corners = {0, *map(int, ends)}
+    for stall in _stalls(steps, clock):
+        after = int(np.searchsorted(steps, stall["after"]))
+        corners |= {after, after + 1}
+    places = sorted(corners)
+    seconds = clock[places] - clock[0]
+    rising = seconds + np.arange(len(places)) * 1e-9 * (1 + seconds[-1])
+    return {"steps": steps[places].tolist(), "seconds": rising.tolist()}
 
 
 def _thinned(count: int) -> Any:

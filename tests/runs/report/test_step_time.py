@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -134,12 +135,60 @@ def test_the_page_shows_the_stack_by_step_and_by_the_clock(tmp_path: Path, opene
         " return Math.max(...[...d.matchAll(/M([\\d.]+) [^H]*H([\\d.]+)/g)].map((one) => one[2] - one[1])); }"
     )
     by_step = page.evaluate(width)
-    page.select_option("#steptimecontrols select", "clock")
+    page.click("#steptimecontrols button")
+    assert page.is_checked("#clock")
     by_clock = page.evaluate(width)
     assert by_step == pytest.approx(1000 / 59, rel=0.01)
     assert by_clock == pytest.approx(1000 * 60 / (2 * 59 + STALL_S), rel=0.01)
     assert re.sub(r"\s+", " ", page.locator("#steptimepicture .ends").inner_text()) == "0 s 2.9 min"
     assert found.said == []
+
+
+def test_all_curves_stand_by_the_clock(tmp_path: Path, opened: Open) -> None:
+    """A stall is as wide as it took, zoom and pins stay at their steps; and back again."""
+    written(tmp_path)
+    reports.write(tmp_path / "report.html", read(tmp_path))
+    found = opened(tmp_path / "report.html")
+    page = found.page
+    chart = page.locator('.plot[data-name*="reward"]').first
+    chart.scroll_into_view_if_needed()
+    canvas = chart.locator(".u-over")
+    total = 2 * 59 + STALL_S
+
+    def step_under(share: float) -> str:
+        box = canvas.bounding_box()
+        assert box is not None
+        canvas.hover(position={"x": share * box["width"], "y": 40})
+        canvas.hover(position={"x": share * box["width"], "y": 20})
+        return chart.locator(".now").inner_text().partition(":")[0]
+
+    assert step_under(0.25) == "step 15"
+    page.check("#clock")
+    for share, steps in (
+        (0.25, {22}),
+        (29 * 2 / total + 0.02, {29}),
+        (30 * 2 / total + STALL_S / total - 0.02, {30}),
+        (0.75, {37, 38}),
+    ):
+        assert step_under(share) in {f"step {step}" for step in steps}, share
+    box = canvas.bounding_box()
+    assert box is not None
+    canvas.click(position={"x": 0.25 * box["width"], "y": 20})
+    assert page.locator("#pin b").inner_text() == "Step 22"
+    page.uncheck("#clock")
+    assert step_under(0.25) == "step 15"
+    assert page.locator("#pin b").inner_text() == "Step 22"
+    assert found.said == []
+
+
+def test_where_steps_stand_on_the_clock(tmp_path: Path) -> None:
+    """Of a long run the corners of its stalls are exact; seconds rise strictly, also where events share a time."""
+    found = step_time(written(tmp_path, steps=1000).scalars.arrow(), Meanings({}))
+    assert found is not None
+    axis = dict(zip(found["axis"]["steps"], found["axis"]["seconds"], strict=True))
+    assert (axis[0], axis[29], axis[30], axis[999]) == pytest.approx((0, 58, 60 + STALL_S, 2 * 999 + STALL_S), abs=0.01)
+    seconds = found["axis"]["seconds"]
+    assert all(one < other for one, other in pairwise(seconds))
 
 
 def test_a_run_without_timers_has_no_such_section(tmp_path: Path, opened: Open) -> None:
@@ -149,3 +198,4 @@ def test_a_run_without_timers_has_no_such_section(tmp_path: Path, opened: Open) 
     page = opened(tmp_path / "report.html").page
     assert page.locator("#steptime").is_hidden()
     assert page.locator('nav a[href="#steptime"]').is_hidden()
+    assert page.locator("#clock").is_visible()

@@ -4,7 +4,7 @@ const HEIGHT = 190;
 const FEW = 2; // charts of a group that shares a row
 const WHOLE = [...Array(16).keys()].flatMap((power) => [1, 2, 5].map((one) => one * 10 ** power)); // between ticks of steps
 const drawn = new Map(); // box -> uPlot
-const view = { smoothing: 0, log: false, zoom: null, pinned: null };
+const view = { smoothing: 0, log: false, clock: false, zoom: null, pinned: null };
 
 const schemeChanges = [];
 const onScheme = (action) => schemeChanges.push(action);
@@ -24,6 +24,7 @@ function curves() {
   $("#smoothing").addEventListener("input", (event) => redraw({ smoothing: Number(event.target.value) }));
   $("#log").addEventListener("change", (event) => redraw({ log: event.target.checked }));
   $("#unzoom").addEventListener("click", () => zoom(null));
+  clockControl();
   onScheme(() => redraw({}));
   let waiting;
   addEventListener("resize", () => {
@@ -169,9 +170,9 @@ function draw(box) {
     height: HEIGHT,
     cursor: { sync: { key: "steps" }, points: { size: 6 }, drag: { x: true, y: false, setScale: false }, y: false },
     legend: { show: false },
-    scales: { x: { time: false, ...extent(columns[0]) }, y: { distr: log ? 3 : 1, ...(log ? {} : { range: padded }) } },
+    scales: { x: { time: false, ...extent(columns[0]), ...clockScale() }, y: { distr: log ? 3 : 1, ...(log ? {} : { range: padded }) } },
     axes: [
-      { ...axis, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 28, incrs: WHOLE, splits: ticks },
+      { ...axis, grid: { show: false }, ticks: { stroke: rule, size: 4 }, size: 28, incrs: WHOLE, splits: ticks, ...clockAxis() },
       { ...axis, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 52, values: (_, all) => all.map(tick), splits: log ? undefined : ticks },
     ],
     series: [{}, ...lines.map(({ colour, dash, width, points }) => ({ stroke: colour, dash, width, points, pxAlign: 0 }))],

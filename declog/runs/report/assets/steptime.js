@@ -12,21 +12,22 @@ function stepTime() {
   if (!time || !time.parts.length) return hideSection("steptime");
   const picture = svg("svg", { viewBox: `0 0 ${TIME_WIDTH} ${TIME_HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": timeLabel(time) });
   const [top, left, right] = ["top", "left", "right"].map((name) => el("span", { class: name }));
-  const redraw = (by) => {
-    const ends = by === "clock" ? time.clock : time.steps;
-    const from = time.from[by === "clock" ? 1 : 0];
-    const most = paintTime(picture, time, ends, from);
-    top.textContent = `${number(most)} s`;
-    left.textContent = by === "clock" ? "0 s" : `step ${number(from)}`;
-    right.textContent = by === "clock" ? duration(ends.at(-1)) : `step ${number(ends.at(-1))}`;
+  const paint = () => {
+    const ends = view.clock ? time.clock : time.steps;
+    const from = time.from[view.clock ? 1 : 0];
+    top.textContent = `${number(paintTime(picture, time, ends, from))} s`;
+    left.textContent = view.clock ? "0 s" : `step ${number(from)}`;
+    right.textContent = view.clock ? duration(ends.at(-1)) : `step ${number(ends.at(-1))}`;
+    axis.textContent = view.clock ? "by step" : "by the clock";
   };
-  const axis = el("select", { "aria-label": "x axis of the time of a step", onchange: (event) => redraw(event.target.value) },
-    el("option", { value: "step", textContent: "by step" }), el("option", { value: "clock", textContent: "by the clock" }));
+  const axis = el("button", { class: "btn", type: "button", onclick: () => setClock(!view.clock) });
+  axis.hidden = OTHERS.length > 0;
   $("#steptimecontrols").append(axis);
   $("#steptimepicture").append(el("div", { class: "timescale" }, top, picture, el("div", { class: "ends" }, left, right)));
   $("#steptimetable").append(timeTable(time));
   if (time.stalls.length) $("#steptimestalls").append(...stallLines(time));
-  redraw("step");
+  clockChanges.push(paint);
+  paint();
 }
 
 const timeLabel = ({ parts, restShare }) =>
