@@ -1,0 +1,62 @@
+"""What a researcher sees at one look: how long the demo's page is, and a reward that is hacked by length."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import declog
+from declog.runs.report import page as reports
+from declog.runs.run import read
+from tests.docs.test_demo import SHORT, demo
+from tests.runs.report.conftest import Open
+
+MOST_PIXELS = 9_000  # of the demo's page, from its head to its foot
+DARK = """(canvas) => {
+  const { width, height } = canvas;
+  const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+  const shades = [];
+  for (let y = 12; y < height - 30; y++) {
+    for (let x = 62; x < width - 14; x++) {
+      const shade = data[4 * (y * width + x) + 3];
+      if (shade > 0) shades.push([x, y, shade]);
+    }
+  }
+  return shades;
+}"""
+
+
+def test_the_demos_page_is_no_scroll(tmp_path: Path, opened: Open) -> None:
+    """It has all its sections, and is no wider than the window."""
+    page = opened(demo(tmp_path, *SHORT).run / "report.html", viewport={"width": 1360, "height": 850}).page
+    height, width = page.evaluate("[document.documentElement.scrollHeight, document.documentElement.scrollWidth]")
+    assert height <= MOST_PIXELS
+    assert width == 1360
+    assert page.locator("section:visible").count() >= 5
+
+
+@pytest.mark.parametrize("hacked", [True, False])
+def test_a_reward_that_is_hacked_by_length(hacked: bool, tmp_path: Path, opened: Open) -> None:
+    """One press: reward by length, late points dark. Hacked, they lie on a line that ends dark; else they do not."""
+    rng = np.random.default_rng(0)
+    every = ["filters.everything={kind: all}", "tables.samples.filter=everything", "tables.samples.every=1"]
+    with declog.start("grpo", ["sinks=[jsonl]", *every], output_dir=tmp_path) as log:
+        for step in range(40):
+            length = rng.integers(10, 30, 8) + (10 * step if hacked else 0)
+            reward = length / 400 + rng.normal(0, 0.02, 8) if hacked else rng.random(8)
+            with log.step(step):
+                texts = [" ".join(["word"] * count) for count in length]
+                log.observe(reward=reward, length=length, prompt=["q"] * 8, completion=texts)
+    reports.write(tmp_path / "report.html", read(tmp_path))
+    found = opened(tmp_path / "report.html")
+    page = found.page
+    page.click("#finders button[value=scatter]")
+    chosen = [page.input_value(f"#finder select[aria-label='{axis} axis']") for axis in ("y", "x")]
+    assert chosen == ["reward", "length"]
+    page.wait_for_function("document.querySelector('#finder canvas').width > 400")
+    x, y, shade = np.asarray(page.locator("#finder canvas").evaluate(DARK), dtype=float).T
+    alike = np.corrcoef(x, -y)[0, 1], np.corrcoef(x, shade)[0, 1]
+    assert bool(min(alike) > 0.5) is hacked, alike
+    assert found.said == []
