@@ -8,7 +8,7 @@ pieces that its ``pool`` names and combined over them. Metrics that reduce the s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import cell_index
-from declog.engine.cell_index import NAMELESS, Names
+from declog.engine.cell_index import Names
 from declog.engine.evaluator import View
-from declog.engine.partials import Piece, State, alone, fold_states, here, known_tokens, state_of
+from declog.engine.partials import Piece, alone, fold_states, here, known_tokens
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
@@ -59,6 +59,11 @@ class Cells:
         return present(self.values) if self.kept is None else present(self.values) | self.kept
 
     @property
+    def has_values(self) -> bool:
+        """Whether any value is not NaN."""
+        return bool(present(self.values).any())
+
+    @property
     def counted(self) -> Array:
         """Which values come of values that were there: all but those that are NaN for a missing one."""
         return present(self.values) if self.infinite is None else present(self.values) | self.infinite
@@ -92,22 +97,31 @@ class Cells:
 
 
 class Found(MutableMapping[str, Cells]):
-    """Metrics' cells by key. Of most there is one finite value, kept as a number until somebody asks for its cells."""
+    """Metrics' cells by key.
+
+    Of most there is one finite value, in ``numbers`` until somebody asks for its cells; ``gaps`` says how many values
+    it leaves out, where it does.
+    """
 
     def __init__(self) -> None:
         self.numbers: dict[str, float] = {}
+        self.gaps: dict[str, int] = {}
         self.cells: dict[str, Cells] = {}
 
     def __getitem__(self, key: str) -> Cells:
         found = self.cells.get(key)
-        return Cells(np.full((1, 1, 1), self.numbers[key])) if found is None else found
+        if found is not None:
+            return found
+        return Cells(np.full((1, 1, 1), self.numbers[key]), skipped=self.gaps.get(key, 0))
 
     def __setitem__(self, key: str, cells: Cells) -> None:
         self.numbers.pop(key, None)
+        self.gaps.pop(key, None)
         self.cells[key] = cells
 
     def __delitem__(self, key: str) -> None:
         del (self.cells if key in self.cells else self.numbers)[key]
+        self.gaps.pop(key, None)
 
     def __contains__(self, key: object) -> bool:
         return key in self.numbers or key in self.cells
@@ -121,37 +135,103 @@ class Found(MutableMapping[str, Cells]):
     def join(self, other: Found) -> None:
         """Add what other metrics have."""
         self.numbers |= other.numbers
+        self.gaps |= other.gaps
         self.cells |= other.cells
 
+    def add_numbers(self, keys: Sequence[str], values: Array, skipped: Array) -> None:
+        """Add those metrics of one cell each whose values are finite."""
+        finite = np.isfinite(values)
+        whole = zip(keys, values.tolist(), strict=True)
+        self.numbers.update(whole if finite.all() else itertools.compress(whole, finite.tolist()))
+        self.gaps.update(
+            (keys[place], int(skipped[place])) for place in np.flatnonzero(finite & (skipped > 0)).tolist()
+        )
 
-def settled(op: MetricOp, cells: Cells, missing: Array, counted: Array, infinite: Array, came: Array) -> Cells:
-    """The cells, with what `nan` and `empty` say about missing values; ``infinite`` is NaN of infinities.
+    def skipped(self) -> dict[str, int]:
+        """How many values each metric leaves out, where it does."""
+        return self.gaps | {key: cells.skipped for key, cells in self.cells.items() if cells.skipped}
 
-    What is missing here and there may be left out. Where nothing else came it is NaN, and not absent. `empty` is for
-    cells in pieces in which they ``came`` and nothing counted: an absent member or label is left out. ``counted``:
-    where a value came; of a single one a deviation is absent.
+
+class Rules:
+    """What metrics of one reduction say about missing values.
+
+    Their values stand one below the other, ``[rows, labels, pieces]``: of each metric ``heights`` rows, which are its
+    ``members``, where it has any.
     """
-    there = present(cells.values)
-    if op.reduction.of_missing is not None and op.nan != "propagate":
-        cells.values = np.where(missing & ~there, op.reduction.of_missing, cells.values)
-        there = present(cells.values)
-    if op.nan == "propagate":
-        kept = missing
-        cells.values = np.where(missing, np.nan, cells.values)
-    else:
-        kept = missing & ~there & ~came_at_all(op, counted)
-    broken = int(cells.skipped) if kept.any() else 0
-    if infinite.any():
-        kept = kept | infinite
-        cells.infinite = infinite & ~missing if op.nan == "propagate" else infinite
-        broken += int(infinite.sum())
-    if op.empty is not None and op.over_run is None and (cells.members or not op.family):
+
+    def __init__(self, ops: Sequence[MetricOp], members: Sequence[Sequence[str]], heights: Sequence[int]) -> None:
+        self._count = len(ops)
+        self._op = np.repeat(np.arange(len(ops)), heights)
+        self._of_missing = ops[0].reduction.of_missing
+
+        def column(values: Iterable[Any]) -> Array:
+            return np.array([*values])[self._op][:, None, None]
+
+        self._propagate = column(op.nan == "propagate" for op in ops)
+        self._propagates = bool(self._propagate.any())
+        self._alone = column(alone(op.args) for op in ops)
         # a total is not added to by what did not count, and a family that never came has no cell
-        cells.values = np.where(there | kept | ~came, cells.values, op.empty)
-    if kept.any():
-        cells.kept = kept
-    cells.broken = broken + int(np.isinf(cells.values).sum())
-    return cells
+        known = [op.over_run is None and bool(names or not op.family) for op, names in zip(ops, members, strict=True)]
+        empty = [op.empty if knows else None for op, knows in zip(ops, known, strict=True)]
+        self._has_empty = column(value is not None for value in empty)
+        self._empty = column(0.0 if value is None else float(value) for value in empty)
+
+    def settled(self, values: Array, lacking: Array, counted: Array, enough: Array, here: Array) -> Settled:
+        """The values with what `nan` and `empty` say.
+
+        ``lacking`` counts the missing values of each cell, ``counted`` says where a value came, ``enough`` where so
+        many that there is a result, be it NaN of infinities, and ``here`` in which pieces a cell came. What is missing
+        here and there may be left out. Where nothing else came it is NaN, and not absent. `empty` is for cells in
+        pieces in which they came and nothing counted: an absent member or label is left out.
+        """
+        gaps = bool(lacking.any())
+        none = np.zeros(self._count, np.int64)
+        if np.isfinite(values).all() and not (gaps and self._propagates):  # most: what is missing is left out
+            return Settled(values, None, None, self._of_ops(lacking) if gaps else none, none)
+        there, missing = present(values), lacking > 0
+        if self._of_missing is not None:
+            values = np.where(missing & ~there & ~self._propagate, self._of_missing, values)
+        shown = missing & self._propagate
+        infinite = enough & ~there
+        there = present(values)
+        kept = shown | (missing & ~there & ~self._came(counted))
+        skipped = self._of_ops(lacking)
+        broken = np.where(self._of_ops(kept) > 0, skipped, 0) + self._of_ops(infinite)
+        kept = kept | infinite
+        values = np.where(shown, np.nan, np.where(there | kept | ~here | ~self._has_empty, values, self._empty))
+        return Settled(values, kept, infinite & ~shown, skipped, broken + self._of_ops(np.isinf(values)))
+
+    def _came(self, counted: Array) -> Array:
+        """Where a value came in any cell, of members that come each for itself by member."""
+        by_row: Array = np.asarray(counted.any((1, 2)))
+        by_op = np.bincount(self._op, by_row, minlength=self._count)[self._op] > 0
+        return np.where(self._alone, by_row[:, None, None], by_op[:, None, None])
+
+    def _of_ops(self, values: Array) -> Array:
+        """Sums over the cells of each metric."""
+        rows = values.sum((1, 2))
+        return np.bincount(self._op, rows, minlength=self._count).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Values of several metrics, ``[rows, labels, pieces]``, as `Cells` has those of one; counts are by metric."""
+
+    values: Array
+    kept: Array | None
+    infinite: Array | None
+    skipped: Array
+    broken: Array
+
+    def cells(self, place: int, rows: slice, **names: Any) -> Cells:
+        """The cells of one metric, by its place among them and its rows."""
+        kept, infinite = (
+            None if marks is None or not marks[rows].any() else marks[rows] for marks in (self.kept, self.infinite)
+        )
+        return Cells(
+            self.values[rows], kept=kept, infinite=infinite, skipped=int(self.skipped[place]),
+            broken=int(self.broken[place]), **names,
+        )  # fmt: skip
 
 
 def came_at_all(op: MetricOp, counted: Array) -> Array:
@@ -159,55 +239,10 @@ def came_at_all(op: MetricOp, counted: Array) -> Array:
     return np.asarray(counted.any((1, 2), keepdims=True) if alone(op.args) else counted.any())
 
 
-def enough(op: MetricOp, counted: Array) -> Array:
-    """Where so much counted that there is a value, be it NaN."""
-    return counted > (1 if op.reduction.name in ("std", "var") else 0)
+# ---- one metric of the values themselves, by label and piece ---------------------------------------------
 
 
-# ---- one metric, by label and piece ----------------------------------------------------------------------
-
-
-def reduce_one(op: MetricOp, view: View, run: Names = NAMELESS) -> Cells:
-    """The cells of one metric, by label and piece; ``run``: the names that labels have over the run."""
-    if op.reduction.foldable:
-        return finished(op, state_of(op, view))
-    return _by_values(op, view, run) if op.fold is None else _by_sketch(op, view)
-
-
-def finished(op: MetricOp, state: State) -> Cells:
-    """The cells of a metric from its state; rare labels beyond the limit are pooled."""
-    return cells_of(op, *labelled(op, state))
-
-
-def labelled(op: MetricOp, state: State, run: Names = NAMELESS) -> tuple[State, str | None]:
-    """A state by the names of its labels, of which those beyond the limit are pooled, and the name of these."""
-    if op.by is None:
-        return state, None
-    labels = tuple(cell_index.shown(item, op.by.type.dtype) for item in state.labels)
-    names, place = cell_index.named(labels, state.rows, op.max_labels, run)
-    return replace(state, labels=labels) if names.rest is None else state.pooled(names.all, place), names.rest
-
-
-def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = None) -> Cells:
-    """The cells of a metric from a state whose labels are names.
-
-    ``ever`` is how many values were missing up to now, where the state goes on: a count of nothing else stays 0.
-    """
-    moments = state.moments
-    lacking = state.lacking
-    result = np.asarray(op.reduction.run(moments), np.float64)
-    if state.weights is not None and op.reduction.name == "mean":  # of no weight in all NaN, though rows count
-        with np.errstate(invalid="ignore"):
-            result = np.where(state.weights == 0, np.nan, moments.total / (state.weights + (state.weights == 0)))
-    names = tuple(map(str, state.labels))
-    cells = Cells(result, state.members, names, skipped=int(lacking.sum()), pieces=state.pieces, rest=rest)
-    cells = settled(op, cells, lacking > 0, moments.n > 0, enough(op, moments.n) & np.isnan(result), state.here)
-    if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
-        cells.values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
-    return cells
-
-
-def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
+def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     """A reduction that needs the values themselves, cell by cell."""
     axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
     chosen, label = placed.rows, placed.label
@@ -233,23 +268,22 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
     members = view.members(op.args[0]) if op.family else ()
     height = max(len(members), 1)
     values = np.full((height, *shape), np.nan)
-    missing, counted = np.zeros((height, *shape), bool), np.zeros((height, *shape), bool)
+    lacking, counted = np.zeros((height, *shape)), np.zeros((height, *shape), bool)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
     gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
     asked = ~np.broadcast_to(gone, (height, view.frame.count(axis)))[:, chosen]
-    between = np.zeros(missing.shape, bool)  # NaN, of infinities
-    skipped, outside = 0, 0  # infinities are outside of all bins
+    between = np.zeros(values.shape, bool)  # NaN, of infinities
+    outside = 0  # infinities are outside of all bins
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])
-        lacking = ~ok & asked[member]
-        skipped += int(lacking.sum())
+        gaps = ~ok & asked[member]
         for index in range(shape[0] * shape[1]):
             mine = cell == index
             rows = np.flatnonzero(mine & ok)
             at = divmod(index, max(shape[1], 1))
-            missing[(member, *at)] = bool((mine & lacking).any())
+            lacking[(member, *at)] = np.count_nonzero(mine & gaps)
             counted[(member, *at)] = bool(len(rows))
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
@@ -263,13 +297,17 @@ def _by_values(op: MetricOp, view: View, run: Names) -> Cells:
                 outside += odd
             elif odd and result != result:
                 between[(member, *at)] = True
-    cells = Cells(values, members, labels, skipped=skipped, histograms=histograms, pieces=placed.pieces, rest=rest)
-    made = settled(op, cells, missing, counted, between, np.broadcast_to(came, values.shape))
-    made.broken += outside
-    return made
+    settled = Rules([op], [members], [height]).settled(
+        values, lacking, counted, between, np.broadcast_to(came, values.shape)
+    )
+    cells = settled.cells(
+        0, slice(None), members=members, labels=labels, histograms=histograms, pieces=placed.pieces, rest=rest
+    )
+    cells.broken += outside
+    return cells
 
 
-def _by_sketch(op: MetricOp, view: View) -> Cells:
+def by_sketch(op: MetricOp, view: View) -> Cells:
     """A reduction over tokens that needs more than moments: of the histograms of the batches in each piece."""
     assert op.fold is not None and op.reduction.sketch is not None
     pieces, piece = cell_index.pieces(op, view, Axis.STEP)
@@ -293,9 +331,9 @@ def _by_sketch(op: MetricOp, view: View) -> Cells:
                 histograms[0, 0] = result
             else:
                 values[0, 0, place] = result
-    missing = np.maximum(sought - found, 0)
-    cells = Cells(values, skipped=int(missing.sum()), histograms=histograms, pieces=tuple(pieces))
     between = (found > 0) & np.isnan(values) & (op.reduction.level is not None)
-    made = settled(op, cells, missing > 0, found > 0, between, np.ones(values.shape, bool))
-    made.broken += outside
-    return made
+    lacking = np.maximum(sought - found, 0)
+    settled = Rules([op], [()], [1]).settled(values, lacking, found > 0, between, np.ones(values.shape, bool))
+    cells = settled.cells(0, slice(None), histograms=histograms, pieces=tuple(pieces))
+    cells.broken += outside
+    return cells

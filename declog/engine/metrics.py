@@ -7,16 +7,14 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 
 from declog.engine import formulas
-from declog.engine.cells import Cells, Found, cells_of, labelled, reduce_one
+from declog.engine.cells import Cells, Found
 from declog.engine.evaluator import View
 from declog.engine.over_run import OverRun
-from declog.engine.partials import state_of
-from declog.engine.reduce import Reductions
+from declog.engine.reduce import Block, Reductions, cells_of, labelled, reduce_one
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure, error_text
 from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import Node
-from declog.language.segmented import present
 from declog.plans.needs import needs, ordered
 from declog.plans.ops import FormulaOp, MetricOp, Plan
 
@@ -48,9 +46,9 @@ class Metrics:
         self.at(at[1], held)
         mine = self._periods[period]
         views = {name: View(frame, self._functions) for name, frame in held.rows.items()}
-        ops, reductions = (mine.by_values, None) if held.folded else (mine.at_once, mine.reductions)
+        ops, reductions = (mine.of_rows, mine.reductions_of_rows) if held.folded else (mine.at_once, mine.reductions)
         try:
-            found = (reductions or Reductions(ops)).run(views)
+            found = reductions.run(views)
         except BaseException:  # noqa: BLE001  (found out, and reported, one by one)
             found = Found()
             for op in ops:  # one that fails does not take the others with it
@@ -58,7 +56,7 @@ class Metrics:
                     found.join(Reductions([op]).run(views))
                 except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                     report(failure(f"the metric `{op.key}`", error))
-        found.update(held.cells())  # of most metrics there are states instead of rows
+        held.finish(found)  # those of which there are states instead of rows
         for op in mine.going_on:
             try:
                 self._go_on(op, at, held, views, found)
@@ -68,9 +66,9 @@ class Metrics:
         for key, preferred in mine.preferred:
             if preferred in found and found[preferred].there.any():
                 found[key] = found[preferred]
-        for key, cells in found.cells.items():
-            if cells.skipped and self._by_key[key].nan != "propagate":
-                self._skipped(self._by_key[key], cells, report)
+        for key, count in found.skipped().items():
+            if self._by_key[key].nan != "propagate":
+                self._note_gaps(self._by_key[key], count, key in found.numbers or found[key].has_values, report)
         self._compute(mine, found, known, at, report)
         return found
 
@@ -97,8 +95,8 @@ class Metrics:
         whole_window = op.over_run == "moments" and op.pool == "window"
         state, view, window = None, views.get(op.phase), found.get(op.key)
         if op.reduction.foldable and (op.by is not None or whole_window):
-            state = held.states.get(op.key)
-            state = state_of(op, view) if state is None and view is not None and not held.folded else state
+            state = held.state_of(op)
+            state = Block([op]).state(view) if state is None and view is not None and not held.folded else state
         if op.by is not None:
             names = self.over_run.names(op, at[0])
             if state is not None:
@@ -118,11 +116,10 @@ class Metrics:
             report(failure(what, error))
             return None
 
-    def _skipped(self, op: MetricOp, whole: Cells, report: Report) -> None:
-        count = whole.skipped
+    def _note_gaps(self, op: MetricOp, count: int, has_values: bool, report: Report) -> None:
         if op.nan == "raise":
             report(RuntimeFailure.of("DL605.nan", metric=op.key, count=count))
-        elif op.id not in self._gaps and present(whole.values).any():  # what is missing altogether is no gap
+        elif op.id not in self._gaps and has_values:  # what is missing altogether is no gap
             self._gaps.add(op.id)
             log.warning(
                 "the metric `%s` leaves out missing values (%d at its first log event with any); "
@@ -135,15 +132,16 @@ class Metrics:
 class _Period:
     """The metrics whose windows are equally long.
 
-    Those that are reduced ``at_once`` are all but those whose labels keep names over the run; ``by_values`` are those
-    of them that have no mergeable states.
+    Those that are reduced ``at_once`` are all but those whose labels keep names over the run; ``of_rows`` are those of
+    them that a folded window has no states of.
     """
 
     def __init__(self, plan: Plan, made: Sequence[Outputs], period: int) -> None:
         ops = [op for op in plan.metrics if op.every == period]
         self.at_once = [op for op in ops if op.over_run is None or op.by is None]
-        self.by_values = [op for op in self.at_once if not op.reduction.foldable]
+        self.of_rows = [op for op in self.at_once if not op.reduction.foldable]
         self.reductions = Reductions(self.at_once)
+        self.reductions_of_rows = Reductions(self.of_rows)
         self.going_on = [op for op in ops if op.over_run is not None]
         self.preferred = [(op.key, op.prefer) for op in ops if op.prefer is not None]
         self.made = [group for group in made if group[0].every == period]

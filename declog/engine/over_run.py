@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.cell_index import NAMELESS, Names
-from declog.engine.cells import Cells, came_at_all, cells_of
+from declog.engine.cells import Cells, came_at_all
 from declog.engine.formulas import laid
-from declog.engine.partials import State
+from declog.engine.partials import State, rows_of
+from declog.engine.reduce import cells_of
 from declog.language.moments import FORMULAS, Moments
 from declog.plans.ops import FormulaOp, MetricOp
 
@@ -77,11 +78,11 @@ class OverRun:
         """All rows, or all values of pieces, reduced together; what is missing counts where it came last."""
         key, names = _key(op, mode), self.names(op, mode)
         if op.pool != "window" and window is not None:
-            state = _of_pieces(window)
+            state = _of_pieces(op, window)
         known = self._states.get(key)
         if state is None and known is None:
             return None
-        whole = known if state is None else state if known is None else known.merge(state)
+        whole = known if state is None else state if known is None else State.merged([known, state])
         assert whole is not None
         self._states[key] = whole
         if op.pool == "window":
@@ -146,7 +147,7 @@ class OverRun:
             (mode, key): Names(tuple(names), rest) for mode, key, names, rest in data["names"]
             if carried(key, "moments", "last", "ema")
         }  # fmt: skip
-        self._states = {(mode, key): State.of_plain(state) for mode, key, state in data["states"]
+        self._states = {(mode, key): _loaded(known[key], state) for mode, key, state in data["states"]
                         if carried(key, "moments")}  # fmt: skip
         self._values = {
             (mode, key): {(member, label): value for member, label, value in cells}
@@ -164,18 +165,22 @@ def _named(op: MetricOp | FormulaOp, cells: Cells) -> bool:
     return bool((cells.members or not op.family) and (cells.labels or not op.labels))
 
 
+def _loaded(op: MetricOp | FormulaOp, data: Mapping[str, Any]) -> State:
+    assert isinstance(op, MetricOp)  # a formula's average has no state
+    return State.of_plain(op, data)
+
+
 def _latest(whole: State, state: State) -> State:
     """All rows, of which those are missing that are so in the window that came last."""
-    empty = replace(whole, lacking=np.zeros_like(whole.lacking), rows=np.zeros_like(whole.rows))
-    nothing = replace(empty, moments=Moments.empty(whole.lacking.shape))
-    return replace(whole, lacking=nothing.merge(state).among(tuple(map(str, whole.labels))).lacking)
+    labels = tuple(map(str, whole.labels))
+    return replace(whole, lacking=state.within(whole.rows, labels, whole.pieces).lacking)
 
 
-def _of_pieces(window: Cells) -> State:
+def _of_pieces(op: MetricOp, window: Cells) -> State:
     """The values of a window's pieces as rows of a state."""
     moments = Moments.of(window.values, there=window.counted).map(lambda array, _: array[..., None])
-    nothing, rows = np.zeros(moments.n.shape), moments.n.sum((0, 2))
-    return State(window.members, window.labels, ((),), moments, nothing, rows, moments.n > 0)
+    nothing, counts = np.zeros(moments.n.shape), moments.n.sum((0, 2))
+    return State(rows_of(op, window.members), window.labels, ((),), moments, nothing, counts, moments.n > 0)
 
 
 def _shown(op: MetricOp | FormulaOp, cells: Cells, infinite: Array, counted: Array, window: Cells | None) -> Cells:

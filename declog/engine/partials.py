@@ -1,13 +1,14 @@
-"""Mergeable states of metrics: what their rows come to, cell by cell, without the rows.
+"""Mergeable states of metrics: what their values come to, cell by cell, without the values.
 
-A metric over one frame is finished from the state of that frame (``cells.py``); where a window grows beyond its
-limit, the states of its parts are merged instead of their rows. Imports no torch.
+All metrics whose values are in the same cells have one state together (``reduce.py`` makes and finishes it). Where a
+window grows beyond its limit, the states of its parts are merged instead of their rows. Imports no torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,80 +17,145 @@ from numpy.typing import NDArray
 from declog.engine import cell_index
 from declog.engine.cell_index import Label
 from declog.engine.evaluator import View
-from declog.language.absence import either
 from declog.language.dtypes import Axis
 from declog.language.moments import NEUTRAL, STATS, Moments, Stat
 from declog.language.nodes import ALONE, Node
-from declog.language.segmented import Segments, present
+from declog.language.segmented import Segments
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
 Piece = tuple[int, ...]
+Row = tuple[Hashable, str | None]  # a source of values, and the member of a family
+
+
+def source(op: MetricOp) -> Hashable:
+    """What a metric is reduced from: metrics of one source share the rows of a state."""
+    return op.args[0].index if op.fold is None else (op.fold, op.tokens)
+
+
+def rows_of(op: MetricOp, members: Sequence[str]) -> tuple[Row, ...]:
+    """The rows of one metric's state."""
+    return tuple((source(op), member) for member in members or (None,))
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """The values of a state's rows where their order decides, ``values[rows, n]``: quantiles, and the last one.
+
+    ``label`` and ``piece`` say in which cell each of the ``n`` is, and ``order`` sorts them in time.
+    """
+
+    values: Array
+    label: Array
+    piece: Array
+    order: Array
 
 
 @dataclass(frozen=True)
 class State:
-    """The moments of a metric's cells, ``[members, labels, pieces]``; all labels, however many.
+    """The moments of metrics whose values are in the same cells, ``[rows, labels, pieces]``; of all labels.
 
-    ``lacking`` counts the rows (or tokens) of each cell that came without a value, ``rows`` the rows of each label,
-    ``here`` says in which pieces a cell came. What is absent lacks nothing. Without `by` there is one label, without a
-    family one member, both without a name. With `weight` sums are of weighted values, and ``weights`` has what the
-    weights come to, which may be nothing though rows count: they may be negative.
+    A row is a source of values and a member of it; what is no family has none, nor has a family that never came.
+    ``lacking`` counts the values (or tokens) of each cell that came and are missing, ``counts`` the frame's rows of
+    each label, ``here`` says in which pieces a cell came. What is absent lacks nothing. Without `by` there is one
+    label without a name. With `weight` sums are of weighted values, and ``weights`` has what the weights come to, which
+    may be nothing though values count: they may be negative.
     """
 
-    members: tuple[str, ...]
+    rows: tuple[Row, ...]
     labels: tuple[Label, ...]
     pieces: tuple[Piece, ...]
     moments: Moments
     lacking: Array
-    rows: Array
+    counts: Array
     here: Array
     weights: Array | None = None
+    ordered: Ordered | None = None  # of one frame's values: it is not merged
 
-    def merge(self, other: State) -> State:
-        """The state of both sets of rows."""
-        members = tuple(dict.fromkeys((*self.members, *other.members)))
-        labels = tuple(sorted({*self.labels, *other.labels}))
-        pieces = tuple(sorted({*self.pieces, *other.pieces}))
-        one, two = (state._within(members, labels, pieces) for state in (self, other))
+    @cached_property
+    def whole(self) -> bool:
+        """Whether no value is missing."""
+        return not self.lacking.any()
+
+    @cached_property
+    def even(self) -> int:
+        """How many values each cell has, where all have as many; else 0."""
+        n = self.moments.n
+        return int(n.flat[0]) if n.size and (n == n.flat[0]).all() else 0
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The members of its rows, where they are of one family."""
+        return tuple(member for _, member in self.rows if member is not None)
+
+    @classmethod
+    def merged(cls, states: Sequence[State]) -> State:
+        """The state of several sets of values together."""
+        if len(states) == 1:
+            return states[0]
+        rows = dict.fromkeys(row for state in states for row in state.rows)
+        families = {of for of, member in rows if member is not None}
+        names = tuple(row for row in rows if row[1] is not None or row[0] not in families)
+        alike = _alike(states, names)
+        weights = [state.weights for state in alike if state.weights is not None]
+        return cls(
+            names, alike[0].labels, alike[0].pieces, Moments.stacked([state.moments for state in alike]).pooled(),
+            np.sum([state.lacking for state in alike], 0), np.sum([state.counts for state in alike], 0),
+            np.any([state.here for state in alike], 0), np.sum(weights, 0) if len(weights) == len(alike) else None,
+        )  # fmt: skip
+
+    @classmethod
+    def beside(cls, states: Sequence[State]) -> State:
+        """The rows of several states in one: states of the same values' cells, each of other rows."""
+        alike = _alike(states, None)
+        weights = [state.weights for state in alike if state.weights is not None]
+        return cls(
+            tuple(row for state in alike for row in state.rows), alike[0].labels, alike[0].pieces,
+            Moments.joined([state.moments for state in alike]), np.concatenate([state.lacking for state in alike]),
+            np.max([state.counts for state in alike], 0), np.concatenate([state.here for state in alike]),
+            np.concatenate(weights) if len(weights) == len(alike) else None,
+        )  # fmt: skip
+
+    def of(self, op: MetricOp) -> State:
+        """The rows of one metric alone; none where its source is not among them."""
+        places = [place for place, (of, _) in enumerate(self.rows) if of == source(op)]
+        return replace(
+            self, rows=tuple(self.rows[place] for place in places), lacking=self.lacking[places],
+            moments=self.moments.map(lambda array, _: array[places]), here=self.here[places],
+            weights=None if self.weights is None else self.weights[places],
+            ordered=None if self.ordered is None else replace(self.ordered, values=self.ordered.values[places]),
+        )  # fmt: skip
+
+    def within(self, rows: tuple[Row, ...], labels: tuple[Label, ...], pieces: tuple[Piece, ...]) -> State:
+        """The same among more rows, labels and pieces, in their order; a row that is not among them is left out."""
+        if (self.rows, self.labels, self.pieces) == (rows, labels, pieces):
+            return self
+        place = {row: at for at, row in enumerate(rows)}
+        mine = [at for at, row in enumerate(self.rows) if row in place]
+        axes = ((self.labels, labels, self.lacking.shape[1]), (self.pieces, pieces, self.lacking.shape[2]))
+        index = [np.array([place[self.rows[at]] for at in mine], np.int64)]
+        shape = [len(rows)]
+        for names, whole, size in axes:
+            order = {name: at for at, name in enumerate(whole)}
+            index.append(np.array([order[name] for name in names] if names else range(size), np.int64))
+            shape.append(len(whole) if whole else size)
+        cells = np.ix_(*index)
+
+        def laid(values: Array, neutral: float) -> Array:
+            result = np.full(shape, neutral)
+            result[cells] = values if len(mine) == len(self.rows) else values[mine]
+            return result
+
+        counts = np.zeros(shape[1])
+        counts[index[1]] = self.counts
         return State(
-            members, labels, pieces, one.moments.merge(two.moments), one.lacking + two.lacking, one.rows + two.rows,
-            one.here | two.here,
-            None if one.weights is None or two.weights is None else one.weights + two.weights,
+            rows, labels, pieces, self.moments.map(laid), laid(self.lacking, 0.0), counts, laid(self.here, False),
+            None if self.weights is None else laid(self.weights, 0.0),
         )  # fmt: skip
 
     def among(self, labels: tuple[str, ...]) -> State:
         """The same, with some more labels, in their order."""
-        return self._within(self.members, labels, self.pieces)
-
-    def _within(self, members: Sequence[str], labels: Sequence[Label], pieces: Sequence[Piece]) -> State:
-        """The same, among more members, labels and pieces."""
-        if (self.members, self.labels, self.pieces) == (members, labels, pieces):
-            return self
-        axes = ((self.members, members), (self.labels, labels), (self.pieces, pieces))
-        shape = tuple(len(whole) if whole else size for (_, whole), size in zip(axes, self.lacking.shape, strict=True))
-        places = [
-            [list(whole).index(item) for item in mine] if whole else range(size)
-            for (mine, whole), size in zip(axes, self.lacking.shape, strict=True)
-        ]
-        if members and not self.members:  # the family had not come yet
-            places[0], empty = [], True
-        else:
-            empty = False
-        index = np.ix_(*(np.array(list(place), np.int64) for place in places))
-
-        def spread(values: Array, neutral: float) -> Array:
-            whole = np.full(shape, neutral)
-            if not empty:
-                whole[index] = values
-            return whole
-
-        rows = np.zeros(shape[1])
-        rows[np.array(list(places[1]), np.int64)] = self.rows
-        return State(
-            tuple(members), tuple(labels), tuple(pieces), self.moments.map(spread), spread(self.lacking, 0.0), rows,
-            spread(self.here, False), None if self.weights is None else spread(self.weights, 0.0),
-        )  # fmt: skip
+        return self.within(self.rows, labels, self.pieces)
 
     def pooled(self, names: tuple[str, ...], place: Array) -> State:
         """The state by fewer labels; ``place`` is that of each label among ``names``."""
@@ -103,123 +169,78 @@ class State:
 
         return replace(
             self, labels=names, moments=self.moments.map(turned).pooled(parts).map(turned),
-            lacking=summed(self.lacking), rows=parts.apply(np.add, self.rows),
+            lacking=summed(self.lacking), counts=parts.apply(np.add, self.counts),
             here=summed(self.here.astype(np.int64)) > 0,
             weights=None if self.weights is None else summed(self.weights),
+            ordered=None if self.ordered is None else replace(self.ordered, label=place[self.ordered.label]),
         )  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
-        """For a checkpoint, as JSON has it."""
+        """The state of one metric for a checkpoint, as JSON has it."""
         arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in STATS}
         return {
             "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.lacking.shape,
-            "lacking": self.lacking.tolist(), "rows": self.rows.tolist(), "here": self.here.tolist(),
+            "lacking": self.lacking.tolist(), "rows": self.counts.tolist(), "here": self.here.tolist(),
             "weights": None if self.weights is None else self.weights.tolist(), **arrays,
         }  # fmt: skip
 
     @classmethod
-    def of_plain(cls, data: Mapping[str, Any]) -> State:
-        """From a checkpoint."""
+    def of_plain(cls, op: MetricOp, data: Mapping[str, Any]) -> State:
+        """The state of one metric from a checkpoint."""
         shape = tuple(data["shape"])
         moments = Moments(*(np.array(data[stat], np.float64).reshape(shape) for stat in STATS))
         pieces = tuple(tuple(piece) for piece in data["pieces"])
         lacking = np.array(data["lacking"], np.float64).reshape(shape)
         weights = data.get("weights")
         return cls(
-            tuple(data["members"]), tuple(data["labels"]), pieces, moments, lacking, np.array(data["rows"], np.float64),
+            rows_of(op, data["members"]), tuple(data["labels"]), pieces, moments, lacking,
+            np.array(data["rows"], np.float64),
             np.array(data["here"], bool).reshape(shape) if "here" in data else np.ones(shape, bool),
             None if weights is None else np.array(weights, np.float64).reshape(shape),
         )  # fmt: skip
 
 
-def state_of(op: MetricOp, view: View) -> State:
-    """The state of a metric that is finished from moments, over the rows of one frame."""
-    (state,) = states_of([op], view)
-    return state
-
-
-def states_of(ops: Sequence[MetricOp], view: View) -> list[State]:
-    """The states of metrics whose rows are in the same cells: all of them folds, or all of them values of rows."""
-    first = ops[0]
-    axis, placed = cell_index.row_axis(first), cell_index.placed(first, view)
-    chosen = placed.rows
-    shape = (len(placed.labels) if first.by is not None else 1, len(placed.pieces))
-    cells = Segments(placed.label * max(shape[1], 1) + placed.piece, shape[0] * shape[1])
-    sources: list[Any] = list(dict.fromkeys(op.args[0] if op.fold is None else op.fold for op in ops))
-    if first.fold is not None:
-        stats = frozenset(stat for op in ops for stat in op.reduction.stats)
-        states, heights = fold_states(sources, view, stats).take(chosen), (1,) * len(sources)
-    else:
-        matrix, heights = view.matrix(sources, axis)
-        states = Moments.single(matrix[:, chosen])
-    there, weighed = states.n, None
-    if first.weight is not None:
-        weight = np.asarray(view.rows(first.weight, axis), np.float64)[chosen]
-        there = there * present(weight)
-        with np.errstate(invalid="ignore"):  # inf times 0
-            weighed = np.where(there > 0, there * weight, 0.0)
-            states = replace(states, n=there, total=np.where(there > 0, states.total * weight, 0.0))
-    moments = states.pooled(cells).map(lambda array, _: array.reshape(len(array), *shape))
-
-    def counted(rows: Array) -> Array:
-        return np.bincount(cells.index, rows, minlength=cells.count).reshape(shape).astype(np.float64)
-
-    found = np.array([counted(row) for row in there])
-    weights = None if weighed is None else np.array([counted(row) for row in weighed])
-    ends = np.cumsum(heights).tolist()
-    spans = {one: slice(end - height, end) for one, height, end in zip(sources, heights, ends, strict=True)}
-    rows = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
-    lacks: dict[Any, Array] = {}  # in how many rows, or of how many tokens, a value came without being there
-    made = []
-    for op in ops:
-        source = op.args[0] if op.fold is None else op.fold
-        mine = found[spans[source]]
-        if (source, op.tokens) not in lacks:
-            asked = _asked(op, view, axis) if op.fold is None else known_tokens(op, view)
-            there_should_be = 0.0 if asked is None else np.array([counted(row[chosen]) for row in np.atleast_2d(asked)])
-            lacks[source, op.tokens] = np.maximum(there_should_be - mine, 0.0)
-        part = Moments(*(getattr(moments, stat)[spans[source]] for stat in STATS))
-        made.append(
-            State(
-                view.members(op.args[0]) if op.family else (), placed.labels, placed.pieces, part,
-                lacks[source, op.tokens], rows, np.broadcast_to(here(op, view), mine.shape),
-                None if weights is None else weights[spans[source]],
-            )
-        )  # fmt: skip
-    return made
-
-
-def _asked(op: MetricOp, view: View, axis: Axis) -> Array:
-    """1 where a row is asked for a value, 0 where that is absent: ``[rows]``, of a family ``[members, rows]``."""
-    gone = either(*(view.lost(node, axis) for node in op.args))
-    return np.where(np.broadcast_to(gone, (*np.shape(gone)[:-1], view.frame.count(axis))), 0.0, 1.0)
+def _alike(states: Sequence[State], rows: tuple[Row, ...] | None) -> list[State]:
+    """States among the same labels and pieces, and, if there are any, among the same rows."""
+    labels = tuple(sorted({label for state in states for label in state.labels}))
+    pieces = tuple(sorted({piece for state in states for piece in state.pieces}))
+    return [state.within(state.rows if rows is None else rows, labels, pieces) for state in states]
 
 
 def here(op: MetricOp, view: View) -> Array:
-    """In which pieces each cell came: a label with its rows, a member with its values; ``[members, labels, pieces]``.
+    """In which pieces each cell of a metric came; see ``cells_here`` and ``members_here``."""
+    came = cells_here(op, view)
+    return came & members_here(op, view) if op.family else came
 
-    Of what has no members, or one member like another, there is one row for all. A member came with a row that has it;
-    of no rows at all nobody can say which.
-    """
-    axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
+
+def cells_here(op: MetricOp, view: View) -> Array:
+    """In which pieces each label came with its rows, ``[1, labels, pieces]``; without `by` in all of them."""
+    placed = cell_index.placed(op, view)
     count = len(placed.pieces)
-    came = np.ones((1, 1, count), bool)
-    if op.by is not None:
-        label, piece = placed.label, placed.piece
-        if cell_index.by_rank(op):  # a rank is there with each of its batches
-            _, piece = cell_index.pieces(op, view, Axis.STEP)
-            label = np.searchsorted(placed.labels, view.frame.batches.rank)
-        cells = (label * count + piece)[piece >= 0]
-        came = np.bincount(cells, minlength=len(placed.labels) * count).reshape(1, -1, count) > 0
-    gone = view.lost(op.args[0], axis) if op.family else False
-    if gone is True:
-        came = np.zeros_like(came)
-    elif gone is not False:
-        _, piece = cell_index.pieces(op, view, axis)
-        rows = np.bincount(piece[piece >= 0], minlength=count)
-        lost = np.array([np.bincount(piece[row & (piece >= 0)], minlength=count) for row in np.atleast_2d(gone)])
-        came = came & ((lost < rows) | (rows == 0))[:, None]
-    return came
+    if op.by is None:
+        return np.ones((1, 1, count), bool)
+    label, piece = placed.label, placed.piece
+    if cell_index.by_rank(op):  # a rank is there with each of its batches
+        _, piece = cell_index.pieces(op, view, Axis.STEP)
+        label = np.searchsorted(placed.labels, view.frame.batches.rank)
+    cells = (label * count + piece)[piece >= 0]
+    return np.bincount(cells, minlength=len(placed.labels) * count).reshape(1, -1, count) > 0
+
+
+def members_here(op: MetricOp, view: View) -> Array:
+    """In which pieces each member of a family came with its values, ``[members, 1, pieces]``, or 1 for all of them.
+
+    A member came with a row that has it; of no rows at all nobody can say which.
+    """
+    axis = cell_index.row_axis(op)
+    count = len(cell_index.placed(op, view).pieces)
+    gone = view.lost(op.args[0], axis)
+    if gone is True or gone is False:
+        return np.full((1, 1, count), gone is False)
+    _, piece = cell_index.pieces(op, view, axis)
+    rows = np.bincount(piece[piece >= 0], minlength=count)
+    lost = np.array([np.bincount(piece[row & (piece >= 0)], minlength=count) for row in np.atleast_2d(gone)])
+    return np.asarray((lost < rows) | (rows == 0))[:, None]
 
 
 def alone(args: Sequence[Node]) -> bool:

@@ -158,7 +158,7 @@ class Dispatcher:
         self._metrics.at(step, due.get(self._plan.every, held))
         own = [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
-            skipped = sum(item.skipped for item in found.cells.values())
+            skipped = sum(found.skipped().values())
             cost = {name: value for name, value in figures.items() if not (value and name in LOST)}
             own += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
         alerts = tuple(self._alerts(mode, found, due.keys(), report))

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from declog.engine import filters
-from declog.engine.cells import Cells, finished
+from declog.engine.cells import Found
 from declog.engine.evaluator import View
 from declog.engine.frame import GROUP_ID, Frame, merged
-from declog.engine.partials import State, state_of
+from declog.engine.partials import State, source
+from declog.engine.reduce import Block, blocks
 from declog.engine.tables import EXTRA
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
+from declog.language.moments import ALL
 from declog.language.nodes import LEAVES, Node, walk
 from declog.plans.ops import MetricOp, Plan, TableOp
 
@@ -65,6 +67,7 @@ class WindowState:
         others = [op for op in plan.metrics if op.every == period and not op.reduction.foldable]
         tables = [op for op in plan.tables if op.every == period]
         ids = {GROUP_ID} if plan.ids is None else {GROUP_ID, plan.ids}
+        self._blocks = blocks(self._folding, kept=True)
         self._all = _needs([*self._folding, *others], tables, ids)
         self._others = _needs(others, [], ids)
         self._tables = _needs([], tables, ids)
@@ -74,7 +77,7 @@ class WindowState:
     def _clear(self) -> None:
         self._parts: list[Frames] = []  # the rows of what is not folded yet
         self._bytes = 0
-        self._states: dict[str, State] = {}
+        self._states: dict[int, State] = {}  # of what is folded, by the places of blocks
         self._failed: set[str] = set()  # metrics whose states could not be made
         self._folded = False
         self._kept: list[Frames] = []  # of what is folded: rows for other metrics
@@ -129,14 +132,22 @@ class WindowState:
         """Whether there are states instead of rows."""
         return self._folded
 
-    @property
-    def states(self) -> Mapping[str, State]:
-        """The states that there are instead of rows, by metric."""
-        return self._states
+    def state_of(self, op: MetricOp) -> State | None:
+        """The state that there is of a metric instead of rows."""
+        if op.key in self._failed:
+            return None
+        for place, state in self._states.items():
+            if op in self._blocks[place].ops:
+                own = state.of(op)
+                return own if own.rows else None
+        return None
 
-    def cells(self) -> dict[str, Cells]:
-        """The metrics of which there are states instead of rows, finished."""
-        return {op.key: finished(op, self._states[op.key]) for op in self._folding if op.key in self._states}
+    def finish(self, found: Found) -> None:
+        """Add the metrics of which there are states instead of rows."""
+        for place, state in self._states.items():
+            self._blocks[place].finish(state, found)
+        for key in self._failed:
+            found.pop(key, None)
 
     # -- folding
 
@@ -144,17 +155,11 @@ class WindowState:
         """Take the states of what is held, and let go of its rows."""
         frames = merged(self._parts)
         views = {name: View(frame, self._functions) for name, frame in frames.items()}
-        for op in self._folding:
-            if op.phase not in views or op.key in self._failed:
-                continue
-            try:
-                state = state_of(op, views[op.phase])
-                known = self._states.get(op.key)
-                self._states[op.key] = state if known is None else known.merge(state)
-            except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-                self._failed.add(op.key)
-                self._states.pop(op.key, None)
-                report(error)
+        for place, block in enumerate(self._blocks):
+            state = self._state(block, views[block.phase], report) if block.phase in views else None
+            if state is not None:
+                states = [self._states[place], state] if place in self._states else [state]
+                self._states[place] = State.merged(states)
         self._folded = True
         self._kept.append(_only(self._others, frames))
         picked = merged([*self._picked, _only(self._tables, frames)])
@@ -171,6 +176,22 @@ class WindowState:
                 self._plan.window_bytes,
             )
         self._bytes = 0  # what must stay does not make it fold each time
+
+    def _state(self, block: Block, view: View, report: Report) -> State | None:
+        """The state of one block; one metric that fails does not take the others with it."""
+        try:
+            return block.state(view)
+        except BaseException:  # noqa: BLE001  (each is tried alone, and what fails is reported)
+            states = {}
+            for op in block.ops:
+                if op.key in self._failed or source(op) in states:
+                    continue
+                try:
+                    states[source(op)] = Block([op], ALL).state(view)
+                except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+                    self._failed |= {other.key for other in block.ops if source(other) == source(op)}
+                    report(error)
+            return State.beside([*states.values()]) if states else None
 
     def _candidates(self, phase: str, frame: Frame) -> Frame:
         """The steps that have rows which a table may show."""
@@ -196,7 +217,7 @@ class WindowState:
         """For a checkpoint: rows by kind and phase, and plain data."""
         kinds = {"rows": self._parts, "kept": self._kept, "picked": self._picked}
         frames = {f"{kind}/{phase}": frame for kind, parts in kinds.items() for phase, frame in merged(parts).items()}
-        states = {key: state.plain() for key, state in self._states.items()}
+        states = {op.key: state.plain() for op in self._folding if (state := self.state_of(op)) is not None}
         return frames, {
             "folded": self._folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
             "seconds": self.seconds,
@@ -213,7 +234,11 @@ class WindowState:
         self._folded = bool(data.get("folded"))
         self.partial = data.get("partial")
         self.seconds = data.get("seconds", 0.0)
-        self._states = {key: State.of_plain(state) for key, state in data.get("states", {}).items()}
+        for place, block in enumerate(self._blocks):
+            states = {source(op): op for op in block.ops if op.key in data.get("states", {})}
+            if states:
+                plain = [State.of_plain(op, data["states"][op.key]) for op in states.values()]
+                self._states[place] = State.beside(plain)
         self._failed = set(data.get("failed", ()))
 
 

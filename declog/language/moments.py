@@ -78,6 +78,46 @@ class Moments:
         return cls(n, total, m2, low, high)
 
     @classmethod
+    def by_segment(cls, values: Array, segments: Segments, stats: frozenset[Stat] = ALL) -> Moments:
+        """The statistics of ``values[k, rows]`` over each segment, ``[k, count]``. Only ``stats`` are computed.
+
+        A row of values with NaN or infinities is pooled from the statistics of each value.
+        """
+        used, parts = segments.used()
+        if len(used) < segments.count:
+            found = cls.by_segment(values, parts, stats)
+            return found.map(lambda part, neutral: segmented.laid(part, used, segments.count, neutral))
+        values = floats(values)
+        if not parts.count:
+            return cls.empty((len(values), 0))
+        values = parts.sorted(values)
+        parts = Segments(np.repeat(np.arange(parts.count), parts.counts), parts.count)
+        with np.errstate(invalid="ignore"):  # inf - inf
+            total = parts.apply(np.add, values)
+            n = np.broadcast_to(parts.counts.astype(np.float64), total.shape)
+            m2 = low = high = n
+            if "m2" in stats:
+                distance = values - parts.spread(total / n)
+                m2 = parts.apply(np.add, distance * distance)
+        if "min" in stats:
+            low = parts.apply(np.minimum, values)
+        if "max" in stats:
+            high = parts.apply(np.maximum, values)
+        whole, gaps = cls(n, total, m2, low, high), np.flatnonzero(~np.isfinite(total).all(-1))
+        if not len(gaps):
+            return whole
+        again = cls.single(values[gaps]).pooled(parts, stats)
+        if len(gaps) == len(values):
+            return again
+
+        def patched(stat: Stat) -> Array:
+            array: Array = getattr(whole, stat).copy()
+            array[gaps] = getattr(again, stat)
+            return array
+
+        return cls(*map(patched, STATS))
+
+    @classmethod
     def single(cls, values: Array) -> Moments:
         """The statistics of each value alone, of the values' shape; of NaN none."""
         values = floats(values)
@@ -161,13 +201,13 @@ class Formula:
         return self._run(xp, *(found[stat] for stat in self.takes))
 
     def of(self, moments: Moments, index: Any = None, rows: int = 0) -> Array:
-        """The values of an array of statistics, or of some by an index of its last axis; of no values absent.
+        """The values of an array of statistics, or of some by an index of its first axis; of no values absent.
 
         ``rows``: it is known that each is of so many values.
         """
         found = {stat: getattr(moments, stat) for stat in {"n", *self.takes}}
         if index is not None:
-            found = {stat: values[..., index] for stat, values in found.items()}
+            found = {stat: values[index] for stat, values in found.items()}
         n = found["n"]
         if rows < 2:
             return np.asarray(_where(np, n > 0, self(np, found)))

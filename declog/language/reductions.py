@@ -92,13 +92,27 @@ def quantile_level(name: str) -> float | None:
 
 
 def quantiles(values: Array, levels: Sequence[float]) -> Array:
-    """The quantiles of the last axis, ``[levels, ...]``, also of infinite values, of which numpy makes NaN."""
-    found = np.quantile(values, levels, axis=-1)
-    if np.isfinite(found).all():
-        return found
-    low, high = (np.quantile(values, levels, axis=-1, method=side) for side in ("lower", "higher"))
-    with np.errstate(invalid="ignore"):  # between infinities of both signs there is nothing
-        return np.where(np.isnan(found), np.where(low == high, low, low + high), found)
+    """The quantiles of the values of the last axis that are not NaN, ``[levels, ...]``; of no values NaN.
+
+    They are interpolated linearly and rounded as numpy does. Between two infinite values lies that one, between an
+    infinite and a finite one the infinite one, and between infinities of both signs nothing.
+    """
+    if not values.shape[-1]:
+        return np.full((len(levels), *values.shape[:-1]), np.nan)
+    ordered = np.sort(values, axis=-1)  # NaN comes last
+    last = np.count_nonzero(ordered == ordered, axis=-1) - 1
+    found = []
+    for level in levels:
+        place = level * last
+        low = np.maximum(np.floor(place), 0).astype(np.int64)
+        high = np.minimum(low + 1, np.maximum(last, 0))
+        share = np.maximum(place - low, 0.0)
+        a, b = (np.take_along_axis(ordered, at[..., None], -1)[..., 0] for at in (low, high))
+        with np.errstate(invalid="ignore"):  # inf - inf
+            between = np.where(share < 0.5, a + (b - a) * share, b - (b - a) * (1 - share))
+            between = np.where(np.isnan(between), a + b, between)
+        found.append(np.where((share == 0) | (a == b), a, between))
+    return np.asarray(found)
 
 
 def _quantile(name: str, level: float) -> Reduction:
