@@ -34,7 +34,7 @@ import declog.sinks.parquet
 
 STEPS = 5
 ROWS = 2
-LIMIT_S = 60.0
+LIMIT_S = 300.0  # on a machine that has other things to do
 PROFILE: dict[str, Any] = {
     "name": "interrupted",
     "signals": {name: {"axis": "completion", "optional": True} for name in "xab"}
@@ -167,7 +167,7 @@ def problems(folder: Path, code: int | str, codes: set[int], lost: int = 0) -> I
     for line in lines_of(folder, "tables/t.jsonl"):
         texts[line["step"]] += 1
     missing = [number for number in range(done + 1) if {key: found.get(number, {}).get(key) for key in WHOLE} != WHOLE]
-    if len(missing) > lost or (missing and not (lost and state["failures"])):
+    if len(missing) > lost or (missing and not (lost and state.get("failures"))):
         yield f"of steps to {done} {missing} are not whole: {[found.get(number) for number in missing]}"
     for number, values in found.items():
         n, pairs = values.get("n"), {values.get("na"), values.get("nb"), values.get("pairs")}
