@@ -373,9 +373,7 @@ class LogSpec(Model):
     window_bytes: int = Field(256 * 2**20, ge=1)
     """What a window may hold on rank 0, in bytes, before the rows of its closed steps are folded to statistics."""
     backlog_bytes: int = Field(2**30, ge=1)
-    """What may wait on a rank for its worker, in bytes of rows, before `backlog` applies."""
-    backlog: Literal["wait", "merge"] = "wait"
-    """Beyond `backlog_bytes` steps wait, or windows are merged: log events with fewer values, each of more steps."""
+    """What may wait on a rank for its worker, in bytes of rows: beyond it steps wait."""
     capture: CaptureSpec = CaptureSpec(enabled=False)
     """What is kept of what the training code gives, for `declog preview`."""
     constants: dict[str, ConstantSpec] = {}

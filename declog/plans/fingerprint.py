@@ -32,7 +32,6 @@ OWN: Mapping[str, str] = {
     "Plan.strict": "whether this rank's `close` raises",
     "Plan.window_bytes": "how much memory rank 0 may take; values do not depend on it",
     "Plan.backlog_bytes": "how much memory this rank may take",
-    "Plan.backlog": "rank 0 decides which windows are one; all ranks send the same sequence",
     "Plan.capture": "each rank keeps its own calls",
     "Plan.given": "what an adapter offers; what is used of it is in the expressions",
     "Plan.requested": "which profiles code requested; what they show is in the ops",

@@ -515,7 +515,6 @@ class Plan:
     via: Literal["store", "clone"] = "store"  # how ranks reach rank 0
     window_bytes: int = 256 * 2**20  # what a window may hold before its closed steps are folded
     backlog_bytes: int = 2**30  # what may wait for the worker
-    backlog: Literal["wait", "merge"] = "wait"  # what happens where more does
     capture: CaptureOp | None = None
     redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # of texts that are captured
     given: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter gave

@@ -16,17 +16,15 @@ log = logging.getLogger("declog")
 
 
 class Backlog:
-    """Bounded by the plan's ``backlog_bytes``: beyond it the step waits, or the worker merges windows.
+    """Bounded by the plan's ``backlog_bytes``: beyond it the step waits.
 
-    Where windows are merged the step waits beyond twice as much: memory is bounded whatever the worker does. A worker
-    that finishes nothing for ``patience_s`` is waited for no more until it goes on, which is reported.
+    A worker that finishes nothing for ``patience_s`` is waited for no more until it goes on, which is reported.
     """
 
     def __init__(self, plan: Plan, failures: Failures, patience_s: float) -> None:
         self.events = 0
         self.bytes = 0
         self.finished = 0  # of whatever kind: what shows that the worker goes on
-        self._merges = plan.backlog == "merge"
         self._limit = plan.backlog_bytes
         self._failures = failures
         self._patience_s = patience_s
@@ -54,23 +52,18 @@ class Backlog:
                 self.bytes -= size
             self._changed.notify_all()
 
-    def merging(self) -> bool:
-        """Whether the window at hand should be merged into the next, which waits already. Called by the worker."""
-        return self._merges and self.bytes > self._limit and self.events > 1
-
     def wait(self) -> None:
         """On the training thread: until there is room. One log event alone always has."""
-        limit = 2 * self._limit if self._merges else self._limit
-        if self.bytes <= limit or self.events < 2 or self._stalled == self.finished:
+        if self.bytes <= self._limit or self.events < 2 or self._stalled == self.finished:
             return
         if not self._reported:
             self._reported = True
             log.warning(
                 "steps wait for declog's worker: %d log events of %d bytes wait for it, over backlog_bytes (%d); "
-                "log less often, or say `backlog: merge`", self.events, self.bytes, self._limit,
+                "log less often, or with fewer metrics", self.events, self.bytes, self._limit,
             )  # fmt: skip
         with self._changed:
-            while self.bytes > limit and self.events > 1:
+            while self.bytes > self._limit and self.events > 1:
                 finished = self.finished
                 if not self._changed.wait(self._patience_s) and self.finished == finished:
                     self._stalled = finished

@@ -70,7 +70,6 @@ class Collector:
         self._mismatched: set[str] = set()  # of whom it was reported in what they differ
         self._figures: list[Figures] = []
         self._ended: set[int] = set()  # ranks whose last message came
-        self._late: set[tuple[str, int]] = set()  # modes and periods of windows that end with the next log event
 
     def collect(self, item: WindowItem, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
         """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
@@ -127,17 +126,11 @@ class Collector:
         partial = None if ranks == self._comm.world_size else ranks
         for period, window in self._windows[item.mode].items():
             window.add(frames, self._failures.report, partial=partial, seconds=item.seconds, elapsed=item.elapsed)
-            ended = self._plan.ends(item.mode, item.count, period)
-            over = period and not item.part and ((item.mode, period) in self._late or ended)
-            if item.merged:
-                self._late |= {(item.mode, period)} if over else set()
-                continue
-            if over or item.tail:
-                self._late.discard((item.mode, period))
+            over = period and not item.part and self._plan.ends(item.mode, item.count, period)
             if bool(window) if item.tail else over:  # at the tail what ended with the last step is over already
                 due[period] = window.end(self._failures.report)
         if not any(due.values()):  # nothing came since the last log event
-            if item.mode == "train" and not (item.part or item.merged):
+            if item.mode == "train" and not item.part:
                 periods = self._plan.periods if item.tail else tuple(due)
                 self._dispatcher.inactive.judge(item.mode, item.event, item.step, item.count, periods, Found())
             return {}

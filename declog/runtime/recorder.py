@@ -302,9 +302,9 @@ class Recorder(InTrainer):
     def wrap(self, step_function: Callable[P, R]) -> Callable[P, R]:
         """The step function, observed: the call is a step, numbered from 0, and its result is observed.
 
-        For functions, ``async def``, generators and asynchronous generators, which return a mapping, a dataclass, a
-        named tuple, ``(loss, mapping)``, a number, which is observed as ``loss``, or None. Keys that the profile does
-        not know are ignored; for any other result it raises ``UsageError``.
+        For functions and ``async def``, which return a mapping, a dataclass, a named tuple, ``(loss, mapping)``, a
+        number, which is observed as ``loss``, or None. Keys that the profile does not know are ignored; for any other
+        result, and for a generator, it raises ``UsageError``.
         """
         return wrapping.wrap(self, step_function)
 

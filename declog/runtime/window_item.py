@@ -64,9 +64,3 @@ class WindowItem:
     elapsed: float = 0.0  # since the recorder's start
     bytes: int = 0  # of its rows
     back: int | None = None  # behind it the run goes on after this earlier step
-    merged: bool = False  # its rows belong to the next log event, too: rank 0 was behind
-
-    @property
-    def mergeable(self) -> bool:
-        """Whether its windows may end later: nobody waits for its values, and more of its mode will come."""
-        return not (self.tail or self.part or self.last or self.done or self.answer)

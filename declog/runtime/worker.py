@@ -11,12 +11,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from declog.errors import RuntimeFailure
 from declog.runtime.backlog import Backlog
 from declog.runtime.collector import SHORT_WAIT_S, Collector
 from declog.runtime.comm import Comm, Event
@@ -121,19 +120,13 @@ class Worker:
             try:
                 if (event := Event(item.mode, item.event)) != self._last:  # an interrupt may have handed it over twice
                     self._last = event
-                    self._log(item)
+                    self._process(item)
             finally:
                 if item.answer is not None:
                     item.answer.give(None)  # unless it was given
                 if item.done is not None:
                     item.done.set()
                 self._backlog.done(item.bytes)
-
-    def _log(self, item: WindowItem) -> None:
-        if self._collector is not None and item.mergeable and self._backlog.merging():
-            item = replace(item, merged=True)
-            self._failures.count(RuntimeFailure.of("DL605.merged"), 1, f"step {item.step}")
-        self._process(item)
 
     def _run(self, task: Task) -> None:
         try:

@@ -1,16 +1,14 @@
-"""``log.wrap``: a step function whose calls are steps, and whose result is observed, whatever kind of function it is.
+"""``log.wrap``: a step function, plain or ``async def``, whose calls are steps and whose result is observed.
 
 Imports the scopes and errors only.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import dataclasses
 import functools
 import inspect
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from declog.errors import UsageError
@@ -21,32 +19,9 @@ _USES = "return a mapping, a dataclass, a named tuple, (loss, mapping), a number
 
 
 def wrap(recorder: Recording, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, observed."""
-    if inspect.isasyncgenfunction(function):
-
-        @functools.wraps(function)
-        async def streaming(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-            inside = contextvars.copy_context()  # what runs between two items is not of the step
-            step = recorder._next_step()
-            inside.run(step.__enter__)
-            items = function(*args, **kwargs)
-            failed = True
-            try:
-                while True:
-                    try:
-                        item = await asyncio.get_running_loop().create_task(_next(items), context=inside)
-                    except StopAsyncIteration:
-                        failed = False
-                        return
-                    yield item
-            except GeneratorExit:  # nobody asks for more
-                failed = False
-                raise
-            finally:
-                await items.aclose()
-                inside.run(step.__exit__, Exception if failed else None, None, None)
-
-        return streaming
+    """The function, observed; raises ``UsageError`` for a generator, whose calls are no steps."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError.of("DL510.wrap_generator", name=function.__name__)
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
@@ -57,26 +32,6 @@ def wrap(recorder: Recording, function: Callable[..., Any]) -> Callable[..., Any
             return result
 
         return asynchronous
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def generating(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-            inside = contextvars.copy_context()
-            step = recorder._next_step()
-            inside.run(step.__enter__)
-            failed = True
-            try:
-                result = yield from _Inside(inside, function(*args, **kwargs))
-                inside.run(take, recorder, function, result)
-                failed = False
-                return result
-            except GeneratorExit:
-                failed = False
-                raise
-            finally:
-                inside.run(step.__exit__, Exception if failed else None, None, None)
-
-        return generating
 
     @functools.wraps(function)
     def synchronous(*args: Any, **kwargs: Any) -> Any:
@@ -86,26 +41,6 @@ def wrap(recorder: Recording, function: Callable[..., Any]) -> Callable[..., Any
         return result
 
     return synchronous
-
-
-async def _next(items: Any) -> Any:
-    return await items.__anext__()
-
-
-class _Inside(Generator[Any, Any, Any]):
-    """A generator that runs in a context of its own: what it enters does not leak to who asks for its items."""
-
-    def __init__(self, context: contextvars.Context, items: Any) -> None:
-        self._context = context
-        self._items = items
-
-    def send(self, value: Any) -> Any:
-        """What the caller sends."""
-        return self._context.run(self._items.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        """What the caller throws."""
-        return self._context.run(self._items.throw, *error)
 
 
 def take(recorder: Recording, function: Callable[..., Any], result: Any) -> None:

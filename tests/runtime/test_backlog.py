@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import declog
 from declog.plans.ops import Plan
 from declog.runtime.backlog import Backlog
 from declog.runtime.failures import Failures
-from declog.runtime.fake_comm import run_ranks
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
@@ -101,69 +100,6 @@ def test_the_step_waits_until_there_is_room(tmp_path: Path, caplog: pytest.LogCa
     assert most[0] == 3 and most[1] <= 2
     assert [sink.scalars[step]["mean"] for step in range(8)] == [float(step) for step in range(8)]
     assert caplog.text.count("steps wait for declog's worker") == 1
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-def test_windows_are_merged_where_the_profile_says_so(world_size: int, tmp_path: Path) -> None:
-    """Each row counts once, in a later log event, and slower windows end as soon as one is evaluated; it is counted."""
-    config = profile(SIGNALS, METRICS, backlog="merge", backlog_bytes=2 * EVENT - 1, strict=False)
-    sink = MemorySink()
-    failures: list[Mapping[str, int]] = []
-
-    def body(comm: Any) -> None:
-        with declog.start(config, sinks=[sink] if comm.rank == 0 else [], output_dir=tmp_path, comm=comm) as log:
-            gate = Gate(log) if comm.rank == 0 else None
-            observed(log, range(3))
-            if gate is not None:
-                gate.open.set()
-                log._background.settle()
-            observed(log, range(3, 5))
-            log.flush(wait_s=30)
-        if comm.rank == 0:
-            failures.append(log.failures)
-
-    run_ranks(world_size, body)
-    assert sum(values.get("n", 0) for values in sink.scalars.values()) == 5 * ROWS * world_size
-    assert sink.scalars[2]["n"] == 3 * ROWS * world_size
-    assert sum(values.get("slow", 0) for values in sink.scalars.values()) == (0 + 1 + 2 + 3 + 4) * ROWS * world_size
-    assert [(name[:7], "merged" in name) for name in failures[0]] == [("[DL605]", True)]
-
-
-def test_a_slow_window_ends_with_the_log_event_after_its_own(tmp_path: Path) -> None:
-    """Where its own was merged: it has the rows of both."""
-    config = profile(SIGNALS, METRICS, backlog="merge", backlog_bytes=2 * EVENT - 1, strict=False)
-
-    def body(log: Recorder) -> None:
-        observed(log, range(3))
-        log._background.settle()
-        gate = Gate(log)
-        observed(log, range(3, 5))
-        gate.open.set()
-        log._background.settle()
-        observed(log, range(5, 8))
-
-    sink = run(config, body, tmp_path)
-    slow = {step: values["slow"] for step, values in sink.scalars.items() if "slow" in values}
-    assert slow == {4: (0 + 1 + 2 + 3 + 4) * ROWS, 7: (5 + 6 + 7) * ROWS}
-
-
-def test_what_somebody_waits_for_is_not_merged(tmp_path: Path) -> None:
-    """Nor what a block of another mode logs."""
-    config = profile(
-        SIGNALS, METRICS, modes={"eval": {"prefix": "eval/"}}, backlog="merge", backlog_bytes=1, strict=False
-    )
-
-    def body(log: Recorder) -> None:
-        with log.step(0):
-            log.observe(x=torch.ones(ROWS))
-        values = log.flush(wait_s=30)
-        assert values is None or values["n"] == ROWS  # None: its window was logged before
-        for step in (1, 2, 3):
-            with log.mode("eval", step=step):
-                log.observe(x=torch.full((ROWS,), float(step)))
-
-    sink = run(config, body, tmp_path)
-    assert [sink.scalars[step]["eval/mean"] for step in (1, 2, 3)] == [1.0, 2.0, 3.0]
 
 
 def test_a_worker_that_does_not_go_on_is_waited_for_no_more(tmp_path: Path) -> None:

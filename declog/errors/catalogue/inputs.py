@@ -179,6 +179,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL510.version": ("the state has format {version}, and this declog reads {known}",
         "resume with declog {by}, which saved it, or a later one"),
     "DL510.wrap": ("`wrap` cannot use what `{name}` returns: {type}", "{fix}"),
+    "DL510.wrap_generator": ("`wrap` is for functions, and `{name}` is a generator", "with log.step(k): in its loop"),
 
     "DL511.first": ("a batch of phase `{target}` came before any of `{source}`", "observe `{source}` first"),
     "DL511.ids": ("the ids `{ids}` were not observed in phase `{phase}`", "observe them there too"),

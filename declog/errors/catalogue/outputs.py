@@ -101,8 +101,6 @@ MESSAGES: Mapping[str, Message] = {
         "`backlog_bytes` wait for it", "see which function, sink or rank it waits for"),
     "DL605.failed": "{what} could not be evaluated: {error}",
     "DL605.function": "the function `{function}` is not registered in this process",
-    "DL605.merged": ("a window was merged into the next one: more than `backlog_bytes` waited",
-        "log less often, or say `backlog: wait`"),
     "DL605.nan": "the metric `{metric}` met {count} missing values, and says `nan: raise`",
     "DL605.prev": "`prev` is read from the column that the window carries",
     "DL605.read": ("{names} of phase `{phase}` could not be read: {error}", "observe plain tensors of numbers"),

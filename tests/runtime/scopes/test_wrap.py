@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections import namedtuple
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ import torch
 
 import declog
 from declog.runtime.recorder import Recorder
-from declog.runtime.scopes import here
-from tests.runtime.scopes.running import OUTSIDE, run
+from tests.runtime.scopes.running import run
 
 Both = {("train", 0): (1.0, 4.0), ("train", 1): (1.0, 4.0)}
 Pair = namedtuple("Pair", ["loss", "reward"])
@@ -42,7 +41,7 @@ class Result:
     ],
     ids=["mapping", "tensor and mapping", "loss and mapping", "dataclass", "named tuple"],
 )
-@pytest.mark.parametrize("kind", ["function", "async", "generator"])
+@pytest.mark.parametrize("kind", ["function", "async"])
 def test_what_is_returned_is_observed(result: Any, kind: str, tmp_path: Path) -> None:
     """Each call is a step; the function's result comes back as it is."""
 
@@ -53,22 +52,12 @@ def test_what_is_returned_is_observed(result: Any, kind: str, tmp_path: Path) ->
         await asyncio.sleep(0)
         return result
 
-    def generator() -> Generator[None, None, Any]:
-        yield None
-        return result
-
     def body(log: Recorder) -> None:
         for _ in range(2):
             if kind == "function":
                 assert log.wrap(plain)() is result
-            elif kind == "async":
-                assert asyncio.run(log.wrap(asynchronous)()) is result
             else:
-                items = log.wrap(generator)()
-                assert next(items) is None
-                with pytest.raises(StopIteration) as end:
-                    next(items)
-                assert end.value.value is result
+                assert asyncio.run(log.wrap(asynchronous)()) is result
 
     logged = run(body, tmp_path)
     assert (logged.of("loss", "reward"), logged.failures) == (Both, {})
@@ -136,55 +125,25 @@ def test_what_an_asynchronous_step_observes_itself(tmp_path: Path) -> None:
     assert (logged.of("loss", "n"), logged.failures) == ({("train", 0): (3.0, 1), ("train", 1): (3.0, 1)}, {})
 
 
-def test_a_generator_does_not_leak_its_step(tmp_path: Path) -> None:
-    """It is a step as long as it lives; what its caller does between two items is not of it."""
-    seen = []
+def test_a_generator_is_refused(tmp_path: Path) -> None:
+    """Of both kinds, where it is wrapped."""
 
-    def step() -> Iterator[int]:
-        for item in range(3):
-            declog.observe(loss=float(item))
-            yield item
+    def items() -> Iterator[int]:
+        yield 0
+
+    async def stream() -> AsyncIterator[int]:
+        yield 0
 
     def body(log: Recorder) -> None:
-        for _ in range(2):
-            for item in log.wrap(step)():
-                inside = here(log)
-                seen.append((item, inside))
-                declog.observe(reward=[1.0])
+        for generator in (items, stream):
+            with pytest.raises(declog.UsageError, match=f"`wrap` is for functions, and `{generator.__name__}` is a"):
+                log.wrap(generator)
 
-    logged = run(body, tmp_path)
-    assert seen == [(0, None), (1, None), (2, None)] * 2
-    assert (logged.of("loss"), logged.failures) == ({("train", 0): (1.0,), ("train", 1): (1.0,)}, {OUTSIDE: 6})
-
-
-@pytest.mark.parametrize("taken", [1, 2, 3])
-def test_an_asynchronous_generator_does_not_leak_its_step(taken: int, tmp_path: Path) -> None:
-    """Nor one that nobody asks for more: then its step ends, too."""
-    seen = []
-
-    async def step() -> AsyncIterator[int]:
-        for item in range(3):
-            await asyncio.sleep(0)
-            declog.observe(loss=float(item))
-            yield item
-
-    async def body(log: Recorder) -> None:
-        wrapped: Callable[[], Any] = log.wrap(step)
-        for _ in range(2):
-            items = wrapped()
-            for _ in range(taken):
-                await anext(items)
-                seen.append(here(log))
-            await items.aclose()
-
-    logged = run(body, tmp_path)
-    assert seen == [None] * 2 * taken
-    mean = (taken - 1) / 2
-    assert (logged.of("loss"), logged.failures) == ({("train", 0): (mean,), ("train", 1): (mean,)}, {})
+    run(body, tmp_path)
 
 
 def test_errors_of_the_step_function_come_through(tmp_path: Path) -> None:
-    """Unchanged, from all four kinds; what was observed before them is logged."""
+    """Unchanged, from both kinds; what was observed before them is logged."""
     mine = ValueError("mine")
 
     def plain() -> None:
@@ -194,31 +153,17 @@ def test_errors_of_the_step_function_come_through(tmp_path: Path) -> None:
     async def asynchronous() -> None:
         plain()
 
-    def generator() -> Iterator[int]:
-        yield 0
-        plain()
-
-    async def stream() -> AsyncIterator[int]:
-        yield 0
-        plain()
-
-    async def all_of(items: AsyncIterator[int]) -> None:
-        async for _ in items:
-            pass
-
     def body(log: Recorder) -> None:
         for call in (
             log.wrap(plain),
             lambda: asyncio.run(log.wrap(asynchronous)()),
-            lambda: list(log.wrap(generator)()),
-            lambda: asyncio.run(all_of(log.wrap(stream)())),
         ):
             with pytest.raises(ValueError, match="mine") as error:
                 call()
             assert error.value is mine
 
     logged = run(body, tmp_path)
-    assert logged.of("loss") == {("train", step): (1.0,) for step in range(4)}
+    assert logged.of("loss") == {("train", step): (1.0,) for step in range(2)}
 
 
 def test_wrapped_steps_that_overlap(tmp_path: Path) -> None:
