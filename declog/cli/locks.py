@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declog import distribution
-from declog.cli import facts
 from declog.cli.arguments import Wrong
-from declog.cli.output import BOLD, YELLOW, paint
+from declog.cli.differences import differences, text
+from declog.cli.output import BOLD, paint
 from declog.config.removed import ENTRIES, LOCK, ids
 
 if TYPE_CHECKING:
@@ -76,11 +76,13 @@ def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[l
 
 def entry(made: Plan, config: Composed) -> dict[str, Any]:
     """What is written of one profile."""
-    found = zip(facts.SECTIONS, facts.sections(made, facts.names(made)), strict=True)
+    from declog.plans.words import facts
+
+    found = facts(made, made)
     written = {
         "packages": packages(made, config),
         ENTRIES: ids(config.data),
-        **{title: {name: _short(parts) for name, parts in each.items()} for title, each in found if title in SECTIONS},
+        **{title: {name: _short(parts) for name, parts in found[title].items()} for title in SECTIONS},
     }
     masked: dict[str, Any] = config.masked_data(written)
     return masked
@@ -113,37 +115,15 @@ def packages(made: Plan, config: Composed) -> dict[str, str]:
 def changes(locked: Locked, words: Sequence[str], now: Mapping[str, Any]) -> str:
     """What is different now, in words; empty where nothing is."""
     before = locked[key(words)]
-    texts = []
-    for title in SECTIONS:
-        old, new = _facts(before.get(title)), _facts(now.get(title))
-        moved = _renamed(old, new) if title == "outputs" else {}
-        rest = facts.changes(
-            {name: parts for name, parts in old.items() if name not in moved},
-            {name: parts for name, parts in new.items() if name not in moved.values()},
-        )
-        lines = [paint(f"  ~ {name} is called {other} now", YELLOW) for name, other in moved.items()]
-        if lines or rest:
-            texts.append("\n".join([paint(title, BOLD), *lines, *facts.lines(rest)]))
-    if not texts:
+    old, new = ({title: _facts(side.get(title)) for title in SECTIONS} for side in (before, now))
+    found = differences(old, new, renamed=True)
+    if not found:
         return ""
-    return "\n\n".join([*_versions(before.get("packages") or {}, now["packages"]), *texts])
+    return "\n\n".join([*_versions(before.get("packages") or {}, now["packages"]), text(found)])
 
 
 def _facts(section: Any) -> dict[str, tuple[str, ...]]:
     return {str(name): tuple(map(str, parts)) for name, parts in (section or {}).items()}
-
-
-def _renamed(old: facts.Facts, new: facts.Facts) -> dict[str, str]:
-    """Outputs that are the same under another name: of each definition the only one that went, and that came."""
-
-    def only(some: facts.Facts, other: facts.Facts) -> dict[tuple[str, ...], str]:
-        found: dict[tuple[str, ...], list[str]] = {}
-        for name in some.keys() - other.keys():
-            found.setdefault(some[name][1:], []).append(name)
-        return {parts: names[0] for parts, names in found.items() if len(names) == 1}
-
-    gone, come = only(old, new), only(new, old)
-    return {gone[parts]: come[parts] for parts in sorted(gone.keys() & come.keys())}
 
 
 def _versions(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -578,13 +578,13 @@ class Plan:
 
     def names(self) -> dict[str, str]:
         """What each output is in words, by name: "mean of batch means of kl, over the tokens of 10 steps"."""
-        from declog.plans.explain import names
+        from declog.plans.words import names
 
         return names(self)
 
     def explain(self) -> str:
         """The plan in words: signals, what is recorded and folded, metrics, what each profile and sink takes."""
-        from declog.plans.explain import explain
+        from declog.plans.words import explain
 
         return explain(self)
 

@@ -22,8 +22,8 @@ import yaml
 
 from declog.distribution import VERSION
 from declog.language.origins import packages_of
-from declog.plans.described import described
 from declog.plans.ops import Plan
+from declog.plans.words import described
 from declog.sinks import ENTRY_POINTS as SINKS
 from declog.sinks import traits
 

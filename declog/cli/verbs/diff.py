@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from declog.cli import facts
 from declog.cli.arguments import DIVIDER, Parser, Wrong
+from declog.cli.differences import differences, text
 from declog.cli.output import write_json
 from declog.cli.targets import is_name
 
@@ -34,20 +34,19 @@ def run(given: argparse.Namespace) -> int:
     """Compare them."""
     from declog.api import plan
     from declog.cli.targets import configured
+    from declog.plans.words import facts
 
     if given.locked:
         return _since_locked(given)
     first, second = _sides(given.words, application=given.config_name is not None)
     before, after = plan(configured(given, first)), plan(configured(given, second))
-    both = facts.names(before) & facts.names(after)
-    sections = zip(facts.SECTIONS, facts.sections(before, both), facts.sections(after, both), strict=True)
-    changes = {title: found for title, a, b in sections if (found := facts.changes(a, b))}
+    changes = differences(facts(before, after), facts(after, before))
     if given.format == "json":
         write_json({"same": not changes, "changes": changes})
     elif not changes:
         print("they log the same")
     else:
-        print("\n\n".join(facts.text(title, found) for title, found in changes.items()))
+        print(text(changes))
     return int(bool(changes) and given.strict)
 
 

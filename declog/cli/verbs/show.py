@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
-from math import isfinite
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
@@ -100,6 +99,7 @@ def _of_plan(made: Plan, given: argparse.Namespace) -> None:
 def _outputs(made: Plan) -> list[dict[str, Any]]:
     """Every name that trackers see, and who shows it."""
     from declog.language.nodes import LOGGED
+    from declog.plans.words import as_data
 
     words = made.names()
     found = []
@@ -115,8 +115,7 @@ def _outputs(made: Plan) -> list[dict[str, Any]]:
                     "name": item.template,
                     "metric": op.key,
                     "what": words[item.template],
-                    **asdict(about),
-                    "healthy": about.healthy and [each if isfinite(each) else None for each in about.healthy],
+                    **as_data(about),
                     "tags": list(op.tags),
                     "about": about.lines,
                     "alias": item.alias,

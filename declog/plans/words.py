@@ -1,12 +1,21 @@
-"""``Plan.explain``: the plan in words, the same text for the same plan."""
+"""A plan in words: ``Plan.explain``, as data for those who read a run later, and by name to compare two plans.
+
+The same text for the same plan. The data is kept in the run's folder, so that a report needs neither the profile's
+files nor the compiler.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from math import isfinite
+from typing import Any
 
 from declog.language.dtypes import Axis, DType
-from declog.language.nodes import LEAVES, Node, definition, walk
-from declog.plans.ops import ColumnOp, FormulaOp, MetricOp, PhaseOp, Plan
+from declog.language.nodes import LEAVES, LOGGED, METRIC, Node, definition, walk
+from declog.plans.ops import AboutOp, ColumnOp, FilterOp, FormulaOp, MetricOp, PhaseOp, Plan, TableOp
+
+Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whatever else decides its values
 
 
 def explain(plan: Plan) -> str:
@@ -142,10 +151,8 @@ def _described(op: MetricOp | FormulaOp, plan: Plan) -> str:
     if isinstance(op, FormulaOp):
         text = f"formula {op.expr}" if op.ema is None else f"moving average ({op.ema:g}) of the formula {op.expr}"
         return text if op.empty is None else f"{text}, {op.empty:g} where it is absent"
-    what = ", ".join(str(arg) for arg in op.args) if op.fold is None else str(plan.folds[op.fold].expr)
+    what = _reduced(op, plan, str)
     params = f"({', '.join(f'{name}={value}' for name, value in op.params)})" if op.params else ""
-    for word, node in (("where", op.where), ("weighted by", op.weight), ("by", op.by)):
-        what += f" {word} {node}" if node is not None else ""
     steps = "the trainer's window" if not op.every else "each step" if op.every == 1 else f"{op.every} steps"
     rows = _ROWS[op.axis] + (" of rank 0" if op.ranks == "main" else "")
     if op.pool == "window" and op.over_run == "moments":
@@ -173,3 +180,180 @@ _PLURAL = {"min": "minima", "max": "maxima", "last": "last values"}
 def names(plan: Plan) -> dict[str, str]:
     """What each output is, in words, by the name that trackers see: "mean of batch means of kl, ..."."""
     return {item.template: _metric(op, plan) for op in plan.outputs if op.shown for item in op.names}
+
+
+# -- as data
+
+
+def described(plan: Plan, places: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Outputs, alerts, tables and modes. ``places`` says by metric, `metrics.kl`, who declared it, file and line."""
+    places = places or {}
+    words = plan.names()
+    outputs = [
+        {
+            "name": name.template, "alias": name.alias, "metric": op.id, "key": op.key, "words": words[name.template],
+            "formula": "\n".join(_formula(op, plan)), "of": _of(op, plan), "tags": list(op.tags),
+            "reduction": op.reduction.name if isinstance(op, MetricOp) else "",
+            "place": places.get(f"metrics.{op.id}", ""), **as_data(op.about),
+        }
+        for op in plan.outputs if op.shown
+        for name in op.names
+    ]  # fmt: skip
+    return {
+        "name": plan.name,
+        "fingerprint": plan.fingerprint,
+        "modes": {mode.name: mode.prefix for mode in plan.modes.values()},
+        "prefixes": sorted({sink.prefix for sink in plan.sinks} - {""}),
+        "outputs": outputs,
+        "alerts": [
+            {"id": op.id, "level": op.level, "when": str(op.when), "reads": sorted(_metrics(op.when))}
+            for op in plan.alerts
+        ],
+        "tables": [_table(op) for op in plan.tables],
+        "inactive": [list(each) for each in plan.inactive],
+        "warnings": list(plan.warnings),
+    }
+
+
+def as_data(about: AboutOp) -> dict[str, Any]:
+    """What a value means to those who read it, as JSON has it: null where it is healthy without a bound."""
+    healthy = about.healthy and [bound if isfinite(bound) else None for bound in about.healthy]
+    return {**asdict(about), "healthy": healthy}
+
+
+def _values(op: MetricOp, plan: Plan) -> tuple[Node, ...]:
+    """What is reduced."""
+    fold = None if op.fold is None else plan.folds[op.fold].expr
+    return op.args if fold is None else (fold,)
+
+
+def _reduced(op: MetricOp, plan: Plan, show: Callable[[Node], str]) -> str:
+    """What is reduced, of which rows."""
+    return ", ".join(map(show, _values(op, plan))) + _clauses(op, show)
+
+
+def _clauses(op: MetricOp, show: Callable[[Node], str]) -> str:
+    words = {"where": op.where, "weighted by": op.weight, "by": op.by}
+    return "".join(f" {word} {show(node)}" for word, node in words.items() if node is not None)
+
+
+def _of(op: MetricOp | FormulaOp, plan: Plan) -> str:
+    """What is reduced, of which rows: equal for two reductions of the same."""
+    if isinstance(op, FormulaOp):
+        return ""
+    return f"{_reduced(op, plan, definition)} every {op.every} over {op.pool} of {op.phase}"
+
+
+def _formula(op: MetricOp | FormulaOp, plan: Plan) -> Iterator[str]:
+    """The formula as one would write it, then what its derived signals are."""
+    if isinstance(op, FormulaOp):
+        yield str(op.expr)
+        return
+    values = _values(op, plan)
+    params = [str(value) for _, value in op.params]
+    text = f"{op.reduction.name}({', '.join([*map(str, values), *params])})"
+    yield text + _clauses(op, str)
+    named = [node for node in walk(*values, *op.clauses.values()) if node.names and node.op not in LEAVES]
+    yield from (f"{node} = {definition(node)}" for node in dict.fromkeys(named))
+
+
+def _metrics(node: Node) -> set[str]:
+    """The metrics that a condition reads."""
+    return {str(each.param("name")) for each in walk(node) if each.op == METRIC}
+
+
+def _table(op: TableOp) -> dict[str, Any]:
+    keys = [one.key for one in op.filter.chain if one.key is not None] if op.filter is not None else []
+    return {
+        "id": op.id, "name": op.name, "filter": [one.kind for one in op.filter.chain] if op.filter is not None else [],
+        "key": str(keys[-1]) if keys else None,
+        "columns": [
+            {"name": column.template, "type": str(column.type), "expr": "" if column.expr is None else str(column.expr),
+             "role": column.role, "redact": [label for label, _ in column.redact]}
+            for column in op.columns
+        ],
+    }  # fmt: skip
+
+
+# -- by name
+
+
+def facts(made: Plan, other: Plan) -> dict[str, Facts]:
+    """What a plan logs, less what `log_metric` gives, by title and name.
+
+    Of its profiles the outputs that an ``other`` plan has, too.
+    """
+    words = made.names()
+    shown, shared = ([op for op in plan.outputs if op.shown and op.id != LOGGED] for plan in (made, other))
+    names = {item.template for op in shared for item in op.names}
+    outputs = {
+        item.template: (words[item.template], _definition(op), _without_names(made.canonical, op.key))
+        for op in shown
+        for item in op.names
+    }
+    columns = {
+        f"{table.name}.{column.id}": (column.type, column.call.name if column.call is not None else str(column.expr))
+        for table in made.tables
+        for column in table.columns
+    }
+    tables = {
+        table.name: (f"{_rows(table)}; {every(table.every)}; {'the last batch' if table.keep != 'window' else 'all'}",)
+        for table in made.tables
+    }
+    profiles = {
+        f"{profile.name} shows {item.template}": ("",)
+        for profile in made.profiles.values()
+        for op in shown
+        for item in op.names
+        if item.template in names and (op.key, item.alias) in profile.outputs
+    }
+    alerts = {each.id: (f"{each.level} if {each.when}, patience {each.patience}",) for each in made.alerts}
+    sinks = {
+        sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in made.sinks
+    }
+    signals = {
+        f"{signal.source} of {phase.name}": (
+            f"{signal.dtype}{' family' if signal.family else ''} per {signal.axis.label}"
+            + (", optional" if signal.optional else ""),
+        )
+        for phase in made.phases.values()
+        for signal in phase.signals
+    }
+    cost = {"operations": str(made.ops), "token folds": str(len(made.folds)), "a log event": every(made.every)}
+    cost |= {f"bytes per completion of {each.name}": str(completion_bytes(each)) for each in made.phases.values()}
+    return {
+        "outputs": outputs, "tables": {**tables, **columns}, "profiles": profiles, "alerts": alerts, "sinks": sinks,
+        "signals": signals, "cost": {name: (text,) for name, text in cost.items()},
+    }  # fmt: skip
+
+
+def _rows(table: TableOp) -> str:
+    """Which rows a table takes, in words."""
+    chain = table.filter.chain if table.filter is not None else ()
+    return " of ".join(map(_filter, reversed(chain))) or "every row"
+
+
+def _filter(one: FilterOp) -> str:
+    words = [one.kind] + ([f"by {one.key}"] if one.key is not None else [])
+    numbers = {"top": one.top, "bottom": one.bottom, "n": one.n, "fraction": one.fraction, "seed": one.seed}
+    words += [f"{name} {value}" for name, value in numbers.items() if value]
+    words += [f"at most {one.limit}"] if one.limit is not None else []
+    words += [f"where {one.where}"] if one.where is not None else []
+    return " ".join([*words, f"within {one.within}"])
+
+
+def _definition(op: MetricOp | FormulaOp) -> str:
+    """Expressions down to what is observed: derived signals of one name may be computed in two ways."""
+    if isinstance(op, FormulaOp):
+        return definition(op.expr)
+    parts = [", ".join(map(definition, op.args))]
+    parts += [f"{key} {definition(node)}" for key, node in op.clauses.items() if key != "weight"]
+    return " ".join(parts)
+
+
+def _without_names(canonical: Mapping[str, str], key: str) -> str:
+    """What decides a metric's value, its expressions down to what is observed."""
+    place = f"metrics.{key}."
+    aside = tuple(place + field for field in ("id", "key", "suffix", "names", "tags"))
+    found = [item for item in canonical.items() if item[0].startswith(place) and not item[0].startswith(aside)]
+    return str([(where.removeprefix(place), value) for where, value in found])

@@ -1,0 +1,83 @@
+"""How two plans differ in what they log: what ``diff``, ``diff --locked`` and ``check --locked`` print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from declog.cli.output import BOLD, GREEN, RED, YELLOW, paint
+
+if TYPE_CHECKING:
+    from declog.plans.words import Facts
+
+Change = Mapping[str, str | None]
+
+
+def differences(
+    before: Mapping[str, Facts], after: Mapping[str, Facts], *, renamed: bool = False
+) -> dict[str, list[Change]]:
+    """What two plans do not have alike, by title; with ``renamed`` an output under another name is one change."""
+    found = {}
+    for title in before.keys() & after.keys():
+        names = _renamed(before[title], after[title]) if renamed and title == "outputs" else {}
+        rest = _changes(
+            {name: words for name, words in before[title].items() if name not in names},
+            {name: words for name, words in after[title].items() if name not in names.values()},
+        )
+        found[title] = [*({"name": name, "now": now} for name, now in names.items()), *rest]
+    return {title: found[title] for title in before if found.get(title)}
+
+
+def _renamed(before: Facts, after: Facts) -> dict[str, str]:
+    """Outputs that are the same under another name: of each definition the only one that went, and that came."""
+
+    def only(some: Facts, other: Facts) -> dict[tuple[str, ...], str]:
+        names: dict[tuple[str, ...], list[str]] = {}
+        for name in some.keys() - other.keys():
+            names.setdefault(some[name][1:], []).append(name)
+        return {words: same[0] for words, same in names.items() if len(same) == 1}
+
+    went, came = only(before, after), only(after, before)
+    return {went[words]: came[words] for words in sorted(went.keys() & came.keys())}
+
+
+def _changes(before: Facts, after: Facts) -> Iterator[Change]:
+    """What only one of them has, or both and not alike: by name, in words before and after."""
+    for name in dict.fromkeys([*before, *after]):
+        a, b = before.get(name), after.get(name)
+        if a != b:
+            was, now = _words(a, b)
+            yield {"name": name, "before": was, "after": now}
+
+
+def _words(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str | None, str | None]:
+    """What changed in words: of two that read the same, what lies behind the words."""
+    if a is None or b is None:
+        return (None if a is None else a[0]), (None if b is None else b[0])
+    return next(((was, now) for was, now in zip(a, b, strict=True) if was != now), (a[0], b[0]))
+
+
+def text(differences: Mapping[str, list[Change]]) -> str:
+    """The differences of two plans, title by title."""
+    return "\n\n".join(
+        "\n".join([paint(title, BOLD), *(line for change in changes for line in _lines(change))])
+        for title, changes in differences.items()
+    )
+
+
+def _lines(change: Change) -> Iterator[str]:
+    name = change["name"]
+    if "now" in change:
+        yield paint(f"  ~ {name} is called {change['now']} now", YELLOW)
+        return
+    before, after = change["before"], change["after"]
+    if after is None:
+        yield paint(f"  - {name}: {before}".rstrip(": "), RED)
+    elif before is None:
+        yield paint(f"  + {name}: {after}".rstrip(": "), GREEN)
+    elif len(before) + len(after) < 60:
+        yield paint(f"  ~ {name}: {before} -> {after}", YELLOW)
+    else:
+        yield paint(f"  ~ {name}", YELLOW)
+        yield paint(f"      - {before}", RED)
+        yield paint(f"      + {after}", GREEN)
