@@ -6,6 +6,7 @@ Nothing is imported from the rest of declog, so that a sink can be written again
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +19,14 @@ Level = Literal["info", "warn", "error"]
 SELF = "declog/"  # the prefix of what declog logs about itself
 RANKS = SELF + "ranks"  # how many ranks there are rows of; logged under every profile where some are missing
 THEIRS = "trainer/"  # before the name of a trainer's number that is not declog's of that name
+
+
+def names_of(template: str) -> str:
+    """A regular expression of the names that a template can give: `rewards/{column}` gives `rewards/correct`.
+
+    Each field of the template is a group.
+    """
+    return "(.+)".join(map(re.escape, re.split(r"\{\w+\}", template)))
 
 
 class DType(StrEnum):

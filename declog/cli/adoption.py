@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from declog.config.diagnostics import shown_path
 from declog.errors import UsageError
+from declog.records import names_of
 
 if TYPE_CHECKING:
     from declog.plans.ops import Plan
@@ -113,7 +114,7 @@ def adopted(logged: Logged, presets: Mapping[str, Sequence[str]]) -> Adopted:
     names = list(logged.values)
     best, known = None, list[str]()
     for preset, templates in presets.items():
-        pattern = re.compile("|".join(f"(?:eval[_/])?{_pattern(each)}" for each in (*templates, *BESIDE)))
+        pattern = re.compile("|".join(f"(?:eval[_/])?{names_of(each)}" for each in (*templates, *BESIDE)))
         found = [name for name in names if pattern.fullmatch(name)]
         if len(found) > len(known):
             best, known = preset, found
@@ -134,7 +135,7 @@ def verified(logged: Logged, presets: Mapping[str, Sequence[str]], plan_of: Call
     while True:
         found = adopted(logged, left)
         made = plan_of(found.text("adopted"))
-        known = re.compile("|".join((*(_pattern(each) for each in _shown(made)), *map(_pattern, BESIDE))))
+        known = re.compile("|".join((*(names_of(each) for each in _shown(made)), *map(names_of, BESIDE))))
         kept = [name for name in found.by_preset if known.fullmatch(name)]
         if found.preset is None or len(kept) * 2 >= len(logged.values):
             others = [name for name in found.by_preset if name not in kept]
@@ -195,10 +196,6 @@ def _distributions(names: Iterable[str], values: Mapping[str, float]) -> list[Di
 def _identifier(text: str) -> str:
     plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     return plain if plain[:1].isalpha() else f"x_{plain}"
-
-
-def _pattern(template: str) -> str:
-    return ".+".join(re.escape(part) for part in re.split(r"\{\w+\}", template))
 
 
 def _type(each: Distribution) -> str:

@@ -20,6 +20,7 @@ from declog.errors import Problem, did_you_mean, nearest
 from declog.language import idioms
 from declog.language.dtypes import AXES, COLUMN, Axis, DType, Type, finest
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
+from declog.language.functions.rules import Stage
 from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Graph, Node
 from declog.language.reductions import quantile_level
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
@@ -427,6 +428,10 @@ class _Site:
     params: dict[str, Any]
     groups: bool
     token_mask: frozenset[Node]
+
+    def stage(self, op: str) -> Stage | None:
+        known = BUILTIN.get(op)
+        return None if known is None else known.stage
 
     def fail(self, key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
         self.compiler.fail(self.node if arg is None else self.places[arg], key, **facts)

@@ -141,6 +141,8 @@ _moments("max", keeps_dtype=True, help="the greatest value")(moments.maximum)
 _moments("var", help="the sample variance (n-1); of one value absent")(moments.var)
 _moments("std", help="the sample standard deviation (n-1), as torch; of one value absent")(moments.std)
 _moments("pstd", help="the population standard deviation, numpy's default; of one value 0")(moments.pstd)
+DEVIATIONS: Mapping[str, str] = {"var": "sample (n-1)", "std": "sample (n-1)", "pstd": "population (n)"}
+"""Of what a deviation or a variance is the estimate."""
 _moments("count", keeps_dtype=True, of_missing=0.0, help="how many values are not missing")(moments.count)
 
 

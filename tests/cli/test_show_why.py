@@ -108,6 +108,16 @@ def test_names(small: Path, cli: Cli) -> None:
     ).names()
 
 
+@pytest.mark.parametrize(
+    ("reduce", "of"), [("std", "sample (n-1)"), ("var", "sample (n-1)"), ("pstd", "population (n)")]
+)
+def test_a_deviation_is_of_a_sample_or_of_a_population(small: Path, cli: Cli, reduce: str, of: str) -> None:
+    """Libraries differ in it: each name of a deviation or a variance says which it is, and no other name does."""
+    out = cli("show", "small", f"metrics.spread={reduce}(reward)", "--names", "--config-dir", ".").out
+    assert f"spread\n  {reduce} of reward, over the completions of each step; of a {of}\n" in out
+    assert out.count("; of a ") == 1
+
+
 ABOUT = "{title: Reward, unit: points, good: up, healthy: [0.5, null], runbook: Look at the samples., tags: core}"
 
 

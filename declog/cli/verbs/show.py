@@ -23,7 +23,7 @@ from declog.errors.visible import visible, visible_lines
 if TYPE_CHECKING:
     from declog.cli.layers import Layered
     from declog.config.composed import Composed
-    from declog.plans.ops import Plan
+    from declog.plans.ops import FormulaOp, MetricOp, Plan
 
 COMMENTS_AT = 64  # no comment starts further to the right, unless its line is longer
 
@@ -114,7 +114,7 @@ def _outputs(made: Plan) -> list[dict[str, Any]]:
                 {
                     "name": item.template,
                     "metric": op.key,
-                    "what": words[item.template],
+                    "what": words[item.template] + _deviation(op),
                     **as_data(about),
                     "tags": list(op.tags),
                     "about": about.lines,
@@ -124,6 +124,15 @@ def _outputs(made: Plan) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def _deviation(op: MetricOp | FormulaOp) -> str:
+    """Of a deviation or a variance: whether it is a sample's, as torch has it, or a population's, as numpy has it."""
+    from declog.language.reductions import DEVIATIONS
+    from declog.plans.ops import MetricOp
+
+    known = DEVIATIONS.get(op.reduction.name) if isinstance(op, MetricOp) else None
+    return "" if known is None else f"; of a {known}"
 
 
 def _output_text(output: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, DIM, columns, paint, write_json
 from declog.errors import ConfigError, did_you_mean
 from declog.errors import Path as Key
+from declog.records import names_of
 
 if TYPE_CHECKING:
     from declog.cli.layers import Layered
@@ -124,7 +125,7 @@ def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Key]:
             ("metrics", op.id)
             for op in made.outputs
             for names in [op.names if given or op.id != LOGGED else ()]
-            if op.key == key or any(_matches(name.template, each) for name in names for each in plain)
+            if op.key == key or any(re.fullmatch(names_of(name.template), each) for name in names for each in plain)
         ]
     yield from dict.fromkeys(entries)
 
@@ -134,13 +135,6 @@ def _without_prefixes(name: str, made: Plan) -> list[str]:
     prefixes = {*(mode.prefix for mode in made.modes.values()), *(sink.prefix for sink in made.sinks), ""}
     whole = {*prefixes, *(sink.prefix + mode.prefix for sink in made.sinks for mode in made.modes.values())}
     return [name.removeprefix(prefix) for prefix in whole if name.startswith(prefix)]
-
-
-def _matches(template: str, name: str) -> bool:
-    """Whether a tracker's name is one that a template can give: `rewards/{column}` gives `rewards/correct`."""
-    parts = re.split(r"(\{\w+\})", template)
-    pattern = "".join(".+" if part.startswith("{") else re.escape(part) for part in parts)
-    return template == name or re.fullmatch(pattern, name) is not None
 
 
 def _close(found: Layered, key: str, made: Plan | None) -> str:

@@ -19,6 +19,7 @@ from typing import Any
 import declog
 from declog.errors import InputError
 from declog.integrations.verl import columns
+from declog.records import names_of
 
 logger = logging.getLogger("declog")
 PRESET = "verl_ppo"
@@ -116,10 +117,7 @@ class Run:
         self._left_out: set[str] = set()
         templates = [item.template for op in log.plan.outputs if op.shown for item in op.names]
         self._named = {each for each in templates if "{" not in each}
-        self._patterns = [
-            re.compile(re.sub(r"\\\{\w+\\\}", ".+", re.escape(each))) for each in templates
-            if "{" in each and not each.startswith("{")
-        ]  # fmt: skip
+        self._patterns = [re.compile(names_of(each)) for each in templates if "{" in each and not each.startswith("{")]
 
     def guard(self, what: str) -> AbstractContextManager[None]:
         """A block of declog's own: where it fails verl goes on."""

@@ -11,7 +11,8 @@ Nothing here knows of plans or recorders.
 """
 
 from declog.language.functions import operators, structure, text
-from declog.language.functions.base import BUILTIN, DEFAULT, Call, Function, Functions, Param
+from declog.language.functions.base import BUILTIN, DEFAULT, Function, Functions, Param
+from declog.language.functions.rules import Call
 from declog.language.functions.user import function
 from declog.registry import REQUIRED
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+from typing import Any, Literal
 
-from declog.language.dtypes import Type
+from declog.language.dtypes import NUMERIC, DType, Type
+from declog.language.functions.rules import Call, Stage, broadcast, need
+from declog.language.nodes import Node
 from declog.registry import REQUIRED, Registry
-
-if TYPE_CHECKING:
-    from declog.language.nodes import Node
 
 
 @dataclass(frozen=True)
@@ -24,22 +24,8 @@ class Param:
     variadic: bool = False
 
 
-class Call(Protocol):
-    """What a typing rule sees: the arguments' nodes and the compile-time parameters."""
-
-    name: str
-    args: list[Node]
-    params: dict[str, Any]
-    groups: bool  # does the profile say what a group is?
-    token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
-
-    def fail(self, key: str, /, *, arg: int | None = None, **facts: Any) -> NoReturn:
-        """Refuse the call; ``arg`` points at one argument."""
-
-
 OVER = Param("over", "axis", default=None)  # the axis that a function removes
 Rule = Callable[[Call], Type]
-Stage = Literal["elementwise", "aggregate", "rows"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +64,20 @@ class Function:
         return f"{self.name}({', '.join(parts)})"
 
 
+def of_tensors(run: Callable[..., Any], name: str, returns: Literal["float", "int", "bool"] = "float") -> Function:
+    """An elementwise function of torch tensors, as users write them, under a name."""
+    params = tuple(
+        Param(item.name) for item in inspect.signature(run).parameters.values() if item.default is item.empty
+    )
+
+    def rule(call: Call) -> Type:
+        need(call, *NUMERIC, DType.BOOL)
+        return broadcast(call).with_dtype(DType(returns))
+
+    help = (run.__doc__ or "").strip().split("\n")[0]
+    return Function(name, params, rule, run, "elementwise", help, tensors=True)
+
+
 class Functions(Registry[Function]):
     """The functions that a profile can name."""
 
@@ -86,10 +86,7 @@ class Functions(Registry[Function]):
 
     def adopt(self, name: str, run: Callable[..., Any]) -> Function:
         """Register a plain function of tensors under a name, as an installed package's entry point provides it."""
-        from declog.language.functions.user import function
-
-        function(run, name=name, registry=self)
-        return self._own[name]
+        return self.add(of_tensors(run, name))
 
     def elementwise(
         self, name: str, *params: str | Param, rule: Rule, help: str = ""

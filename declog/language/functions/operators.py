@@ -10,8 +10,8 @@ import numpy as np
 
 from declog.language import segmented
 from declog.language.dtypes import DType, Type
-from declog.language.functions.base import BUILTIN, Call, Rule
-from declog.language.functions.rules import broadcast, choice, equality, logic, number, predicate, product, same
+from declog.language.functions.base import BUILTIN, Rule
+from declog.language.functions.rules import Call, broadcast, choice, equality, logic, number, predicate, product, same
 
 
 def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:

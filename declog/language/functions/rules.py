@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Literal, NoReturn, Protocol
 
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, finest
-from declog.language.functions.base import BUILTIN, Call
-from declog.language.nodes import BUILTIN as BUILTIN_NAME
-from declog.language.nodes import symbol, walk
+from declog.language.nodes import BUILTIN, Node, symbol, walk
 
-if TYPE_CHECKING:
-    from declog.language.nodes import Node
+Stage = Literal["elementwise", "aggregate", "rows"]
+
+
+class Call(Protocol):
+    """What a typing rule sees: the arguments' nodes and the compile-time parameters."""
+
+    name: str
+    args: list[Node]
+    params: dict[str, Any]
+    groups: bool  # does the profile say what a group is?
+    token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
+
+    def stage(self, op: str) -> Stage | None:
+        """How the built-in function of an operation is called; None where it is no function."""
+
+    def fail(self, key: str, /, *, arg: int | None = None, **facts: Any) -> NoReturn:
+        """Refuse the call; ``arg`` points at one argument."""
 
 
 def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
@@ -35,13 +48,12 @@ def _on_device(call: Call, place: int, node: Node) -> None:
     if node.type.family:
         call.fail("DL205.fold_family", arg=place, fix=fix)
     for item in walk(node):
-        function = BUILTIN.get(item.op)
         of_token = item.op == "index" and item.type.axis is Axis.TOKEN
         if item.type.axis in (Axis.GROUP, Axis.BATCH) or (item.op in ("rank", "index") and not of_token):
             call.fail("DL310.fold", arg=place, fix=fix)
         on_tokens = item.over is Axis.TOKEN or item.op == "size" or of_token
-        on_host = function is not None and function.stage != "elementwise" and not on_tokens
-        if item.type.text or item.op == BUILTIN_NAME or on_host:
+        on_host = call.stage(item.op) not in (None, "elementwise") and not on_tokens
+        if item.type.text or item.op == BUILTIN or on_host:
             call.fail("DL205.fold_call", arg=place, item=item, fix=fix)
 
 

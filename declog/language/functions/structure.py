@@ -13,8 +13,8 @@ import numpy as np
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.dtypes import COLUMN, NUMERIC, Axis, DType, Type, per
-from declog.language.functions.base import BUILTIN, OVER, Call, Function, Param, Rule
-from declog.language.functions.rules import broadcast, need
+from declog.language.functions.base import BUILTIN, OVER, Function, Param, Rule
+from declog.language.functions.rules import Call, broadcast, need
 from declog.language.moments import AGGREGATES, FORMULAS
 from declog.language.nodes import members_of
 from declog.language.patterns import PatternError, pattern

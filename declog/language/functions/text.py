@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
-from declog.language.functions.base import BUILTIN, OVER, Call, Param
-from declog.language.functions.rules import broadcast, need
+from declog.language.functions.base import BUILTIN, OVER, Param
+from declog.language.functions.rules import Call, broadcast, need
 from declog.language.nodes import COMBINED, WRITTEN
 from declog.language.patterns import PatternError, pattern
 from declog.language.segmented import NOTHING, present

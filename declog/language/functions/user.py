@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
-from declog.language.dtypes import NUMERIC, DType, Type
-from declog.language.functions.base import DEFAULT, Call, Function, Functions, Param
-from declog.language.functions.rules import broadcast, need
+from declog.language.functions.base import DEFAULT, Functions, of_tensors
 
 
 def function(
@@ -30,18 +27,7 @@ def function(
     """
 
     def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        params = tuple(
-            Param(item.name) for item in inspect.signature(fn).parameters.values() if item.default is item.empty
-        )
-
-        def rule(call: Call) -> Type:
-            need(call, *NUMERIC, DType.BOOL)
-            return broadcast(call).with_dtype(DType(returns))
-
-        label = name or fn.__name__
-        registry.add(
-            Function(label, params, rule, fn, "elementwise", (fn.__doc__ or "").strip().split("\n")[0], tensors=True)
-        )
+        registry.add(of_tensors(fn, name or fn.__name__, returns))
         return fn
 
     return register if run is None else register(run)

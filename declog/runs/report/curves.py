@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.records import names_of
 from declog.runs.report.blobs import Blobs, narrowed, shuffled
 from declog.runs.report.onsets import onsets_by_step
 
@@ -34,8 +35,7 @@ class Output:
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """The names that the template can give."""
-        parts = re.split(r"(\{\w+\})", self.template)
-        return re.compile("".join("(.+)" if part.startswith("{") else re.escape(part) for part in parts))
+        return re.compile(names_of(self.template))
 
     def member(self, name: str) -> str | None:
         """Which member of the template a name is; empty where it has none; None where it is not of it."""
