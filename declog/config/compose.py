@@ -23,7 +23,7 @@ from declog.config.file_errors import lost
 from declog.config.loading import bounded
 from declog.config.overrides import in_hydras_words, written
 from declog.config.project import config_dir as config_folder
-from declog.config.provenance import Origin, chooses_profile
+from declog.config.provenance import Composition, Origin, chooses_profile
 from declog.config.search_path import GROUP, HYDRA_ERRORS, config_loader, current_hydra, settle
 from declog.errors import CompositionError, Problem, did_you_mean, nearest
 
@@ -135,19 +135,22 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
             folder = line.partition("=")[2]
             fix = f"output_dir={folder}" if ".run.dir=" in line else "leave it out"
             raise _refused("DL101.hydra_key", line=line, fix=fix)
-    return in_hydras_words(overrides, base, _loaded)
+    return in_hydras_words(overrides, base, lambda origin: _loaded(origin)[0])
 
 
 def composed(origin: Origin) -> Composed:
     """The profile of an origin."""
-    loaded = _loaded(origin)
-    if isinstance(loaded, dict):
-        return of_settled(loaded[GROUP], (GROUP,), origin)
-    return of_node(node_of(loaded), origin)
+    config, composition = _loaded(origin)
+    if isinstance(config, dict):
+        return of_settled(config[GROUP], (GROUP,), origin, composition)
+    return of_node(node_of(config), origin, composition)
 
 
-def _loaded(origin: Origin) -> DictConfig | dict[str, Any]:
-    """The whole configuration, as Hydra composes it; plain data with a profile, where nothing is to be resolved."""
+def _loaded(origin: Origin) -> tuple[DictConfig | dict[str, Any], Composition | None]:
+    """The whole configuration, as Hydra composes it; plain data with a profile, where nothing is to be resolved.
+
+    With it what was merged; None where only Hydra knows.
+    """
     with current_hydra():
         loader = config_loader(origin.config_dir)
         known = loader.get_group_options(GROUP)
@@ -160,15 +163,13 @@ def _loaded(origin: Origin) -> DictConfig | dict[str, Any]:
             directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
             raise CompositionError([unknown_preset(name, known, directory)])
         try:
-            config: DictConfig | dict[str, Any] = (
-                loader.application(origin.root, origin.lines)
-                if origin.application
-                else loader.preset(origin.root, origin.lines)
-            )
+            load = loader.application if origin.application else loader.preset
+            config, merged = load(origin.root, origin.lines)
         except HYDRA_ERRORS as error:
             raise composition_error(loader, origin, error) from None
+    composition = None if merged is None else Composition(*merged)
     if isinstance(config, dict):
-        return config
+        return config, composition
     if origin.application:
         settle(config, name)
     OmegaConf.set_struct(config, False)
@@ -176,7 +177,7 @@ def _loaded(origin: Origin) -> DictConfig | dict[str, Any]:
     OmegaConf.set_struct(config, True)
     if GROUP not in config:
         raise CompositionError([lost(loader, origin)])
-    return config
+    return config, composition
 
 
 def _refused(key: str, /, **facts: Any) -> CompositionError:

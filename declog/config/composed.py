@@ -25,7 +25,7 @@ from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
 from declog.config.interpolation import at, has, key_path, resolved
 from declog.config.plain import settled
-from declog.config.provenance import Origin
+from declog.config.provenance import Composition, Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, package_of, team_folders
 from declog.config.source_map import FilePlace, Provenance
 from declog.distribution import NAME
@@ -56,6 +56,16 @@ class Composed:
     masks: Mapping[Path, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
     short: Long = field(default_factory=lambda: Long({}, {}))
+    composition: Composition | None = field(default=None, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A process that it is sent to gets the places of its keys, and nothing of Hydra's files."""
+        return {**self.__dict__, "provenance": self.provenance, "composition": None}
+
+    @cached_property
+    def merged(self) -> Composition | None:
+        """The files and overrides that it is made of; None of a mapping. Raises what Hydra raises."""
+        return self.composition or (None if self.origin is None else self.origin.composition())
 
     @cached_property
     def shown(self) -> Mapping[str, Any]:
@@ -73,7 +83,7 @@ class Composed:
     def provenance(self) -> Provenance | None:
         """Every key of the whole configuration with its layers; None where nobody knows, or the files are gone."""
         try:
-            return None if self.origin is None else self.origin.layers()
+            return None if self.merged is None else self.merged.provenance()
         except (*HYDRA_ERRORS, OSError):
             # A file was edited or removed since it was composed: what is to be reported is not this.
             return None
@@ -187,17 +197,19 @@ def of_config(config: object) -> Composed:
     return of_node(node_of(config), _running() if isinstance(config, DictConfig) else None)
 
 
-def of_settled(written: dict[str, Any], prefix: Path, origin: Origin | None) -> Composed:
+def of_settled(
+    written: dict[str, Any], prefix: Path, origin: Origin | None, composition: Composition | None = None
+) -> Composed:
     """The profile of data in which nothing is to be resolved."""
     made = long(_deleted(copy.deepcopy(written), prefix, origin))
-    return Composed(made.data, copy.deepcopy(made.data), prefix, origin, (), {}, {}, made)
+    return Composed(made.data, copy.deepcopy(made.data), prefix, origin, (), {}, {}, made, composition)
 
 
-def of_node(node: DictConfig, origin: Origin | None) -> Composed:
+def of_node(node: DictConfig, origin: Origin | None, composition: Composition | None = None) -> Composed:
     """The profile at a node that is still attached to its configuration."""
     written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
     if settled(written):
-        return of_settled(written, key_path(node), origin)
+        return of_settled(written, key_path(node), origin, composition)
     found = resolved(node)
     for problem in found.problems:
         if has(written, problem.path):
@@ -212,7 +224,7 @@ def of_node(node: DictConfig, origin: Origin | None) -> Composed:
         if path[: len(old)] == old and has(made.data, (*new, *path[len(old) :]))
     }
     before = long(_deleted(written, prefix, origin)).data
-    return Composed(made.data, before, prefix, origin, found.problems, masks, found.secrets, made)
+    return Composed(made.data, before, prefix, origin, found.problems, masks, found.secrets, made, composition)
 
 
 def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:

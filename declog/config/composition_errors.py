@@ -160,7 +160,7 @@ def _refused(loader: Loader, origin: Origin, overrides: Iterable[tuple[int, Over
 def _load(loader: Loader, origin: Origin, lines: list[str]) -> DictConfig:
     if origin.application:
         return loader.load_configuration(origin.root, lines, RunMode.RUN, from_shell=False)
-    loaded = loader.preset(origin.root, lines)
+    loaded, _ = loader.preset(origin.root, lines)
     return loaded if isinstance(loaded, DictConfig) else OmegaConf.create(loaded)
 
 

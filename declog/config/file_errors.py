@@ -19,7 +19,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from declog.config.diagnostics import LINE_BREAK, at_key, in_file, others, shown_path
 from declog.config.packages import known_presets, notes
-from declog.config.provenance import YAML_LOADER, Origin, defaults_of, keys_of_file, layers_of, source_file, span
+from declog.config.provenance import YAML_LOADER, Origin, defaults_of, keys_of_file, source_file, span
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
@@ -49,7 +49,7 @@ def file_problem(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> 
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_value(loader, origin, cause, cause.full_key)
-    if "Cannot merge" in str(error) and (problem := _list_and_map(loader, origin)) is not None:
+    if "Cannot merge" in str(error) and (problem := _list_and_map(origin)) is not None:
         return problem
     return Problem.of("DL101.hydra", cause=first_line(error))
 
@@ -65,9 +65,9 @@ def _no_text(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
     return None
 
 
-def _list_and_map(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
+def _list_and_map(origin: Origin) -> Problem | None:
     """A key that is a list in one file and a map in another, which cannot be merged."""
-    known = layers_of(loader, origin.root, origin.lines)
+    known = origin.composition().provenance()
     for path, layers in known.layers.items():
         places = [layer.place for layer in layers if isinstance(layer.place, FilePlace) and layer.place.style is None]
         kinds = [_is_list(place, known.texts[place.file]) for place in places]

@@ -22,7 +22,7 @@ from declog.config.composed import Composed
 from declog.config.diagnostics import in_file, shown_path, written_key, written_value
 from declog.config.interpolation import at
 from declog.config.presets import home_of, shipped_sources
-from declog.config.provenance import Origin, choice_of, defaults_list, defaults_of, keys_at_top, source_file
+from declog.config.provenance import Origin, choice_of, defaults_of, keys_at_top, source_file
 from declog.config.search_path import (
     GROUP,
     HYDRA_ERRORS,
@@ -176,9 +176,11 @@ def clashes(config: Composed) -> list[Problem]:
         if not twice:
             return []  # as good as always: which options a profile uses takes Hydra a while to say
         try:
-            composed, repository = defaults_list(loader, *origin.composed())
+            composition = config.merged
         except HYDRA_ERRORS:
             return []
+        assert composition is not None  # of what has an origin
+        composed, repository = composition.merged, composition.repository
         installed = {PROVIDER, *(name for name, _ in team_folders())}
         problems = {}
         for each in composed.defaults:

@@ -42,6 +42,7 @@ _YAML: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 _TAKEN_OUT: Any = ConfigRepository._extract_defaults_list  # which looks at nothing of its repository
 _merged: dict[bytes, bytes] = {}
+Merged = tuple[DefaultsList, IConfigRepository]  # what a composition merges with which overrides, and the files
 
 
 class Repository(ConfigRepository):
@@ -93,30 +94,36 @@ class Loader(ConfigLoaderImpl):
         self.config_search_path = config_search_path
         self.repository = Repository(config_search_path)
 
-    def preset(self, root: str, lines: list[str]) -> DictConfig | dict[str, Any]:
+    def preset(self, root: str, lines: list[str]) -> tuple[DictConfig | dict[str, Any], Merged | None]:
         """A preset's configuration without Hydra's own node, of which nothing is needed: half of what Hydra reads.
 
-        Plain data where nothing in it is to be resolved.
+        Plain data where nothing in it is to be resolved. With it what was merged; None where only Hydra knows.
         """
+        merged = None
         try:
-            found, repo = self._without_hydra(root, lines)
+            merged = found, repo = self._without_hydra(root, lines)
             data = self._settled(found, repo)
             if data is not None:
-                return data
+                return data, merged
             config = self._compose_config_from_defaults_list(found.defaults, repo)
             OmegaConf.set_struct(config, True)
             self._apply_overrides_to_config(found.config_overrides, config)
         except HYDRA_ERRORS:  # it asks for something of Hydra's, or is wrong, which Hydra says of the whole
             config = self.load_configuration(root, lines, RunMode.RUN, from_shell=False)
-        return config
+        return config, merged
 
-    def application(self, root: str, lines: list[str]) -> DictConfig | dict[str, Any]:
-        """An application's configuration; of one whose profile asks for nothing that stands elsewhere, that alone."""
+    def application(self, root: str, lines: list[str]) -> tuple[DictConfig | dict[str, Any], Merged | None]:
+        """An application's configuration; of one whose profile asks for nothing that stands elsewhere, that alone.
+
+        With it what was merged; None where only Hydra knows.
+        """
+        merged = None
         with suppress(*HYDRA_ERRORS):  # which Hydra says of the whole
-            data = self._settled(*self._without_hydra(root, lines))
+            merged = self._without_hydra(root, lines)
+            data = self._settled(*merged)
             if data is not None:
-                return data
-        return self.load_configuration(root, lines, RunMode.RUN, from_shell=False)
+                return data, merged
+        return self.load_configuration(root, lines, RunMode.RUN, from_shell=False), merged
 
     def _settled(self, found: DefaultsList, repo: IConfigRepository) -> dict[str, Any] | None:
         """The profile of a configuration as plain data; None where something in it is to be resolved."""
@@ -126,7 +133,7 @@ class Loader(ConfigLoaderImpl):
                 return {GROUP: data[GROUP]}
         return None
 
-    def defaults(self, root: str | None, lines: list[str]) -> tuple[DefaultsList, IConfigRepository]:
+    def defaults(self, root: str | None, lines: list[str]) -> Merged:
         """What is merged with which overrides, and the files; Hydra's own where one of the others asks for them."""
         try:
             return self._without_hydra(root, lines)
@@ -134,7 +141,7 @@ class Loader(ConfigLoaderImpl):
             _, repo = self._parse_overrides_and_create_caching_repo(root, lines)
             return self.compute_defaults_list(root, lines, RunMode.RUN), repo
 
-    def _without_hydra(self, root: str | None, lines: list[str]) -> tuple[DefaultsList, IConfigRepository]:
+    def _without_hydra(self, root: str | None, lines: list[str]) -> Merged:
         parsed, repo = self._parse_overrides_and_create_caching_repo(root, lines)
         self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
         return create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False), repo

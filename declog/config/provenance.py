@@ -1,14 +1,13 @@
 """Provenance: every key of a composed configuration, and the files and overrides that set it.
 
-Hydra keeps only the result. This composes the defaults list once more and reads the marks of the YAML
-files behind it, which takes some 30 ms: only on an error, or when somebody asks. Imports Hydra and
-PyYAML; the result is plain data (``source_map.py``).
+A composition keeps the files and overrides that it merged. This reads the marks of those files: only on an error, or
+when somebody asks. Imports Hydra and PyYAML; the result is plain data (``source_map.py``).
 """
 
 from __future__ import annotations
 
 import marshal
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -49,6 +48,18 @@ Setting = tuple[Path, Place, Effect]
 
 
 @dataclass(frozen=True)
+class Composition:
+    """The files and overrides that one composition merges, in their order, and where the files are."""
+
+    merged: DefaultsList
+    repository: IConfigRepository
+
+    def provenance(self) -> Provenance:
+        """Every key, and the files and overrides that set it. Raises what Hydra raises, and ``OSError``."""
+        return layers_of(self.merged, self.repository)
+
+
+@dataclass(frozen=True)
 class Origin:
     """How a configuration was composed: enough to compose it again.
 
@@ -79,10 +90,15 @@ class Origin:
         """All overrides of the primary configuration, the choice of the preset included."""
         return [*self.choice, *self.overrides]
 
-    def layers(self) -> Provenance:
-        """Every key, and the files and overrides that set it. Raises what Hydra raises."""
+    def composition(self) -> Composition:
+        """What composing it merges, by the loader that composes it. Raises what Hydra raises."""
         with nullcontext() if self.running else current_hydra():
-            return layers_of(self.loader(), *self.composed())
+            loader = self.loader()
+            if isinstance(loader, Loader):
+                return Composition(*loader.defaults(self.root, self.lines))
+            lines = [*HydraConfig.get().overrides.hydra, *self.lines]
+            merged = loader.compute_defaults_list(self.config_name, lines, RunMode.RUN)
+            return Composition(merged, loader._parse_overrides_and_create_caching_repo(self.config_name, lines)[1])
 
     def loader(self) -> ConfigLoaderImpl:
         """What composes it: of an application that runs its own loader, which knows its search path."""
@@ -91,12 +107,6 @@ class Origin:
         loader = GlobalHydra.instance().config_loader()
         assert isinstance(loader, ConfigLoaderImpl)
         return loader
-
-    def composed(self) -> tuple[str | None, list[str]]:
-        """The primary configuration and the overrides that the loader composes."""
-        if self.running:
-            return self.config_name, [*HydraConfig.get().overrides.hydra, *self.lines]
-        return self.root, self.lines
 
     def folders(self) -> list[FilePath]:
         """The folders that may hold files of one's own."""
@@ -107,19 +117,8 @@ class Origin:
         return [FilePath(place)] if place else []
 
 
-def defaults_list(
-    loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequence[str]
-) -> tuple[DefaultsList, IConfigRepository]:
-    """The files that ``loader`` composes, and where it finds them; raises what Hydra raises."""
-    if isinstance(loader, Loader):
-        return loader.defaults(config_name, list(overrides))
-    found = loader.compute_defaults_list(config_name, list(overrides), RunMode.RUN)  # of an application that runs
-    return found, loader._parse_overrides_and_create_caching_repo(config_name, list(overrides))[1]
-
-
-def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequence[str]) -> Provenance:
-    """The provenance of what ``loader`` composes; raises what Hydra raises where it cannot."""
-    composed, repository = defaults_list(loader, config_name, overrides)
+def layers_of(merged: DefaultsList, repository: IConfigRepository) -> Provenance:
+    """The provenance of what is merged; raises what Hydra raises where a file cannot be read any more."""
     layers: dict[Path, list[Layer]] = {}
     texts: dict[str, str] = {}
     rank = 0
@@ -131,7 +130,7 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
             layer = Layer(rank if effect != "leaves" else 0, place, replaces=effect == "replaces")
             layers.setdefault(path, []).append(layer)
 
-    for default in composed.defaults:
+    for default in merged.defaults:
         name = default.config_path
         if name is None or name.startswith("hydra/"):
             continue
@@ -152,7 +151,7 @@ def layers_of(loader: ConfigLoaderImpl, config_name: str | None, overrides: Sequ
         elif source is not None:
             content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
             add(_in_value(package, content, StorePlace(f"{source.scheme()}://{name}")))
-    for override in composed.config_overrides:
+    for override in merged.config_overrides:
         add(_in_override(override))
     in_order = {path: tuple(sorted(found, key=lambda layer: layer.rank)) for path, found in layers.items()}
     return Provenance(in_order, texts)
