@@ -10,7 +10,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from declog.distribution import VERSION as _VERSION
-from declog.imports import after as _after
 
 if TYPE_CHECKING:
     from declog.api import plan, start
@@ -98,7 +97,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-# Every Hydra application knows `declog=<preset>`; Hydra takes longer than declog, and is not imported for it.
-_after("hydra", lambda _: importlib.import_module("declog.config.search_path"))

@@ -1,4 +1,4 @@
-"""What is done as soon as a module of somebody else's is imported: ``after("hydra", register)``.
+"""What is done as soon as a module of somebody else's is imported: ``after("verl.trainer", wrap)``.
 
 Nothing is imported for it: it may never come. A finder at the front of ``sys.meta_path`` waits for the module, finds it
 as everybody else would, and is gone once it is loaded. Imports nothing of declog.

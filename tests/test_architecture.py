@@ -228,6 +228,13 @@ def test_no_circle_of_files_in_the_runtime() -> None:
     assert known[1:] == sorted(known[1:]) and known[0] < known[3]
 
 
+def test_no_circle_of_files_in_config() -> None:
+    """Not even late or of types: reading files does not know what composes, and that does not know what explains."""
+    order = [*TopologicalSorter(known_files("config")).static_order()]
+    known = [order.index(f"config.{name}") for name in ("bounds", "hydra", "provenance", "composed", "compose", "lint")]
+    assert known == sorted(known)
+
+
 def test_a_circle_between_rooms_is_found() -> None:
     """One that no file is part of alone."""
     items = {"a": (Import("declog.sinks", False, 1),), "sinks": (Import("declog.engine.cells", True, 1),)}
@@ -247,6 +254,8 @@ def test_only_config_imports_hydra() -> None:
     """Hydra and omegaconf stay behind one arrow."""
     users = {name for name in MODULES for item in imports(name) if item.target.split(".")[0] in ("hydra", "omegaconf")}
     assert {name.partition(".")[0] for name in users} == {"config"}
+    inside = {name for name in MODULES for item in imports(name) if item.target.startswith("hydra._internal")}
+    assert inside == {"config.hydra"}
 
 
 def test_only_the_compiler_sees_models_and_plan() -> None:

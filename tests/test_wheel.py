@@ -56,12 +56,14 @@ def evaluate(python: Path, code: str) -> Any:
 
 
 def test_the_wheel_holds_the_package_and_the_presets_in_it(wheel: Path) -> None:
-    """`conf` is installed as `declog/conf`, with every preset, and nothing else is at the top."""
+    """`conf` is installed as `declog/conf`, with every preset; only a plugin that Hydra finds is beside it."""
     names = zipfile.ZipFile(wheel).namelist()
     presets = {f"declog/{file.relative_to(REPOSITORY)}" for file in (REPOSITORY / "conf").rglob("*.yaml")}
     assert {"declog/conf/declog/grpo.yaml", "declog/conf/declog/sinks/console.yaml"} < presets
     assert {name for name in names if name.endswith(".yaml")} == presets
-    assert {name.split("/")[0] for name in names} == {"declog", wheel.name.rsplit("-", 3)[0] + ".dist-info"}
+    info = wheel.name.rsplit("-", 3)[0] + ".dist-info"
+    assert {name.split("/")[0] for name in names} == {"declog", "hydra_plugins", info}
+    assert [name for name in names if name.startswith("hydra_plugins/")] == ["hydra_plugins/declog_presets.py"]
     assert "declog/conf/__init__.py" in names
     assert {name for name in names if name.endswith(".md")} == {f"declog/errors/pages/{code}.md" for code in CODES}
 
@@ -107,7 +109,7 @@ def test_the_command_line_is_installed(python: Path) -> None:
 
 
 def test_an_application_finds_the_presets_of_the_wheel(python: Path, tmp_path: Path) -> None:
-    """A user's own `@hydra.main` sees the shipped groups after `import declog`, with declog installed."""
+    """A user's own `@hydra.main` sees the shipped groups, with declog installed."""
     printed = run(python, APP, f"hydra.run.dir={tmp_path}", "declog/sinks=[jsonl]", cwd=APP.parent)
     profile = json.loads(printed.removeprefix("profile "))
     assert (profile["name"], list(profile["sinks"])) == ("app", ["jsonl"])

@@ -17,14 +17,15 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from declog.config.bounds import bounded
 from declog.config.composed import Composed, node_of, of_config, of_node, of_settled
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
-from declog.config.loading import bounded
+from declog.config.hydra import config_loader
 from declog.config.overrides import in_hydras_words, written
 from declog.config.project import config_dir as config_folder
 from declog.config.provenance import Composition, Origin, chooses_profile
-from declog.config.search_path import GROUP, HYDRA_ERRORS, config_loader, current_hydra, settle
+from declog.config.search_path import GROUP, HYDRA_ERRORS, current_hydra, settle
 from declog.errors import CompositionError, Problem, did_you_mean, nearest
 
 PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`

@@ -15,14 +15,13 @@ from functools import cached_property
 from pathlib import Path as FilePath
 from typing import Any, TypeVar, cast
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
 from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
+from declog.config.hydra import running_loader
 from declog.config.interpolation import at, has, key_path, resolved
 from declog.config.plain import settled
 from declog.config.provenance import Composition, Origin
@@ -240,9 +239,7 @@ def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[
 
 def _running() -> Origin | None:
     """The application that runs, if Hydra can still say how its configuration was made."""
-    if not (HydraConfig.initialized() and GlobalHydra.instance().is_initialized()):
-        return None
-    if not isinstance(GlobalHydra.instance().config_loader(), ConfigLoaderImpl):
+    if not HydraConfig.initialized() or running_loader() is None:
         return None
     known = HydraConfig.get()
     return Origin(str(known.job.config_name), tuple(known.overrides.task), application=True, running=True)

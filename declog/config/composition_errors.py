@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
 from typing import Any, cast
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -22,7 +21,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.file_errors import file_problem, first_line
-from declog.config.loading import Loader
+from declog.config.hydra import Loader
 from declog.config.overrides import ADDS, parsed, pasted, quoted, taken, written
 from declog.config.packages import known_presets, notes
 from declog.config.provenance import Origin
@@ -190,9 +189,7 @@ def _detail(line: str) -> str:
     return "its grammar has no such form"
 
 
-def _explained(
-    loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
-) -> Problem:
+def _explained(loader: Loader, override: Override, line: str, error: Exception, config: DictConfig) -> Problem:
     """Why an override that can be read cannot be applied to ``config``."""
     key, value = override.key_or_group, line.partition("=")[2]
     if override.is_sweep_override():
@@ -210,9 +207,7 @@ def _explained(
     return _key_problem(loader, override, line, error, config)
 
 
-def _group_problem(
-    loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
-) -> Problem:
+def _group_problem(loader: Loader, override: Override, line: str, error: Exception, config: DictConfig) -> Problem:
     group, given = override.key_or_group, override.value()
     options = loader.get_group_options(group)
     for name in given if isinstance(given, list) else [given]:
@@ -233,9 +228,7 @@ def _group_problem(
     return _problem(line, "DL101.hydra", cause=first_line(error))
 
 
-def _key_problem(
-    loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, config: DictConfig
-) -> Problem:
+def _key_problem(loader: Loader, override: Override, line: str, error: Exception, config: DictConfig) -> Problem:
     keys = override.key_or_group.split(".")
     known, node = _deepest(config, keys)
     here = ".".join(known)
@@ -302,7 +295,7 @@ def _inside(node: object, keys: list[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _existing_key(loader: ConfigLoaderImpl, override: Override, line: str, error: Exception, node: object) -> Problem:
+def _existing_key(loader: Loader, override: Override, line: str, error: Exception, node: object) -> Problem:
     key, value = override.key_or_group, override.value()
     if override.is_delete() and node is None:
         return _problem(line, "DL101.null_already", key=key)

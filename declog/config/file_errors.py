@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 
 import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigSource
@@ -33,7 +33,7 @@ def first_line(error: Exception) -> str:
     return cause.rstrip(".")
 
 
-def file_problem(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> Problem:
+def file_problem(loader: ConfigLoader, origin: Origin, error: Exception) -> Problem:
     """What is wrong in the configuration files, with its place."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return not_yaml(error, error.problem_mark)
@@ -54,7 +54,7 @@ def file_problem(loader: ConfigLoaderImpl, origin: Origin, error: Exception) -> 
     return Problem.of("DL101.hydra", cause=first_line(error))
 
 
-def _no_text(loader: ConfigLoaderImpl, origin: Origin) -> Problem | None:
+def _no_text(loader: ConfigLoader, origin: Origin) -> Problem | None:
     """A file with bytes that are no UTF-8, which are read as U+FFFD, or with control characters."""
     for _, file, text in _files(loader, origin):
         if (odd := re.search("[\ufffd\x00-\x08\x0b-\x1f\x7f]", text.replace("\r\n", "\n"))) is not None:
@@ -97,7 +97,7 @@ def _is_list(place: FilePlace, text: str) -> bool:
     return line[place.value.column - 1 : place.value.column] in ("[", "-")
 
 
-def _circle(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
+def _circle(loader: ConfigLoader, origin: Origin) -> Problem:
     """Presets that extend each other, which Hydra follows for ever."""
     files: dict[str, tuple[str, str]] = {}
     for each, file, text in _files(loader, origin):
@@ -125,7 +125,7 @@ def _extended(name: str, text: str, known: Container[str]) -> Iterator[tuple[str
             yield other, node
 
 
-def _malformed_defaults(loader: ConfigLoaderImpl, origin: Origin, name: str, cause: str) -> Problem:
+def _malformed_defaults(loader: ConfigLoader, origin: Origin, name: str, cause: str) -> Problem:
     problem = Problem.of("DL101.defaults", cause=cause)
     for each, file, text in _files(loader, origin):
         if each == name:
@@ -138,7 +138,7 @@ def _malformed_defaults(loader: ConfigLoaderImpl, origin: Origin, name: str, cau
     return problem
 
 
-def lost(loader: ConfigLoaderImpl, origin: Origin) -> Problem:
+def lost(loader: ConfigLoader, origin: Origin) -> Problem:
     """Nothing stands under the node of the profile: mostly for a package header in the preset."""
     if origin.application:
         return Problem.of("DL101.empty_application", name=origin.config_name, group=GROUP)
@@ -249,7 +249,7 @@ def _quoted(line: str) -> str:
 _INTERNAL = frozenset({ROOT, "_dummy_empty_config_"})  # declog's own, and Hydra's
 
 
-def _missing_default(loader: ConfigLoaderImpl, origin: Origin, error: Exception, missing: str) -> Problem:
+def _missing_default(loader: ConfigLoader, origin: Origin, error: Exception, missing: str) -> Problem:
     group, _, option = missing.rpartition("/")
     options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
     fix = did_you_mean(option, options, what="presets" if group == GROUP else "options")
@@ -281,7 +281,7 @@ def _missing_default(loader: ConfigLoaderImpl, origin: Origin, error: Exception,
     return problem
 
 
-def _bad_value(loader: ConfigLoaderImpl, origin: Origin, error: OmegaConfBaseException, key: str) -> Problem:
+def _bad_value(loader: ConfigLoader, origin: Origin, error: OmegaConfBaseException, key: str) -> Problem:
     path = tuple(re.findall(r"[^.\[\]]+", key))
     if isinstance(error, GrammarParseError):
         problem = _bad_interpolation(str(error.value), path)
@@ -301,7 +301,7 @@ def _bad_interpolation(text: str, path: Path) -> Problem:
     return Problem.of("DL103.unreadable", path, source=text)
 
 
-def _files(loader: ConfigLoaderImpl, origin: Origin, failing: str | None = None) -> Iterator[tuple[str, str, str]]:
+def _files(loader: ConfigLoader, origin: Origin, failing: str | None = None) -> Iterator[tuple[str, str, str]]:
     """The files that may be composed as (name, path, text); only those that fail to load at a key, if one is given."""
     groups = (GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP)))
     for group in groups:

@@ -13,13 +13,13 @@ from pathlib import Path as FilePath
 from pathlib import PurePosixPath
 from typing import Any
 
-from hydra._internal.config_repository import IConfigRepository
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import PACKAGE
 from declog.config.composed import Composed
 from declog.config.diagnostics import in_file, shown_path, written_key, written_value
+from declog.config.hydra import Files, config_loader, read_by, running_loader
 from declog.config.interpolation import at
 from declog.config.presets import home_of, shipped_sources
 from declog.config.provenance import Origin, choice_of, defaults_of, keys_at_top, source_file
@@ -162,8 +162,8 @@ def clashes(config: Composed) -> list[Problem]:
     if origin is None:
         return []
     with nullcontext() if origin.running else current_hydra():
-        loader = origin.loader()
-        shipped = list(shipped_sources(loader))
+        loader = running_loader() if origin.running else config_loader(origin.config_dir)
+        shipped = [] if loader is None else list(shipped_sources(loader))
         if len({source.path for source, _ in shipped}) < 2:
             return []  # declog's own alone
         homes: dict[str, dict[str, ConfigSource]] = {}  # by their files: a package may be on the search path twice
@@ -186,14 +186,14 @@ def clashes(config: Composed) -> list[Problem]:
         for each in composed.defaults:
             name = str(each.config_path)
             if name in twice:
-                first = next(source for source in repository.get_sources() if source.is_config(name))
+                first = next(source for source in map(read_by, repository.get_sources()) if source.is_config(name))
                 if first.provider in installed:  # `pkg://` and one's own files say which one
                     problems[name] = _clash(repository, origin, name, each.parent, twice[name])
         return list(problems.values())
 
 
 def _clash(
-    repository: IConfigRepository, origin: Origin, name: str, parent: str | None, sources: Sequence[ConfigSource]
+    repository: Files, origin: Origin, name: str, parent: str | None, sources: Sequence[ConfigSource]
 ) -> Problem:
     """DL101 for an option of two packages: the preset that is asked for has a name in each, others stand in a file."""
     packages, preset = " and by ".join(str(home_of(source, None)) for source in sources), name.rpartition("/")[2]

@@ -20,8 +20,9 @@ from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
+from declog.config.hydra import config_loader
 from declog.config.provenance import Origin
-from declog.config.search_path import GROUP, config_loader, current_hydra
+from declog.config.search_path import GROUP, current_hydra
 from declog.errors import CompositionError
 from declog.language.keys import SECTIONS
 from declog.language.spec import LogSpec

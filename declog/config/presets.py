@@ -14,12 +14,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path as FilePath
 
 import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import project_folder
+from declog.config.hydra import config_loader, read_by
 from declog.config.provenance import YAML_LOADER, source_file
-from declog.config.search_path import GROUP, PROVIDER, config_loader, current_hydra, preset_folders
+from declog.config.search_path import GROUP, PROVIDER, current_hydra, preset_folders
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem
 from declog.language.shorthand import long
@@ -55,20 +56,20 @@ def options(config_dir: str | FilePath | None = None) -> list[Option]:
         return [_option(loader, group, name) for group in groups for name in loader.get_group_options(group)]
 
 
-def shipped_sources(loader: ConfigLoaderImpl) -> Iterator[tuple[ConfigSource, str]]:
+def shipped_sources(loader: ConfigLoader) -> Iterator[tuple[ConfigSource, str]]:
     """The places of presets that packages ship, with each group that they have."""
     groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
-    for source in loader.get_sources():
+    for source in map(read_by, loader.get_sources()):
         if source.scheme() == "pkg" or source.provider == PROVIDER:
             yield from ((source, group) for group in groups if source.is_group(group))
 
 
-def _option(loader: ConfigLoaderImpl, group: str, name: str) -> Option:
+def _option(loader: ConfigLoader, group: str, name: str) -> Option:
     homes = tuple(_homes(loader, f"{group}/{name}"))
     return Option(group, name, homes, _first_comment(homes[0].file) if homes and homes[0].file else "")
 
 
-def _homes(loader: ConfigLoaderImpl, name: str) -> Iterator[Home]:
+def _homes(loader: ConfigLoader, name: str) -> Iterator[Home]:
     for source in loader.get_sources():
         if source.available() and source.is_config(name):
             file = source_file(source, name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -16,25 +15,14 @@ from pathlib import Path as FilePath
 from typing import Any, Literal, cast
 
 import yaml
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import IConfigRepository
-from hydra._internal.defaults_list import DefaultsList
-from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigSource
-from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from declog.config.loading import Loader
+from declog.config.hydra import Defaults, Files, FolderOfPresets, config_loader, merged_in_run, read_by
 from declog.config.long_form import LongResult
-from declog.config.search_path import (
-    GROUP,
-    ROOT,
-    FolderOfPresets,
-    config_loader,
-    current_hydra,
-)
+from declog.config.search_path import GROUP, ROOT, current_hydra
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
 from declog.errors import Path
 from declog.language.shorthand import Long
@@ -51,8 +39,8 @@ Setting = tuple[Path, Place, Effect]
 class Composition:
     """The files and overrides that one composition merges, in their order, and where the files are."""
 
-    merged: DefaultsList
-    repository: IConfigRepository
+    merged: Defaults
+    repository: Files
 
     def provenance(self) -> Provenance:
         """Every key, and the files and overrides that set it. Raises what Hydra raises, and ``OSError``."""
@@ -92,32 +80,23 @@ class Origin:
 
     def composition(self) -> Composition:
         """What composing it merges, by the loader that composes it. Raises what Hydra raises."""
-        with nullcontext() if self.running else current_hydra():
-            loader = self.loader()
-            if isinstance(loader, Loader):
-                return Composition(*loader.defaults(self.root, self.lines))
-            lines = [*HydraConfig.get().overrides.hydra, *self.lines]
-            merged = loader.compute_defaults_list(self.config_name, lines, RunMode.RUN)
-            return Composition(merged, loader._parse_overrides_and_create_caching_repo(self.config_name, lines)[1])
-
-    def loader(self) -> ConfigLoaderImpl:
-        """What composes it: of an application that runs its own loader, which knows its search path."""
-        if not self.running:
-            return config_loader(self.config_dir)
-        loader = GlobalHydra.instance().config_loader()
-        assert isinstance(loader, ConfigLoaderImpl)
-        return loader
+        if self.running:
+            return Composition(*merged_in_run(self.config_name, [*HydraConfig.get().overrides.hydra, *self.lines]))
+        with current_hydra():
+            return Composition(*config_loader(self.config_dir).defaults(self.root, self.lines))
 
     def folders(self) -> list[FilePath]:
         """The folders that may hold files of one's own."""
         if self.running:
             sources = HydraConfig.get().runtime.config_sources
-            return [FilePath(source.path) for source in sources if source.schema == "file"]
+            places = [source.path.removeprefix("file://") for source in sources
+                      if source.schema == "file" or source.path.startswith("file://")]  # fmt: skip
+            return [FilePath(place) for place in dict.fromkeys(places)]
         place = str(self.config_dir or "").removeprefix("declog://")
         return [FilePath(place)] if place else []
 
 
-def layers_of(merged: DefaultsList, repository: IConfigRepository) -> Provenance:
+def layers_of(merged: Defaults, repository: Files) -> Provenance:
     """The provenance of what is merged; raises what Hydra raises where a file cannot be read any more."""
     layers: dict[Path, list[Layer]] = {}
     texts: dict[str, str] = {}
@@ -135,7 +114,7 @@ def layers_of(merged: DefaultsList, repository: IConfigRepository) -> Provenance
         if name is None or name.startswith("hydra/"):
             continue
         package = tuple(part for part in (default.package or "").split(".") if part)
-        source = next((each for each in repository.get_sources() if each.is_config(name)), None)
+        source = next((each for each in map(read_by, repository.get_sources()) if each.is_config(name)), None)
         file = None if source is None else source_file(source, name)
         if file is not None:
             path, texts[path] = file
@@ -178,9 +157,10 @@ def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
     return None
 
 
-def choice_of(repository: IConfigRepository, parent: str | None, name: str) -> tuple[FilePlace, str] | None:
+def choice_of(repository: Files, parent: str | None, name: str) -> tuple[FilePlace, str] | None:
     """Where a defaults list names an option, with the group if it is written, and the text of its file."""
-    source = next((each for each in repository.get_sources() if parent is not None and each.is_config(parent)), None)
+    sources = map(read_by, repository.get_sources())
+    source = next((each for each in sources if parent is not None and each.is_config(parent)), None)
     found = None if source is None or parent is None else source_file(source, parent)
     for group, option in () if found is None else _defaults(found[1]):
         if found is not None and option.value == name.rpartition("/")[2]:

@@ -6,6 +6,8 @@ import copy
 import json
 import pickle
 import shlex
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 import declog
 from declog.config.compose import compose, presets, profile_of
 from declog.config.composed import Composed
-from declog.config.search_path import DeclogSearchPath, conf_location, register
+from declog.config.plugin import DeclogSearchPath
+from declog.config.search_path import conf_location
 from declog.errors import CompositionError, ConfigError, Problem
 from declog.language.shorthand import long
 from declog.sinks import built_in
@@ -224,12 +227,61 @@ def test_composing_leaves_hydras_state_as_it_was(base: Path) -> None:
     assert (composed(base), state()) == (first, before)
 
 
-def test_registering_twice_adds_one_search_path_entry() -> None:
-    """The plugin is registered once, whoever imports declog."""
-    register()
-    register()
+def test_hydra_finds_one_plugin_of_declogs() -> None:
+    """In `hydra_plugins`, as Hydra finds all plugins that are installed: nobody registers it."""
     plugins = [each for each in Plugins.instance().discover(SearchPathPlugin) if each is DeclogSearchPath]
     assert plugins == [DeclogSearchPath]
+
+
+BESIDE = """
+import sys
+
+if "with" in sys.argv:
+    import declog
+    declog.compose("grpo")
+import hydra
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from omegaconf import OmegaConf
+
+
+def state():
+    plugins = Plugins.instance()
+    classes = {kind.__name__: [each.__qualname__ for each in found] for kind, found in
+               plugins.plugin_type_to_subclass_list.items()}
+    registered = {scheme: f"{each.__module__}.{each.__qualname__}" for scheme, each in
+                  SourcesRegistry.instance().types.items()}
+    return sorted(classes.items()), sorted(plugins.class_name_to_class), registered, len(sys.meta_path)
+
+
+with hydra.initialize_config_dir(sys.argv[1], version_base="1.3"):
+    for words in ([], ["db.port=1"], ["db=other"], ["db.prt=1"], ["db=none_such"]):
+        try:
+            print(OmegaConf.to_container(hydra.compose("config", words, return_hydra_config=False)))
+        except Exception as error:
+            print(type(error).__name__, error)
+    for source in GlobalHydra.instance().config_loader().get_sources():
+        print(source)
+print(state())
+"""
+
+
+def test_another_application_is_as_without_declog(tmp_path: Path) -> None:
+    """Hydra's registries, results, errors and search path are equal, whether declog was used before or not."""
+    (tmp_path / "db").mkdir()
+    (tmp_path / "config.yaml").write_text("defaults: [{db: main}, _self_]\nmetrics: {p: p95(reward)}\n")
+    (tmp_path / "db/main.yaml").write_text("port: 5\nsinks: {console: slim}\n")
+    (tmp_path / "db/other.yaml").write_text("port: 6\nsinks: [console]\n")
+    (tmp_path / "app.py").write_text(BESIDE)
+    printed = []
+    for words in (["with"], []):
+        line = [sys.executable, str(tmp_path / "app.py"), str(tmp_path), *words]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        printed.append(done.stdout)
+    assert printed[0] == printed[1]
+    assert "'port': 6, 'sinks': ['console']" in printed[0] and "ConfigCompositionException" in printed[0]
 
 
 def test_a_checkout_finds_its_presets_beside_the_package() -> None:

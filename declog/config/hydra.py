@@ -1,7 +1,10 @@
-"""Configuration files that may be from elsewhere, read with a bound and without running code that they name.
+"""Composing by Hydra: where it reads files, in which order it merges them, and declog's plugins of it.
 
-Hydra would import a package that ``hydra.searchpath`` names, to find its files, and would expand YAML's aliases for as
-long as it takes. Imports Hydra, PyYAML and errors.
+The only file that imports ``hydra._internal``. A file that holds a profile is made long as soon as it is read. On
+declog's own path that is done by a repository of its own; in an application, by ``ProfileFiles``, a source that Hydra
+finds with ``DeclogSearchPath`` in ``hydra_plugins``: Hydra's own sources, and its other applications, are as they were.
+Files may be from elsewhere: they are measured before they are read, and a package that ``hydra.searchpath`` names is
+not imported to find them.
 """
 
 from __future__ import annotations
@@ -12,37 +15,46 @@ import hashlib
 import importlib.util
 import pickle
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
+from functools import cache, partial
 from importlib import resources
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository, IConfigRepository
-from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
+from hydra._internal.core_plugins import file_config_source, importlib_resources_config_source
 from hydra._internal.defaults_list import DefaultsList, create_defaults_list
+from hydra._internal.sources_registry import SourcesRegistry
+from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import ResultDefault
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
+from hydra.core.utils import setup_globals
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
+from declog.config.bounds import bounded, text_of
 from declog.config.plain import NotPlain, merged, overridden, settled
-from declog.config.search_path import GROUP, HYDRA_ERRORS
-from declog.errors import MAX_DEPTH, CompositionError, Problem, Where
+from declog.config.search_path import (
+    GROUP,
+    HYDRA_ERRORS,
+    PROVIDER,
+    conf_location,
+    preset_folders,
+    shipped_folders,
+)
 
-MAX_BYTES = 4 * 2**20  # of one file
 MERGED = 32  # configurations that a process keeps, 0.1 MB each
-MAX_NODES = 20_000  # of one file, those of its aliases counted each time; a large profile has two thousand
-_YAML: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
-
-
 _TAKEN_OUT: Any = ConfigRepository._extract_defaults_list  # which looks at nothing of its repository
 _merged: dict[bytes, bytes] = {}
-Merged = tuple[DefaultsList, IConfigRepository]  # what a composition merges with which overrides, and the files
+Files = IConfigRepository  # by their names, as Hydra finds them
+Defaults = DefaultsList  # the files in their order, and the overrides of keys
+Merged = tuple[Defaults, Files]  # what one composition merges
 
 
 class Repository(ConfigRepository):
@@ -54,13 +66,14 @@ class Repository(ConfigRepository):
 
     def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
         """Find the places of a search path; the packages that a configuration names are not imported for it."""
-        places = ConfigSearchPathImpl()
+        self.sources = []
         for element in config_search_path.get_path():
-            path = str(element.path)
-            if str(element.provider).startswith("hydra.searchpath") and path.startswith("pkg://"):
+            path, provider = str(element.path), str(element.provider)
+            if provider.startswith("hydra.searchpath") and path.startswith("pkg://"):
                 path = _folder(path.removeprefix("pkg://"))
-            places.append(str(element.provider), path)
-        super().initialize_sources(places)
+            scheme = self._get_scheme(path)
+            source = _READERS.get(scheme) or SourcesRegistry.instance().resolve(scheme)
+            self.sources.append(source(provider, path))
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """A configuration, or None; raises ``CompositionError`` for a file that is too large to be one."""
@@ -69,8 +82,8 @@ class Repository(ConfigRepository):
             return super().load_config(config_path)
         name = config_path.removeprefix("declog/") if source.scheme() == "declog" else config_path
         name = name if name.endswith(".yaml") else f"{name}.yaml"
-        file = None if source.scheme() == "pkg" else FilePath(source.path, name)
-        text = resources.files(source.path).joinpath(name).read_bytes() if file is None else _text(file)
+        file = None if source.scheme() == "pkg" else Path(source.path, name)
+        text = resources.files(source.path).joinpath(name).read_bytes() if file is None else text_of(file)
         place = f"{source.scheme()}://{source.path}"
         result, defaults, self.plain[config_path] = _read(
             type(source), source.provider, place, config_path, file, text
@@ -125,7 +138,7 @@ class Loader(ConfigLoaderImpl):
                 return data, merged
         return self.load_configuration(root, lines, RunMode.RUN, from_shell=False), merged
 
-    def _settled(self, found: DefaultsList, repo: IConfigRepository) -> dict[str, Any] | None:
+    def _settled(self, found: Defaults, repo: IConfigRepository) -> dict[str, Any] | None:
         """The profile of a configuration as plain data; None where something in it is to be resolved."""
         with suppress(NotPlain):
             data = overridden(self._plain(found.defaults, repo), found.config_overrides)
@@ -225,7 +238,7 @@ def _content(defaults: list[ResultDefault], repo: IConfigRepository) -> bytes:
 
 @functools.lru_cache(maxsize=256)  # a composition takes several, and parsing them is most of its time
 def _read(
-    source: type[ConfigSource], provider: str, place: str, name: str, file: FilePath | None, text: bytes
+    source: type[ConfigSource], provider: str, place: str, name: str, file: Path | None, text: bytes
 ) -> tuple[ConfigResult, ListConfig, Any]:
     """What Hydra makes of a file that holds ``text``, its defaults list, and its plain data: nobody changes them."""
     if file is not None:
@@ -235,45 +248,194 @@ def _read(
     return result, defaults, OmegaConf.to_container(result.config, resolve=False)
 
 
-def bounded(file: FilePath) -> None:
-    """Raise ``CompositionError`` DL202 where a YAML file holds too much, or is nested too deeply, to be a profile."""
-    text = _text(file).decode("utf-8", "replace")
-    sizes: dict[str, int] = {}  # of anchors, with what their aliases stand for
-    open_nodes: list[tuple[str | None, int]] = []
-    count = 0
+class FileConfigSource(file_config_source.FileConfigSource):
+    """Hydra's own files; a profile in one may be written shorter."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        if self.path not in shipped_folders():
+            return self.read(config_path)
+        return _kept(self, config_path, Path(self.path, self._normalize_file_name(config_path)))
+
+    def read(self, config_path: str) -> ConfigResult:
+        """The file in the long form."""
+        return _lengthened(super().load_config(config_path), config_path, self)
+
+
+class ImportlibResourcesConfigSource(importlib_resources_config_source.ImportlibResourcesConfigSource):
+    """Hydra's own files of packages; a profile in one may be written shorter."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        if f"pkg://{self.path}" != conf_location():
+            return self.read(config_path)
+        file = Path(shipped_folders()[0], self._normalize_file_name(config_path))
+        return _kept(self, config_path, file)
+
+    def read(self, config_path: str) -> ConfigResult:
+        """The file in the long form."""
+        return _lengthened(super().load_config(config_path), config_path, self)
+
+
+_kept_files: dict[tuple[str, str, str, int], bytes] = {}
+
+
+def _kept(source: FileConfigSource | ImportlibResourcesConfigSource, name: str, file: Path) -> ConfigResult:
+    """A shipped file, read once in a process: an application composes twice, and more to say where a mistake is."""
+    if not file.is_file():
+        return source.read(name)  # which says so
+    key = source.provider, source.scheme(), name, file.stat().st_mtime_ns
+    if key not in _kept_files:
+        _kept_files[key] = pickle.dumps(source.read(name))
+    result: ConfigResult = pickle.loads(_kept_files[key])
+    return result
+
+
+def _lengthened(result: ConfigResult, name: str, source: ConfigSource) -> ConfigResult:
+    from declog.config.long_form import lengthened  # an application without a profile does not pay for it
+
+    return lengthened(result, name, partial(_beside, source))
+
+
+def _beside(source: ConfigSource, name: str) -> ConfigResult | None:
+    """A preset that a file of ``source`` extends: one beside it, or an installed one; None where it is elsewhere."""
+    folders = preset_folders()
+    if source.is_config(name) and source.path in folders:
+        folders = [source.path]
+    elif source.is_config(name) and f"pkg://{source.path}" != conf_location():
+        return source.load_config(name)
+    file = next((file for folder in folders if (file := Path(folder, f"{name}.yaml")).is_file()), None)
+    return None if file is None else _shipped(str(file.parents[name.count("/")]), name, file.stat().st_mtime_ns)
+
+
+@cache  # whatever extends a preset is read with all that this one extends
+def _shipped(folder: str, name: str, changed: int) -> ConfigResult:
+    return FileConfigSource(PROVIDER, f"file://{folder}").load_config(name)
+
+
+class FolderOfPresets(FileConfigSource):
+    """A folder whose files are presets although it is not called `declog`: ``declog:///home/me/profiles``."""
+
+    @staticmethod
+    def scheme() -> str:
+        return "declog"
+
+    def file(self, name: str) -> Path:
+        """The file of a configuration, ``declog/mine``."""
+        return Path(self.path) / self._normalize_file_name(self._below(name) or "")
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        read = file_config_source.FileConfigSource.load_config(self, self._below(config_path) or "")
+        return _lengthened(read, config_path, self)
+
+    def available(self) -> bool:
+        return Path(self.path).is_dir()
+
+    def is_group(self, config_path: str) -> bool:
+        below = self._below(config_path)
+        return config_path == "" or (below is not None and super().is_group(below))
+
+    def is_config(self, config_path: str) -> bool:
+        below = self._below(config_path)
+        return bool(below) and super().is_config(str(below))
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        if config_path == "":
+            return [] if results_filter is ObjectType.CONFIG else [GROUP]
+        found: list[str] = []
+        for file in (Path(self.path) / (self._below(config_path) or "")).iterdir():
+            self._list_add_result(found, f"{config_path}/{file.name}", file.name, results_filter)
+        return sorted(set(found))
+
+    @staticmethod
+    def _below(name: str) -> str | None:
+        """A name of the group, seen from the folder; None for what is outside of the group."""
+        return "" if name == GROUP else name.removeprefix(f"{GROUP}/") if name.startswith(f"{GROUP}/") else None
+
+
+class ProfileFiles(ConfigSource):
+    """The files of another source, those that hold a profile in the long form: ``declog-files://file:///app/conf``."""
+
+    def __init__(self, provider: str, path: str) -> None:
+        super().__init__(provider, path)
+        self.source = _READERS[self.path.partition("://")[0]](provider, self.path)
+
+    @staticmethod
+    def scheme() -> str:
+        return "declog-files"
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        result = self.source.load_config(config_path)
+        places = OmegaConf.select(result.config, "hydra.searchpath") if "hydra" in result.config else None
+        if isinstance(places, ListConfig) and all(isinstance(each, str) for each in places):
+            OmegaConf.update(result.config, "hydra.searchpath", [with_profiles(each) or each for each in places])
+        return result
+
+    def available(self) -> bool:
+        return self.source.available()
+
+    def is_group(self, config_path: str) -> bool:
+        return self.source.is_group(config_path)
+
+    def is_config(self, config_path: str) -> bool:
+        return self.source.is_config(config_path)
+
+    def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
+        return self.source.list(config_path, results_filter)
+
+
+def read_by(source: ConfigSource) -> ConfigSource:
+    """The source that knows the files of ``source``."""
+    return source.source if isinstance(source, ProfileFiles) else source
+
+
+_READERS: dict[str, type[FileConfigSource | ImportlibResourcesConfigSource]] = {
+    each.scheme(): each for each in (FileConfigSource, ImportlibResourcesConfigSource, FolderOfPresets)
+}
+
+
+def with_profiles(place: str) -> str | None:
+    """A place of a search path whose profiles may be written shorter, read by ``ProfileFiles``; None for another."""
+    path = place if "://" in place else f"file://{place}"
+    scheme, _, rest = path.partition("://")
+    if scheme == "pkg":
+        rest = _folder(rest).removeprefix("file://")
+    folder = Path(rest)
+    if scheme not in ("file", "pkg") or not folder.is_dir():
+        return None
+    files = (file for depth in ("*.yaml", "*/*.yaml", "*/*/*.yaml") for file in folder.glob(depth))
+    if not (folder / GROUP).is_dir() and not any(GROUP.encode() in file.read_bytes() for file in files):
+        return None
+    return f"{ProfileFiles.scheme()}://{path}"
+
+
+def running_loader() -> ConfigLoaderImpl | None:
+    """What composes the application that runs; None outside of one, or where it is not Hydra's."""
+    loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None
+    return loader if isinstance(loader, ConfigLoaderImpl) else None
+
+
+def merged_in_run(name: str | None, lines: list[str]) -> Merged:
+    """What the application that runs merges for a configuration and overrides. Raises what Hydra raises."""
+    loader = running_loader()
+    assert loader is not None
+    found = loader.compute_defaults_list(name, lines, RunMode.RUN)
+    return found, loader._parse_overrides_and_create_caching_repo(name, lines)[1]
+
+
+for_declog = ContextVar("for_declog", default=False)  # what is wrong is raised by declog, which composes
+
+
+def config_loader(config_dir: Path | str | None = None) -> Loader:
+    """A loader over ``config_dir``, the presets and what other plugins add; not Hydra's global one.
+
+    A text names a place of Hydra's search path, such as ``declog:///a/folder/of/presets``.
+    """
+    if not OmegaConf.has_resolver("hydra"):
+        setup_globals()
+    mark = for_declog.set(True)
     try:
-        for phase in yaml.parse(text, Loader=_YAML):
-            line = 1 if phase.start_mark is None else phase.start_mark.line + 1
-            if isinstance(phase, yaml.AliasEvent) and any(phase.anchor == anchor for anchor, _ in open_nodes):
-                raise _refused(file, line, "DL202.alias", name=phase.anchor)
-            if isinstance(phase, yaml.AliasEvent):
-                count += sizes.get(str(phase.anchor), 1)
-            elif isinstance(phase, yaml.NodeEvent):
-                count += 1
-            if isinstance(phase, yaml.CollectionStartEvent):
-                open_nodes.append((phase.anchor, count))
-            elif isinstance(phase, yaml.CollectionEndEvent):
-                anchor, before = open_nodes.pop()
-                if anchor is not None:
-                    sizes[anchor] = count - before + 1
-            if len(open_nodes) > MAX_DEPTH:
-                raise _refused(file, line, "DL202.file_depth", limit=MAX_DEPTH)
-            if count > MAX_NODES:
-                raise _refused(file, line, "DL202.file_values", limit=MAX_NODES)
-    except yaml.YAMLError:
-        return  # Hydra reads it next, and says what is wrong
-
-
-def _text(file: FilePath) -> bytes:
-    size = file.stat().st_size
-    if size > MAX_BYTES:
-        raise _refused(file, 1, "DL202.file_size", size=size, limit=MAX_BYTES)
-    return file.read_bytes()
-
-
-def _refused(file: FilePath, line: int, key: str, /, **facts: Any) -> CompositionError:
-    shown = str(file.relative_to(FilePath.cwd())) if file.is_relative_to(FilePath.cwd()) else str(file)
-    return CompositionError([Problem.of(key, where=Where(shown, line, 1), **facts)])
+        return Loader(create_config_search_path(None if config_dir is None else str(config_dir)))
+    finally:
+        for_declog.reset(mark)
 
 
 def _folder(package: str) -> str:
@@ -281,6 +443,6 @@ def _folder(package: str) -> str:
     top, *below = package.replace("/", ".").rstrip(".").split(".")
     spec = importlib.util.find_spec(top)
     places = [] if spec is None or spec.submodule_search_locations is None else list(spec.submodule_search_locations)
-    folders = [FilePath(place, *below) for place in places]
+    folders = [Path(place, *below) for place in places]
     found = next((folder for folder in folders if folder.is_dir()), None)
     return f"file://{found.as_posix()}" if found is not None else f"file:///{package} is not installed"
