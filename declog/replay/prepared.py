@@ -24,11 +24,11 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
     """
     data = config.resolved()
     spec = validate(data)
-    make = once(make)
+    settings = Settings(data, make)
     problems: list[Problem] = []
     stale: list[str] = []
     for name, test in spec.tests.items():
-        found = [each.at("tests", name) for each in prepared(data, test, make)[2]]
+        found = [each.at("tests", name) for each in prepared(settings, test)[2]]
         unknown = [each for each in found if each.code in ("DL403", "DL501")]
         inherited = config.home(("tests", name)) is not None
         if (inherited and unknown) or _expects_deleted(test, spec):
@@ -37,17 +37,32 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
     return problems, stale
 
 
-def once(make: Callable[..., Any]) -> Callable[..., Any]:
-    """The same compiler, which makes one plan for tests with equal settings."""
-    made: dict[str, Any] = {}
+class Settings:
+    """The profiles and plans of a profile's tests: one for all tests with equal settings. ``make`` compiles."""
 
-    def known(profile: LogSpec, profiles: list[str]) -> Any:
-        key = f"{profile.model_dump(exclude={'tests'})} {profiles}"
-        if key not in made:
-            made[key] = make(profile, profiles=profiles)
-        return made[key]
+    def __init__(self, data: Mapping[str, Any], make: Callable[..., Any]) -> None:
+        self._data = {key: value for key, value in data.items() if key != "tests"}
+        self._make = make
+        self._profiles: dict[str, LogSpec] = {}
+        self._plans: dict[str, Any] = {}
 
-    return known
+    def profile(self, test: TestSpec) -> LogSpec:
+        """The profile, with what the test says instead."""
+        key = repr(test.with_)
+        if key not in self._profiles:
+            self._profiles[key] = validate(_merged(self._data, test.with_))
+        return self._profiles[key]
+
+    def plan(self, test: TestSpec) -> Any:
+        """The plan of what the test looks at, with its constants."""
+        spec = self.profile(test)
+        profiles = [spec.profile, test.profile or spec.profile]
+        key = repr((test.with_, test.constants, profiles))
+        if key not in self._plans:
+            pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
+            changed = spec.model_copy(update={"constants": {**spec.constants, **pinned}})
+            self._plans[key] = self._make(changed, profiles=profiles)
+        return self._plans[key]
 
 
 def _expects_deleted(test: TestSpec, profile: LogSpec) -> bool:
@@ -56,20 +71,18 @@ def _expects_deleted(test: TestSpec, profile: LogSpec) -> bool:
     return any(name.split(".")[0] in deleted and value is not None for name, value in expected)
 
 
-def prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any]) -> tuple[str, Any, list[Problem]]:
+def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem]]:
     """Which profile is looked at, the plan, and what is wrong with the test.
 
     The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
     """
-    spec = validate(_merged({key: value for key, value in data.items() if key != "tests"}, test.with_))
-    pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
+    spec = settings.profile(test)
     problems = [
         Problem.of("DL403.constant", ("constants", name), name=name, known=spec.constants)
-        for name in pinned
+        for name in test.constants
         if name not in spec.constants
     ]
-    profile = test.profile or spec.profile
-    made = make(spec.model_copy(update={"constants": {**spec.constants, **pinned}}), profiles=[spec.profile, profile])
+    made = settings.plan(test)
     problems += _unknown(test, spec, made)
     phases = {
         name: replace(phase, signals=tuple(replace(signal, optional=True) for signal in phase.signals))
@@ -79,7 +92,7 @@ def prepared(data: Mapping[str, Any], test: TestSpec, make: Callable[..., Any]) 
     tables = tuple(op for op in made.tables if {op.id, op.name} & requested)
     grouping = None if made.grouping is None else replace(made.grouping, optional=True)
     plan = replace(made, phases=phases, grouping=grouping, tables=tables, sinks=(), strict=False)
-    return profile, plan, problems
+    return test.profile or spec.profile, plan, problems
 
 
 def _merged(data: Any, other: Any) -> Any:

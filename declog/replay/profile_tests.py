@@ -29,7 +29,7 @@ from declog.language.validation import validate
 from declog.replay import compare
 from declog.replay.compare import Difference, Seen
 from declog.replay.playback import rehearse
-from declog.replay.prepared import givers, once, prepared
+from declog.replay.prepared import Settings, givers, prepared
 from declog.runtime.capture import Call
 
 
@@ -121,7 +121,7 @@ def profile_tests(
     """
     composed = compose(config, overrides)
     data = composed.resolved()
-    make = once(partial(
+    settings = Settings(data, partial(
         compile, functions=functions, reductions=reductions, columns=columns,
         imports={*load_imports(working_directory()), *composed.imports},
     ))  # fmt: skip
@@ -130,7 +130,7 @@ def profile_tests(
     try:
         for name, spec in validate(data).tests.items():
             if select in name or fnmatch.fnmatch(name, select):
-                profile, plan, wrong = prepared(data, spec, make)
+                profile, plan, wrong = prepared(settings, spec)
                 problems += [problem.at("tests", name) for problem in wrong]
                 tests.append(ProfileTest(name, spec, profile, plan, functions))
         if problems:
