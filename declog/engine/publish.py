@@ -156,7 +156,7 @@ class Dispatcher:
             shown = {f"{THEIRS}{name}": value for name, value in differing.items()}
             named.scalars += self._naming.passed_through(shown, partial=False)
         self._metrics.at(step, due.get(self._plan.every, held))
-        own = [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
+        own = _lost(figures)
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
             skipped = sum(found.skipped().values())
             cost = {name: value for name, value in figures.items() if not (value and name in LOST)}
@@ -179,13 +179,15 @@ class Dispatcher:
         logged = {prefix + scalar.name: scalar.value for _, scalar in named.scalars}
         return logged if partial is None else {**logged, RANKS: partial}
 
-    def pass_through(self, step: int, mode: str, beside: Beside, report: Report) -> None:
-        """Hand each sink a trainer's numbers as they are, without any of the profile's."""
+    def pass_through(
+        self, step: int, mode: str, beside: Beside, report: Report, figures: Mapping[str, float] = NO_FIGURES
+    ) -> None:
+        """Hand each sink a trainer's numbers as they are, and how many rows were lost, without any of the profile's."""
         alone = beside.alone
         named = Named(self._naming.passed_through(beside.numbers, partial=alone))
         exact = self._naming.passed_through(beside.exact, partial=alone)
-        blank, prefix = Records(mode, time.time()), self._plan.modes[mode].prefix
-        event = _Event(blank, prefix, Found(), named, (), (), (), (), 0 if alone else None, exact)
+        blank, prefix, lost = Records(mode, time.time()), self._plan.modes[mode].prefix, _lost(figures)
+        event = _Event(blank, prefix, Found(), named, (), (), (), lost, 0 if alone else None, exact)
         for route in self._routes:
             if self._events[mode] % route.every == 0:
                 _submit(route, step, self._share(route, event, report), report)
@@ -329,6 +331,10 @@ def _among(output: Output, record: Scalar | Histogram | Table, words: Collection
     return any(
         (key, alias) == output and (word == "*" or fnmatch.fnmatchcase(record.name, word)) for key, alias, word in words
     )
+
+
+def _lost(figures: Mapping[str, float]) -> list[Scalar]:
+    return [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
 
 
 def _submit(route: Route, step: int, records: Records, report: Report) -> None:

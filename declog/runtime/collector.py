@@ -22,6 +22,7 @@ from declog.errors import CommError, RuntimeFailure
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import NO_SINK, PhaseOp, Plan
+from declog.records import Beside
 from declog.runtime import self_metrics
 from declog.runtime.arrivals import arrivals
 from declog.runtime.comm import Comm, Event
@@ -133,6 +134,9 @@ class Collector:
             if item.mode == "train" and not item.part:
                 periods = self._plan.periods if item.tail else tuple(due)
                 self._dispatcher.inactive.judge(item.mode, item.event, item.step, item.count, periods, Found())
+            if item.last and item.mode == "train":  # no later log event tells what was lost
+                figures = self_metrics.greatest(self._figures)
+                self._dispatcher.pass_through(item.step, item.mode, Beside(), self._failures.report, figures)
             return {}
         if self._unseen and item.answer is None:
             self._unseen = False

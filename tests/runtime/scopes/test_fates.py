@@ -73,23 +73,24 @@ def test_ranks_share_packets(lost: bool, tmp_path: Path) -> None:
     assert sorted((name, count) for found in failures.values() for name, count in found.items()) == [(UNUSED, 3)] * lost
 
 
+@pytest.mark.parametrize("steps", [3, 4])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_lost_packets_are_logged(ranks: int, tmp_path: Path) -> None:
-    """The last log event says how many rows they had, of all ranks, beside the metrics of its window."""
+def test_lost_packets_are_logged(ranks: int, steps: int, tmp_path: Path) -> None:
+    """The last log event says how many rows they had, of all ranks, also where its window has no rows of its own."""
     sink, failures = MemorySink(), {}
 
     def rank(comm: FakeComm) -> None:
         profile = {**PROFILE, "every": 2}
         with declog.start(profile, sinks=[sink] if comm.rank == 0 else [], comm=comm, output_dir=tmp_path) as log:
-            for step in range(3):
+            for step in range(steps):
                 packets = [declog.rows(reward=[1.0, 2.0]), declog.rows(reward=[5.0] * (comm.rank + 1))]
                 with log.step(step):
                     log.observe(packets[0])
         failures[comm.rank] = dict(log.failures)
 
     run_ranks(ranks, rank)
-    rows = 3 * sum(range(1, ranks + 1))
-    assert {step: values.get("declog/dropped") for step, values in sink.scalars.items()} == {1: None, 2: rows}
+    rows = steps * sum(range(1, ranks + 1))
+    assert {step: values.get("declog/dropped") for step, values in sink.scalars.items()} == {1: None, steps - 1: rows}
     assert failures == {0: {UNUSED: rows}} | {rank: {} for rank in range(1, ranks)}
 
 
