@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from declog.runs.report.tables import PROMPT, SCORE, last_said
+from declog.runs.texts import PROMPT, SCORE, last_said
 
 Rows = Sequence[Mapping[str, Any]]
 STAMPS = ("step", "mode", "declog_step", "declog_rank", "group", "row", "why", "run_id", "declog_run_id")

@@ -8,14 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declog.runs.report.blobs import Blobs
+from declog.runs.texts import COMPLETION, PROMPT, SCORE, last_said, text_of
 from declog.sinks._shared import strict
 
 CHUNK = 64  # rows
 LABEL = 40  # characters
 STAMPS = ("step", "mode", "declog_step", "run_id", "declog_run_id")
-COMPLETION = re.compile(r"completion|response|answer|output", re.I)
-PROMPT = re.compile(r"prompt|question|query|input", re.I)
-SCORE = re.compile(r"reward|score", re.I)
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -116,32 +114,6 @@ def _groups(rows: Rows, light: Mapping[str, Any]) -> list[int] | None:
 def _numbered(values: Sequence[Any]) -> list[int]:
     numbers: dict[Any, int] = {}
     return [numbers.setdefault(value, len(numbers)) for value in values]
-
-
-def text_of(value: Any) -> str:
-    """The texts of a value: of a conversation those of its messages, of tokens what they make up."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, dict):
-        if isinstance(value.get("tokens"), list):
-            return "".join(map(str, value["tokens"]))
-        if isinstance(value.get("text"), str):  # a part of a message
-            return str(value["text"])
-        return text_of(value["content"]) if "content" in value else " ".join(map(text_of, value.values()))
-    if isinstance(value, list | tuple):
-        return "\n".join(map(text_of, value))
-    return "" if value is None else str(value)
-
-
-def last_said(value: Any, role: str) -> str:
-    """The last text of a role in a conversation: the question or the answer, never the system prompt; else the text."""
-    if not (
-        isinstance(value, list | tuple) and value and all(isinstance(one, dict) and "role" in one for one in value)
-    ):
-        return text_of(value)
-    texts = [(one["role"], text_of(one.get("content"))) for one in value]
-    said = [text for who, text in texts if who == role and text] or [text for who, text in texts if who != "system"]
-    return said[-1] if said else ""
 
 
 def shortened(text: str, head: int, tail: int = 0) -> str:
