@@ -6,6 +6,7 @@ import ast
 import gc
 import os
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -42,6 +43,17 @@ def examples(count: int, *ignored: HealthCheck) -> settings:
     assert profile is not None
     checks = (*profile.suppress_health_check, *ignored)
     return settings(max_examples=count * profile.max_examples // DEV, suppress_health_check=checks)
+
+
+@pytest.fixture(autouse=True)
+def _alone() -> Iterator[None]:
+    """A run that a test leaves open, and the packets that nobody consumed there, are nothing to the next test."""
+    yield
+    if "declog.runtime.packets" in sys.modules:
+        from declog.runtime import context, packets
+
+        context._running.clear()
+        packets.fates.in_child()
 
 
 @pytest.fixture

@@ -105,9 +105,13 @@ class Collector:
                 latest = max(latest, envelope.step)
             if latest > item.step:  # rank 0 ended before the others, without this step
                 item, whole = replace(item, step=latest), whole - {0}
-        if item.last and item.mode == "train" and self.all_ended and (rows := self._unused()):
-            self._figures.append({DROPPED: rows})
+        unused = self._unused() if item.last and item.mode == "train" and self.all_ended else 0
+        if unused:
+            self._figures.append({DROPPED: unused})
         logged = self.finish(item, parts, whole)
+        if unused and self._figures:  # the last window has no rows, so no log event told it
+            figures = self_metrics.greatest(self._figures)
+            self._dispatcher.pass_through(item.step, item.mode, Beside(), self._failures.report, figures)
         if item.back is not None:
             self._carries[item.mode].rewind(item.back)
             self._dispatcher.rewind(item.mode, item.back)
@@ -134,9 +138,6 @@ class Collector:
             if item.mode == "train" and not item.part:
                 periods = self._plan.periods if item.tail else tuple(due)
                 self._dispatcher.inactive.judge(item.mode, item.event, item.step, item.count, periods, Found())
-            if item.last and item.mode == "train":  # no later log event tells what was lost
-                figures = self_metrics.greatest(self._figures)
-                self._dispatcher.pass_through(item.step, item.mode, Beside(), self._failures.report, figures)
             return {}
         if self._unseen and item.answer is None:
             self._unseen = False

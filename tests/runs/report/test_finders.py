@@ -154,7 +154,7 @@ def test_what_is_listed_as_csv(small: Path, opened: Open) -> None:
     wanted = [row for row in rows if row["step"] >= 20 and row["reward"] > 0.5]
     settled(page, f"{len(wanted)} of {len(rows)}")
     page.select_option("#byorder", "step")
-    page.wait_for_function("document.querySelector('#byorder').value === 'step'")
+    page.wait_for_function("() => document.querySelector('#byorder').value === 'step'")
 
     def saved() -> list[dict[str, str]]:
         with page.expect_download() as download:

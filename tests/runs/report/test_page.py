@@ -195,7 +195,7 @@ def test_orders(order: str, file: Path, rows: list[dict[str, Any]], opened: Open
     """The list begins with what its name says."""
     page = opened(file).page
     page.select_option("#byorder", order)
-    page.wait_for_function("document.querySelector('#list li.on')?.ariaPosInSet === '1'")
+    page.wait_for_function("() => document.querySelector('#list li.on')?.ariaPosInSet === '1'")
     keys: dict[str, Callable[[dict[str, Any]], float]] = {
         "worst": lambda row: row["reward"], "best": lambda row: -row["reward"], "step": lambda row: row["step"],
         "latest": lambda row: -row["step"], "longest": lambda row: -len(row["completion"] or ""),
@@ -211,9 +211,9 @@ def test_j_and_k(file: Path, opened: Open) -> None:
     order = page.eval_on_selector_all("#list li[data-row]", "all => all.map((one) => Number(one.dataset.row))")
     page.keyboard.press("j")
     page.keyboard.press("j")
-    page.wait_for_function("(row) => document.querySelector('#list li.on').dataset.row === row", arg=str(order[2]))
+    page.wait_for_function("(row) => document.querySelector('#list li.on')?.dataset.row === row", arg=str(order[2]))
     page.keyboard.press("k")
-    page.wait_for_function("(row) => document.querySelector('#list li.on').dataset.row === row", arg=str(order[1]))
+    page.wait_for_function("(row) => document.querySelector('#list li.on')?.dataset.row === row", arg=str(order[1]))
     page.keyboard.press("/")
     page.keyboard.type("j")
     assert page.input_value("#search") == "j"
@@ -332,7 +332,7 @@ def test_the_keyboard_is_enough(file: Path, opened: Open) -> None:
     page.locator("#list").focus()
     before = selected(page)
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("(row) => document.querySelector('#list li.on').dataset.row !== row", arg=str(before))
+    page.wait_for_function("(row) => document.querySelector('#list li.on')?.dataset.row !== row", arg=str(before))
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "detail"
     assert page.eval_on_selector_all("button, input, select", "all => all.every((one) => one.tabIndex >= 0)") is True
@@ -362,7 +362,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path: Path, opened: Open) ->
     rows = runs.jsonl(folder, "tables/samples")
     assert page.text_content(".completion .txt") == rows[0]["completion"] == runs.HOSTILE
     page.evaluate("location.hash = 'sample=samples%2F1'")
-    page.wait_for_function("document.querySelector('#detail').textContent.includes('U+202E')")
+    page.wait_for_function("() => document.querySelector('#detail').textContent.includes('U+202E')")
     assert "\u202e" not in (page.text_content("body > main") or "")
     page.keyboard.press("g")
     page.wait_for_selector(".side")

@@ -409,7 +409,7 @@ def test_numbers_that_are_not_finite_are_said_to_be(sink: str, tmp_path: Path, o
     shown = {}
     for place, row in enumerate(read(tmp_path / "run").tables["samples"].rows()):
         page.evaluate(f"location.hash = 'sample=samples/{place}'")
-        page.wait_for_function("(row) => document.querySelector('#list li.on').dataset.row === row", arg=str(place))
+        page.wait_for_function("(row) => document.querySelector('#list li.on')?.dataset.row === row", arg=str(place))
         page.locator(".tk").nth(1).hover()
         shown[place] = page.inner_text("#detail .score"), page.inner_text("#tip").splitlines()[1].split()[1]
         assert repr(row["tokens"]["logprob"][1]) == repr(rewards[place % 3])

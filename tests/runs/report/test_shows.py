@@ -55,7 +55,7 @@ def test_a_reward_that_is_hacked_by_length(hacked: bool, tmp_path: Path, opened:
     page.click("#finders button[value=scatter]")
     chosen = [page.input_value(f"#finder select[aria-label='{axis} axis']") for axis in ("y", "x")]
     assert chosen == ["reward", "length"]
-    page.wait_for_function("document.querySelector('#finder canvas').width > 400")
+    page.wait_for_function("() => document.querySelector('#finder canvas').width > 400")
     x, y, shade = np.asarray(page.locator("#finder canvas").evaluate(DARK), dtype=float).T
     alike = np.corrcoef(x, -y)[0, 1], np.corrcoef(x, shade)[0, 1]
     assert bool(min(alike) > 0.5) is hacked, alike

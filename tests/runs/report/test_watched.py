@@ -8,12 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import FloatRect, Locator, Page
 
 import declog
 from declog.cli import main
@@ -63,6 +64,14 @@ def says(page: Page, selector: str, text: str) -> None:
     page.wait_for_function(SAYS, arg=[selector, text], timeout=1000 * PATIENCE_S)
 
 
+def box_of(locator: Locator) -> FloatRect:
+    """Where an element is on the page, once it is drawn: a page that opens itself again has none for a moment."""
+    end = time.monotonic() + PATIENCE_S
+    while (box := locator.bounding_box()) is None:
+        assert time.monotonic() < end
+    return box
+
+
 def kept(page: Page) -> dict[str, object]:
     """What a reader set, as the page shows it."""
     return {
@@ -89,8 +98,7 @@ def test_a_page_follows_a_run_and_stands_as_it_stood(tmp_path: Path, opened: Ope
         page = found.page
         assert " ago" in page.inner_text("#age")
         over = page.locator(chart(page, "reward")).locator(".u-over")
-        box = over.bounding_box()
-        assert box is not None
+        box = box_of(over)
         over.click(position={"x": box["width"] * 0.4, "y": 50})
         page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
         page.mouse.down()
@@ -119,7 +127,7 @@ def test_a_page_follows_a_run_and_stands_as_it_stood(tmp_path: Path, opened: Ope
         assert kept(page) == before | {"found": "10 of 18"}
         log.close()
         assert process.wait(PATIENCE_S) == 0
-        page.wait_for_function("!document.querySelector('.badge.live')", timeout=1000 * PATIENCE_S)
+        page.wait_for_function("() => !document.querySelector('.badge.live')", timeout=1000 * PATIENCE_S)
         page.wait_for_selector("html[data-ready]", state="attached")
         assert kept(page) == before | {"found": "10 of 18"}
     page.evaluate("document.here = true")
