@@ -87,6 +87,7 @@ def kept(page: Page) -> dict[str, object]:
     }  # fmt: skip
 
 
+@pytest.mark.watched
 def test_a_page_follows_a_run_and_stands_as_it_stood(tmp_path: Path, opened: Open) -> None:
     """Class: what a reader set is lost. Zoom, pin, filters, questions, table, selection, folds and place are kept."""
     log = declog.start("grpo", TINY, output_dir=tmp_path / "run")
@@ -151,6 +152,7 @@ def test_an_interrupt_leaves_a_page_that_stays(tmp_path: Path, opened: Open) -> 
     log.close()
 
 
+@pytest.mark.watched
 def test_killed_resumed_and_branched(tmp_path: Path, opened: Open) -> None:
     """The table of a folder of runs says how each goes; links lead to pages of theirs, and from a branch to its run."""
     folder = tmp_path / "runs"
