@@ -99,8 +99,8 @@ class Environment:
         venv.create(home / "env", with_pip=False, symlinks=True)
         self.python = home / "env" / "bin" / "python"
         (site,) = (home / "env").glob("lib/python*/site-packages")
-        shared = [*(path for path in sys.path if path.endswith("site-packages")), str(REPOSITORY)]
-        (site / "shared.pth").write_text("".join(f"{path}\n" for path in shared))
+        shared = [path for path in sys.path if path.endswith("site-packages")]  # with what is installed for editing
+        (site / "shared.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in shared))
 
     def install(self, *wheels: Path) -> None:
         """As pip would, without looking for dependencies."""
