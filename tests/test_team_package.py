@@ -137,8 +137,8 @@ def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory)
 def test_two_teams_packages_and_an_upgrade(installed: Environment, wheels: dict[str, Path]) -> None:
     """Both are there by name; the upgrade says at its place what is called otherwise, and what is logged otherwise."""
     presets, strict, tested, why, checked, locked = installed.declog(
-        "ls presets", "check beta_grpo --strict", "test acme_grpo", "why metrics.solved beta_grpo",
-        "check conf/declog/mine.yaml", "lock beta_grpo conf/declog/mine.yaml",
+        "ls presets", "check beta_grpo --strict", "test acme_grpo", "show beta_grpo --why metrics.solved",
+        "check conf/declog/mine.yaml", "check beta_grpo conf/declog/mine.yaml --lock",
     )  # fmt: skip
     assert "acme_grpo acme-logging 1.0.0 What every GRPO run of acme logs" in presets[1]
     assert "beta_grpo beta-logging 0.3.0 Another team's preset, on top of acme's" in presets[1]

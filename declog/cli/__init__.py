@@ -1,13 +1,13 @@
 """The command line: ``declog VERB ...``, one file of ``verbs/`` per verb.
 
-A verb is a module with ``SUMMARY``, its line of help, ``arguments(parser)``, which says what it takes, and
-``run(given)``, which does it and returns the exit code. It imports what is heavy inside ``run``: ``declog --help`` and
-``declog VERB --help`` load neither Hydra nor torch nor a tracker.
+A verb is a module with ``SUMMARY``, its line of help, ``GROUP``, where it stands among the others,
+``arguments(parser)``, which says what it takes, and ``run(given)``, which does it and returns the exit code. It imports
+what is heavy inside ``run``: ``declog --help`` and ``declog VERB --help`` load neither Hydra nor torch nor a tracker.
 
     0  all is well
     1  there are warnings, under ``--strict``; or something differs that was to be the same
-    2  the profile is wrong, or the command line is; or one of the profile's tests fails
-    3  Hydra could not compose the profile
+    2  the config is wrong, or the command line is; or one of the config's tests fails
+    3  Hydra could not compose the config
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from declog.distribution import NAME, VERSION
 from declog.errors import CompositionError, ConfigError, DeclogError
 
 OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
+GROUPS = ("write", "check", "look", "runs")  # of verbs, as one comes to need them
 
 
 def verbs() -> tuple[str, ...]:
@@ -89,11 +90,13 @@ def _run(words: list[str]) -> int:
 
 
 def _help() -> str:
-    lines = ["usage: declog VERB ...", "", "verbs:"]
-    lines += [f"  {verb:<9} {verb_of(verb).SUMMARY}" for verb in verbs()]
+    lines = ["usage: declog VERB ..."]
+    for group in GROUPS:
+        members = [verb for verb in verbs() if group == verb_of(verb).GROUP]
+        lines += ["", f"{group}:", *(f"  {verb:<8} {verb_of(verb).SUMMARY}" for verb in members)]
     lines += [
         "",
-        "A profile is a preset's name or a YAML file, with overrides behind it:",
+        "A config is a preset's name, a YAML file, REV:FILE of git or a run's folder, with overrides behind it:",
         "  declog check grpo metrics.reward.reduce=p95 'metrics.spread=std(reward)' sinks=[jsonl]",
         "`declog VERB --help` says what a verb takes.",
     ]

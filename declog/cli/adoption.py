@@ -1,4 +1,4 @@
-"""The names that a run logged, and a profile that logs them again: what ``declog adopt`` reads and writes.
+"""The names that a run logged, and a config that logs them again: what ``declog init --from RUN`` reads and writes.
 
 What came as several statistics of one thing, ``score/mean`` and ``score/max``, is computed from its values; what came
 as one number is the trainer's, and passes through. Imports wandb's own protocol for its files, and nothing heavy else.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import re
 import struct
+import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from declog.config.diagnostics import shown_path
@@ -82,9 +85,9 @@ class Adopted:
         return len(self.by_preset) + sum(len(each.names) for each in self.distributions)
 
     def text(self, name: str) -> str:
-        """The profile, as YAML."""
+        """The config, as YAML."""
         lines = [
-            *_comment(f"The names that {shown_path(str(self.logged.source))} has, as `declog adopt` read them."),
+            *_comment(f"The names that {shown_path(str(self.logged.source))} has, as `declog init --from` read them."),
             *_comment(f"Computed from what the training code observes: {self.computed}."),
             *_comment(f"Passed through by log.log_metric(name, value): {len(self.passed)}", self.passed),
         ]
@@ -126,21 +129,48 @@ def adopted(logged: Logged, presets: Mapping[str, Sequence[str]]) -> Adopted:
     return Adopted(logged, best, known, distributions, [name for name in rest if name not in computed])
 
 
-def verified(logged: Logged, presets: Mapping[str, Sequence[str]], plan_of: Callable[[str], Plan]) -> Adopted:
-    """What becomes of each name, as the written profile's plan logs it: a name that it does not have passes through.
+def verified(logged: Logged) -> Adopted:
+    """What becomes of each name, as the written config's plan logs it: a name that it does not have passes through.
 
     A preset that logs fewer than half of the names is none that has them; the next one is tried.
     """
-    left = dict(presets)
+    left = dict(_templates(tuple(sys.path)))
     while True:
         found = adopted(logged, left)
-        made = plan_of(found.text("adopted"))
+        made = _plan(found.text("adopted"))
         known = re.compile("|".join((*(names_of(each) for each in _shown(made)), *map(names_of, BESIDE))))
         kept = [name for name in found.by_preset if known.fullmatch(name)]
         if found.preset is None or len(kept) * 2 >= len(logged.values):
             others = [name for name in found.by_preset if name not in kept]
             return replace(found, by_preset=kept, passed=sorted([*found.passed, *others]))
         del left[found.preset]
+
+
+def _plan(text: str) -> Plan:
+    """The plan of a config, as it will be written."""
+    from declog.api import plan
+    from declog.config.compose import compose
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "adopted.yaml"
+        file.write_text(text, encoding="utf-8")
+        return plan(compose(file))
+
+
+@cache  # composing all presets takes seconds
+def _templates(path: tuple[str, ...]) -> dict[str, list[str]]:
+    """The names that each preset may log, whatever is switched on; run-time names alone say nothing."""
+    from declog.api import plan
+    from declog.config.compose import compose, presets
+
+    found: dict[str, list[str]] = {}
+    for preset in presets():
+        composed = compose(preset)
+        metrics: Any = composed.data.get("metrics") or {}
+        names = {str(entry.get("name") or key) for key, entry in metrics.items() if isinstance(entry, dict)}
+        names |= {*plan(composed).names()}
+        found[preset] = sorted(name for name in names if name[:1] != "{")
+    return found
 
 
 def _shown(made: Plan) -> set[str]:

@@ -36,9 +36,9 @@ class Parser:
         )
         self.add = self._argparse.add_argument
 
-    def profile(self, help: str = "a preset's name or a YAML file, then overrides", name: str = "words") -> None:
-        """Takes a profile: its name, overrides, and where an application's own files are."""
-        self.add(name, nargs="*", metavar="PROFILE OVERRIDES", help=help)
+    def config(self, help: str = "a preset, a YAML file or a run's folder, then overrides") -> None:
+        """Takes a config: its name, overrides, and where an application's own files are."""
+        self.add("words", nargs="*", metavar="CONFIG OVERRIDES", help=help)
         self.add("--config-dir", metavar="DIR", help="the folder whose `declog` folder holds presets of your own")
         self.add("--config-name", metavar="NAME", help="your application's configuration in --config-dir (or here)")
         self.add("--import", metavar="MODULE", action="append", dest="modules", help="a module with your own functions")

@@ -1,6 +1,6 @@
-"""The JSON Schema of profiles, for editors: pydantic's own of the models, with what the shorthand takes besides.
+"""The JSON Schema of configs, for editors: pydantic's own of the models, with what the shorthand takes besides.
 
-A file is a part of a profile: nothing is required, ``null`` deletes an entry or resets a leaf, ``${...}`` may stand for
+A file is a part of a config: nothing is required, ``null`` deletes an entry or resets a leaf, ``${...}`` may stand for
 any value, and Hydra's ``defaults`` list is allowed. Whether names, types and axes fit is the compiler's to say.
 """
 
@@ -44,16 +44,16 @@ DEFAULTS: Schema = {
 }
 
 
-def json_schema(part: str = "profile") -> Schema:
-    """The schema of a preset's file (``profile``), of an application's configuration, or of a group's option.
+def json_schema(part: str = "config") -> Schema:
+    """The schema of a preset's file (``config``), of an application's configuration, or of a group's option.
 
-    A group is a section of the profile: a file of the group ``declog/sinks`` holds a map of sinks.
+    A group is a section of the config: a file of the group ``declog/sinks`` holds a map of sinks.
     """
     short = short_forms()
-    whole = LogSpec.model_json_schema(schema_generator=_PartsOfProfiles)
-    profile = _of_parts(whole, {_reference(name)["$ref"]: form for name, form in short.items()})
-    definitions = {**profile.pop("$defs"), "open": OPEN}
-    properties = profile["properties"]
+    whole = LogSpec.model_json_schema(schema_generator=_PartsOfConfigs)
+    config = _of_parts(whole, {_reference(name)["$ref"]: form for name, form in short.items()})
+    definitions = {**config.pop("$defs"), "open": OPEN}
+    properties = config["properties"]
     for section in SECTIONS:
         properties[section]["anyOf"][0]["propertyNames"] = {"pattern": f"^{IDENTIFIER.pattern[:-2]}$"}
     signals = properties["signals"]["anyOf"][0]["additionalProperties"]
@@ -62,10 +62,10 @@ def json_schema(part: str = "profile") -> Schema:
     sink = properties["sinks"]["anyOf"][0]
     sink["properties"] = {kind: _named_sink(kind, sink["additionalProperties"]) for kind in sinks.built_in()}
     if part == "application":
-        definitions["LogSpec"] = profile
+        definitions["LogSpec"] = config
         root: Schema = {"type": "object", "properties": {"declog": _reference("LogSpec")}}
-    elif part == "profile":
-        root = {**profile, "properties": {"defaults": DEFAULTS, **properties}}
+    elif part == "config":
+        root = {**config, "properties": {"defaults": DEFAULTS, **properties}}
     else:
         root = {**properties[part]["anyOf"][0]}
         root["properties"] = {"defaults": DEFAULTS, **root.get("properties", {})}
@@ -74,11 +74,11 @@ def json_schema(part: str = "profile") -> Schema:
 
 def parts() -> tuple[str, ...]:
     """What there is a schema of."""
-    return ("profile", "application", *SECTIONS)
+    return ("config", "application", *SECTIONS)
 
 
-class _PartsOfProfiles(GenerateJsonSchema):
-    """The schema of a part of a profile: no key is required, and each may be null, from elsewhere, or short."""
+class _PartsOfConfigs(GenerateJsonSchema):
+    """The schema of a part of a config: no key is required, and each may be null, from elsewhere, or short."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """A key is its own title."""

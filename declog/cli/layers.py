@@ -1,4 +1,4 @@
-"""A composed profile with its layers: what each key is, and where it was set. What ``show`` and ``why`` share."""
+"""A composed config with its layers: what each key is, and where it was set. What the ways of ``show`` share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layered:
-    """``data`` is the profile as it is in effect, ``written`` as it was written, ``prefix`` where it stands.
+    """``data`` is the config as it is in effect, ``written`` as it was written, ``prefix`` where it stands.
 
     What the environment gave is in neither: there, ``data`` has what was written.
     """
@@ -40,7 +40,7 @@ class Layered:
 
     @cached_property
     def gone(self) -> list[Path]:
-        """Keys that some layer set and the profile does not have any more."""
+        """Keys that some layer set and the config does not have any more."""
         size = len(self.prefix)
         below = [path[size:] for path in self.provenance.layers if path[:size] == self.prefix and len(path) > size]
         return [path for path in below if not has(self.data, path)]
@@ -82,7 +82,7 @@ class Known:
 
 
 def known(data: Mapping[str, Any], path: Path) -> Known | None:
-    """The key as the language has it; None if it has none here, or the profile is not valid."""
+    """The key as the language has it; None if it has none here, or the config is not valid."""
     from declog.language.keys import keys
     from declog.language.model import Model
     from declog.language.validation import validate

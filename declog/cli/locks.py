@@ -1,6 +1,6 @@
-"""``declog.lock``: what profiles log, written down, so that an upgrade that changes it is noticed.
+"""``declog.lock``: what configs log, written down, so that an upgrade that changes it is noticed.
 
-For each profile, under the words that name it on a command line: the packages with their versions, and of every output,
+For each config, under the words that name it on a command line: the packages with their versions, and of every output,
 table, alert and signal what it is in words and a digest of all that decides its values.
 """
 
@@ -30,7 +30,7 @@ Locked = Mapping[str, Mapping[str, Any]]
 
 
 def read() -> Locked:
-    """The profiles of the lock in the working directory; none where there is no lock."""
+    """The configs of the lock in the working directory; none where there is no lock."""
     import yaml
 
     file = Path(NAME)
@@ -40,42 +40,46 @@ def read() -> Locked:
         found = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise Wrong(
-            f"{NAME} cannot be read: {str(error).splitlines()[0]}", "write it anew: declog lock PROFILE"
+            f"{NAME} cannot be read: {str(error).splitlines()[0]}", "write it anew: declog check CONFIG --lock"
         ) from None
-    if not isinstance(found, dict) or found.get("lock") != FORMAT or not isinstance(found.get("profiles"), dict):
-        raise Wrong(f"{NAME} is none of this version of declog", "delete it, and write it anew: declog lock PROFILE")
-    return dict(found["profiles"])
+    if not isinstance(found, dict) or found.get("lock") != FORMAT or not isinstance(found.get("configs"), dict):
+        raise Wrong(
+            f"{NAME} is none of this version of declog", "delete it, and write it anew: declog check CONFIG --lock"
+        )
+    return dict(found["configs"])
 
 
 def write(locked: Locked) -> None:
     """Write the lock."""
     import yaml
 
-    text = yaml.safe_dump({"lock": FORMAT, "profiles": dict(locked)}, sort_keys=False, allow_unicode=True, width=10**6)
-    head = "# What these profiles log: `declog lock` writes it, `declog check --locked` compares.\n"
+    text = yaml.safe_dump({"lock": FORMAT, "configs": dict(locked)}, sort_keys=False, allow_unicode=True, width=10**6)
+    head = "# What these configs log: `declog check --lock` writes it, `declog check --locked` compares.\n"
     Path(NAME).write_text(head + text, encoding="utf-8")
 
 
 def key(words: Sequence[str]) -> str:
-    """What a profile is called in the lock."""
+    """What a config is called in the lock."""
     return shlex.join(words) or "grpo"
 
 
 def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[list[str]]:
-    """The profiles to compare: those that are requested, or all; each must be there."""
+    """The configs to compare: those that are requested, or all; each must be there."""
     for words in requested or ():
         if words and words[0].endswith(".lock"):
-            raise Wrong(f"`{words[0]}` is no profile: the lock is {NAME}, which `declog lock` writes", "leave it out")
+            raise Wrong(
+                f"`{words[0]}` is no config: the lock is {NAME}, which `declog check --lock` writes", "leave it out"
+            )
     missing = [key(words) for words in requested or () if key(words) not in locked]
     if not locked:
-        raise Wrong(f"there is no {NAME} here", f"declog lock {missing[0] if missing else 'PROFILE'}")
+        raise Wrong(f"there is no {NAME} here", f"declog check {missing[0] if missing else 'CONFIG'} --lock")
     if missing:
-        raise Wrong(f"`{missing[0]}` is not in {NAME}", f"declog lock {missing[0]}")
+        raise Wrong(f"`{missing[0]}` is not in {NAME}", f"declog check {missing[0]} --lock")
     return [list(words) for words in requested] if requested is not None else [shlex.split(each) for each in locked]
 
 
 def entry(made: Plan, config: Composed) -> dict[str, Any]:
-    """What is written of one profile."""
+    """What is written of one config."""
     from declog.plans.words import facts
 
     found = facts(made, made)

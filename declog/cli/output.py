@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -21,11 +22,12 @@ from declog.errors.visible import visible, visible_json, visible_lines
 RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
 
 
-_masks: ContextVar[list[Callable[[str], str]]] = ContextVar("_masks")  # of the profiles of this command line
+WIDTH = 100  # of a table
+_masks: ContextVar[list[Callable[[str], str]]] = ContextVar("_masks")  # of the configs of this command line
 
 
 class _Masked:
-    """A stream on which nothing appears that the environment gave to a profile of this command line."""
+    """A stream on which nothing appears that the environment gave to a config of this command line."""
 
     def __init__(self, stream: TextIO, masks: list[Callable[[str], str]]) -> None:
         self._stream, self._masks = stream, masks
@@ -41,7 +43,7 @@ class _Masked:
 
 @contextmanager
 def masked() -> Iterator[None]:
-    """A block in which standard output and standard error show no secret of a profile that ``hide`` was told of."""
+    """A block in which standard output and standard error show no secret of a config that ``hide`` was told of."""
     masks: list[Callable[[str], str]] = []
     token = _masks.set(masks)
     try:
@@ -153,14 +155,31 @@ def paragraphs(text: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None = None) -> str:
-    """Rows as text in aligned columns; the first column in ``colour``."""
+    """Rows as text in aligned columns, at most ``WIDTH`` wide; the first column in ``colour``.
+
+    Where they do not fit, the wide columns behind the first have their texts in several lines.
+    """
     rows = [[visible(cell) for cell in row] for row in rows]
-    widths = [max((len(row[place]) for row in rows if place < len(row)), default=0) for place in range(8)]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        line = "  ".join(cells).rstrip()
-        if colour is not None and row[0]:
-            line = paint(row[0], colour) + line[len(row[0]) :]
-        lines.append(f"{indent}{line}".rstrip())
-    return "\n".join(lines)
+    cells = list(zip_longest(*rows, fillvalue=""))
+    widths = [max(map(len, column)) for column in cells]
+    longest = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in cells]
+    while len(indent) + sum(widths) + 2 * (len(widths) - 1) > WIDTH:
+        wide = [place for place in range(1, len(widths)) if widths[place] > longest[place]]
+        if not wide:
+            break
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    return "\n".join(f"{indent}{line}".rstrip() for row in rows for line in _lines(row, widths, colour))
+
+
+def _lines(row: Sequence[str], widths: Sequence[int], colour: str | None) -> Iterator[str]:
+    """One row, with the texts that are too long for their columns in lines of their own."""
+    texts = [[row[0]], *(_folded(cell, width) for cell, width in zip(row[1:], widths[1:], strict=False))]
+    for number, parts in enumerate(zip_longest(*texts, fillvalue="")):
+        line = "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=False)).rstrip()
+        yield paint(row[0], colour) + line[len(row[0]) :] if colour and row[0] and not number else line
+
+
+def _folded(text: str, width: int) -> list[str]:
+    if len(text) <= width:
+        return [text]
+    return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

@@ -1,6 +1,6 @@
 """Questions to samples that were written: a condition in the language of `where`, over the columns of a table.
 
-The condition is compiled as a profile's would be, with the columns for signals, and computed by the same engine: it
+The condition is compiled as a config's would be, with the columns for signals, and computed by the same engine: it
 means what it means in a filter. A column `reward/correct` is `reward_correct`; `step` and `rank` are each row's; what
 is computed of a group is of the rows of that group which the table has.
 """
@@ -33,7 +33,7 @@ RANK = "declog_rank"
 
 
 def matching(rows: Sequence[Row], condition: str, constants: Mapping[str, Any] | None = None) -> list[Row]:
-    """The rows for which a condition is true, in their order; ``constants`` are those of the run's profile.
+    """The rows for which a condition is true, in their order; ``constants`` are those of the run's config.
 
     Raises ``ConfigError`` with the place in the condition, and with the columns that there are where it names another.
     """
@@ -81,7 +81,7 @@ def _batch(row: Row) -> tuple[int, int]:
 
 def _compiled(condition: str, types: Mapping[str, DType], constants: Mapping[str, Any], *, grouped: bool) -> Any:
     plain = {name: value for name, value in constants.items() if isinstance(value, int | float | str)}
-    profile = {
+    config = {
         "name": "samples",
         "constants": {name: value for name, value in plain.items() if name not in types},
         "signals": {name: {"axis": "completion", "type": str(type_)} for name, type_ in types.items()},
@@ -92,7 +92,7 @@ def _compiled(condition: str, types: Mapping[str, DType], constants: Mapping[str
         "sinks": {"jsonl": {}},
     }
     try:
-        return plan(profile)
+        return plan(config)
     except ConfigError as error:
         raise ConfigError([_of_column(problem, types) for problem in error.problems]) from None
 

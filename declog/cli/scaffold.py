@@ -1,4 +1,4 @@
-"""What ``declog init`` writes: the files of a package of presets, or of a profile in a project, as texts."""
+"""What ``declog init`` writes: the files of a package of presets, or of a config in a project, as texts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PRESET = """\
 defaults: [$preset, _self_]
 
 spec: 1
-name: $profile
+name: $config
 
 metrics:
   reward_p95: {expr: reward, reduce: p95, name: $prefix/reward_p95, help: what the best completions get}
@@ -60,7 +60,7 @@ import declog
 from declog.testing import run_profile_tests
 
 
-@pytest.mark.parametrize("preset", ["$profile"])
+@pytest.mark.parametrize("preset", ["$config"])
 def test_a_preset(preset):
     """All of its tests."""
     run_profile_tests(declog.compose(f"pkg://$module.conf/{preset}"))
@@ -85,12 +85,12 @@ jobs:
 README = """\
 # $name
 
-Presets for [declog](https://github.com/declog/declog): `declog=$profile` in any application, once this is installed.
+Presets for [declog](https://github.com/declog/declog): `declog=$config` in any application, once this is installed.
 
 ```sh
 pip install -e .
-declog check $profile
-declog test $profile
+declog check $config
+declog test $config
 pytest tests
 ```
 
@@ -118,12 +118,12 @@ PACKAGE_FILES = {
     "README.md": README,
     "$module/__init__.py": "",
     "$module/conf/__init__.py": "",
-    "$module/conf/declog/$profile.yaml": PRESET,
+    "$module/conf/declog/$config.yaml": PRESET,
     "tests/test_presets.py": TEST,
     ".github/workflows/test.yml": CI,
     ".pre-commit-config.yaml": HOOK,
 }
-PROFILE_FILES = {"conf/declog/$profile.yaml": PRESET}
+CONFIG_FILE = {"conf/declog/$config.yaml": PRESET}
 
 
 def filled(files: dict[str, str], facts: dict[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Words of a command line that are no profile, no override and no verb: a fix for each."""
+"""Words of a command line that are no config, no override and no verb: a fix for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from declog.errors import did_you_mean
 
 VERBS = {
     "validate": "check", "verify": "check", "lint": "check", "compile": "check", "list": "ls", "print": "show",
-    "config": "show", "new": "init", "create": "init", "freeze": "lock", "help": "--help",
+    "config": "show", "new": "init", "create": "init", "adopt": "init --from RUN", "schema": "init --editor",
+    "freeze": "check CONFIG --lock", "lock": "check CONFIG --lock", "why": "show CONFIG --why KEY", "help": "--help",
 }  # fmt: skip
 CONDITION = r"([a-z_]\w*(?:\.\w+)+)\s*([<>]=?\s*\S+)"  # an alert, as it would be said
 DASHES = ("\u2014", "\u2013")  # of a word processor
@@ -39,14 +40,14 @@ def option(word: str, known: Sequence[str], words: Sequence[str]) -> str | None:
         value = rest[0] if rest and not rest[0].startswith("-") else "VALUE"
         return f"keys have no dashes: {key}={value}"
     if name in ("--cfg", "--config", "--info", "-c"):
-        return "declog show prints the profile, with the place of each value"
+        return "declog show CONFIG --yaml prints it, with the place of each value"
     if name in ("--config-path", "-cp", "--config_path", "--config_dir", "-cd"):
         return "did you mean `--config-dir`?"
     return did_you_mean(name, known, what="options")
 
 
 def override(word: str, words: Sequence[str]) -> str:
-    """For a word that is neither a profile nor an override."""
+    """For a word that is neither a config nor an override."""
     if not word.strip():
         return "leave the empty word out"
     if word[0] in DASHES:
@@ -65,11 +66,11 @@ def override(word: str, words: Sequence[str]) -> str:
         return f"an alert's condition is its value: '{condition[1]}={condition[2]}'"
     earlier = [each for each in words[:at] if "=" in each]
     if earlier and "." not in word:
-        return f"the profile comes first: {' '.join([word, *(each for each in words if each != word)])}"
+        return f"the config comes first: {' '.join([word, *(each for each in words if each != word)])}"
     if re.fullmatch(r"[\w]+(\.[\w]+)+", word):
-        return f"a key is changed by {word}=VALUE; `declog show PROFILE --key {word}` shows it"
+        return f"a key is changed by {word}=VALUE; `declog show CONFIG --key {word}` shows it"
     shown = f"; `declog show {words[0]} --key metrics.{word}` shows a metric" if at and word.isidentifier() else ""
-    return f"one profile, then key=value, +key=value or ~key{shown}"
+    return f"one config, then key=value, +key=value or ~key{shown}"
 
 
 def _keys() -> Collection[str]:

@@ -1,4 +1,4 @@
-"""Which profiles a command line names: names and files with overrides, folders, presets of a package, jobs of a sweep.
+"""Which configs a command line names: names and files with overrides, folders, presets of a package, jobs of a sweep.
 
 The composer of ``declog.start`` makes them, with the same overrides. Imports Hydra inside functions only.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import itertools
 import re
+import subprocess
 import sys
+import tarfile
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -31,14 +35,14 @@ MOST_JOBS = 256
 
 
 def is_name(word: str) -> bool:
-    """Whether a word of a command line names a profile, and is no override."""
+    """Whether a word of a command line names a config, and is no override."""
     return "=" not in word and word[:1] not in ("+", "~")
 
 
 def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """The names in front, and the overrides behind them; raises ``Wrong`` for what is neither."""
     if DIVIDER in words:
-        raise Wrong("`--` divides the two profiles of `declog diff`", "leave it out")
+        raise Wrong("`--` divides the two configs of `declog diff`", "leave it out")
     names = list(itertools.takewhile(is_name, words))
     overrides = list(words[len(names) :])
     spaced = overrides[:1] == ["="]
@@ -46,10 +50,10 @@ def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
         strange = (
             not name.strip()
             or name[0] in suggestions.DASHES
-            or re.fullmatch(rf"[\w.]+:[^/]\S*|{suggestions.CONDITION}", name)
+            or re.fullmatch(rf"[\w.]+:[^/]\S*(?<!\.yaml)|{suggestions.CONDITION}", name)
         )
         if strange or spaced:
-            raise Wrong(f"`{names[-1] if spaced else name}` is no profile", suggestions.override(name, words))
+            raise Wrong(f"`{names[-1] if spaced else name}` is no config", suggestions.override(name, words))
     if odd := next((word for word in overrides if is_name(word)), None):
         raise Wrong(f"`{odd}` is no override", suggestions.override(odd, words))
     for word in overrides:
@@ -59,7 +63,7 @@ def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
     return names, overrides
 
 
-# -- one profile
+# -- one config
 
 
 def chosen(given: argparse.Namespace) -> Composed:
@@ -68,7 +72,7 @@ def chosen(given: argparse.Namespace) -> Composed:
 
 
 def configured(given: argparse.Namespace, words: Sequence[str]) -> Composed:
-    """The configuration that ``words`` name: a profile first, if one is named, then overrides."""
+    """The configuration that ``words`` name: a config first, if one is named, then overrides."""
     from declog.config.compose import composed
 
     imported(given)
@@ -86,7 +90,9 @@ def _origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     if len(names) > 1:
         raise Wrong(f"`{names[1]}` is no override", suggestions.override(names[1], words))
     if given.config_name is None:
-        return overridden(named(names[0] if names else DEFAULT, given.config_dir), overrides)
+        name = names[0] if names else DEFAULT
+        file = _config_of_run(name) or _committed(name)
+        return overridden(named(file or name, given.config_dir), overrides)
     if names:
         raise Wrong(f"--config-name chooses the configuration, and `{names[0]}` is no override", f"declog={names[0]}")
     folder = project_folder(given.config_dir) or Path.cwd()
@@ -115,29 +121,76 @@ def _import(name: str) -> None:
         raise Wrong(f"--import {name}: {error}", fix) from None
 
 
+# -- a run
+
+
+def _config_of_run(name: str) -> str | None:
+    """The config that a run was started with, where a name is the run's folder; else None."""
+    from declog.sinks.run_folder import CONFIG, run_of
+
+    facts = run_of(Path(name))
+    return None if facts is None else str(Path(name) / facts.get("config", CONFIG))
+
+
+def missing_in_run(words: Sequence[str]) -> dict[str, str]:
+    """Why metrics had no values in the run whose folder is named; empty where none is."""
+    from declog.sinks.run_folder import run_of
+
+    names, _ = names_and_overrides(words)
+    return dict((run_of(Path(names[0])) or {}).get("missing", {})) if names else {}
+
+
+# -- a commit
+
+
+def _committed(name: str) -> str | None:
+    """The file that ``REV:FILE`` names, as git has it there, beside the other configs of its folder; else None."""
+    revision, colon, file = name.partition(":")
+    if not colon or file.startswith("//") or not file.endswith((".yaml", ".yml")) or Path(name).exists():
+        return None
+    parent = Path(file).parent
+    folder = parent.parent if parent.name == GROUP else parent
+    command = ["git", "archive", "--format=tar", revision, "--", file, str(folder)]
+    try:
+        archive = subprocess.run(command, capture_output=True, check=True).stdout
+    except OSError as error:
+        raise Wrong(f"`{name}` needs git: {error.strerror}") from None
+    except subprocess.CalledProcessError as error:
+        text = error.stderr.decode(errors="replace").strip().splitlines()
+        raise Wrong(f"git has no `{name}`: {text[0] if text else ''}", f"git log --oneline -- {file}") from None
+    copy = tempfile.TemporaryDirectory(prefix=f"declog-{revision[:12].replace('/', '-')}-")
+    _COPIES.append(copy)
+    with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+        files.extractall(copy.name, filter="data")
+    return str(Path(copy.name) / file)
+
+
+_COPIES: list[tempfile.TemporaryDirectory[str]] = []  # until the process ends: errors quote lines of these files
+
+
 # -- several
 
 
 def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
-    """The words of each profile: a name, if one is given, and the overrides; ``sweep`` takes `every=1,2` apart."""
+    """The words of each config: a name, if one is given, and the overrides; ``sweep`` takes `every=1,2` apart."""
     names, overrides = names_and_overrides(words)
-    found = list(dict.fromkeys(each for name in names for each in _profiles(name))) if names else [""]
+    found = list(dict.fromkeys(each for name in names for each in _configs(name))) if names else [""]
     jobs = list(_jobs(overrides)) if sweep else [overrides]
     if len(found) * len(jobs) > MOST_JOBS:
-        raise Wrong(f"these are {len(found) * len(jobs)} profiles; at most {MOST_JOBS} are checked at once", "fewer")
+        raise Wrong(f"these are {len(found) * len(jobs)} configs; at most {MOST_JOBS} are checked at once", "fewer")
     return [[*([name] if name else []), *job] for name in found for job in jobs]
 
 
-def _profiles(name: str) -> Iterator[str]:
-    """What a name stands for: the profiles of a folder or a package; a preset's option for its presets; else itself."""
+def _configs(name: str) -> Iterator[str]:
+    """What a name stands for: the configs of a folder or a package; a preset's option for its presets; else itself."""
     if name.startswith(PACKAGE) and "/" not in name.removeprefix(PACKAGE):
         yield from _of_package(name)
         return
     path = Path(name)
-    if path.is_dir():
+    if path.is_dir() and _config_of_run(name) is None:
         found = sorted({*path.glob(f"**/{GROUP}/*.yaml"), *(path.glob("*.yaml") if path.name == GROUP else ())})
         if not found:
-            raise Wrong(f"{name} has no profile: no `{GROUP}/NAME.yaml`", "give a YAML file, or a preset's name")
+            raise Wrong(f"{name} has no config: no `{GROUP}/NAME.yaml`", "give a YAML file, or a preset's name")
         yield from map(str, found)
         return
     above = path.parent.parent

@@ -124,5 +124,5 @@ def _locked() -> Iterator[Mapping[str, Any]]:
         found = yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER) if file.is_file() else None
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return  # whoever checks against it says so
-    profiles = entries(found, "profiles") if isinstance(found, Mapping) else {}
+    profiles = entries(found, "configs") if isinstance(found, Mapping) else {}
     yield from (each for each in profiles.values() if isinstance(each, Mapping))

@@ -156,6 +156,11 @@ def execute(
     )
 
 
+def holds_capture(path: Path) -> bool:
+    """Whether ``load`` has something to read there."""
+    return path.suffix == SUFFIX or any(path.glob(f"*{SUFFIX}")) or any(path.glob(f"capture*/*{SUFFIX}"))
+
+
 def _folder(path: Path) -> Path:
     if path.is_file() and path.suffix == SUFFIX:
         return path.parent

@@ -1,4 +1,4 @@
-"""``declog adopt``: logs of others, as they are, and profiles that log the same names."""
+"""``declog init --from RUN``: logs of others, as they are, and configs that log the same names."""
 
 from __future__ import annotations
 
@@ -28,11 +28,19 @@ with wandb.init(mode="offline", dir=sys.argv[1], project="p", settings=wandb.Set
 """
 
 
-def written(cli: Cli, source: Path, file: Path) -> dict[str, Any]:
-    """The profile that a command line writes."""
-    found = cli("adopt", str(source), "-o", str(file))
+MINE = Path("conf/declog/mine.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(cli: Cli, source: Path) -> dict[str, Any]:
+    """The config that a command line writes."""
+    found = cli("init", "mine", "--from", str(source))
     assert (found.code, found.err) == (0, "")
-    data: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))
+    data: dict[str, Any] = yaml.safe_load(MINE.read_text(encoding="utf-8"))
     return data
 
 
@@ -48,8 +56,7 @@ def test_the_same_names_are_logged(name: str, signals: list[str], passed: int, c
     names = tmp_path / "names.txt"
     names.write_text("".join(f"mine/{one}\n" for one in read(DATA / name).values))  # under which no preset has them
     logged = read(names)
-    file = tmp_path / "mine.yaml"
-    data = written(cli, names, file)
+    data = written(cli, names)
     assert sorted(data.get("signals", {})) == signals
     found = adopted(logged, {})
     assert len(found.passed) == passed and found.computed == len(logged.values) - passed
@@ -58,7 +65,7 @@ def test_the_same_names_are_logged(name: str, signals: list[str], passed: int, c
         row = [True, True] if spec.get("type") == "bool" else [1, 2] if spec.get("type") == "int" else [0.5, 1.5]
         given[signal] = [row, row] if spec["axis"] == "token" else row
     sink = MemorySink()
-    with declog.start(file, ["sinks=[]"], sinks=[sink], output_dir=tmp_path / "run") as log, log.step(0):
+    with declog.start(MINE, ["sinks=[]"], sinks=[sink], output_dir=tmp_path / "run") as log, log.step(0):
         log.observe(**given)
         for one in found.passed:
             log.log_metric(one, 1.0)
@@ -68,7 +75,7 @@ def test_the_same_names_are_logged(name: str, signals: list[str], passed: int, c
 def test_names_of_torchforge_are_a_presets(cli: Cli, tmp_path: Path) -> None:
     """The profile extends that; without it, statistics of one thing are computed from its values."""
     source = DATA / "torchforge.txt"
-    assert written(cli, source, tmp_path / "mine.yaml") == {"defaults": ["forge_grpo", "_self_"], "name": "mine"}
+    assert written(cli, source) == {"defaults": ["forge_grpo", "_self_"], "name": "mine"}
     found = adopted(read(source), {})
     names = ["kl_divergence", "mathreward_reward", "sampled_policy_age", "tokens_generated"]
     assert sorted(each.signal for each in found.distributions) == names
@@ -77,14 +84,13 @@ def test_names_of_torchforge_are_a_presets(cli: Cli, tmp_path: Path) -> None:
 
 def test_names_of_verl_are_a_presets(cli: Cli, tmp_path: Path) -> None:
     """A console log of verl's."""
-    assert written(cli, DATA / "verl.log", tmp_path / "mine.yaml")["defaults"] == ["verl_ppo", "_self_"]
+    assert written(cli, DATA / "verl.log")["defaults"] == ["verl_ppo", "_self_"]
 
 
 def test_a_trainers_own_names_are_its_presets(cli: Cli, tmp_path: Path) -> None:
     """What transformers saves of a run of TRL, evaluation included: only what TRL does not compute passes through."""
-    file = tmp_path / "mine.yaml"
-    assert written(cli, DATA / "trainer_state.json", file) == {"defaults": ["trl_grpo", "_self_"], "name": "mine"}
-    assert [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")][1:] == [
+    assert written(cli, DATA / "trainer_state.json") == {"defaults": ["trl_grpo", "_self_"], "name": "mine"}
+    assert [line for line in MINE.read_text(encoding="utf-8").splitlines() if line.startswith("#")][1:] == [
         "# Computed from what the training code observes: 47.",
         "# Passed through by log.log_metric(name, value): 5:",
         "#   eval_runtime, eval_samples_per_second, eval_steps_per_second, grad_norm, learning_rate",
@@ -97,7 +103,7 @@ def test_a_wandb_run_is_read_as_wandb_wrote_it(cli: Cli, tmp_path: Path) -> None
     logged = read(tmp_path)
     assert logged.values == {"eval.acc": 0.25, "loss": 1.0, "reward/mean": 0.5, "reward/std": 2.0}
     assert logged.others == {"lengths": "histogram", "samples": "table-file"} and logged.sink == "wandb"
-    data = written(cli, tmp_path / "wandb", tmp_path / "declog" / "mine.yaml")
+    data = written(cli, tmp_path / "wandb")
     assert data["defaults"] == [{"sinks": ["console", "wandb"]}, "_self_"]
     assert data["metrics"] == {
         "reward": {"expr": "reward", "reduce": {"mean": "mean", "std": "std"}, "name": "reward/{reduce}"},
@@ -182,11 +188,12 @@ def test_what_is_no_log(name: str, text: str, message: str, tmp_path: Path) -> N
 
 def test_no_file_is_replaced(cli: Cli, tmp_path: Path) -> None:
     """One that is there stays."""
-    (tmp_path / "mine.yaml").write_text("name: mine\n")
-    found = cli("adopt", str(DATA / "openrlhf.txt"), "-o", str(tmp_path / "mine.yaml"))
-    assert (found.code, (tmp_path / "mine.yaml").read_text()) == (2, "name: mine\n")
-    assert "is there already" in found.err
-    assert cli("adopt", str(DATA / "openrlhf.txt")).out.splitlines()[-1:] == ["name: adopted"]
+    MINE.parent.mkdir(parents=True)
+    MINE.write_text("name: mine\n")
+    found = cli("init", "mine", "--from", str(DATA / "openrlhf.txt"))
+    assert (found.code, MINE.read_text()) == (2, "name: mine\n")
+    assert "exists already" in found.err
+    assert cli("init", "--from", str(DATA / "openrlhf.txt")).out.splitlines()[-1:] == ["name: adopted"]
 
 
 CLAIMED: dict[str, tuple[list[str], list[str]]] = {
@@ -208,14 +215,14 @@ CLAIMED: dict[str, tuple[list[str], list[str]]] = {
 def test_a_name_is_claimed_only_where_the_plan_logs_it(case: str, cli: Cli, tmp_path: Path) -> None:
     """Families, labels, reductions and modes: whatever the written profile's plan does not have passes through."""
     names, passed = CLAIMED[case]
-    source, file = tmp_path / "names.txt", tmp_path / "mine.yaml"
+    source = tmp_path / "names.txt"
     source.write_text("\n".join(names) + "\n")
-    out = cli("adopt", str(source), "-o", str(file)).out
-    assert out.splitlines()[0].endswith(f"{len(names) - len(passed)} names computed, {len(passed)} passed through")
-    made = declog.plan(file)
+    out = cli("init", "mine", "--from", str(source)).out
+    assert f"  {len(names) - len(passed)} names computed, {len(passed)} passed through" in out.splitlines()
+    made = declog.plan(MINE)
     for name in set(names) - set(passed):
         templates = [mode.prefix + each for mode in made.modes.values() for each in made.names()]
         assert any(
             re.fullmatch(re.sub(r"\\\{\w+\\\}", ".+", re.escape(each)), name) for each in templates if each[0] != "{"
         )
-    assert all(f"#   {name}" in file.read_text() or name in file.read_text() for name in passed)
+    assert all(f"#   {name}" in MINE.read_text() or name in MINE.read_text() for name in passed)

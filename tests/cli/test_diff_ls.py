@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from declog.cli.verbs.ls import OF_A_PROFILE, OF_DECLOG
+import declog
+from declog.cli.verbs.ls import OF_A_CONFIG, OF_DECLOG
 from declog.engine.filters import KINDS
 from declog.errors.pages import CODES
 from declog.language.functions import BUILTIN
@@ -100,10 +102,30 @@ def test_an_applications_two_runs(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> 
     assert "  + kl/sequence: " in found.out
 
 
+def test_a_runs_folder_and_a_commit(small: Path, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run logged, and what a file said in a commit with the files beside it, stand for configs."""
+    with declog.start("declog/small.yaml", ["every=2"], output_dir=tmp_path / "run"):
+        pass
+    of_run = cli("diff", str(tmp_path / "run"), "declog/small.yaml").out
+    assert "      - mean of reward, over the completions of 2 steps\n" in of_run
+    assert "  ~ a log event: every 2 steps -> every step\n" in of_run
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"]):
+        subprocess.run(["git", *words], cwd=small, check=True)
+    for name in ("small", "team"):  # the base changes with it
+        file = small / "declog" / f"{name}.yaml"
+        file.write_text(file.read_text().replace("p95(reward)", "p90(reward)"))
+    assert cli("diff", "HEAD:declog/team.yaml", "declog/team.yaml").out.splitlines()[1:] == [
+        "  ~ reward", "      - p95 of reward, over the completions of each step",
+        "      + p90 of reward, over the completions of each step",
+    ]  # fmt: skip
+    found = cli("diff", "HEAD~7:declog/team.yaml", "declog/team.yaml")
+    assert found.code == 2 and found.err.startswith("declog: git has no `HEAD~7:declog/team.yaml`: ")
+
+
 def test_one_profile_is_not_two(small: Path, cli: Cli) -> None:
     """The message shows both ways."""
     found = cli("diff", "small", "--config-dir", ".")
-    assert (found.code, found.err.splitlines()[0]) == (2, "declog: diff compares two profiles")
+    assert (found.code, found.err.splitlines()[0]) == (2, "declog: diff compares two configs")
 
 
 # ---- ls ---------------------------------------------------------------------------------------------
@@ -111,7 +133,7 @@ def test_one_profile_is_not_two(small: Path, cli: Cli) -> None:
 
 def test_every_list_is_described() -> None:
     """None is without a line of help, and none is described that is not there."""
-    assert all(text for _, text in (*OF_DECLOG.values(), *OF_A_PROFILE.values()))
+    assert all(text for _, text in (*OF_DECLOG.values(), *OF_A_CONFIG.values()))
     assert set(KINDS) == set(get_args(FilterSpec.model_fields["kind"].annotation)), "FilterSpec.kind and the filters"
     assert all(choose.__doc__ for choose in KINDS.values())
 
@@ -119,10 +141,11 @@ def test_every_list_is_described() -> None:
 def test_each_list(cli: Cli) -> None:
     """It has as many entries as its count says."""
     counts = dict(line.split()[:2] for line in cli("ls").out.splitlines())
-    assert list(counts) == [*OF_DECLOG, *OF_A_PROFILE]
+    assert list(counts) == [*OF_DECLOG, *OF_A_CONFIG]
     for what, count in counts.items():
         out = cli("ls", what).out
-        assert len(out.splitlines()) == int(count) or (count, out) == ("0", f"this profile has no {what}\n")
+        names = [line for line in out.splitlines() if line[0] != " "]  # not what is left of a long text
+        assert len(names) == int(count) or (count, out) == ("0", f"this config has no {what}\n")
 
 
 def test_lists_for_programs(cli: Cli) -> None:
@@ -130,7 +153,7 @@ def test_lists_for_programs(cli: Cli) -> None:
     rows = json.loads(cli("ls", "presets", "--format", "json").out)
     assert {"grpo", "rloo", "sinks/console"} < {row["name"] for row in rows}
     assert all(row["what"][0].startswith("declog-rl 0.") for row in rows)
-    assert set(json.loads(cli("ls", "--format", "json").out)) == {*OF_DECLOG, *OF_A_PROFILE}
+    assert set(json.loads(cli("ls", "--format", "json").out)) == {*OF_DECLOG, *OF_A_CONFIG}
 
 
 def test_functions_and_reductions(cli: Cli) -> None:
@@ -155,16 +178,13 @@ def test_functions_of_rows(small: Path, monkeypatch: pytest.MonkeyPatch, cli: Cl
         sys.modules.pop(name, None)
 
 
-def test_of_a_profile(small: Path, cli: Cli) -> None:
-    """Its entries, what they are, and where they stand; deleted ones are not there."""
+def test_of_a_config(small: Path, cli: Cli) -> None:
+    """Its entries and what they are; deleted ones are not there."""
     out = cli("ls", "metrics", "team", "--config-dir", ".").out
     assert [line.split("  ")[0] for line in out.splitlines()] == ["reward", "length"]
-    assert out.splitlines()[0].endswith("declog/team.yaml:6:3")
-    assert (
-        "length     completion, int     in tokens  declog/small.yaml:14:3"
-        in cli("ls", "signals", "small", "--config-dir", ".").out
-    )
-    assert cli("ls", "alerts", "small", "--config-dir", ".").out == "this profile has no alerts\n"
+    assert out.splitlines()[0] == "reward  reward, reduce p95"
+    assert "length     completion, int     in tokens\n" in cli("ls", "signals", "small", "--config-dir", ".").out
+    assert cli("ls", "alerts", "small", "--config-dir", ".").out == "this config has no alerts\n"
 
 
 def test_tags(cli: Cli) -> None:

@@ -40,7 +40,7 @@ def test_help_names_every_verb(cli: Cli) -> None:
     """With what it does."""
     shown = cli("--help")
     assert shown.code == 0
-    assert all(f"  {verb:<9} {verb_of(verb).SUMMARY}" in shown.out for verb in verbs())
+    assert all(f"  {verb:<8} {verb_of(verb).SUMMARY}" in shown.out for verb in verbs())
     assert cli("help").out == shown.out
     assert cli().code == 2
 
@@ -95,15 +95,17 @@ def test_the_version(cli: Cli) -> None:
         (["chek"], "declog: there is no verb `chek`\n  fix: did you mean `check`?\n"),
         (["check", "--strct"], "declog: declog check has no option `--strct`\n  fix: did you mean `--strict`?\n"),
         (["check", "--format", "yaml"], "declog: check: argument --format: invalid choice: 'yaml'"),
-        (["show", "grpo", "--names", "--key", "sinks"], "declog: --key shows keys of the YAML, and --names"),
-        (["show", "--from", "outputs", "--plan"], "declog: --from prints a YAML file, all of it\n"),
-        (["ls", "functions", "grpo"], "declog: functions are those of every profile\n  fix: declog ls functions\n"),
-        (["show", "grpo", "rloo"], "declog: `rloo` is no override\n  fix: one profile, then key=value"),
+        (["show", "grpo", "--plan", "--key", "sinks"], "declog: show shows one thing: --key and --plan are two\n"),
+        (["check", "--lock", "--locked"], "declog: --lock writes the lock, and --locked compares with it\n"),
+        (["diff", "HEAD:nowhere.yaml", "grpo"], "declog: git has no `HEAD:nowhere.yaml`: "),
+        (["why", "reward"], "declog: there is no verb `why`\n  fix: did you mean `show CONFIG --why KEY`?\n"),
+        (["ls", "functions", "grpo"], "declog: functions are those of every config\n  fix: declog ls functions\n"),
+        (["show", "grpo", "rloo"], "declog: `rloo` is no override\n  fix: one config, then key=value"),
         (["check", "every=1", "grpo"], "declog: `grpo` is no override\n"),
-        (["check", "grpo", "--", "rloo"], "declog: `--` divides the two profiles of `declog diff`\n"),
+        (["check", "grpo", "--", "rloo"], "declog: `--` divides the two configs of `declog diff`\n"),
         (["check", "--config-dir", "nowhere", "--config-name", "a"], "declog: there is no directory nowhere\n"),
         (["check", "--import", "nothing_like_it"], "declog: --import nothing_like_it: No module named"),
-        (["why"], "declog: why: the following arguments are required: KEY"),
+        (["report"], "declog: report: the following arguments are required: RUN"),
     ],
     ids=lambda words: " ".join(words) if isinstance(words, list) else "",
 )

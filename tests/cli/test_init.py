@@ -1,4 +1,4 @@
-"""``declog init``: what it writes is checked, passes its own tests, and hides nothing that is there."""
+"""``declog init``: a config, a package; what it writes is checked, passes its own tests, and replaces nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_package(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its preset is found by its package and by its project, is well, and passes its tests."""
-    made = cli("init", "package", "nova-logging")
+    made = cli("init", "nova-logging", "--package")
     assert (made.code, made.err) == (0, "")
     monkeypatch.syspath_prepend(str(tmp_path / "nova-logging"))
     monkeypatch.chdir(tmp_path / "nova-logging")
@@ -29,23 +29,26 @@ def test_a_package(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         del sys.modules[name]
 
 
-def test_a_profile_in_a_project(cli: Cli, tmp_path: Path) -> None:
+def test_a_config_in_a_project(cli: Cli, tmp_path: Path) -> None:
     """It is found by its name, wherever in the project one works; what pyproject.toml had is kept."""
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "ours"\n')
-    assert cli("init", "profile", "ours").code == 0
+    assert cli("init", "ours").code == 0
     assert (tmp_path / "pyproject.toml").read_text().startswith('[project]\nname = "ours"\n\n[tool.declog]\n')
     assert cli("check", "ours", "--strict").code == 0
-    assert cli("init", "profile", "second", "--preset", "rloo").code == 0
+    assert cli("init", "second", "--preset", "rloo").code == 0
     assert (tmp_path / "conf" / "declog" / "second.yaml").is_file()
 
 
 @pytest.mark.parametrize(
     ("words", "reported"),
     [
-        (["init"], "init begins a package or a profile"),
-        (["init", "package", "9lives"], "`9lives` is no name of a package"),
-        (["init", "profile", "class"], "`class` is no name of a profile"),
-        (["init", "profile", "mine", "--preset", "grop"], "there is no preset `grop`\n  fix: did you mean `grpo`?"),
+        (["init"], "init needs a name"),
+        (["init", "9lives", "--package"], "`9lives` cannot be the name of a package"),
+        (["init", "class"], "`class` cannot be the name of a config"),
+        (["init", "mine", "--package", "--from", "run"], "init begins one thing: --from and --package are two"),
+        (["init", "--editor", "sink"], "there is no schema of `sink`\n  fix: did you mean `sinks`?"),
+        (["init", "mine", "--from", "nowhere.jsonl"], "there is no nowhere.jsonl"),
+        (["init", "mine", "--preset", "grop"], "there is no preset `grop`\n  fix: did you mean `grpo`?"),
     ],
 )
 def test_what_cannot_be_begun(words: list[str], reported: str, cli: Cli, tmp_path: Path) -> None:
@@ -58,7 +61,7 @@ def test_nothing_is_written_over(cli: Cli, tmp_path: Path) -> None:
     """A file that is there stays what it is, and none is written beside it."""
     (tmp_path / "acme-logging").mkdir()
     (tmp_path / "acme-logging" / "README.md").write_text("mine")
-    found = cli("init", "package", "acme-logging")
+    found = cli("init", "acme-logging", "--package")
     assert found.code == 2
     assert "acme-logging/README.md exists already" in found.err
     assert [path.name for path in (tmp_path / "acme-logging").iterdir()] == ["README.md"]

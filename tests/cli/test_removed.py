@@ -58,7 +58,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.chdir(folder)
         patch.syspath_prepend(str(folder / "1.0"))
         write("", "")
-        assert main(["lock", MINE]) == 0
+        assert main(["check", MINE, "--lock"]) == 0
     forget()  # an upgrade begins another process
     return folder
 
@@ -150,7 +150,7 @@ def test_an_entry_of_ones_own_is_not_said_to_be_gone(project: None, cli: Cli, se
 
 
 @pytest.mark.parametrize(
-    "text", ["lock: 1\nprofiles: 3\n", "[", "lock: 1\nprofiles: {mine: {entries: [a], packages: 1}}"]
+    "text", ["lock: 1\nconfigs: 3\n", "[", "lock: 1\nconfigs: {mine: {entries: [a], packages: 1}}"]
 )
 def test_a_lock_that_is_none_is_passed_over(project: None, cli: Cli, text: str) -> None:
     """Who compares with it says what is wrong with it; here it says nothing."""

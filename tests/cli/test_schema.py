@@ -1,4 +1,4 @@
-"""``declog schema``: every YAML that is shipped or documented fits it, and 20 mistakes do not."""
+"""``declog init --editor``: every YAML that is shipped or documented fits the schema, and 20 mistakes do not."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ APPLICATIONS = [ROOT / "examples" / "conf" / "grpo_arithmetic.yaml", ROOT / "tes
 
 
 @cache
-def validator(part: str = "profile") -> Draft202012Validator:
+def validator(part: str = "config") -> Draft202012Validator:
     return Draft202012Validator(json_schema(part))
 
 
-def complaints(data: Any, part: str = "profile") -> list[str]:
+def complaints(data: Any, part: str = "config") -> list[str]:
     return [f"{error.json_path}: {error.message[:200]}" for error in validator(part).iter_errors(data)]
 
 
@@ -76,7 +76,7 @@ def test_profiles_fit(file: Path) -> None:
 def test_options_of_groups_fit(file: Path) -> None:
     """A file of a section's group fits the section's schema, another one the profile's."""
     section = file.parent.name
-    assert complaints(read(file), section if section in SECTIONS else "profile") == []
+    assert complaints(read(file), section if section in SECTIONS else "config") == []
 
 
 @pytest.mark.parametrize("file", APPLICATIONS, ids=lambda file: file.stem)
@@ -93,7 +93,7 @@ def test_documented_profiles_fit(block: Any) -> None:
         assert "DL201" not in codes or complaints(yaml.safe_load(block.text)) != []
         return
     data = yaml.safe_load(block.text)
-    part = "application" if block.title and Path(block.title).parent.name != "declog" else "profile"
+    part = "application" if block.title and Path(block.title).parent.name != "declog" else "config"
     assert complaints(data, part) == []
 
 
@@ -213,21 +213,15 @@ def test_keys_have_the_models_descriptions() -> None:
     assert schema["$defs"]["FilterSpec"]["description"].startswith("Which rows of a table")
 
 
-def test_the_verb_writes_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """To a file, with the line that makes an editor use it, or to standard output."""
-    file = tmp_path / "declog.schema.json"
-    assert main(["schema", "-o", str(file)]) == 0
-    assert (
-        capsys.readouterr().out == f"{file}: put `# yaml-language-server: $schema={file}` at the top of a YAML file\n"
-    )
-    assert json.loads(file.read_text(encoding="utf-8")) == json_schema()
-    assert main(["schema", "sinks"]) == 0
-    assert json.loads(capsys.readouterr().out) == json_schema("sinks")
-
-
-def test_the_verb_knows_its_parts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """A wrong part and a file that cannot be written are reported in a line."""
-    assert main(["schema", "sink"]) == 2
-    assert capsys.readouterr().err == "declog: there is no schema of `sink`\n  fix: did you mean `sinks`?\n"
-    assert main(["schema", "-o", str(tmp_path / "no" / "such")]) == 2
+def test_the_verb_writes_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a file here, with the line that makes an editor use it; a part to a file of its own."""
+    monkeypatch.chdir(tmp_path)
+    for words, name, part in (([], "declog.schema.json", "config"), (["sinks"], "declog.sinks.schema.json", "sinks")):
+        assert main(["init", "--editor", *words]) == 0
+        assert f"put `# yaml-language-server: $schema={name}` at the top of a YAML file" in capsys.readouterr().out
+        assert json.loads(Path(name).read_text(encoding="utf-8")) == json_schema(part)
+    Path("declog.tables.schema.json").mkdir()
+    assert main(["init", "--editor", "tables"]) == 2
     assert "cannot be written" in capsys.readouterr().err

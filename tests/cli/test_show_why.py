@@ -1,4 +1,4 @@
-"""``declog show`` and ``declog why``: what is in effect, and who said so."""
+"""``declog show``: names, the YAML in effect with its places, and who set a key."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def squeezed(text: str) -> list[str]:
 
 def test_the_profile_with_the_place_of_each_value(small: Path, cli: Cli) -> None:
     """The file that wins, or the override; a deleted entry is shown as such."""
-    shown = lines(cli("show", "team", "every=4", "--config-dir", ".").out)
+    shown = lines(cli("show", "team", "every=4", "--yaml", "--config-dir", ".").out)
     assert shown["reduce: p95"] == "declog/team.yaml:6:3"
     assert shown["penalised: null"] == "declog/team.yaml:7:3"
     assert shown["max: max"] == "declog/small.yaml:20:47"
@@ -39,14 +39,14 @@ def test_the_profile_with_the_place_of_each_value(small: Path, cli: Cli) -> None
 @pytest.mark.parametrize("name", ["small", "team"])
 def test_what_is_shown_is_the_profile(small: Path, cli: Cli, name: str) -> None:
     """Read back as YAML it is what the runtime gets."""
-    shown = yaml.load(cli("show", name, "--config-dir", ".").out, YAML_LOADER)
+    shown = yaml.load(cli("show", name, "--yaml", "--config-dir", ".").out, YAML_LOADER)
     assert shown == declog.profile_of(declog.compose(name, config_dir="."))
 
 
 @pytest.mark.parametrize("name", declog.presets())
 def test_shipped_presets_are_shown_whole(cli: Cli, name: str) -> None:
     """Every value but profile tests, which are many."""
-    shown = yaml.load(cli("show", name).out, YAML_LOADER)
+    shown = yaml.load(cli("show", name, "--yaml").out, YAML_LOADER)
     data = declog.profile_of(declog.compose(name))
     assert {key: value for key, value in shown.items() if key != "tests"} == {
         key: value for key, value in data.items() if key != "tests"
@@ -63,11 +63,11 @@ def test_interpolations_are_shown_with_their_source(cli: Cli, monkeypatch: pytes
 
 def test_a_profile_that_does_not_compile_is_shown_all_the_same(small: Path, cli: Cli) -> None:
     """It is what one looks at to see why; values that are missing are shown as they are."""
-    found = cli("show", "small", "metrics.a=mean(rewrad)", "name=???", "--config-dir", ".")
+    found = cli("show", "small", "metrics.a=mean(rewrad)", "name=???", "--yaml", "--config-dir", ".")
     assert found.code == 0
     assert lines(found.out)["expr: rewrad"].startswith("override ")
     assert "name: ???" in found.out
-    assert "# this profile does not compile (DL102): `declog check` says what is wrong" in found.out
+    assert "# this config does not compile (DL102): `declog check` says what is wrong" in found.out
 
 
 def test_keys(small: Path, cli: Cli) -> None:
@@ -80,7 +80,7 @@ def test_keys(small: Path, cli: Cli) -> None:
 
 def test_inactive_entries_are_marked(small: Path, cli: Cli) -> None:
     """Where they stand, and in a list of their own."""
-    shown = lines(cli("show", "small", "constants.beta=0", "--config-dir", ".").out)
+    shown = lines(cli("show", "small", "constants.beta=0", "--yaml", "--config-dir", ".").out)
     assert shown["kl:"] == "inactive: enabled: beta != 0, with beta = 0"
     listed = cli("show", "small", "constants.beta=0", "--inactive", "--config-dir", ".").out
     assert listed.splitlines()[0] == "signals.kl         enabled: beta != 0, with beta = 0"
@@ -96,16 +96,34 @@ def test_the_plan(small: Path, cli: Cli) -> None:
 
 
 def test_names(small: Path, cli: Cli) -> None:
-    """Every name with what it is, its help, and who shows it."""
-    out = cli("show", "small", "--names", "--config-dir", ".").out
-    assert "penalised\n  mean of penalised, over the completions of each step\n  what is optimised\n" in out
-    assert (
-        "completions/max_length\n  max of length, over the completions of each step\n  profile full; to jsonl\n" in out
-    )
-    names = json.loads(cli("show", "small", "--names", "--format", "json", "--config-dir", ".").out)["names"]
+    """Every name with what it is, and the ids of what else there is; for programs with who shows it."""
+    shown = squeezed(cli("show", "small", "--config-dir", ".").out)
+    assert "penalised  mean of penalised, over the completions of each step" in shown
+    assert "completions/max_length  max of length, over the completions of each step" in shown
+    assert shown[-2:] == ["tables: samples", "sinks: jsonl (full)"]
+    shown = squeezed(cli("show", "small", "constants.beta=0", "--config-dir", ".").out)
+    assert "inactive (--inactive says why): signals.kl, signals.penalised, metrics.penalised" in shown
+    names = json.loads(cli("show", "small", "--format", "json", "--config-dir", ".").out)["names"]
     assert {each["name"]: each["what"] for each in names} == declog.plan(
         declog.compose("small", config_dir=".")
     ).names()
+
+
+def test_a_name_that_not_every_sink_shows(small: Path, cli: Cli) -> None:
+    """It says which do."""
+    words = ["profiles.few={include: {one: reward}}", "sinks=[console,jsonl]", "sinks.console.profile=few"]
+    shown = squeezed(cli("show", "small", *words, "--config-dir", ".").out)
+    assert "penalised  mean of penalised, over the completions of each step (to jsonl only)" in shown
+    assert "reward  mean of reward, over the completions of each step" in shown
+
+
+@pytest.mark.parametrize("preset", declog.presets())
+def test_lists_are_within_100_columns(preset: str, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a terminal of that width no line of a preset's lists is broken; only a long word makes it longer."""
+    monkeypatch.chdir(ROOT)
+    for words in (["show", preset], *(["ls", what, preset] for what in ("metrics", "signals", "alerts", "filters"))):
+        lines = cli(*words).out.splitlines()
+        assert [line for line in lines if len(line) > 100 and max(map(len, line.split())) < 80] == [], words
 
 
 @pytest.mark.parametrize(
@@ -113,21 +131,19 @@ def test_names(small: Path, cli: Cli) -> None:
 )
 def test_a_deviation_is_of_a_sample_or_of_a_population(small: Path, cli: Cli, reduce: str, of: str) -> None:
     """Libraries differ in it: each name of a deviation or a variance says which it is, and no other name does."""
-    out = cli("show", "small", f"metrics.spread={reduce}(reward)", "--names", "--config-dir", ".").out
-    assert f"spread\n  {reduce} of reward, over the completions of each step; of a {of}\n" in out
-    assert out.count("; of a ") == 1
+    out = cli("show", "small", f"metrics.spread={reduce}(reward)", "--config-dir", ".").out
+    text = " ".join(out.split())
+    assert f" spread {reduce} of reward, over the completions of each step; of a {of}" in text
+    assert text.count("; of a ") == 1
 
 
 ABOUT = "{title: Reward, unit: points, good: up, healthy: [0.5, null], runbook: Look at the samples., tags: core}"
 
 
 def test_what_a_metric_means(small: Path, cli: Cli) -> None:
-    """Its title and help, its unit, what is healthy, and what to do where it is not; so says `why`, too."""
+    """Its title and help, its unit, what is healthy, and what to do where it is not."""
     words = ["small", f"metrics.penalised={{help: what is optimised, {ABOUT[1:]}", "--config-dir", "."]
-    lines = ["Reward: what is optimised", "in points; higher is better; healthy: at least 0.5"]
-    lines.append("what to do: Look at the samples.")
-    assert "".join(f"  {line}\n" for line in lines) in cli("show", *words, "--names").out
-    shown = json.loads(cli("show", *words, "--names", "--format", "json").out)["names"]
+    shown = json.loads(cli("show", *words, "--format", "json").out)["names"]
     (found,) = (each for each in shown if each["name"] == "penalised")
     assert {key: found[key] for key in ("unit", "good", "healthy", "tags")} == {
         "unit": "points",
@@ -135,12 +151,15 @@ def test_what_a_metric_means(small: Path, cli: Cli) -> None:
         "healthy": [0.5, None],
         "tags": ["core"],
     }
-    assert [line.strip() for line in cli("why", "penalised", *words).out.splitlines() if line.strip() in lines] == lines
+    lines = ["Reward: what is optimised", "in points; higher is better; healthy: at least 0.5"]
+    lines.append("what to do: Look at the samples.")
+    out = cli("show", *words, "--why", "penalised").out
+    assert [line.strip() for line in out.splitlines() if line.strip() in lines] == lines
 
 
 def test_for_programs(small: Path, cli: Cli) -> None:
     """The profile, the place of each value, and what is inactive."""
-    found = json.loads(cli("show", "team", "constants.beta=0", "--format", "json", "--config-dir", ".").out)
+    found = json.loads(cli("show", "team", "constants.beta=0", "--yaml", "--format", "json", "--config-dir", ".").out)
     assert found["config"]["metrics"]["reward"] == {"expr": "reward", "reduce": "p95"}
     assert found["origins"]["metrics.reward.reduce"] == "declog/team.yaml:6:3"
     assert found["inactive"]["signals.kl"] == "enabled: beta != 0, with beta = 0"
@@ -151,7 +170,7 @@ def test_for_programs(small: Path, cli: Cli) -> None:
 
 def test_the_layers_of_a_key(small: Path, cli: Cli) -> None:
     """In the order in which they were read; the last one wins."""
-    found = cli("why", "metrics.reward", "team", "metrics.reward=max(reward)", "--config-dir", ".")
+    found = cli("show", "team", "metrics.reward=max(reward)", "--config-dir", ".", "--why", "metrics.reward")
     assert [line.split("  ") for line in squeezed(found.out)] == [
         ["metrics.reward"],
         ["", "declog/small.yaml:19:3", "mean(reward)"],
@@ -166,7 +185,7 @@ def test_the_layers_of_a_key(small: Path, cli: Cli) -> None:
 @pytest.mark.parametrize("key", ["completions/mean_length", "metrics.length", "length.max", "declog.metrics.length"])
 def test_a_metric_by_any_of_its_names(small: Path, cli: Cli, key: str) -> None:
     """What trackers see, the key, or the key of one of its reductions."""
-    out = cli("why", key, "small", "--config-dir", ".").out
+    out = cli("show", "small", "--config-dir", ".", "--why", key).out
     assert out.startswith("metrics.length\n  declog/small.yaml:20:3\n")
     assert "  .reduce.max   max                          declog/small.yaml:20:47\n" in out
     assert "completions/max_length: max of length, over the completions of each step" in out
@@ -174,33 +193,33 @@ def test_a_metric_by_any_of_its_names(small: Path, cli: Cli, key: str) -> None:
 
 def test_a_name_that_a_template_gives(cli: Cli) -> None:
     """A member's name leads to the metric of the family."""
-    assert cli("why", "rewards/correct/mean").out.startswith("metrics.rewards\n")
+    assert cli("show", "--why", "rewards/correct/mean").out.startswith("metrics.rewards\n")
 
 
 def test_a_name_with_a_modes_prefix(cli: Cli) -> None:
     """Evaluation's values are those of the same metrics."""
-    assert cli("why", "eval_rewards/correct/std", "trl_grpo").out.startswith("metrics.rewards\n")
+    assert cli("show", "trl_grpo", "--why", "eval_rewards/correct/std").out.startswith("metrics.rewards\n")
 
 
 def test_an_id_of_several_things(small: Path, cli: Cli) -> None:
     """A signal and a metric of one id are both told, the signal with who reads it."""
-    out = cli("why", "penalised", "small", "--config-dir", ".").out
+    out = cli("show", "small", "--config-dir", ".", "--why", "penalised").out
     assert out.startswith("signals.penalised\n  declog/small.yaml:16:3  ")
     assert "\n\nmetrics.penalised\n" in out
     assert "  read by metrics.penalised\n" in out
-    assert "  read by signals.kl, signals.penalised\n" in cli("why", "beta", "small", "--config-dir", ".").out
-    assert "  read by tables.samples\n" in cli("why", "long", "small", "--config-dir", ".").out
+    assert "  read by signals.kl, signals.penalised\n" in cli("show", "small", "--config-dir", ".", "--why", "beta").out
+    assert "  read by tables.samples\n" in cli("show", "small", "--config-dir", ".", "--why", "long").out
     assert (
         "observed as length in the phase default, int per completion"
-        in cli("why", "signals.length", "small", "--config-dir", ".").out
+        in cli("show", "small", "--config-dir", ".", "--why", "signals.length").out
     )
 
 
 def test_a_deleted_entry(small: Path, cli: Cli) -> None:
     """Who deleted it, by ``null`` or by ``~``."""
-    out = cli("why", "metrics.penalised", "team", "--config-dir", ".").out
+    out = cli("show", "team", "--config-dir", ".", "--why", "metrics.penalised").out
     assert out == "metrics.penalised = null\n  declog/small.yaml:21:3\n  declog/team.yaml:7:3    null  <- wins\n"
-    out = cli("why", "metrics.reward", "small", "~metrics.reward", "--config-dir", ".").out
+    out = cli("show", "small", "~metrics.reward", "--config-dir", ".", "--why", "metrics.reward").out
     assert squeezed(out) == [
         "metrics.reward = null",
         "  declog/small.yaml:19:3  mean(reward)",
@@ -210,7 +229,7 @@ def test_a_deleted_entry(small: Path, cli: Cli) -> None:
 
 def test_a_default_of_the_language(small: Path, cli: Cli) -> None:
     """A key that nobody set, with what it is for."""
-    assert cli("why", "metrics.penalised.pool", "small", "--config-dir", ".").out == (
+    assert cli("show", "small", "--config-dir", ".", "--why", "metrics.penalised.pool").out == (
         "metrics.penalised.pool = null\n  nobody set it: that is the default\n"
         "  What one value covers; the default is the window.\n"
     )
@@ -227,13 +246,13 @@ def test_a_default_of_the_language(small: Path, cli: Cli) -> None:
 )
 def test_unknown_keys(small: Path, cli: Cli, key: str, fix: str) -> None:
     """The nearest key, id or name."""
-    found = cli("why", key, "small", "--config-dir", ".")
-    assert (found.code, found.err) == (2, f"declog: nothing is called `{key}` in this profile\n  fix: {fix}\n")
+    found = cli("show", "small", "--config-dir", ".", "--why", key)
+    assert (found.code, found.err) == (2, f"declog: nothing is called `{key}` in this config\n  fix: {fix}\n")
 
 
 def test_a_profile_that_does_not_compile_has_layers(small: Path, cli: Cli) -> None:
     """They are what one asks for then."""
-    found = cli("why", "metrics.reward", "small", "metrics.reward=mean(rewrad)", "--config-dir", ".")
+    found = cli("show", "small", "metrics.reward=mean(rewrad)", "--config-dir", ".", "--why", "metrics.reward")
     assert found.code == 0
     assert [line.split()[0] for line in found.out.splitlines()] == [
         "metrics.reward", "declog/small.yaml:19:3", "override", ".expr", ".reduce",
@@ -243,7 +262,9 @@ def test_a_profile_that_does_not_compile_has_layers(small: Path, cli: Cli) -> No
 def test_a_file_of_ones_own_between(small: Path, write_preset: WritePreset, cli: Cli) -> None:
     """Three files deep, each with its line."""
     write_preset("mine", "defaults: [team, _self_]\n\nmetrics:\n  length:\n    name: mine/{reduce}\n")
-    layers = json.loads(cli("why", "metrics.length.name", "mine", "--config-dir", ".", "--format", "json").out)
+    layers = json.loads(
+        cli("show", "mine", "--config-dir", ".", "--format", "json", "--why", "metrics.length.name").out
+    )
     assert [(each["place"], each["value"]) for each in layers[0]["layers"]] == [
         ("declog/small.yaml:20:58", '"completions/{reduce}_length"'),
         ("declog/mine.yaml:5:5", "mine/{reduce}"),

@@ -143,7 +143,7 @@ def test_an_application_that_asks_hydra_of_its_run(
         '  name: run_${hydra:job.name}\n  output_dir: ${hydra:runtime.output_dir}/log\n  run_config: {lr: "${lr}"}\n',
         encoding="utf-8",
     )
-    found = json.loads(cli("show", "train.yaml", "--format", "json").out)["config"]
+    found = json.loads(cli("show", "train.yaml", "--yaml", "--format", "json").out)["config"]
     assert [found["name"], found["output_dir"], found["run_config"]] == ["run_train", "out/here/log", {"lr": 0.1}]
 
 
@@ -204,7 +204,7 @@ def test_presets_of_installed_packages(team: Path, cli: Cli) -> None:
     found = cli("check", "acme_full", "--strict")
     assert (found.code, found.err) == (0, "")
     assert found.out.startswith("ok acme_logging: ")
-    shown = cli("why", "metrics.team", "acme_full").out
+    shown = cli("show", "acme_full", "--why", "metrics.team").out
     assert "site/acme_logging/conf/declog/acme_full.yaml:4:11" in shown
 
 
@@ -224,11 +224,12 @@ def test_two_packages_with_one_preset(team: Path, cli: Cli, preset: str, owners:
 def test_ls_says_what_shadows_what(team: Path, write_preset: WritePreset, cli: Cli) -> None:
     """Packages with their versions; a file of one's own that hides a shipped one is no warning, but is listed."""
     write_preset("grpo", "name: mine\nsignals: {x: {axis: step}}\nmetrics: {x: mean(x)}\nsinks: {jsonl: {}}\n")
-    rows = {line.split("  ")[0]: line for line in cli("ls", "presets", "--config-dir", ".").out.splitlines()}
-    assert rows["acme_full"].endswith("  Of acme-logging")
-    assert "acme-logging 2.1, shadows zeta 0.3" in rows["both"]
-    assert f"{team}, shadows declog-rl 0." in rows["grpo"]
-    assert ", shadows zeta 0.3" in rows["rloo"]
+    listed = json.loads(cli("ls", "presets", "--config-dir", ".", "--format", "json").out)
+    rows = {each["name"]: each["what"] for each in listed}
+    assert rows["acme_full"][-1] == "Of acme-logging"
+    assert rows["both"][0] == "acme-logging 2.1, shadows zeta 0.3"
+    assert rows["grpo"][0].startswith(f"{team}, shadows declog-rl 0.")
+    assert ", shadows zeta 0.3" in rows["rloo"][0]
     assert cli("check", "grpo", "--config-dir", ".", "--strict").code == 0
 
 

@@ -32,9 +32,9 @@ print(json.dumps(found))
 VERBS = [
     ["check", "mine.yaml"], ["diff", "mine.yaml", "grpo"], ["ls"], ["ls", "presets"], ["ls", "metrics", "grpo"],
     ["ls", "functions"], ["ls", "sinks"], ["ls", "signals", "trl_grpo"], ["show", "mine.yaml"],
-    ["show", "--plan", "grpo"],    ["show", "--names", "trl_grpo"],
-    ["show", "--format", "json", "ppo"], ["why", "metrics.mine", "mine.yaml"],
-    ["lock", "mine.yaml"], ["check", "--locked", "mine.yaml"], ["diff", "--locked", "mine.yaml"],
+    ["show", "--plan", "grpo"], ["show", "--yaml", "trl_grpo"],
+    ["show", "--format", "json", "ppo"], ["show", "mine.yaml", "--why", "metrics.mine"],
+    ["check", "mine.yaml", "--lock"], ["check", "--locked", "mine.yaml"], ["diff", "run", "mine.yaml"],
     ["report", "run"], ["samples", "run"], ["explain", "DL510"],
 ]  # fmt: skip
 

@@ -153,5 +153,5 @@ def test_a_signal_of_tokens_values_is_renamed_and_deprecated(
     write_preset("new", "defaults: [base, _self_]\nschemas: {s: {tokens: {values: {odd: entropy}}}}\n")
     warnings = declog.plan(declog.compose("new", config_dir=folder)).warnings
     assert [text for text in warnings if "new.yaml" in text and "`entropy` is deprecated" in text] != []
-    assert main(["why", "signals.entropy", "new", "--config-dir", str(folder)]) == 0
+    assert main(["show", "new", "--why", "signals.entropy", "--config-dir", str(folder)]) == 0
     assert "read by schemas.s" in capsys.readouterr().out

@@ -102,9 +102,10 @@ def test_preview_show_and_their_json(tmp_path: Path, capsys: pytest.CaptureFixtu
     for words in (
         ["preview", str(tmp_path)], ["preview", str(tmp_path), "--format", "json"],
         ["preview", str(tmp_path), "--diff", str(tmp_path / "mine.yaml")],
-        ["show", str(tmp_path / "mine.yaml")], ["show", str(tmp_path / "mine.yaml"), "--names", "--plan"],
-        ["show", str(tmp_path / "mine.yaml"), "--format", "json"], ["check", str(tmp_path / "mine.yaml")],
-        ["explain", str(tmp_path / "mine.yaml")], ["why", "metrics.reward", str(tmp_path / "mine.yaml")],
+        ["show", str(tmp_path / "mine.yaml")], ["show", str(tmp_path / "mine.yaml"), "--plan"],
+        ["show", str(tmp_path / "mine.yaml"), "--format", "json"], ["show", str(tmp_path / "mine.yaml"), "--yaml"],
+        ["check", str(tmp_path / "mine.yaml")],
+        ["explain", str(tmp_path / "mine.yaml")], ["show", str(tmp_path / "mine.yaml"), "--why", "metrics.reward"],
     ):  # fmt: skip
         main(words)
         captured = capsys.readouterr()

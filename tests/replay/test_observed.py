@@ -1,4 +1,4 @@
-"""``declog show --from CAPTURE``: a profile of what training code observed."""
+"""``declog init --from CAPTURE``: a config of what training code observed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_what_came_is_a_profile_that_logs_it(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Played over the same capture it gives the numbers of numpy, and a table of the texts."""
-    assert main(["show", "--from", str(run)]) == 0
+    assert main(["init", "--from", str(run)]) == 0
     text = capsys.readouterr().out
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
     assert list(yaml.safe_load(text)["signals"]) == [
@@ -102,9 +102,3 @@ def test_what_nobody_declared_is_read_off_the_values(run: Path, tmp_path: Path) 
     (tmp_path / "bare.yaml").write_text(profile_text(bare, observed(bare)), encoding="utf-8")
     plan = declog.plan(tmp_path / "bare.yaml")
     assert {"reward/mean", "reward/std", "lp", "loss"} <= set(plan.names())
-
-
-def test_a_capture_and_a_profile_are_two_questions(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A profile over a capture is `preview`'s."""
-    assert main(["show", "grpo", "--from", str(run)]) == 2
-    assert capsys.readouterr().err.endswith(f"fix: declog preview {run} grpo\n")

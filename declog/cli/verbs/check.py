@@ -1,15 +1,16 @@
-"""``declog check``: profiles compiled without training, with their sinks' options and what their tests name.
+"""``declog check``: compile configs without training, with their sinks' options and what their tests name.
 
 All that is wrong is reported at once, each at its place. Exit codes: 0 all is well, 1 warnings under --strict or a lock
-that differs, 2 a profile is wrong, 3 Hydra could not compose one.
+that differs, 2 a config is wrong, 3 Hydra could not compose one.
 
   declog check grpo metrics.reward.reduce=p95 'metrics.spread=std(reward)' sinks=[jsonl]
   declog check conf/declog/mine.yaml conf/declog/other.yaml --strict
-  declog check conf                                        every profile in a folder
+  declog check conf                                        every config in a folder
   declog check pkg://acme_logging.conf                     every preset of a package
   declog check -m mine every=1,10 profile=slim,full        every job of a sweep
   declog check --config-dir conf --config-name train algorithm=rloo
-  declog check --locked                                    what `declog lock` wrote, with what is installed now
+  declog check mine --lock                                 write what it logs into declog.lock
+  declog check --locked                                    compare with that: an upgrade may change what is logged
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from declog.cli.arguments import Parser
+from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, counted, paint, wrapped, write_error, write_json
 from declog.distribution import install, namesake
 from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     from declog.config.composed import Composed
     from declog.plans.ops import Plan
 
-SUMMARY = "compile profiles and say everything that is wrong with them"
+GROUP = "check"
+SUMMARY = "compile configs and say everything that is wrong with them"
 OK, DIFFERENT, INVALID, UNCOMPOSED = 0, 1, 2, 3
 
 
 @dataclass
 class Checked:
-    """What came of one profile. ``changes`` are those since it was locked, in words."""
+    """What came of one config. ``changes`` are those since it was locked, in words."""
 
     words: Sequence[str]
     config: Composed | None = None
@@ -57,34 +59,44 @@ class Checked:
 
 
 def arguments(parser: Parser) -> None:
-    """Profiles, and what to make of what is found."""
-    parser.profile("presets, YAML files, folders or pkg://MODULE, then overrides for all of them")
+    """Configs, and what to make of what is found."""
+    parser.config("presets, YAML files, folders or pkg://MODULE, then overrides for all of them")
     parser.formats("github")
     parser.add("-m", "--multirun", action="store_true", help="check each job of a sweep: every=1,10")
     parser.add("--strict", action="store_true", help="exit with 1 where there are warnings")
     parser.add("--fix", action="store_true", help="write what keeps the meaning into files: names that were changed")
-    parser.add("--locked", action="store_true", help="exit with 1 where it logs anything else than `declog lock` wrote")
+    parser.add("--lock", action="store_true", help="write what is logged into declog.lock, to notice what changes it")
+    parser.add("--locked", action="store_true", help="exit with 1 where anything else is logged than --lock wrote")
     parser.add("--timings", action="store_true", help="say how long imports, Hydra and declog took")
 
 
 def run(given: argparse.Namespace) -> int:
     """Compile them."""
+    from declog.cli import locks
     from declog.cli.targets import targets
 
-    if given.locked:
-        from declog.cli import locks
-
-        locked = locks.read()
-        found = locks.targets(locked, targets(given.words, sweep=given.multirun) if given.words else None)
-    else:
-        found = targets(given.words, sweep=given.multirun)
+    if given.lock and given.locked:
+        raise Wrong("--lock writes the lock, and --locked compares with it", "one of them")
+    locked = locks.read() if given.lock or given.locked else {}
+    found = targets(given.words, sweep=given.multirun)
+    if given.locked or (given.lock and not given.words):
+        found = locks.targets(locked, found if given.words else None)
     results = [_checked(given, words) for words in found]
     if given.fix and _fixed(results, quiet=given.format != "text"):
         results = [_checked(given, words) for words in found]
-    if given.locked:
+    entries = {}
+    if given.lock or given.locked:
+        entries = {
+            locks.key(result.words): locks.entry(result.plan, result.config)
+            for result in results
+            if result.plan is not None and result.config is not None
+        }
+    if given.lock and not any(result.code for result in results):
+        locks.write({**locked, **entries})
+    elif given.locked:
         for result in results:
-            if result.plan is not None and result.config is not None:
-                result.changes = locks.changes(locked, result.words, locks.entry(result.plan, result.config))
+            if (now := entries.get(locks.key(result.words))) is not None:
+                result.changes = locks.changes(locked, result.words, now)
                 result.code = result.code or (DIFFERENT if result.changes else OK)
     if (version := namesake()) is not None:
         print(f"warning: {RuntimeFailure.of('DL610', version=version)}", file=sys.stderr)
@@ -118,7 +130,7 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
         done.notes += _unseen(config, done.plan)
         if stale:
             dropped = ", ".join(f"{name}: null" for name in stale)
-            done.notes.append(f"tests expect what this profile has no more; drop them: `tests: {{{dropped}}}`")
+            done.notes.append(f"tests expect what this config has no more; drop them: `tests: {{{dropped}}}`")
     except ConfigError as error:
         done.plan, done.problems = None, error.problems
         done.code = UNCOMPOSED if isinstance(error, CompositionError) else INVALID
@@ -204,7 +216,7 @@ def _report(result: Checked, given: argparse.Namespace, *, several: bool) -> Non
     label = result.label if several else made.name
     print(wrapped(f"{visible(label)}: {', '.join(parts)}", f"{mark} ", 3))
     if result.changes:
-        print(f"  fix: declog lock {locks.key(result.words)}, where that is wanted")
+        print(f"  fix: declog check {locks.key(result.words)} --lock, where that is wanted")
     for name, seconds in result.timings.items() if given.timings else ():
         print(f"  {name:<8} {seconds:.3f} s")
 

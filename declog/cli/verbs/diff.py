@@ -1,12 +1,14 @@
-"""``declog diff``: what two profiles log, side by side: outputs, tables, alerts, sinks, and what they cost.
+"""``declog diff``: what two configs log, side by side: outputs, tables, alerts, sinks, and what they cost.
 
-  declog diff grpo rloo                                    two profiles; overrides behind them are for both
-  declog diff grpo metrics.reward.reduce=p95               a profile, and the same with overrides
+  declog diff grpo rloo                                    two configs; overrides behind them are for both
+  declog diff grpo metrics.reward.reduce=p95               a config, and the same with overrides
   declog diff grpo every=2 -- rloo every=4                 each with its own overrides
+  declog diff outputs/run conf/declog/mine.yaml            what a run logged, and what the next one will log
+  declog diff HEAD~3:conf/declog/mine.yaml conf/declog/mine.yaml
   declog diff --config-dir conf --config-name train -- algorithm=rloo
-  declog diff --locked conf/declog/mine.yaml               what has changed since `declog lock`
 
-`-` is what only the first one has, `+` what only the second one has, `~` what differs.
+`-` is what only the first one has, `+` what only the second one has, `~` what differs. REV:FILE is a file as git has it
+in a commit, with the other configs of its folder as they were then.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from declog.cli.differences import differences, text
 from declog.cli.output import write_json
 from declog.cli.targets import is_name
 
-SUMMARY = "compare what two profiles log, and what it costs"
+GROUP = "check"
+SUMMARY = "compare what two configs log, and what it costs"
 
 
 def arguments(parser: Parser) -> None:
-    """Two profiles."""
-    parser.profile("two profiles with overrides for both; or one and overrides; or A ... -- B ...")
+    """Two configs."""
+    parser.config("two configs with overrides for both; or one and overrides; or A ... -- B ...")
     parser.formats()
-    parser.add("--locked", action="store_true", help="compare with what `declog lock` wrote")
     parser.add("--strict", action="store_true", help="exit with 1 where they differ")
 
 
@@ -36,8 +38,6 @@ def run(given: argparse.Namespace) -> int:
     from declog.cli.targets import configured
     from declog.plans.words import facts
 
-    if given.locked:
-        return _since_locked(given)
     first, second = _sides(given.words, application=given.config_name is not None)
     before, after = plan(configured(given, first)), plan(configured(given, second))
     changes = differences(facts(before, after), facts(after, before))
@@ -50,26 +50,8 @@ def run(given: argparse.Namespace) -> int:
     return int(bool(changes) and given.strict)
 
 
-def _since_locked(given: argparse.Namespace) -> int:
-    """What a profile logs now, beside what was locked of it."""
-    from declog.api import plan
-    from declog.cli import locks
-    from declog.cli.targets import configured, targets
-
-    locked = locks.read()
-    texts = {}
-    for words in locks.targets(locked, targets(given.words) if given.words else None):
-        config = configured(given, words)
-        texts[locks.key(words)] = locks.changes(locked, words, locks.entry(plan(config), config))
-    if given.format == "json":
-        write_json({"same": not any(texts.values()), "changes": texts})
-    else:
-        print("\n\n".join(f"{key}: {text or 'logs the same'}" for key, text in texts.items()))
-    return int(any(texts.values()) and given.strict)
-
-
 def _sides(words: Sequence[str], *, application: bool) -> tuple[list[str], list[str]]:
-    """The words of the one and of the other profile."""
+    """The words of the one and of the other config."""
     if DIVIDER in words:
         at = words.index(DIVIDER)
         return list(words[:at]), [word for word in words[at + 1 :] if word != DIVIDER]
@@ -78,5 +60,5 @@ def _sides(words: Sequence[str], *, application: bool) -> tuple[list[str], list[
     if len(names) == 2 and not application:
         return [names[0], *rest], [names[1], *rest]
     if len(names) > 1 or not rest:
-        raise Wrong("diff compares two profiles", "declog diff grpo rloo, or declog diff grpo metrics.kl=null")
+        raise Wrong("diff compares two configs", "declog diff grpo rloo, or declog diff grpo metrics.kl=null")
     return names, [*names, *rest]

@@ -13,6 +13,7 @@ from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, columns, paragraphs, write_json
 from declog.errors import did_you_mean
 
+GROUP = "look"
 SUMMARY = "explain an error code"
 
 
@@ -38,7 +39,7 @@ def run(given: argparse.Namespace) -> int:
     if code not in CODES:
         fix: str | None = did_you_mean(code, CODES, what="codes")
         if given.code.isidentifier() and not re.search(r"\d{2}", given.code):
-            fix = f"of a profile's entry `declog why metrics.{given.code}` says what it is, and what feeds it"
+            fix = f"of an entry of a config, `declog show CONFIG --why {given.code}` says what it is, and what feeds it"
         raise Wrong(f"there is no error code `{given.code}`", fix)
     messages = [(each, None) if isinstance(each, str) else each for key, each in MESSAGES.items() if key[:5] == code]
     shown = [(text, fix if isinstance(fix, str) and fix != "{fix}" else None) for text, fix in messages]

@@ -1,75 +1,171 @@
-"""``declog init``: a package of presets with a test and CI, or a profile in the project that one works in.
+"""``declog init``: begin a config of your own, a package of presets for a team, or the schema for your editor.
 
 Nothing that is there is written over.
 
-  declog init package acme-logging         the package acme_logging in the folder acme-logging
-  declog init profile mine                 conf/declog/mine.yaml, and where it is in pyproject.toml
-  declog init profile mine --preset rloo
+  declog init mine                         conf/declog/mine.yaml, and where it is in pyproject.toml
+  declog init mine --preset rloo
+  declog init mine --from RUN              a config that logs the names of that run
+  declog init --from metrics.jsonl         print it instead
+  declog init acme-logging --package       the package acme_logging in the folder acme-logging
+  declog init --editor                     declog.schema.json, for completion and help while you type
+
+RUN is a run that was logged without declog: a wandb run, a .jsonl log, a trainer_state.json, a .txt of names, or a
+folder with one of these; its newest is read. Several statistics of one thing are computed from its values; a single
+number passes through. Where a preset has most of the names, the config extends it. RUN may be a captured run of
+declog as well: each signal that was observed is logged in a plain way.
+
+The first line of a YAML file names its schema, for VS Code's YAML extension and every other yaml-language-server:
+
+  # yaml-language-server: $schema=declog.schema.json
+
+`--editor sinks` is the schema of files in a group's folder, `--editor application` that of your application's own
+configuration, with its node `declog`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import keyword
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import GREEN, paint
+from declog.cli.output import GREEN, paint, write_file
 from declog.distribution import NAME, VERSION
-from declog.errors.visible import visible
+from declog.errors.visible import visible, visible_lines
 
-SUMMARY = "begin a package of presets, or a profile in a project"
-KINDS = ("package", "profile")
+GROUP = "write"
+SUMMARY = "begin a config, a package of presets, or the schema for your editor"
+CONFIG = "config"  # the schema of a config's file
 
 
 def arguments(parser: Parser) -> None:
     """What to begin, and its name."""
-    parser.add("what", nargs="?", metavar="WHAT", help="package or profile")
-    parser.add("name", nargs="?", metavar="NAME", help="acme-logging, say, or mine")
+    parser.add("name", nargs="?", metavar="NAME", help="mine, say, or acme-logging with --package")
     parser.add("--preset", default="grpo", help="what it extends; grpo by default")
+    parser.add("--from", metavar="RUN", dest="run", help="log the same names as this run")
+    parser.add("--package", action="store_true", help="a package of presets, with a test and CI")
+    parser.add(
+        "--editor", nargs="?", metavar="PART", const=CONFIG, help="the JSON Schema: of configs, or sinks, application"
+    )
 
 
 def run(given: argparse.Namespace) -> int:
     """Write it."""
+    ways = [name for name, chosen in (("--from", given.run), ("--package", given.package), ("--editor", given.editor))
+            if chosen]  # fmt: skip
+    if len(ways) > 1:
+        raise Wrong(f"init begins one thing: {' and '.join(ways)} are two", "leave one out")
+    if given.editor is not None:
+        return _schema(given)
+    if given.run is not None:
+        return _of_run(given)
+    if given.name is None:
+        raise Wrong("init needs a name", "declog init mine, or declog init acme-logging --package")
     from declog.config.compose import presets
     from declog.errors import did_you_mean
 
-    if given.what not in KINDS:
-        raise Wrong(
-            "init begins a package or a profile", "declog init package acme-logging, or declog init profile mine"
-        )
     if given.preset not in (known := presets()):
         raise Wrong(f"there is no preset `{given.preset}`", did_you_mean(given.preset, known, what="presets"))
-    name = given.name or ("acme-logging" if given.what == "package" else "mine")
-    module = re.sub(r"[-.]+", "_", name).lower()
+    module = _module(given)
+    return _package(given.name, module, given.preset) if given.package else _config(module, given.preset)
+
+
+def _module(given: argparse.Namespace) -> str:
+    """The name as Python and Hydra can have it."""
+    module = re.sub(r"[-.]+", "_", given.name).lower()
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
-        fix = "letters, digits, - and _, with a letter first: acme-logging"
-        raise Wrong(f"`{name}` is no name of a {given.what}", fix)
-    return _package(name, module, given.preset) if given.what == "package" else _profile(module, given.preset)
+        what, name = ("package", "acme-logging") if given.package else ("config", "mine")
+        raise Wrong(f"`{given.name}` cannot be the name of a {what}", f"letters, digits, - and _: {name}")
+    return module
 
 
 def _package(name: str, module: str, preset: str) -> int:
     from declog.cli.scaffold import PACKAGE_FILES, filled
 
     short = module.removesuffix("_logging")
-    facts = {"name": name, "module": module, "preset": preset, "profile": f"{short}_{preset}", "prefix": short,
+    facts = {"name": name, "module": module, "preset": preset, "config": f"{short}_{preset}", "prefix": short,
              "declog": f"{NAME}>={'.'.join(VERSION.split('.')[:2])}"}  # fmt: skip
     _write(Path(name), filled(PACKAGE_FILES, facts))
-    print(f"next: cd {name} && pip install -e . && declog test {facts['profile']}")
+    print(f"next: cd {name} && pip install -e . && declog test {facts['config']}")
     return 0
 
 
-def _profile(name: str, preset: str) -> int:
-    from declog.cli.scaffold import PROFILE_FILES, TABLE, filled
+def _config(name: str, preset: str) -> int:
+    from declog.cli.scaffold import CONFIG_FILE, filled
+
+    facts = {"config": name, "preset": preset, "prefix": name}
+    _in_project(filled(CONFIG_FILE, facts))
+    print(f"next: declog test {name}")
+    return 0
+
+
+def _of_run(given: argparse.Namespace) -> int:
+    """A config of what a run logged, or of what a captured run observed."""
+    from declog.replay.capture_reader import holds_capture
+
+    name = _module(given) if given.name is not None else "adopted"
+    path = Path(given.run)
+    text, calls = _captured(path) if holds_capture(path) else _adopted(path, name)
+    if given.name is None:
+        print(visible_lines(text), end="")
+        return 0
+    _in_project({f"conf/declog/{name}.yaml": text})
+    for line in calls:
+        print(visible(line))
+    return 0
+
+
+def _captured(path: Path) -> tuple[str, Sequence[str]]:
+    from declog.replay.capture_reader import load
+    from declog.replay.observed import observed, profile_text
+
+    capture = load(path)
+    head = f"# The signals of {visible(str(capture.folder))}, {capture.steps} steps of it.\n"
+    return head + profile_text(capture, observed(capture)), ()
+
+
+def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:
+    """The config, and the calls that it wants."""
+    from declog.cli.adoption import read, verified
+
+    adopted = verified(read(path))
+    calls = [f"  {adopted.computed} names computed, {len(adopted.passed)} passed through"]
+    signals = ["mask"] if any(each.axis == "token" for each in adopted.distributions) else []
+    signals += [each.signal for each in adopted.distributions]
+    if signals:
+        calls.append(f"  log.observe({', '.join(f'{signal}=...' for signal in signals)})")
+    if adopted.passed:
+        calls.append(f"  log.log_metric({adopted.passed[0]!r}, value)  # and the others that the file lists")
+    return adopted.text(name), calls
+
+
+def _schema(given: argparse.Namespace) -> int:
+    from declog.cli.json_schema import json_schema, parts
+    from declog.errors import did_you_mean
+
+    part, file = given.editor, given.name
+    if part not in parts():
+        raise Wrong(f"there is no schema of `{part}`", did_you_mean(part, parts(), what="schemas"))
+    if file is not None:
+        raise Wrong(f"--editor writes its file here, and `{file}` is no part", "declog init --editor sinks")
+    file = "declog.schema.json" if part == CONFIG else f"declog.{part}.schema.json"
+    write_file(Path(file), json.dumps(json_schema(part), indent=2, ensure_ascii=False) + "\n")
+    print(f"{paint('wrote', GREEN)} {file}: put `# yaml-language-server: $schema={file}` at the top of a YAML file")
+    return 0
+
+
+def _in_project(files: dict[str, str]) -> None:
+    """Write the files of `conf` into the project's own folder of configs; without one, make it and say so."""
+    from declog.cli.scaffold import TABLE
     from declog.config.compose import project_folder
 
     folder = project_folder()
-    root = Path(".") if folder is None else folder.parent
-    files = filled(PROFILE_FILES, {"profile": name, "preset": preset, "prefix": name})
     if folder is not None:  # the project has a place for it
         files = {str(Path(folder.name) / Path(path).relative_to("conf")): text for path, text in files.items()}
-    _write(root, files)
+    _write(Path(".") if folder is None else folder.parent, files)
     if folder is None:
         file = Path("pyproject.toml")
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
@@ -78,8 +174,6 @@ def _profile(name: str, preset: str) -> int:
         else:
             file.write_text(f"{text.rstrip()}\n\n{TABLE}".lstrip(), encoding="utf-8")
             print(f"{paint('wrote', GREEN)} pyproject.toml: [tool.declog]")
-    print(f"next: declog test {name}")
-    return 0
 
 
 def _write(root: Path, files: dict[str, str]) -> None:
@@ -87,7 +181,5 @@ def _write(root: Path, files: dict[str, str]) -> None:
     if taken:
         raise Wrong(f"{root / taken[0]} exists already", "give another name, or move it away")
     for path, text in files.items():
-        file = root / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
-        print(f"{paint('wrote', GREEN)} {visible(str(file))}")
+        write_file(root / path, text, folders=True)
+        print(f"{paint('wrote', GREEN)} {visible(str(root / path))}")

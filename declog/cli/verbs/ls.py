@@ -1,9 +1,9 @@
-"""``declog ls``: what there is: in the language, in the packages that are installed, and in one profile.
+"""``declog ls``: what there is: in the language, in the installed packages, and in one config.
 
 declog ls                           the kinds of things, and how many there are
 declog ls functions
 declog ls presets --config-dir conf
-declog ls signals rloo              of a profile; grpo, if none is named
+declog ls signals rloo              of a config; grpo, if none is named
 """
 
 from __future__ import annotations
@@ -24,28 +24,29 @@ if TYPE_CHECKING:
 
 Row = tuple[str, ...]  # a name, and what is to be known of it
 
+GROUP = "look"
 SUMMARY = "list metrics, signals, functions, reductions, presets, sinks and more"
 
 
 def arguments(parser: Parser) -> None:
-    """What to list, and of which profile."""
-    parser.add("what", nargs="?", metavar="WHAT", help=", ".join([*OF_DECLOG, *OF_A_PROFILE]))
-    parser.profile()
+    """What to list, and of which config."""
+    parser.add("what", nargs="?", metavar="WHAT", help=", ".join([*OF_DECLOG, *OF_A_CONFIG]))
+    parser.config()
     parser.formats()
 
 
 def run(given: argparse.Namespace) -> int:
     """List it."""
-    known = [*OF_DECLOG, *OF_A_PROFILE]
-    profile = cache(lambda: _layered(given))
+    known = [*OF_DECLOG, *OF_A_CONFIG]
+    config = cache(lambda: _layered(given))
     if given.what is None:
-        found = {what: _rows(what, given, profile) for what in known}
+        found = {what: _rows(what, given, config) for what in known}
         if given.format == "json":
             write_json({what: [row[0] for row in rows] for what, rows in found.items()})
         else:
             print(
                 columns(
-                    [(what, f"{len(rows):>3}", {**OF_DECLOG, **OF_A_PROFILE}[what][1]) for what, rows in found.items()],
+                    [(what, f"{len(rows):>3}", {**OF_DECLOG, **OF_A_CONFIG}[what][1]) for what, rows in found.items()],
                     colour=BOLD,
                 )
             )
@@ -53,16 +54,16 @@ def run(given: argparse.Namespace) -> int:
     if given.what not in known:
         raise Wrong(f"there is nothing called `{given.what}` to list", did_you_mean(given.what, known, what="lists"))
     if given.words and given.what in OF_DECLOG:
-        raise Wrong(f"{given.what} are those of every profile", f"declog ls {given.what}")
-    rows = _rows(given.what, given, profile)
+        raise Wrong(f"{given.what} are those of every config", f"declog ls {given.what}")
+    rows = _rows(given.what, given, config)
     if given.format == "json":
         write_json([{"name": row[0], "what": [cell for cell in row[1:] if cell]} for row in rows])
     else:
-        print(columns(rows, colour=BOLD) if rows else f"this profile has no {given.what}")
+        print(columns(rows, colour=BOLD) if rows else f"this config has no {given.what}")
     return 0
 
 
-def _rows(what: str, given: argparse.Namespace, profile: Callable[[], Layered]) -> list[Row]:
+def _rows(what: str, given: argparse.Namespace, config: Callable[[], Layered]) -> list[Row]:
     if what == "presets":
         return _presets(given)
     if what in OF_DECLOG:
@@ -70,7 +71,7 @@ def _rows(what: str, given: argparse.Namespace, profile: Callable[[], Layered]) 
 
         imported(given)
         return OF_DECLOG[what][0]()
-    return OF_A_PROFILE[what][0](profile())
+    return OF_A_CONFIG[what][0](config())
 
 
 def _layered(given: argparse.Namespace) -> Layered:
@@ -152,11 +153,11 @@ def _presets(given: argparse.Namespace) -> list[Row]:
     return [*rows, *(("(broken)", line) for line in faults())]
 
 
-# ---- a profile --------------------------------------------------------------------------------------
+# ---- a config ----------------------------------------------------------------------------------------
 
 
 def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
-    """Lists a section's entries: the keys that say what they are, their help, and where they are set."""
+    """Lists a section's entries: the keys that say what they are, and their help."""
 
     def rows(found: Layered) -> list[Row]:
         listed: list[Row] = []
@@ -167,7 +168,7 @@ def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
             if isinstance(entry, Mapping):
                 words = ", ".join(_words(key, entry[key]) for key in keys if entry.get(key) is not None)
                 text = str(entry.get("help") or "")
-            listed.append((name, words, text, found.place((section, name)) or ""))
+            listed.append((name, words, text))
         return listed
 
     return rows
@@ -181,16 +182,15 @@ def _words(key: str, value: object) -> str:
 
 def _schemas(found: Layered) -> list[Row]:
     return [
-        (f"{name}.{column}", str(entry.get("type") or "") if isinstance(entry, Mapping) else str(entry), place)
+        (f"{name}.{column}", str(entry.get("type") or "") if isinstance(entry, Mapping) else str(entry))
         for name, columns_ in (found.data.get("schemas") or {}).items()
         for column, entry in (columns_ or {}).items()
         if entry is not None
-        for place in (found.place(("schemas", name, column)) or "",)
     ]
 
 
 def _tags(found: Layered) -> list[Row]:
-    """What `tag:core` stands for in a profile."""
+    """What `tag:core` stands for."""
     tagged: dict[str, list[str]] = {}
     for name, entry in (found.data.get("metrics") or {}).items():
         for tag in (entry.get("tags") or ()) if isinstance(entry, Mapping) else ():
@@ -206,19 +206,19 @@ OF_DECLOG: dict[str, tuple[Callable[[], list[Row]], str]] = {
     "kinds": (_filter_kinds, "the kinds of filters"),
     "sinks": (_sinks, "the kinds of sinks, and their options"),
     # those of the folder that was given, too
-    "presets": (list, "profiles and the options of their groups: the package, and what they shadow"),
+    "presets": (list, "presets and the options of their groups: the package, and what they shadow"),
 }
-OF_A_PROFILE: dict[str, tuple[Callable[[Layered], list[Row]], str]] = {
-    "metrics": (_entries("metrics", "expr", "formula", "where", "by", "reduce", "name"), "of the profile"),
+OF_A_CONFIG: dict[str, tuple[Callable[[Layered], list[Row]], str]] = {
+    "metrics": (_entries("metrics", "expr", "formula", "where", "by", "reduce"), "of the config"),
     "signals": (
         _entries("signals", "axis", "type", "phase", "expr"),
-        "of the profile: what is observed, and what is derived from it",
+        "of the config: what is observed, and what is derived from it",
     ),
-    "constants": (_entries("constants", "value", "default"), "of the profile"),
-    "filters": (_entries("filters", "kind", "key", "where", "from"), "of the profile"),
-    "schemas": (_schemas, "of the profile: the columns of its tables"),
-    "tables": (_entries("tables", "schema", "filter"), "of the profile"),
+    "constants": (_entries("constants", "value", "default"), "of the config"),
+    "filters": (_entries("filters", "kind", "key", "where", "from"), "of the config"),
+    "schemas": (_schemas, "of the config: the columns of its tables"),
+    "tables": (_entries("tables", "schema", "filter"), "of the config"),
     "profiles": (_entries("profiles", "include", "exclude"), "what it can show: full, slim, ..."),
-    "tags": (_tags, "of the profile's metrics, for its profiles: tag:core"),
-    "alerts": (_entries("alerts", "metric", "above", "below", "when", "level"), "of the profile"),
+    "tags": (_tags, "of the config's metrics, for its profiles: tag:core"),
+    "alerts": (_entries("alerts", "metric", "above", "below", "when", "level"), "of the config"),
 }

@@ -1,6 +1,6 @@
-"""``declog preview``: any profile executed over what a run captured. Nothing is trained, opened or written.
+"""``declog preview``: execute any config over what a run captured. Nothing is trained, opened or written.
 
-Without a profile, the one that the run had. Exit codes: 0 all is well, 2 the profile is wrong or the capture lacks a
+Without a config, the one that the run had. Exit codes: 0 all is well, 2 the config is wrong or the capture lacks a
 signal that it requires, 3 Hydra could not compose it.
 
   declog preview outputs/run                       what the run logged
@@ -27,21 +27,22 @@ if TYPE_CHECKING:
 
 Steps = Callable[[int], bool]
 
-SUMMARY = "say what a profile would have logged of a captured run"
+GROUP = "check"
+SUMMARY = "say what a config would have logged of a captured run"
 
 
 def arguments(parser: Parser) -> None:
-    """A capture, and a profile or two."""
+    """A capture, and a config or two."""
     parser.add("capture", metavar="CAPTURE", help="a capture's folder, or the folder of the run that has one")
-    parser.profile()
+    parser.config()
     parser.formats()
-    parser.add("--diff", metavar="OTHER", help="another profile, with its overrides in the same quotes, side by side")
+    parser.add("--diff", metavar="OTHER", help="another config, with its overrides in the same quotes, side by side")
     parser.add("--steps", metavar="STEPS", default="", help="steps to show, such as 3, 10:20 or 0,5:; default: some")
     parser.add("--sink", metavar="ID", help="what this sink would have got only")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Execute one profile or two, and print what each sink would have got."""
+    """Execute one config or two, and print what each sink would have got."""
     from declog.replay.capture_reader import load
 
     requested = _steps(given.steps)
@@ -106,7 +107,7 @@ def _sinks(found: Rehearsal, only: str | None, requested: Steps) -> dict[str, Ev
     if only is not None and only not in found.events:
         from declog.errors import did_you_mean
 
-        raise Wrong(f"the profile has no sink `{only}`", did_you_mean(only, found.events, what="sinks"))
+        raise Wrong(f"the config has no sink `{only}`", did_you_mean(only, found.events, what="sinks"))
     return {
         sink: [(step, records) for step, records in events if requested(step)]
         for sink, events in found.events.items()
@@ -132,7 +133,7 @@ def _head(capture: Capture) -> None:
 def _report(made: Plan, title: str, found: Rehearsal) -> None:
     print(f"{paint(made.name, BOLD)} ({visible(title)})")
     for name, what in found.unknown.items():
-        known = f"the run has the {what} `{visible(name)}`, which this profile does not know (DL501)"
+        known = f"the run has the {what} `{visible(name)}`, which this config does not know (DL501)"
         print(f"{paint('warning:', YELLOW)} {known}")
     for failure, times in found.failures.items():
         print(f"{paint('warning:', YELLOW)} {visible_lines(failure)}" + (f" (x{times})" if times > 1 else ""))

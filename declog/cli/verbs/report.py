@@ -22,6 +22,7 @@ from pathlib import Path
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_json
 
+GROUP = "runs"
 SUMMARY = "write a run, or a folder of runs, as HTML files to look at"
 FILE = "report.html"
 MOST = 2  # runs beside it

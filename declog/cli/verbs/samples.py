@@ -24,6 +24,7 @@ from declog.runs.prompts import PROMPTS, STAMPS, as_number, prompt_column, promp
 
 Row = Mapping[str, Any]
 
+GROUP = "runs"
 SUMMARY = "read a run's samples in a terminal"
 KEYS = ("reward", "score", "rewards", "advantages", "advantage", "mean")  # what samples are better or worse by
 RANK = "declog_rank"

@@ -1,6 +1,6 @@
-"""``declog test``: a profile's own tests, `tests:`, executed.
+"""``declog test``: run a config's own tests, `tests:`.
 
-Exit codes: 0 all passed, 2 one failed or the profile is wrong, 3 Hydra could not compose it.
+Exit codes: 0 all passed, 2 one failed or the config is wrong, 3 Hydra could not compose it.
 
   declog test grpo
   declog test conf/declog/mine.yaml -k clip
@@ -16,12 +16,13 @@ from dataclasses import asdict
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, RED, counted, paint, write_json
 
-SUMMARY = "run a profile's own tests"
+GROUP = "check"
+SUMMARY = "run a config's own tests"
 
 
 def arguments(parser: Parser) -> None:
-    """A profile, and which of its tests."""
-    parser.profile()
+    """A config, and which of its tests."""
+    parser.config()
     parser.formats()
     parser.add("-k", dest="select", metavar="NAME", default="", help="those whose name contains this, or matches it")
 
@@ -35,7 +36,7 @@ def run(given: argparse.Namespace) -> int:
     tests = profile_tests(chosen(given), select=given.select)
     if not tests:
         fix = "declog test without -k" if given.select else "tests: {NAME: {observe: {...}, expect: {...}}}"
-        raise Wrong(f"the profile has no test{f' like `{given.select}`' if given.select else ''}", fix)
+        raise Wrong(f"the config has no test{f' like `{given.select}`' if given.select else ''}", fix)
     results = []
     for test in tests:
         result = test.run()

@@ -1,12 +1,7 @@
-"""``declog why``: who set a key, layer by layer in the order in which they were read; the last one wins.
+"""Who set a key, layer by layer in the order in which they were read; the last one wins: ``declog show --why KEY``.
 
-KEY is a key of the profile, the id of a metric or a signal, or a name that trackers see. Of a run's folder it says
-which metrics had no values there, and why.
-
-  declog why metrics.reward.reduce grpo metrics.reward.reduce=p95
-  declog why completions/mean_length grpo
-  declog why ratio rloo
-  declog why kl outputs/grpo/2026-11-21_10-00-00
+A key is one of the config, the id of a metric or a signal, or a name that trackers see. Of a run's folder it also says
+why a metric had no values there.
 """
 
 from __future__ import annotations
@@ -14,11 +9,10 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import BOLD, DIM, columns, paint, write_json
+from declog.cli.arguments import Wrong
+from declog.cli.output import BOLD, DIM, columns, paint, wrapped, write_json
 from declog.errors import ConfigError, did_you_mean
 from declog.errors import Path as Key
 from declog.records import names_of
@@ -29,31 +23,19 @@ if TYPE_CHECKING:
     from declog.config.source_map import Layer
     from declog.plans.ops import Plan
 
-SUMMARY = "say who set a key, a metric or a signal, layer by layer"
 
-
-def arguments(parser: Parser) -> None:
-    """A key, and the profile that has it."""
-    parser.add("key", metavar="KEY", help="metrics.kl.reduce, kl, or completions/mean_length")
-    parser.profile()
-    parser.formats()
-
-
-def run(given: argparse.Namespace) -> int:
-    """Say it."""
+def report(given: argparse.Namespace, config: Composed) -> None:
+    """Print it."""
     from declog.cli.layers import layered
-    from declog.cli.targets import chosen
-    from declog.config.compose import presets
+    from declog.cli.targets import missing_in_run
 
-    if given.words and (given.key in presets() or given.key.endswith(".yaml")):
-        raise Wrong(f"the key comes first, and `{given.key}` is a profile", f"declog why {given.words[0]} {given.key}")
-    missing = _of_run(given)
-    config = chosen(given)
+    key: str = given.why
+    missing = missing_in_run(given.words)
     found = layered(config)
     made = _plan(config)
-    paths = list(_paths(found, given.key, made))
+    paths = list(_paths(found, key, made))
     if not paths:
-        raise Wrong(f"nothing is called `{given.key}` in this profile", _close(found, given.key, made))
+        raise Wrong(f"nothing is called `{key}` in this config", _close(found, key, made))
     facts = [_facts(found, path, made) for path in paths]
     for path, each in zip(paths, facts, strict=True):
         if path[0] == "metrics" and path[-1] in missing:
@@ -62,28 +44,15 @@ def run(given: argparse.Namespace) -> int:
         write_json(facts)
     else:
         print("\n\n".join(map(_text, facts)))
-    return 0
-
-
-def _of_run(given: argparse.Namespace) -> dict[str, str]:
-    """Where a run's folder is named: its profile takes its place. Why metrics had no values in the run."""
-    from declog.sinks.run_folder import CONFIG, RUN, run_of
-
-    folder = Path(given.words[0]) if given.words else None
-    if folder is None or not (folder / RUN).is_file():
-        return {}
-    facts = run_of(folder) or {}
-    given.words = [str(folder / facts.get("config", CONFIG)), *given.words[1:]]
-    return dict(facts.get("missing", {}))
 
 
 def known_key(found: Layered, key: str) -> Key:
-    """The path of a key that the profile has; raises ``Wrong`` for another."""
+    """The path of a key that the config has; raises ``Wrong`` for another."""
     from declog.config.interpolation import has
 
     path = _split(key)
     if not has(found.data, path):
-        raise Wrong(f"this profile has no key `{key}`", _close(found, key, None))
+        raise Wrong(f"this config has no key `{key}`", _close(found, key, None))
     return path
 
 
@@ -93,7 +62,7 @@ def _split(key: str) -> Key:
 
 
 def _plan(config: Composed) -> Plan | None:
-    """The plan, if the profile compiles: layers are shown of one that does not, too."""
+    """The plan, if the config compiles: layers are shown of one that does not, too."""
     from declog.api import plan
 
     try:
@@ -111,7 +80,7 @@ def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Key]:
 
     old = {**old_names(found.data, "signals"), **old_names(found.data, "metrics")}
     if (new := old.get(key.rpartition(".")[2])) is not None:
-        raise Wrong(f"`{key}` is called `{new}` now", f"declog why {key.removesuffix(key.rpartition('.')[2])}{new}")
+        raise Wrong(f"`{key}` is called `{new}` now", f"--why {key.removesuffix(key.rpartition('.')[2])}{new}")
     path = _split(key)
     if has(found.data, path) or path in found.gone or known(found.data, path) is not None:
         yield path
@@ -131,7 +100,7 @@ def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Key]:
 
 
 def _without_prefixes(name: str, made: Plan) -> list[str]:
-    """A tracker's name as the profile has it: modes and sinks put something before."""
+    """A tracker's name as the config has it: modes and sinks put something before."""
     prefixes = {*(mode.prefix for mode in made.modes.values()), *(sink.prefix for sink in made.sinks), ""}
     whole = {*prefixes, *(sink.prefix + mode.prefix for sink in made.sinks for mode in made.modes.values())}
     return [name.removeprefix(prefix) for prefix in whole if name.startswith(prefix)]
@@ -241,5 +210,5 @@ def _text(facts: Mapping[str, Any]) -> str:
     if facts.get("keys"):
         keys = [(f".{each['key']}", shown_value(each["value"]), each["place"] or "") for each in facts["keys"]]
         lines.append(columns(keys, indent="  "))
-    lines += [paint(f"  {note}", DIM) for note in facts.get("notes", ())]
+    lines += [paint(wrapped(note, "  ", 2), DIM) for note in facts.get("notes", ())]
     return "\n".join(lines)
