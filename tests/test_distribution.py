@@ -75,7 +75,7 @@ def test_no_text_installs_the_other_project() -> None:
 def test_a_package_that_init_begins_depends_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under its own name, from this minor version on."""
     monkeypatch.chdir(tmp_path)
-    assert main(["init", "package", "acme-logging"]) == 0
+    assert main(["init", "acme-logging", "--package"]) == 0
     project = tomllib.loads((tmp_path / "acme-logging/pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["dependencies"] == ["declog-rl>=0.1"]
 

@@ -83,7 +83,7 @@ def test_the_profile_of_the_run(run: Path, capsys: pytest.CaptureFixture[str]) -
 def test_another_profile(run: Path, other: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a file, with overrides; a signal that it does not know is reported, one that nothing used is there."""
     text = preview(capsys, str(run), other, "metrics.most=p50(score)", "--steps", "3")
-    assert "other (" in text and "warning: the run has the signal `text`, which this profile does not know" in text
+    assert "other (" in text and "warning: the run has the signal `text`, which this config does not know" in text
     assert text.splitlines()[-4:] == ["  step    3", "  score   3", "  most    3", "  spare  30"]
 
 

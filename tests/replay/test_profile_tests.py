@@ -415,7 +415,7 @@ def test_the_command_line_says_where_a_test_is_wrong(tmp_path: Path, capsys: pyt
     assert main(["test", str(file), "-k", "nothing"]) == 2
     file.write_text("name: x\n")
     assert main(["test", str(file)]) == 2
-    assert "the profile has no test" in capsys.readouterr().err
+    assert "the config has no test" in capsys.readouterr().err
 
 
 def test_help_is_quick() -> None:
