@@ -40,7 +40,6 @@ ANYBODY = "*"
 ROOMS = (
     Room("errors distribution imports registry records"),  # what everybody may know
     Room("sinks", "errors", lazily="PIL numpy pydantic rich"),
-    Room("runs", "errors sinks", "numpy", lazily="pyarrow yaml"),
     Room("language", "errors", "numpy pydantic pydantic_core"),
     Room("plans", "errors language"),
     Room("engine", "errors language plans", "numpy", lazily="torch"),
@@ -48,6 +47,7 @@ ROOMS = (
     Room("compiler", "errors sinks language plans", lazily="torch"),
     Room("config", "errors language", "hydra omegaconf yaml"),
     Room("api", "errors sinks language plans engine runtime compiler config"),  # where the arrows meet
+    Room("runs", "errors sinks language plans engine compiler config api", "numpy", lazily="pyarrow yaml wandb"),
     Room("replay", "errors sinks language plans engine runtime compiler config api", "numpy pytest torch"),
     Room("testing", "errors sinks runtime replay"),
     Room("__init__", "errors"),

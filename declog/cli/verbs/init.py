@@ -129,7 +129,7 @@ def _captured(path: Path) -> tuple[str, Sequence[str]]:
 
 def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:
     """The config, and the calls that it wants."""
-    from declog.cli.adoption import read, verified
+    from declog.runs.adoption import read, verified
 
     adopted = verified(read(path))
     calls = [f"  {adopted.computed} names computed, {len(adopted.passed)} passed through"]

@@ -110,7 +110,7 @@ def _answering(rows: Sequence[Row], given: argparse.Namespace, constants: Mappin
         if not rows:
             raise Wrong(f"no prompt has the text `{given.prompt}`", "declog samples RUN --by-prompt lists the prompts")
     if given.where is not None:
-        from declog.cli.row_conditions import matching
+        from declog.runs.row_conditions import matching
 
         rows = matching(rows, given.where, constants)
     return rows if given.sort is None or given.by_prompt else _sorted(rows, given, dict.fromkeys(_columns(rows)))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import declog
-from declog.cli.row_conditions import dtype_of, matching, named_columns
 from declog.errors import ConfigError
 from declog.language.dtypes import DType
+from declog.runs.row_conditions import dtype_of, matching, named_columns
 from declog.runs.run import read
 
 SHARED = json.loads((Path(__file__).parents[1] / "data" / "where.json").read_text(encoding="utf-8"))

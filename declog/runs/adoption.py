@@ -1,7 +1,7 @@
 """The names that a run logged, and a config that logs them again: what ``declog init --from RUN`` reads and writes.
 
 What came as several statistics of one thing, ``score/mean`` and ``score/max``, is computed from its values; what came
-as one number is the trainer's, and passes through. Imports wandb's own protocol for its files, and nothing heavy else.
+as one number is the trainer's, and passes through. Imports wandb's own protocol for its files.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import declog
-from declog.cli.adoption import Distribution, Logged, adopted, read
 from declog.errors import UsageError
+from declog.runs.adoption import Distribution, Logged, adopted, read
 from declog.testing import MemorySink
 from tests import forks
 from tests.cli.conftest import Cli
