@@ -1,4 +1,4 @@
-"""Golden pairs: a profile in YAML, and the plan in words or the error text that it gives.
+"""Golden pairs: a profile in YAML, and the plan in words or the error text that it gives; and each preset's plan.
 
 ``python -m tests.compiler.golden --update`` writes the texts; read the difference before it is committed: the
 texts are the specification. A first line ``# constants: {beta: 0.1}`` is what an adapter's trainer gives.
@@ -21,6 +21,7 @@ from declog.records import Records, RunInfo
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden"
 PROFILES = sorted(FOLDER.glob("*.yaml"))
+PRESETS = sorted((Path(declog.__file__).parents[1] / "conf" / "declog").glob("*.yaml"))
 COLUMNS = RowFunctions(DEFAULT)
 _CONSTANTS = re.compile(r"# constants: (\{.*\})")
 _FINGERPRINT = re.compile(r"\([0-9a-f]{16}\)")
@@ -65,14 +66,20 @@ def shown(profile: Path) -> str:
     return _FINGERPRINT.sub("(fingerprint)", plan.explain(), count=1)
 
 
+def shown_preset(preset: Path) -> str:
+    """What a preset computes, in words, as it is without a trainer's constants."""
+    return _FINGERPRINT.sub("(fingerprint)", declog.plan(declog.compose(preset.stem)).explain(), count=1)
+
+
 def expected(profile: Path) -> Path:
-    """The file that holds a profile's text."""
-    return profile.with_suffix(".txt")
+    """The file that holds the text of a profile or a preset."""
+    folder = FOLDER if profile in PROFILES else FOLDER.with_name("presets")
+    return folder / f"{profile.stem}.txt"
 
 
 if __name__ == "__main__":
-    for each in PROFILES:
-        new = shown(each)
+    for each in [*PROFILES, *PRESETS]:
+        new = shown(each) if each in PROFILES else shown_preset(each)
         known = expected(each).read_text(encoding="utf-8") if expected(each).exists() else None
         if known != new:
             print(("updated " if "--update" in sys.argv else "differs ") + each.name)

@@ -9,13 +9,19 @@ import pytest
 import declog
 from declog.errors.pages import CODES
 from declog.language.reductions import BUILTIN
-from tests.compiler.golden import FOLDER, PROFILES, expected, shown
+from tests.compiler.golden import FOLDER, PRESETS, PROFILES, expected, shown, shown_preset
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda path: path.stem)
 def test_the_text_of_a_profile(profile: Path) -> None:
     """A profile's plan in words, or all that is wrong with it, is what people read here last."""
     assert expected(profile).read_text(encoding="utf-8") == shown(profile)
+
+
+@pytest.mark.parametrize("preset", PRESETS, ids=lambda path: path.stem)
+def test_what_a_preset_computes(preset: Path) -> None:
+    """A preset may say it otherwise; what it computes changes only where the committed text of its plan does."""
+    assert expected(preset).read_text(encoding="utf-8") == shown_preset(preset)
 
 
 def test_the_pairs_cover_the_language() -> None:
