@@ -18,6 +18,7 @@ RETIRED = {
     "a flag of the recorder": "InFork in_fork.py",
     "fates of packets by id": "WeakSet _count_packets",
     "Block and State": "_Fused _Picked _Together states_of _by_values",
+    "Program": "take_alike requested_tokens",
 }
 
 

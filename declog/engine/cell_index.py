@@ -16,7 +16,7 @@ from declog.engine.evaluator import View
 from declog.language.dtypes import Axis, DType
 from declog.language.functions.text import label_text, tags
 from declog.language.nodes import BUILTIN
-from declog.language.segmented import Segments, present, truth
+from declog.language.segmented import ordered, present, truth
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
@@ -196,12 +196,10 @@ def _pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]]
     mine = np.ones(len(batches), bool) if op.ranks == "all" else batches.rank == 0
     if axis is Axis.BATCH:  # a value over all ranks counts as the first one's
         mine |= np.r_[True, (np.diff(batches.step) != 0) | (np.diff(batches.batch) != 0)][: len(mine)]
-    parts = Segments.of_keys(*(key[mine] for key in keys))
-    known = np.unique(parts.index, return_index=True)[1]  # a batch of each piece
-    order = np.lexsort([key[mine][known] for key in reversed(keys)])
-    found = list(zip(*(key[mine][known][order].tolist() for key in keys), strict=True))
+    first, piece = ordered(*(key[mine] for key in keys))
+    found = list(zip(*(key[mine][first].tolist() for key in keys), strict=True))
     index = np.full(len(batches), -1)
-    index[mine] = np.argsort(order)[parts.index]
+    index[mine] = piece
     if axis is Axis.STEP:
         return found, index
     if axis is Axis.BATCH:

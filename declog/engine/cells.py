@@ -22,7 +22,7 @@ from declog.engine.partials import Piece, alone, fold_states, here, known_tokens
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
-from declog.language.moments import FORMULAS, Moments
+from declog.language.moments import FORMULAS, STATS, Moments
 from declog.language.quantile_sketch import Sketch
 from declog.language.segmented import present
 from declog.plans.ops import MetricOp
@@ -92,7 +92,7 @@ class Cells:
             place = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
             padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # -1: there is none
             return np.take_along_axis(padded, place[..., None], -1)[..., 0], place >= 0
-        found = Moments.of(values, there=there)
+        found = Moments.of(values, frozenset(stat for stat in STATS if stat in FORMULAS[how].stats), there)
         return FORMULAS[how].of(found), found.n > (1 if how == "var" else 0)
 
 
@@ -100,19 +100,21 @@ class Found(MutableMapping[str, Cells]):
     """Metrics' cells by key.
 
     Of most there is one finite value, in ``numbers`` until somebody asks for its cells; ``gaps`` says how many values
-    it leaves out, where it does.
+    it leaves out, where it does, and ``pieces`` which piece of the window it is of, where that has a name.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[str, float] = {}
         self.gaps: dict[str, int] = {}
+        self.pieces: dict[str, tuple[Piece, ...]] = {}
         self.cells: dict[str, Cells] = {}
 
     def __getitem__(self, key: str) -> Cells:
         found = self.cells.get(key)
         if found is not None:
             return found
-        return Cells(np.full((1, 1, 1), self.numbers[key]), skipped=self.gaps.get(key, 0))
+        value = np.full((1, 1, 1), self.numbers[key])
+        return Cells(value, skipped=self.gaps.get(key, 0), pieces=self.pieces.get(key, WHOLE))
 
     def __setitem__(self, key: str, cells: Cells) -> None:
         self.numbers.pop(key, None)
@@ -136,13 +138,20 @@ class Found(MutableMapping[str, Cells]):
         """Add what other metrics have."""
         self.numbers |= other.numbers
         self.gaps |= other.gaps
+        self.pieces |= other.pieces
         self.cells |= other.cells
 
-    def add_numbers(self, keys: Sequence[str], values: Array, skipped: Array) -> None:
+    def add_whole(self, keys: Sequence[str], values: Iterable[float], pieces: tuple[Piece, ...]) -> None:
+        """Add metrics of one cell each, with finite values of which nothing is missing."""
+        self.numbers.update(zip(keys, values, strict=True))
+        if pieces != WHOLE:
+            self.pieces.update(dict.fromkeys(keys, pieces))
+
+    def add_numbers(self, keys: Sequence[str], values: Array, skipped: Array, pieces: tuple[Piece, ...]) -> None:
         """Add those metrics of one cell each whose values are finite."""
         finite = np.isfinite(values)
-        whole = zip(keys, values.tolist(), strict=True)
-        self.numbers.update(whole if finite.all() else itertools.compress(whole, finite.tolist()))
+        kept = [*itertools.compress(keys, finite.tolist())]
+        self.add_whole(kept, values[finite].tolist(), pieces)
         self.gaps.update(
             (keys[place], int(skipped[place])) for place in np.flatnonzero(finite & (skipped > 0)).tolist()
         )
@@ -153,7 +162,7 @@ class Found(MutableMapping[str, Cells]):
 
 
 class Rules:
-    """What metrics of one reduction say about missing values.
+    """What metrics say about missing values.
 
     Their values stand one below the other, ``[rows, labels, pieces]``: of each metric ``heights`` rows, which are its
     ``members``, where it has any.
@@ -162,13 +171,16 @@ class Rules:
     def __init__(self, ops: Sequence[MetricOp], members: Sequence[Sequence[str]], heights: Sequence[int]) -> None:
         self._count = len(ops)
         self._op = np.repeat(np.arange(len(ops)), heights)
-        self._of_missing = ops[0].reduction.of_missing
 
         def column(values: Iterable[Any]) -> Array:
             return np.array([*values])[self._op][:, None, None]
 
         self._propagate = column(op.nan == "propagate" for op in ops)
         self._propagates = bool(self._propagate.any())
+        of_missing = [op.reduction.of_missing for op in ops]
+        self._has_of_missing = column(value is not None for value in of_missing)
+        self._of_missing = column(0.0 if value is None else value for value in of_missing)
+        self._least = column(2 if op.reduction.name in ("std", "var") else 1 for op in ops)
         self._alone = column(alone(op.args) for op in ops)
         # a total is not added to by what did not count, and a family that never came has no cell
         known = [op.over_run is None and bool(names or not op.family) for op, names in zip(ops, members, strict=True)]
@@ -176,25 +188,25 @@ class Rules:
         self._has_empty = column(value is not None for value in empty)
         self._empty = column(0.0 if value is None else float(value) for value in empty)
 
-    def settled(self, values: Array, lacking: Array, counted: Array, enough: Array, here: Array) -> Settled:
+    def settled(self, values: Array, lacking: Array, n: Array, here: Array, between: Array | None = None) -> Settled:
         """The values with what `nan` and `empty` say.
 
-        ``lacking`` counts the missing values of each cell, ``counted`` says where a value came, ``enough`` where so
-        many that there is a result, be it NaN of infinities, and ``here`` in which pieces a cell came. What is missing
-        here and there may be left out. Where nothing else came it is NaN, and not absent. `empty` is for cells in
-        pieces in which they came and nothing counted: an absent member or label is left out.
+        ``lacking`` and ``n`` count the values of each cell that are missing and that came, and ``here`` says in which
+        pieces a cell came. ``between`` says where a result is NaN of infinities; by default where enough values came
+        and it is NaN. What is missing here and there may be left out. Where nothing else came it is NaN, and not
+        absent. `empty` is for cells in pieces in which they came and nothing counted: an absent member or label is
+        left out.
         """
         gaps = bool(lacking.any())
         none = np.zeros(self._count, np.int64)
         if np.isfinite(values).all() and not (gaps and self._propagates):  # most: what is missing is left out
             return Settled(values, None, None, self._of_ops(lacking) if gaps else none, none)
         there, missing = present(values), lacking > 0
-        if self._of_missing is not None:
-            values = np.where(missing & ~there & ~self._propagate, self._of_missing, values)
+        values = np.where(missing & ~there & ~self._propagate & self._has_of_missing, self._of_missing, values)
         shown = missing & self._propagate
-        infinite = enough & ~there
+        infinite = (n >= self._least if between is None else between) & ~there
         there = present(values)
-        kept = shown | (missing & ~there & ~self._came(counted))
+        kept = shown | (missing & ~there & ~self._came(n > 0))
         skipped = self._of_ops(lacking)
         broken = np.where(self._of_ops(kept) > 0, skipped, 0) + self._of_ops(infinite)
         kept = kept | infinite
@@ -298,7 +310,7 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
             elif odd and result != result:
                 between[(member, *at)] = True
     settled = Rules([op], [members], [height]).settled(
-        values, lacking, counted, between, np.broadcast_to(came, values.shape)
+        values, lacking, counted, np.broadcast_to(came, values.shape), between
     )
     cells = settled.cells(
         0, slice(None), members=members, labels=labels, histograms=histograms, pieces=placed.pieces, rest=rest
@@ -312,7 +324,7 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
     assert op.fold is not None and op.reduction.sketch is not None
     pieces, piece = cell_index.pieces(op, view, Axis.STEP)
     counts = view.frame.column(f"{op.fold}.hist")
-    states = fold_states([op.fold], view, frozenset({"n", "min", "max"}))
+    states = fold_states(op.fold, view, ("n", "min", "max"))
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
     tokens = known_tokens(op, view)
     values = np.full((1, 1, len(pieces)), np.nan)
@@ -333,7 +345,7 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
                 values[0, 0, place] = result
     between = (found > 0) & np.isnan(values) & (op.reduction.level is not None)
     lacking = np.maximum(sought - found, 0)
-    settled = Rules([op], [()], [1]).settled(values, lacking, found > 0, between, np.ones(values.shape, bool))
+    settled = Rules([op], [()], [1]).settled(values, lacking, found, np.ones(values.shape, bool), between)
     cells = settled.cells(0, slice(None), histograms=histograms, pieces=tuple(pieces))
     cells.broken += outside
     return cells

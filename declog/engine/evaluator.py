@@ -7,14 +7,14 @@ node's axis; a family has its members in front: ``[members, rows]``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import groups
-from declog.engine.frame import GROUP_ID, UNDECIDED, Block, Frame
+from declog.engine.frame import GROUP_ID, UNDECIDED, Frame
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import QUESTIONS, Absence, either, elementwise
@@ -29,7 +29,6 @@ Array = NDArray[Any]
 Members = tuple[str, ...]
 COLUMNS = ("signal", "local", "carried")
 PICKS = ("column", *SELECTIONS)  # functions that pick members of a family
-_AS_IT_IS = {DType.FLOAT: "fiub", DType.INT: "fi", DType.BOOL: "b"}  # kinds of arrays, by what a signal is
 
 
 class View:
@@ -42,7 +41,6 @@ class View:
         self._gone: dict[int, Absence] = {}
         self._open: dict[int, Absence] = {}
         self._members: dict[int, Members] = {}
-        self._made: dict[int, tuple[Block, int]] = {}  # where values stand that were computed together
         self.placed: dict[tuple[object, ...], Any] = {}  # which cells rows are in: many metrics ask alike
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
@@ -53,6 +51,13 @@ class View:
         """The members of a family's value."""
         self.value(node)
         return self._members.get(node.index, ())
+
+    def function(self, name: str) -> Callable[..., Any]:
+        """What a registered function runs."""
+        function = self._functions.get(name)
+        if function is None:
+            raise RuntimeFailure.of("DL605.function", function=name)
+        return function.run
 
     def came(self, node: Node) -> bool:
         """Whether anything of a value is there: what is computed of a signal that never came is absent."""
@@ -95,45 +100,6 @@ class View:
         if unknown is False or node.type.axis is None:
             return values
         return _blanked(values, self.frame.spread(np.asarray(unknown), node.type.axis, axis))
-
-    def matrix(self, nodes: Sequence[Node], axis: Axis) -> tuple[Array, tuple[int, ...]]:
-        """Values as they are reduced, one below the other: ``[k, rows]`` of float64, and how many rows each has.
-
-        A family has one for each member.
-        """
-        pieces = []
-        for node in nodes:
-            plain = self._stacked(node, axis)
-            values = np.asarray(self.judged(node, axis)) if plain is None else plain[0].floats[plain[1]]
-            pieces.append(values if values.ndim > 1 else values[None])
-        return np.concatenate(pieces, dtype=np.float64, casting="unsafe"), tuple(map(len, pieces))
-
-    def take_alike(self, groups: Iterable[Sequence[Node]]) -> None:
-        """Compute values that are ``alike`` at once, where all that they read is in one block."""
-        for nodes in groups:
-            found = [[self._stacked(arg, arg.type.axis) for arg in node.args] for node in nodes]
-            blocks = {id(one and one[0]): one and one[0] for row in found for one in row}
-            function = self._functions.get(nodes[0].op)
-            if len(blocks) > 1 or function is None or (block := blocks.popitem()[1]) is None:
-                continue
-            columns = [block.floats[[one[1] for one in column if one]] for column in zip(*found, strict=True)]
-            made = Block(block.axis, (), function.run(np, *columns))
-            for row, node in enumerate(nodes):
-                self._values[node.index], self._gone[node.index] = made.data[row], False
-                self._made[node.index] = made, row
-
-    def _stacked(self, node: Node, axis: Axis | None) -> tuple[Block, int] | None:
-        """Where a signal of numbers stands that is reduced just as it was recorded; None: it is something else."""
-        made = self._made.get(node.index)
-        if made is not None or node.op != "signal":
-            return made
-        if node.type.axis is not axis or axis is Axis.GROUP or node.type.family:
-            return None
-        plain = self.frame.plain(node.param("name"))
-        if plain is None or plain[0].axis is not axis or plain[0].valid is not None:
-            return None
-        as_it_is = plain[0].data.dtype.kind in _AS_IT_IS.get(node.type.dtype, "")
-        return plain if as_it_is and self.frame.absent(node.param("name"), axis) is None else None
 
     def undecided(self, node: Node) -> Absence:
         """Where a bool is neither true nor false, since something that it compares is missing."""
@@ -425,16 +391,6 @@ class View:
             if members != first:
                 order[place] = [members.index(member) for member in first]
         return order
-
-
-def alike(nodes: Iterable[Node]) -> list[list[Node]]:
-    """Those that are the same operation of two signals of numbers each, `x - y` and `y - z`, by the operation."""
-    found: dict[tuple[object, ...], list[Node]] = {}
-    for node in nodes:
-        floats = node.type.dtype is DType.FLOAT and {(arg.op, arg.type) for arg in node.args} == {("signal", node.type)}
-        if floats and node.op in ("add", "sub", "mul", "div"):
-            found.setdefault((node.op, node.type.axis), []).append(node)
-    return [some for some in found.values() if len(some) > 1]
 
 
 def reads_groups(node: Node) -> bool:

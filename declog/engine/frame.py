@@ -74,6 +74,22 @@ class Block:
         return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
 
 
+class Layout:
+    """What frames have alike that hold the same columns in the same blocks: the key of what is planned for them."""
+
+    __slots__ = ("_hash", "_key")
+
+    def __init__(self, *key: object) -> None:
+        self._key = key
+        self._hash = hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self._hash == other._hash and self._key == other._key)
+
+
 @dataclass(frozen=True)
 class Batches:
     """One entry per (step, batch, rank), all ``[batches]``."""
@@ -120,6 +136,20 @@ class Frame:
             for row, (name, member) in enumerate(block.keys):
                 places.setdefault(name, []).append((member, block, row))
         return places
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Which columns there are, and where: frames of one layout are evaluated by one plan."""
+        return Layout(tuple((block.axis, block.keys, block.data.dtype) for block in self.blocks), tuple(self.texts))
+
+    def has(self, name: str) -> bool:
+        """Whether a column, or a member of a family, came."""
+        return name in self._places or any(text == name for text, _ in self.texts)
+
+    def columns(self, name: str) -> list[tuple[str | None, int, int]]:
+        """Where the numbers of a signal stand: its members, each with the place of its block and its row there."""
+        blocks = {id(block): place for place, block in enumerate(self.blocks)}
+        return [(member, blocks[id(block)], row) for member, block, row in self._places.get(name, ())]
 
     @property
     def keys(self) -> set[Key]:

@@ -257,25 +257,23 @@ def known_tokens(op: MetricOp, view: View) -> Array | None:
     """How many tokens each completion is asked for values of; none where what the metric reads is absent."""
     if op.tokens is None or op.fold is None or view.frame.plain(f"{op.tokens}.n") is None:
         return None
-    (asked,) = requested_tokens([(op.fold, op.tokens)], view)
-    return np.asarray(asked)
+    own, counts = view.frame.floats([f"{op.fold}.n", f"{op.tokens}.n"])
+    return tokens_asked(own, counts)
 
 
-def requested_tokens(pairs: Sequence[tuple[str, str]], view: View) -> Array:
-    """Of how many tokens each completion is asked for a fold's values, given that fold and the one that counts them."""
-    own, counts = (view.frame.floats([f"{pair[place]}.n" for pair in pairs]) for place in (0, 1))
+def tokens_asked(own: Array, counts: Array) -> Array:
+    """Of how many tokens each completion is asked for a fold's values, given what that and the tokens' fold count."""
     return np.where(np.isnan(own) | np.isnan(counts), 0.0, counts)
 
 
-def fold_states(names: Sequence[str], view: View, stats: frozenset[Stat]) -> Moments:
-    """The folds' states: every array ``[folds, rows]``; a fold that never came has none."""
+def fold_states(name: str, view: View, stats: Sequence[Stat]) -> Moments:
+    """One fold's states: every array ``[1, rows]``; a fold that never came has none."""
+    return fold_moments({stat: view.frame.floats([f"{name}.{stat}"]) for stat in stats})
 
-    def matrix(stat: Stat, neutral: float) -> Array:
-        if stat in stats:
-            return view.frame.floats([f"{name}.{stat}" for name in names])
-        return np.full((len(names), view.frame.count(Axis.COMPLETION)), neutral)
 
-    stats |= {"n", "total"}
-    states = Moments(*(matrix(stat, neutral) for stat, neutral in NEUTRAL.items()))
-    here = states.n > 0  # not in a batch in which it never came
+def fold_moments(columns: Mapping[Stat, Array]) -> Moments:
+    """The states of folds from their columns, ``[folds, rows]``: none in a batch in which a fold did not come."""
+    count = columns["n"]
+    states = Moments(*(columns.get(stat, np.full(count.shape, neutral)) for stat, neutral in NEUTRAL.items()))
+    here = count > 0  # not in a batch in which it never came
     return states if here.all() else states.map(lambda array, neutral: np.where(here, array, neutral))

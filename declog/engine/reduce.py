@@ -1,46 +1,41 @@
 """The metrics of a window: those whose values are in the same cells are reduced together, from one state.
 
-Which values share a row, and what each reduction takes of the rows, is found once for each layout of members. Imports
-no torch.
+How the rows are made is planned once for each layout of columns, and what each reduction takes of them once for each
+layout of members. Imports no torch.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names, place_key, row_axis
-from declog.engine.cells import WHOLE, Cells, Found, Rules, by_sketch, by_values
-from declog.engine.evaluator import View, alike
+from declog.engine.cells import Cells, Found, Rules, by_sketch, by_values
+from declog.engine.evaluator import View
 from declog.engine.partials import (
     Ordered,
     Row,
     State,
     cells_here,
-    fold_states,
     members_here,
-    requested_tokens,
     rows_of,
     source,
 )
-from declog.language.dtypes import Axis
+from declog.engine.program import FoldProgram, Program, recent, together
 from declog.language.moments import ALL, Moments, Stat
-from declog.language.nodes import Node
-from declog.language.reductions import quantiles
+from declog.language.reductions import Reduction, quantiles
 from declog.language.segmented import Segments, present
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
 CHUNK = 2**15  # values that are reduced at once: 256 KiB stay in a core's cache
-LAYOUTS = 32  # that are kept
-_T = TypeVar("_T")
 
 
 class Reductions:
@@ -107,7 +102,7 @@ def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = 
     ``ever`` is how many values were missing up to now, where the state goes on: a count of nothing else stays 0.
     """
     found = Found()
-    _Part([op], state.rows).finish(state, rest, found, {})
+    _Outputs([op], state.rows).finish(state, rest, found, {})
     cells = found[op.key]
     if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
         cells.values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
@@ -126,179 +121,164 @@ class Block:
         self.phase = first.phase
         self._axis = row_axis(first)
         self._folds = first.fold is not None
-        sources: dict[Hashable, MetricOp] = {}
-        taken: dict[Hashable, frozenset[Stat]] = {}
+        self._sources: dict[Hashable, MetricOp] = {}
+        self._stats: dict[Hashable, frozenset[Stat]] = {}
         for op in ops:
-            sources.setdefault(source(op), op)
-            taken[source(op)] = taken.get(source(op), frozenset() if self._folds else stats) | op.reduction.stats
-        if not self._folds:  # those of which the same is asked side by side
-            sources = dict(sorted(sources.items(), key=lambda item: (sorted(taken[item[0]]), item[1].args[0].index)))
-        self._sources = list(sources.values())
-        self._nodes: list[Node] = [] if self._folds else [op.args[0] for op in self._sources]
-        self._stats = [taken[name] for name in sources]
-        self._all: frozenset[Stat] = frozenset().union(*self._stats)
-        self._alike = alike(self._nodes)
-        self._families = [op for op in self._sources if op.family and not self._folds]
+            self._sources.setdefault(source(op), op)
+            taken = self._stats.get(source(op), frozenset() if self._folds else stats)
+            self._stats[source(op)] = taken | op.reduction.stats
+        self._all: frozenset[Stat] = frozenset().union(*self._stats.values())
+        self._families = [] if self._folds else [op for op in self._sources.values() if op.family]
         self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
         self._last = any(op.reduction.name == "last" for op in ops)
-        self._rows: OrderedDict[Hashable, tuple[Row, ...]] = OrderedDict()
-        self._parts: OrderedDict[Hashable, list[_Part]] = OrderedDict()
+        self._programs: OrderedDict[Hashable, Any] = OrderedDict()
+        self._outputs: OrderedDict[Hashable, _Outputs] = OrderedDict()
 
     def state(self, view: View) -> State:
         """The state of one frame's values."""
         first = self.ops[0]
         placed = cell_index.placed(first, view)
         shape = (len(placed.labels) if first.by is not None else 1, len(placed.pieces))
-        cells = (
-            None if shape == (1, 1) else Segments(placed.label * max(shape[1], 1) + placed.piece, shape[0] * shape[1])
-        )
+        count = shape[0] * shape[1]
+        cells = None if shape == (1, 1) else Segments(placed.label * max(shape[1], 1) + placed.piece, count)
         every = first.by is None and len(placed.rows) == view.frame.count(self._axis)  # then they are in order
         chosen = slice(None) if every else placed.rows
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
         weights = ordered = None
+        program = recent(self._programs, view.frame.layout, lambda: self._program(view))
         if self._folds:
-            folds = fold_states([str(op.fold) for op in self._sources], view, self._all).take(chosen)
-            if weight is None:
-                moments = _pooled(folds, cells)
-            else:
-                moments, weights = _weighted(folds, weight, cells)
-            asked = self._asked_tokens(view)[:, chosen]
-            lacking = np.maximum(_added(asked, cells) - moments.n, 0.0)
-            rows = self._layout((), [1] * len(self._sources), [])
+            folds, asked = program.run(view)
+            rows, _ = program.outline((), self._rows)
+            folds = folds.take(chosen)
+            moments, weights = (_pooled(folds, cells), None) if weight is None else _weighted(folds, weight, cells)
+            lacking = np.maximum(_added(asked[:, chosen], cells) - moments.n, 0.0) if len(asked) else moments.n
         else:
-            view.take_alike(self._alike)
-            matrix, heights = view.matrix(self._nodes, self._axis)
+            matrix, computed = program.run(view)
+            rows, stats = program.outline(computed, self._rows)
             matrix = matrix if every else matrix.take(placed.rows, 1)  # its rows side by side in memory
             if weight is None:
-                moments = self._moments(matrix, heights, cells)
+                moments = _moments(matrix, stats, cells)
             else:
                 moments, weights = _weighted(Moments.single(matrix), weight, cells)
             sizes = len(placed.rows) if cells is None else cells.counts
-            lacking = sizes - moments.n.reshape(len(matrix), 1 if cells is None else cells.count)
-            if lacking.any():
-                lacking = self._without_absent(lacking, view, heights, chosen, cells)
-            members = [view.members(op.args[0]) for op in self._families]
-            rows = self._layout((*heights, *members), heights, members)
+            lacking = sizes - moments.n.reshape(len(matrix), count)
+            if program.marked and lacking.any():
+                lacking = self._without_absent(lacking, program.marked, rows, view, chosen, cells)
             if self._levels or self._last:
                 order = cell_index.latest(view, self._axis)[chosen]
-                ordered = Ordered(matrix, placed.label, placed.piece, order)
+                nothing = np.full((len(rows) - len(matrix), matrix.shape[1]), np.nan)
+                ordered = Ordered(np.concatenate([matrix, nothing]), placed.label, placed.piece, order)
+        never = len(rows) - len(lacking)
 
-        def laid_out(array: Array, _: float = 0.0) -> Array:
+        def laid_out(array: Array, neutral: float = 0.0) -> Array:
+            array = array.reshape(len(rows) - never, count)
+            array = np.concatenate([array, np.full((never, count), neutral)]) if never else array
             return array.reshape(len(rows), *shape)
 
         return State(
             rows, placed.labels, placed.pieces, moments.map(laid_out), laid_out(lacking),
-            np.bincount(placed.label, minlength=shape[0]).astype(np.float64), self._here(view, rows, shape),
-            None if weights is None else laid_out(weights), ordered,
+            np.bincount(placed.label, minlength=shape[0]).astype(np.float64),
+            self._here(view, program, rows, shape), None if weights is None else laid_out(weights), ordered,
         )  # fmt: skip
 
     def finish(self, state: State, found: Found, run: Names = NAMELESS) -> None:
         """Add the cells of these metrics; of labels beyond the limit the rare ones are pooled."""
-        parts = _recent(self._parts, state.rows, lambda: self._split(state.rows))
+        outputs = recent(self._outputs, state.rows, lambda: _Outputs(self.ops, state.rows))
         state, rest = labelled(self.ops[0], state, run)
         picked = {} if state.ordered is None else _picked(state, state.ordered, self._levels, self._last)
-        for part in parts:
-            part.finish(state, rest, found, picked)
+        outputs.finish(state, rest, found, picked)
 
-    def _split(self, rows: Sequence[Row]) -> list[_Part]:
-        """The metrics by reduction: those whose sources are among the rows of a state."""
-        sources = {of for of, _ in rows}
-        by_reduction: dict[str, list[MetricOp]] = {}
-        for op in self.ops:
-            if source(op) in sources:
-                by_reduction.setdefault(op.reduction.name, []).append(op)
-        return [_Part(ops, rows) for ops in by_reduction.values()]
+    def _program(self, view: View) -> Program | FoldProgram:
+        """How the values of the sources are made for the columns of a frame."""
+        if self._folds:
+            return FoldProgram([(str(op.fold), op.tokens) for op in self._sources.values()], self._all, view.frame)
+        nodes = [op.args[0] for op in self._sources.values()]
+        return Program(nodes, [*self._stats.values()], self._axis, view)
 
-    def _layout(self, key: Hashable, heights: Sequence[int], members: Sequence[Sequence[str]]) -> tuple[Row, ...]:
-        """The rows of a state, by how many there are of each source and what the members of families are."""
-        names = {source(op): tuple(each) for op, each in zip(self._families, members, strict=True)}
-
-        def make() -> tuple[Row, ...]:
-            pairs = zip(self._sources, heights, strict=True)
-            return tuple(row for op, height in pairs for row in rows_of(op, names.get(source(op), ()))[:height])
-
-        return _recent(self._rows, key, make)
-
-    def _moments(self, matrix: Array, heights: Sequence[int], cells: Segments | None) -> Moments:
-        """The moments of all rows, some of them at a time."""
-        stats = [one for one, height in zip(self._stats, heights, strict=True) for _ in range(height)]
-        step = max(1, CHUNK // max(matrix.shape[1], 1))
-        parts = []
-        for start in range(0, max(len(matrix), 1), step):
-            some, asked = matrix[start : start + step], frozenset().union(*stats[start : start + step])
-            parts.append(Moments.of(some, asked) if cells is None else Moments.by_segment(some, cells, asked))
-        return parts[0] if len(parts) == 1 else Moments.joined(parts)
-
-    def _asked_tokens(self, view: View) -> Array:
-        """Of how many tokens each completion is asked for a value, ``[folds, rows]``; 0 where nothing counts them."""
-        asked = np.zeros((len(self._sources), view.frame.count(Axis.COMPLETION)))
-        pairs = {(op.fold, op.tokens): place for place, op in enumerate(self._sources) if op.fold and op.tokens}
-        if pairs:
-            asked[[*pairs.values()]] = requested_tokens([(str(fold), str(tokens)) for fold, tokens in pairs], view)
-        return asked
+    def _rows(
+        self, sources: Sequence[Hashable], heights: Sequence[int], members: Sequence[tuple[str, ...]]
+    ) -> tuple[tuple[Row, ...], list[frozenset[Stat]]]:
+        """The rows of sources, by how many each has and the members of families, and the statistics of each row."""
+        rows: list[Row] = []
+        stats: list[frozenset[Stat]] = []
+        for name, height, names in zip(sources, heights, members, strict=True):
+            op = self._sources[name]
+            rows += rows_of(op, names if op.family else ())[:height]
+            stats += [self._stats[name]] * height
+        return tuple(rows), stats
 
     def _without_absent(
-        self, lacking: Array, view: View, heights: Sequence[int], chosen: Any, cells: Segments | None
-    ) -> Array:
+        self, lacking: Array, marked: Collection[Hashable], rows: Sequence[Row], view: View, chosen: Any,
+        cells: Segments | None,
+    ) -> Array:  # fmt: skip
         """How many values are missing, of those that are no values: not those that did not come."""
         lacking = lacking.copy()
-        spans = itertools.pairwise(itertools.accumulate(heights, initial=0))
-        for node, (start, end) in zip(self._nodes, spans, strict=True):
-            gone = view.lost(node, self._axis) if lacking[start:end].any() else False
-            if gone is not False:
-                whole = np.broadcast_to(gone, (end - start, view.frame.count(self._axis)))
-                lacking[start:end] -= _added(whole[:, chosen].astype(np.float64), cells)
+        for name, places in _places(rows[: len(lacking)]).items():
+            if name in marked and lacking[places].any():
+                gone = view.lost(self._sources[name].args[0], self._axis)
+                if gone is not False:
+                    whole = np.broadcast_to(gone, (len(places), view.frame.count(self._axis)))
+                    lacking[places] -= _added(whole[:, chosen].astype(np.float64), cells)
         return np.maximum(lacking, 0.0)
 
-    def _here(self, view: View, rows: Sequence[Row], shape: tuple[int, int]) -> Array:
+    def _here(self, view: View, program: Program | FoldProgram, rows: Sequence[Row], shape: tuple[int, int]) -> Array:
         """In which pieces each cell came."""
         here = np.broadcast_to(cells_here(self.ops[0], view), (len(rows), *shape))
-        if self._families:
+        partly = [op for op in self._families if source(op) in program.marked or source(op) in program.never]
+        if partly:
             here, places = here.copy(), _places(rows)
-            for op in self._families:
+            for op in partly:
                 here[places.get(source(op), [])] &= members_here(op, view)
         return here
 
 
-class _Part:
-    """The metrics of one reduction, and the rows of a state that they take."""
+class _Outputs:
+    """What the metrics of a block take of the rows of a state: those that are numbers come first; by reduction."""
 
     def __init__(self, ops: Sequence[MetricOp], rows: Sequence[Row]) -> None:
         places = _places(rows)
-        mine = [places[source(op)] for op in ops]
-        index = [place for each in mine for place in each]
-        side_by_side = bool(index) and index == [*range(index[0], index[0] + len(index))]  # taken without a copy
-        self._ops = ops
-        self._reduction = ops[0].reduction
-        self._index = slice(index[0], index[0] + len(index)) if side_by_side else np.array(index, np.int64)
+        self._ops = sorted(
+            (op for op in ops if source(op) in places),
+            key=lambda op: (not _is_number(op), op.reduction.name, places[source(op)]),
+        )
+        mine = [places[source(op)] for op in self._ops]
         self._spans = list(itertools.pairwise(itertools.accumulate(map(len, mine), initial=0)))
+        self._reductions: list[tuple[Reduction, Any, slice]] = []
+        kinds = [(_is_number(op), op.reduction.name) for op in self._ops]
+        for _, group in itertools.groupby(range(len(mine)), kinds.__getitem__):
+            some = [*group]
+            taken = together([place for at in some for place in mine[at]])
+            span = slice(self._spans[some[0]][0], self._spans[some[-1]][1])
+            self._reductions.append((self._ops[some[0]].reduction, taken, span))
+        self._index = together([place for each in mine for place in each])
+        self._count = sum(map(len, mine))
         members = [[member for place in each if (member := rows[place][1]) is not None] for each in mine]
-        self._members = [tuple(each) if op.family else () for op, each in zip(ops, members, strict=True)]
-        self._rules = Rules(ops, self._members, [len(each) for each in mine])
-        self._keys = [] if any(op.family for op in ops) else [op.key for op in ops]
+        self._members = [tuple(each) if op.family else () for op, each in zip(self._ops, members, strict=True)]
+        self._rules = Rules(self._ops, self._members, [len(each) for each in mine])
+        self._keys = [op.key for op in self._ops if _is_number(op)]
 
     def finish(self, state: State, rest: str | None, found: Found, picked: Mapping[float | None, Array]) -> None:
         """Add the cells of these metrics; ``picked`` are the values of all rows that their order decides."""
-        index, name = self._index, self._reduction.name
-        if not self._reduction.foldable:
-            values = picked[self._reduction.level][index]
-        else:
-            values = np.asarray(self._reduction.run(state.moments, index, state.even), np.float64)
-        if state.weights is not None and name == "mean":  # of no weight in all NaN, though values count
-            weights = state.weights[index]
-            with np.errstate(invalid="ignore"):
-                values = np.where(weights == 0, np.nan, state.moments.total[index] / (weights + (weights == 0)))
-        one = bool(self._keys) and values.shape[1:] == (1, 1) and state.pieces == WHOLE and not state.labels
-        if one and state.whole and np.isfinite(values).all():  # most metrics
-            found.numbers.update(zip(self._keys, values.ravel().tolist(), strict=True))
+        values = np.empty((self._count, *state.lacking.shape[1:]))
+        for reduction, index, span in self._reductions:
+            if not reduction.foldable:
+                values[span] = picked[reduction.level][index]
+            else:
+                values[span] = reduction.run(state.moments, index, state.even)
+            if state.weights is not None and reduction.name == "mean":  # of no weight in all NaN, though values count
+                weights = state.weights[index]
+                with np.errstate(invalid="ignore"):
+                    shares = state.moments.total[index] / (weights + (weights == 0))
+                values[span] = np.where(weights == 0, np.nan, shares)
+        one = values.shape[1:] == (1, 1) and not state.labels
+        keys = self._keys if one else []
+        if len(keys) == self._count and state.whole and np.isfinite(values).all():  # most metrics
+            found.add_whole(keys, values.ravel().tolist(), state.pieces)
             return
-        n = state.moments.n[index]
-        enough = n > (1 if name in ("std", "var") else 0)
-        settled = self._rules.settled(values, state.lacking[index], n > 0, enough, state.here[index])
+        index = self._index
+        settled = self._rules.settled(values, state.lacking[index], state.moments.n[index], state.here[index])
         if one:
-            found.add_numbers(self._keys, settled.values[:, 0, 0], settled.skipped)
-            if settled.kept is None:
-                return
+            found.add_numbers(keys, settled.values[: len(keys), 0, 0], settled.skipped[: len(keys)], state.pieces)
         labels = tuple(map(str, state.labels))
         for place, (op, (start, end)) in enumerate(zip(self._ops, self._spans, strict=True)):
             if op.key not in found.numbers:
@@ -306,6 +286,23 @@ class _Part:
                     place, slice(start, end), members=self._members[place], labels=labels, pieces=state.pieces,
                     rest=rest,
                 )  # fmt: skip
+
+
+def _is_number(op: MetricOp) -> bool:
+    """Whether a value of the only cell of a window is all that a metric has: a variance of one piece is absent."""
+    return not op.family and op.combine != "var"
+
+
+def _moments(matrix: Array, stats: Sequence[frozenset[Stat]], cells: Segments | None) -> Moments:
+    """The moments of all rows, some of them at a time."""
+    if not len(matrix):
+        return Moments.empty((0, 1 if cells is None else cells.count))
+    step = max(1, CHUNK // max(matrix.shape[1], 1))
+    parts = []
+    for start in range(0, len(matrix), step):
+        some, asked = matrix[start : start + step], frozenset().union(*stats[start : start + step])
+        parts.append(Moments.of(some, asked) if cells is None else Moments.by_segment(some, cells, asked))
+    return parts[0] if len(parts) == 1 else Moments.joined(parts)
 
 
 def _picked(state: State, ordered: Ordered, levels: Sequence[float], last: bool) -> dict[float | None, Array]:
@@ -360,15 +357,3 @@ def _weighted(values: Moments, weight: Array, cells: Segments | None) -> tuple[M
 def _pooled(values: Moments, cells: Segments | None) -> Moments:
     """Moments of each cell, ``[k, cells]``."""
     return values.pooled(Segments(np.zeros(values.n.shape[-1], np.int64), 1) if cells is None else cells)
-
-
-def _recent(layouts: OrderedDict[Hashable, _T], key: Hashable, make: Callable[[], _T]) -> _T:
-    """What belongs to a layout; that of the layouts which came last is kept."""
-    known = layouts.get(key)
-    if known is None:
-        known = layouts[key] = make()
-        if len(layouts) > LAYOUTS:
-            layouts.popitem(last=False)
-    else:
-        layouts.move_to_end(key)
-    return known

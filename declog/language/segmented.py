@@ -36,15 +36,10 @@ class Segments:
     @classmethod
     def of_keys(cls, *keys: Array) -> Segments:
         """Rows with equal keys together, segments in the order in which they first appear."""
-        index = np.zeros(len(keys[0]), np.int64)
-        for key in keys:
-            _, inverse = np.unique(key, return_inverse=True)
-            pair = index * (int(inverse.max(initial=0)) + 1) + inverse
-            _, index = np.unique(pair, return_inverse=True)
-        _, first, inverse = np.unique(index, return_index=True, return_inverse=True)
+        first, index = ordered(*keys)
         rank = np.empty(len(first), np.int64)
         rank[np.argsort(first)] = np.arange(len(first))
-        return cls(rank[inverse], len(first))
+        return cls(rank[index], len(first))
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -106,6 +101,22 @@ class Segments:
         place = np.zeros(self.count, np.int64)
         place[used] = np.arange(len(used))
         return used, Segments(place[self.index], len(used))
+
+
+def ordered(*keys: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first row of each distinct combination of keys, in the order of the keys, and of each row which one it is.
+
+    Keys that are NaN are one.
+    """
+    order = np.lexsort(keys[::-1])  # stable: of equal ones the first comes first
+    begins = np.ones(len(order), bool)
+    begins[1:] = False
+    for key in keys:
+        values = key[order]
+        begins[1:] |= (values[1:] != values[:-1]) & ((values[1:] == values[1:]) | (values[:-1] == values[:-1]))
+    index = np.empty(len(order), np.int64)
+    index[order] = np.cumsum(begins) - 1
+    return order[begins], index
 
 
 def present(values: Array) -> Array:
