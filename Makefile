@@ -52,7 +52,6 @@ bench: $(VENV)/.dev
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak
 	$(BIN)/python -m pytest -n auto -m hypothesis --hypothesis-profile=soak
-	$(BIN)/python -m pytest -m watched
 
 # every version of TRL that imports with today's transformers, in a folder of its own; some ten minutes
 trl-matrix: $(VENV)/.dev

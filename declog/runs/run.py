@@ -19,6 +19,7 @@ from declog.errors import UsageError, did_you_mean
 from declog.runs.files import KINDS, Source, schema, sources
 from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
+from declog.runs.guarded import Report
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, series_by_name, wide_table
 from declog.sinks._shared import EVENT_RUN, EVENT_STEP
@@ -28,7 +29,7 @@ from declog.sinks.run_folder import LOCK, RUN, run_of
 log = logging.getLogger("declog")
 
 RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
-KILLED = "killed"
+RUNNING, KILLED = "running", "killed"
 
 
 def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | None = None) -> Run:
@@ -72,7 +73,7 @@ class Run:
     def __init__(self, path: Path, run_id: str | None, sink: str | None) -> None:
         self.path = path
         self.problems: list[str] = []
-        self._all = facts_of(path, self._report)
+        self._all, self._held = _facts_and_life(path, self._report)
         known = list(dict.fromkeys(facts["run_id"] for facts in self._all))
         self._chosen = run_id
         self._sinks = self._found(sink)
@@ -105,7 +106,8 @@ class Run:
     def state(self) -> str:
         """``running``, ``finished``, ``failed``, ... as the run said; ``killed`` where it said nothing and is gone."""
         said = str(self.info.get("state", "unknown"))
-        return KILLED if said == "running" and not alive(self.path / LOCK) else said
+        lives = self._held and self.info in self._all[-1:]  # only the last process of a folder may
+        return KILLED if said == RUNNING and not lives else said
 
     def stamp(self) -> str:
         """A short text that is another one when the run has grown, ended, or was changed."""
@@ -343,6 +345,19 @@ class Run:
             if table is not None and len(table) and "run_id" in table.column_names:
                 return str(table["run_id"][-1].as_py() or "")
         return ""
+
+
+def _facts_and_life(path: Path, report: Report) -> tuple[list[dict[str, Any]], bool]:
+    """What a run's folder says of its processes, and whether somebody held it when it said that.
+
+    A run says how it ended before it lets its folder go: one that is let go while this reads is read again.
+    """
+    facts = facts_of(path, report)
+    while not (held := alive(path / LOCK)) and facts and facts[-1].get("state") == RUNNING:
+        earlier, facts = facts, facts_of(path, report)
+        if facts == earlier:
+            break
+    return facts, held
 
 
 class _Tables(Mapping[str, Frame]):

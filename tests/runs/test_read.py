@@ -17,6 +17,7 @@ from declog.errors import SinkError, UsageError
 from declog.records import Column, DType, Records, RunInfo, Scalar, Table
 from declog.sinks import Sink
 from declog.sinks.jsonl import JsonlSink
+from declog.sinks.locks import alive
 from declog.sinks.parquet import ParquetSink
 from declog.testing import run_ranks
 from tests import forks
@@ -186,6 +187,37 @@ log.state_dict()
 print("ready", flush=True)
 sys.stdin.readline()
 """
+
+
+def test_a_run_that_ends_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Class: two facts of two moments. What the folder says is read, then the run ends: it was never killed."""
+    log = declog.start(PROFILE, output_dir=tmp_path)
+
+    def ended(lock: Path) -> bool:
+        log.close()
+        return alive(lock)
+
+    monkeypatch.setattr("declog.runs.run.alive", ended)
+    assert declog.read(tmp_path).state == "finished"
+
+
+def test_a_killed_run_that_is_resumed_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody holds it, then somebody does: it goes on."""
+    with declog.start(PROFILE, output_dir=tmp_path) as first:
+        state = first.state_dict()
+    facts = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(facts | {"state": "running", "ended": None}))
+    assert declog.read(tmp_path).state == "killed"
+    logs: list[declog.Recorder] = []
+
+    def resumed(lock: Path) -> bool:
+        held = alive(lock)
+        logs.extend([] if logs else [declog.start(PROFILE, resume=state)])
+        return held
+
+    monkeypatch.setattr("declog.runs.run.alive", resumed)
+    assert declog.read(tmp_path).state == "running"
+    logs[0].close()
 
 
 def test_after_a_crash(tmp_path: Path) -> None:

@@ -14,6 +14,8 @@ pytest.importorskip("playwright", reason="playwright is not installed")
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.forks import PATIENCE_S
+
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
          "--disable-background-networking", "--disable-component-update")  # fmt: skip
@@ -54,11 +56,13 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Open]:
-    """Opens a report, at a link into it, and waits until it is shown."""
+    """Opens a report, at a link into it, and waits until it is shown. ``script`` runs before those of the page."""
     contexts = []
 
-    def open_page(file: Path, link: str = "", **options: Any) -> Opened:
+    def open_page(file: Path, link: str = "", script: str = "", **options: Any) -> Opened:
         context = browser.new_context(offline=True, viewport=options.pop("viewport", WIDE), **options)
+        context.set_default_timeout(1000 * PATIENCE_S)
+        context.add_init_script(script)
         contexts.append(context)
         found = Opened(context.new_page())
         page = found.page

@@ -8,28 +8,47 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import FloatRect, Locator, Page
+from playwright.sync_api import Page, Route, TimeoutError
 
 import declog
 from declog.cli import main
+from declog.runs.report import page as reports
 from declog.runs.report.many import run_row, settings, steps_per_second
 from declog.runs.run import read, runs_in
 from tests.forks import PATIENCE_S, environment
 from tests.forks import run as run_python
 from tests.runs.report.conftest import Open
-from tests.runs.report.test_page import chart, selected, settled, texts
+from tests.runs.report.test_page import chart, settled
 from tests.runs.report.test_runs import TINY, log_one
 
+BEHIND = """if (!history.state?.declog)
+  Object.defineProperty(document, "visibilityState", { value: "hidden", configurable: true });
+"""  # a tab in the background, until it is brought to the front: such a page does not open itself again
+FRONT = "delete document.visibilityState"
 SAYS = """([selector, text]) => {
   const { ready } = document.documentElement.dataset;
   return ready && document.querySelector(selector)?.textContent.includes(text);
 }"""
+SORTED = """(filter) => document.documentElement.dataset.ready && document.querySelector("#filter").value === filter
+  && document.querySelectorAll("#runs th[aria-sort=descending]").length === 1"""
+STANDS = """() => {
+  const one = (selector) => document.querySelector(selector);
+  const values = ["#filter", "#where", "#byorder", "#smoothing"].map((control) => one(control)?.value);
+  return {
+    zoom: !one("#unzoom").hidden, pin: one("#pin b")?.textContent, row: one("#list li.on")?.dataset.row, values,
+    found: one("#found").textContent, finder: one("#finders [aria-pressed=true]")?.value,
+    side: document.querySelectorAll(".side").length, sort: one("#finder th[aria-sort=descending]")?.textContent,
+    packs: [...document.querySelectorAll("#loggedtable details[open] summary b")].map((pack) => pack.textContent),
+    at: Math.round(one("#browse").getBoundingClientRect().top),
+  };
+}"""  # what a reader set, as the page shows it
+STANDS_AS = f"""(expected) => document.documentElement.dataset.ready
+  && JSON.stringify(({STANDS})()) === JSON.stringify(expected)"""
 KILLED = """
 import os, pickle, signal, sys
 import declog
@@ -61,33 +80,18 @@ def watching(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
 
 def says(page: Page, selector: str, text: str) -> None:
     """Wait until an element has a text in it, however often the page opens itself again."""
-    page.wait_for_function(SAYS, arg=[selector, text], timeout=1000 * PATIENCE_S)
+    page.wait_for_function(SAYS, arg=[selector, text])
 
 
-def box_of(locator: Locator) -> FloatRect:
-    """Where an element is on the page, once it is drawn: a page that opens itself again has none for a moment."""
-    end = time.monotonic() + PATIENCE_S
-    while (box := locator.bounding_box()) is None:
-        assert time.monotonic() < end
-    return box
+def stands_as(page: Page, expected: dict[str, object]) -> None:
+    """Wait until a page stands as expected; where it never does, say how it stands."""
+    try:
+        page.wait_for_function(STANDS_AS, arg=expected)
+    except TimeoutError:
+        assert page.evaluate(STANDS) == expected
+        raise
 
 
-def kept(page: Page) -> dict[str, object]:
-    """What a reader set, as the page shows it."""
-    return {
-        "zoom": page.locator("#unzoom").is_visible(), "pin": page.inner_text("#pin b"), "row": selected(page),
-        "filter": page.input_value("#filter"), "where": page.input_value("#where"),
-        "order": page.input_value("#byorder"),
-        "smoothing": page.input_value("#smoothing"), "found": page.inner_text("#found"),
-        "finder": page.get_attribute("#finders button[aria-pressed=true]", "value"),
-        "side": page.locator(".side").count(),
-        "sort": page.locator("#finder th[aria-sort=descending]").inner_text(),
-        "packs": texts(page, "#loggedtable details[open] summary b"),
-        "at": page.evaluate("Math.round(document.querySelector('#browse').getBoundingClientRect().top)"),
-    }  # fmt: skip
-
-
-@pytest.mark.watched
 def test_a_page_follows_a_run_and_stands_as_it_stood(tmp_path: Path, opened: Open) -> None:
     """Class: what a reader set is lost. Zoom, pin, filters, questions, table, selection, folds and place are kept."""
     log = declog.start("grpo", TINY, output_dir=tmp_path / "run")
@@ -95,11 +99,13 @@ def test_a_page_follows_a_run_and_stands_as_it_stood(tmp_path: Path, opened: Ope
         log_one(log, step)
     assert log.written()
     with watching(tmp_path / "run") as process:
-        found = opened(tmp_path / "run" / "report.html")
+        found = opened(tmp_path / "run" / "report.html", script=BEHIND)
         page = found.page
         assert " ago" in page.inner_text("#age")
         over = page.locator(chart(page, "reward")).locator(".u-over")
-        box = box_of(over)
+        over.scroll_into_view_if_needed()
+        box = over.bounding_box()
+        assert box is not None
         over.click(position={"x": box["width"] * 0.4, "y": 50})
         page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 40)
         page.mouse.down()
@@ -115,27 +121,67 @@ def test_a_page_follows_a_run_and_stands_as_it_stood(tmp_path: Path, opened: Ope
         page.locator("#list li[data-row]").nth(2).click()
         page.keyboard.press("g")
         page.wait_for_selector(".side")
-        page.locator("#browse").evaluate("one => scrollBy(0, one.getBoundingClientRect().top - 150)")
         page.fill("#filter", "reward")
         page.locator("#browse").evaluate("one => scrollBy(0, one.getBoundingClientRect().top - 150)")
-        before = kept(page)
-        assert before["at"] == 150
+        before = page.evaluate(STANDS)
+        assert (before["zoom"], before["pin"], before["side"], before["at"]) == (True, "Step 2", 1, 150)
+        assert (before["values"], before["finder"], before["sort"]) == (
+            ["reward", "step <= 4", "latest", "0.5"], "table", "step \u2193",
+        )  # fmt: skip
         for step in range(6, 9):
             log_one(log, step)
         assert log.written()
+        page.evaluate(FRONT)
         says(page, "#sub", "steps 0\u20138")
-        settled(page, "10 of 18")
-        assert kept(page) == before | {"found": "10 of 18"}
+        stands_as(page, before | {"found": "10 of 18"})
         log.close()
         assert process.wait(PATIENCE_S) == 0
-        page.wait_for_function("() => !document.querySelector('.badge.live')", timeout=1000 * PATIENCE_S)
-        page.wait_for_selector("html[data-ready]", state="attached")
-        assert kept(page) == before | {"found": "10 of 18"}
+        page.wait_for_function("() => document.querySelector('#sub') && !document.querySelector('.badge.live')")
+        stands_as(page, before | {"found": "10 of 18"})
     page.evaluate("document.here = true")
     page.wait_for_timeout(4000)  # longer than a page rests that follows
     assert page.evaluate("document.here") is True
     assert set(found.requests) == {(tmp_path / "run" / "report.html").as_uri()}
     assert found.said == []
+
+
+def test_a_page_that_takes_long_to_open(tmp_path: Path, opened: Open) -> None:
+    """Class: a page that asks to be opened again while it is being opened, and never is. What is set then is kept."""
+    with declog.start("grpo", TINY, output_dir=tmp_path / "run") as log:
+        log_one(log, 0)
+        assert log.written()
+        reports.write(tmp_path / "report.html", read(tmp_path / "run"), every=0.1)
+    found = opened(tmp_path / "report.html", script=BEHIND)
+    page = found.page
+    waiting: list[Route] = []
+    page.route("**/*", lambda route: waiting.append(route), times=1)
+    late = "() => Object.assign(document.querySelector('#filter'), { value: 'kl' }).dispatchEvent(new Event('input'))"
+    page.evaluate(f"setTimeout({late}, 1000); {FRONT}")
+    page.wait_for_timeout(2500)  # ten times as long as between two looks at the clock
+    assert len(found.requests) == 2
+    waiting[0].continue_()
+    page.wait_for_function("() => history.state === null && document.querySelector('#filter')?.value === 'kl'")
+
+
+def test_a_page_in_use_stays(tmp_path: Path, opened: Open) -> None:
+    """While a button of the pointer is down, and while a text is selected; then it is opened again."""
+    with declog.start("grpo", TINY, output_dir=tmp_path / "run") as log:
+        log_one(log, 0)
+        assert log.written()
+        reports.write(tmp_path / "report.html", read(tmp_path / "run"), every=0.1)
+    page = opened(tmp_path / "report.html", script=BEHIND).page
+    page.evaluate("document.first = true")
+    page.mouse.move(300, 300)
+    page.mouse.down()
+    page.evaluate(FRONT)
+    page.wait_for_timeout(4500)
+    assert page.evaluate("document.first")
+    page.evaluate("getSelection().selectAllChildren(document.querySelector('h1'))")
+    page.mouse.up()
+    page.wait_for_timeout(4500)
+    assert page.evaluate("document.first")
+    page.evaluate("getSelection().removeAllRanges()")
+    page.wait_for_function("() => !document.first && document.documentElement.dataset.ready")
 
 
 def test_an_interrupt_leaves_a_page_that_stays(tmp_path: Path, opened: Open) -> None:
@@ -152,7 +198,6 @@ def test_an_interrupt_leaves_a_page_that_stays(tmp_path: Path, opened: Open) -> 
     log.close()
 
 
-@pytest.mark.watched
 def test_killed_resumed_and_branched(tmp_path: Path, opened: Open) -> None:
     """The table of a folder of runs says how each goes; links lead to pages of theirs, and from a branch to its run."""
     folder = tmp_path / "runs"
@@ -182,17 +227,17 @@ def test_killed_resumed_and_branched(tmp_path: Path, opened: Open) -> None:
     log_one(log, 4)
     assert log.written()
     with watching(folder) as process:
-        page = opened(folder / "report.html").page
+        page = opened(folder / "report.html", script=BEHIND).page
         page.fill("#filter", "RUNNING")
         page.locator("#runs th", has_text="Reward").first.locator("button").click()
+        page.evaluate(FRONT)
         says(page, "#runs tbody tr", "resumed at step 4")
         says(page, "#runs tbody tr td:nth-child(4)", "4")
         log_one(log, 5)
         log_one(log, 6)
         assert log.written()
         says(page, "#runs tbody tr td:nth-child(4)", "6")
-        assert page.input_value("#filter") == "RUNNING"
-        assert page.locator("#runs th[aria-sort=descending]").count() == 1
+        page.wait_for_function(SORTED, arg="RUNNING")
         log.close()
         assert process.wait(PATIENCE_S) == 0
         says(page, "#sub", "0 of 2 runs")
