@@ -18,7 +18,8 @@ from tests.runs.report import runs
 from tests.runs.report.conftest import Open
 from tests.runs.report.test_page import settled, texts, value_of
 
-SHARED = json.loads((Path(__file__).parents[2] / "data" / "where.json").read_text(encoding="utf-8"))
+DATA = Path(__file__).parents[2] / "data"
+SHARED = json.loads((DATA / "where.json").read_text(encoding="utf-8"))
 SHOWN = """(rows) => {
   const all = [...document.querySelectorAll("#finder .open")];
   return all.map((one) => one.dataset.row).sort().join() === rows;
@@ -94,6 +95,49 @@ def test_a_question_that_is_not_understood(question: str, fault: str, shared: Pa
     assert page.locator("#fault").is_hidden()
 
 
+def test_the_page_counts_prompts_as_declog_does(tmp_path: Path, opened: Open) -> None:
+    """The shared cases, never solved first, in a notebook and on the page: attempts without a score are no zeros."""
+    cases = json.loads((DATA / "prompts.json").read_text(encoding="utf-8"))
+    expected = cases["prompts"]
+    types = {"prompt": "text", "reward": "float"}
+    profile = {
+        "signals": {name: {"axis": "completion", "type": type_} for name, type_ in types.items()},
+        "schemas": {"s": {name: {"type": type_, "nullable": True} for name, type_ in types.items()}},
+        "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"],
+    }  # fmt: skip
+    with declog.start(profile, output_dir=tmp_path) as log:
+        for step in range(4):
+            rows = [row for row in cases["rows"] if row["step"] == step]
+            with log.step(step):
+                log.observe({name: [row[name] for row in rows] for name in types})
+    found = declog.read(tmp_path).prompts().rows()
+    assert [{key: row[key] for key in expected[0]} for row in found] == [
+        {key: pytest.approx(value) for key, value in one.items()} for one in expected
+    ]
+    reports.write(tmp_path / "report.html", read(tmp_path))
+    page = opened(tmp_path / "report.html").page
+    page.click("#finders button[value=prompts]")
+    assert texts(page, "#finder thead th") == [
+        "prompt", "attempts", "mean", "best", "solved", "first solved", "trend",
+    ]  # fmt: skip
+    lines = [line.split("\t") for line in page.locator("#finder tbody tr").all_inner_texts()]
+    shown = [
+        {
+            "prompt": prompt, "attempts": int(attempts), "mean": number_or_none(mean), "best": number_or_none(best),
+            "solved": value_of(solved.removesuffix(" %")) / 100,
+            "first_solved": None if first == "never" else int(first.removeprefix("step ")),
+            "trend": number_or_none(trend),
+        }
+        for prompt, attempts, mean, best, solved, first, trend in lines
+    ]  # fmt: skip
+    assert shown == [{key: pytest.approx(value, abs=1e-4) for key, value in one.items()} for one in expected]
+
+
+def number_or_none(text: str) -> float | None:
+    """A number as the page writes it, or the dash that stands for none."""
+    return None if text == "\u2013" else value_of(text)
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 264 samples."""
@@ -125,7 +169,9 @@ def test_a_table_a_scatter_and_prompts(small: Path, opened: Open) -> None:
         expected.append((len(mine), sum(mine) / len(mine), max(mine)))
     cells = [line.split("\t") for line in page.locator("#finder tbody tr").all_inner_texts()]
     shown = [(int(value_of(line[1])), value_of(line[2]), value_of(line[3])) for line in cells]
-    assert shown == [pytest.approx(one, rel=1e-3) for one in sorted(expected, key=lambda one: one[1])]
+    assert shown == [
+        pytest.approx(one, rel=1e-3) for one in sorted(expected, key=lambda one: (one[2] == max(rewards), one[1]))
+    ]
     assert f"{len(expected)} prompts" in texts(page, "#finder p")[0]
 
     page.click("#finders button[value=scatter]")

@@ -241,6 +241,8 @@ def test_families_bands_and_modes_share_charts(file: Path, opened: Open) -> None
     assert ["reward", "eval/reward"] in together
     assert ["completions/mean_length", "completions/min_length", "completions/max_length"] in together
     assert texts(page, f"{chart(page, 'reward')} >> .legend span")[1].startswith("eval ")
+    groups = page.eval_on_selector_all("#plots .group", "all => all.map((one) => one.dataset.group)")
+    assert (groups[0], groups[-1]) == ("core", "declog")
 
 
 def test_a_click_pins_a_step_and_a_drag_zooms(file: Path, opened: Open) -> None:

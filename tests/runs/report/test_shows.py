@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import declog
+from declog.records import Records, Scalar
 from declog.runs.report import page as reports
 from declog.runs.run import read
+from declog.sinks.parquet import ParquetSink
 from tests.docs.test_demo import SHORT, demo
 from tests.runs.report.conftest import Open
+from tests.runs.report.test_onsets import healthy
+from tests.sinks.samples import run_info
 
+MORE = ["learning_rate=8e-3", "seed=1"]
 MOST_PIXELS = 9_000  # of the demo's page, from its head to its foot
 DARK = """(canvas) => {
   const { width, height } = canvas;
@@ -28,13 +34,61 @@ DARK = """(canvas) => {
 }"""
 
 
-def test_the_demos_page_is_no_scroll(tmp_path: Path, opened: Open) -> None:
+@pytest.fixture(scope="module")
+def demos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The demo, and the demo with another learning rate."""
+    folders = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("other")
+    with ThreadPoolExecutor(2) as threads:
+        runs = [threads.submit(demo, folder, *SHORT, *more) for folder, more in zip(folders, ([], MORE), strict=True)]
+        one, other = (run.result().run for run in runs)
+    return one, other
+
+
+def test_the_demos_page_is_no_scroll(demos: tuple[Path, Path], opened: Open) -> None:
     """It has all its sections, and is no wider than the window."""
-    page = opened(demo(tmp_path, *SHORT).run / "report.html", viewport={"width": 1360, "height": 850}).page
+    page = opened(demos[0] / "report.html", viewport={"width": 1360, "height": 850}).page
     height, width = page.evaluate("[document.documentElement.scrollHeight, document.documentElement.scrollWidth]")
     assert height <= MOST_PIXELS
     assert width == 1360
     assert page.locator("section:visible").count() >= 5
+
+
+def test_the_demo_twice_with_another_setting(demos: tuple[Path, Path], tmp_path: Path, opened: Open) -> None:
+    """Class: "equal" of what differs. The settings that differ stand there with both values, and no other."""
+    reports.write(tmp_path / "both.html", read(demos[0]), [read(demos[1])])
+    found = opened(tmp_path / "both.html")
+    page = found.page
+    rows = [tuple(line.split("\t")) for line in page.locator("#differences tbody tr").all_inner_texts()]
+    assert rows == [("seed", "0", "1"), ("learning_rate", "0.004", "0.008")]
+    assert "equal" not in page.inner_text("#differences")
+    assert page.locator("#results tbody tr", has_text="Learning rate").count() == 1
+    assert found.said == []
+
+
+@pytest.mark.slow
+def test_runs_that_are_well_have_no_onset(tmp_path: Path, opened: Open) -> None:
+    """20 random runs of 12 healthy curves: no page says that something broke."""
+    told = {}
+    for seed in range(20):
+        folder = tmp_path / str(seed)
+        sink = ParquetSink()
+        sink.open(run_info(folder))
+        curves = [(name, values) for name, values, _ in healthy(seed)]
+        events = [
+            (
+                step,
+                Records(time=float(step), scalars=tuple(Scalar(name, float(one[step]), name) for name, one in curves)),
+            )
+            for step in range(len(curves[0][1]))
+        ]
+        sink.write_many(events)
+        sink.close()
+        reports.write(folder / "report.html", read(folder))
+        page = opened(folder / "report.html").page
+        assert page.locator(".plot").count() == len(curves)
+        told[seed] = page.locator("#onsets li").all_inner_texts()
+        page.context.close()
+    assert told == {seed: [] for seed in range(20)}
 
 
 @pytest.mark.parametrize("hacked", [True, False])

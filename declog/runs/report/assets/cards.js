@@ -36,7 +36,7 @@ function card(series) {
   const out = !isHealthy(series) && el("span", { class: "out", textContent: `healthy: ${healthyText(series)}` });
   const value = broken == null
     ? el("span", { class: "value" }, number(last(series)), el("small", { textContent: series.unit }))
-    : el("span", { class: "value broken", textContent: `${number(last(series))} since step ${number(broken)}` });
+    : el("span", { class: "value broken", textContent: brokenText(series) });
   const versus = series.others.map((other) => {
     const line = el("span", { class: "course", textContent: `${visible(other.run.label)}: ${number(last(other))} at step ${number(other.x[other.count - 1])}` });
     line.style.color = `var(${LINES[REPORT.runs.indexOf(other.run)]})`;

@@ -9,7 +9,12 @@ function toChart(series) {
 }
 
 const effectText = (effect) => (Number.isNaN(effect) ? "–" : effect > 99 ? "> 99" : effect.toFixed(1));
-const better = (series, difference) => (series.good ? ((series.good === "up") === difference > 0 ? "good" : "bad") : "");
+
+/** Whether a difference is `good` or `bad`: neither where it is within the noise, or no direction is better. */
+function better({ good }, { difference, effect }) {
+  if (!good || !difference || !(effect >= 1)) return "";
+  return (good === "up") === difference > 0 ? "good" : "bad";
+}
 
 /** How much two stretches vary within themselves: of one value nobody knows. */
 function noiseOf(one, two) {
@@ -29,7 +34,9 @@ function largestJump({ x, y, count }) {
   return step;
 }
 
+/** From the first tenth to the last; of what ends in NaN there is no change that can be told from noise. */
 function change(series) {
+  if (brokenSince(series) != null) return { series, first: mean(firstTenth(series)), end: NaN, difference: NaN, effect: Infinity };
   const [first, end] = [firstTenth(series), lastTenth(series)];
   const noise = noiseOf(first, end);
   const difference = mean(end) - mean(first);
@@ -40,21 +47,26 @@ function changes() {
   const rows = RUN.series
     .filter((series) => series.count >= 20 && !series.name.startsWith("declog/"))
     .map(change)
-    .filter((row) => Number.isFinite(row.effect) && row.difference)
-    .sort((a, b) => b.effect - a.effect)
+    .filter((row) => !Number.isNaN(row.effect) && row.difference !== 0)
+    .sort((a, b) => (a.effect === b.effect ? 0 : b.effect - a.effect))
     .slice(0, MOST_CHANGES);
   if (!rows.length) return hideSection("changes");
   $("#changetable").append(
     table([["Metric"], ["Course"], ["First tenth", "n"], ["Last tenth", "n"], ["Change", "n"], ["× noise", "n"], ["Largest jump", "n"]],
-      rows.map(({ series, first, end, difference, effect }) => {
+      rows.map((row) => {
+        const { series, first, end, difference, effect } = row;
         const jump = largestJump(series);
         return el("tr", {},
           el("td", {}, toChart(series)),
           el("td", {}, sparkline(series, 150, 24)),
           el("td", { class: "n", textContent: shown(series, first) }),
-          el("td", { class: "n", textContent: shown(series, end) }),
-          el("td", { class: `n ${better(series, difference)}`, textContent: signed(shown(series, difference)) }),
-          el("td", { class: "n", textContent: effectText(effect) }),
+          ...(Number.isNaN(end)
+            ? [brokenText(series), "–", "–"].map((text, i) => el("td", { class: i ? "n" : "n bad", textContent: text }))
+            : [
+              el("td", { class: "n", textContent: shown(series, end) }),
+              el("td", { class: `n ${better(series, row)}`, textContent: signed(shown(series, difference)) }),
+              el("td", { class: "n", textContent: effectText(effect) }),
+            ]),
           el("td", { class: "n" }, jump == null ? null : link(`step ${jump}`, () => goToStep(jump))));
       })));
 }

@@ -73,7 +73,7 @@ function results() {
         el("td", {}, sparkline(series, 150, 24)),
         cell(shown(series, value)),
         ...others.flatMap((one) => one
-          ? [cell(shown(series, one.value)), cell(signed(shown(series, one.difference)), better(series, one.difference)), cell(effectText(one.effect))]
+          ? [cell(shown(series, one.value)), cell(signed(shown(series, one.difference)), better(series, one)), cell(effectText(one.effect))]
           : [cell("–"), cell("–"), cell("–")]));
     })));
 }

@@ -126,5 +126,12 @@ function folded(text, most, [head, tail], kind) {
   return appendText(node, text.slice(to));
 }
 
-/** A place in a text that does not cut a character in two. */
-const boundary = (text, at) => (/[\udc00-\udfff]/.test(text[at]) ? at + 1 : at);
+const NEAR = 60; // characters
+
+/** A place in a text, or soon behind it, at which a line begins, or a word; at least it cuts no character in two. */
+function boundary(text, at) {
+  const ahead = text.slice(at, at + NEAR);
+  const gap = [/\n/, /\s/].map((space) => ahead.search(space)).find((place) => place >= 0);
+  if (gap != null) return at + gap + 1;
+  return /[\udc00-\udfff]/.test(text[at]) ? at + 1 : at;
+}

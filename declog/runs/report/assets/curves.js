@@ -19,7 +19,7 @@ function curves() {
     const box = el("div", { class: "group", data: { group, count: charts.length } }, el("h3", { textContent: visible(groupTitle(group)) }), grid);
     (few ? small : $("#plots")).append(box);
   }
-  $("#plots").append(small);
+  $("#plots").append(small, ...$$(":scope > [data-group=declog]", $("#plots"))); // declog itself is the last
   $("#filter").addEventListener("input", (event) => filterCharts(event.target.value));
   $("#smoothing").addEventListener("input", (event) => redraw({ smoothing: Number(event.target.value) }));
   $("#log").addEventListener("change", (event) => redraw({ log: event.target.checked }));

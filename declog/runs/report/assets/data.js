@@ -100,7 +100,7 @@ function number(value) {
 /** A value of a series with its unit. */
 const shown = (series, value) => number(value) + (series.unit && Number.isFinite(value) ? ` ${series.unit}` : "");
 
-const signed = (text) => (text.startsWith(MINUS) ? text : `+${text}`);
+const signed = (text) => (/^(\u2212|0(?![.\d]))/.test(text) ? text : `+${text}`);
 const plural = (count, noun) => `${count.toLocaleString("en")} ${noun}${count === 1 ? "" : "s"}`;
 
 function duration(seconds) {
@@ -161,6 +161,9 @@ function brokenSince({ x, y }) {
   while (at && !Number.isFinite(y[at - 1])) at--;
   return at === y.length ? null : x[at];
 }
+
+/** Since when a series that ends in NaN or Inf does. */
+const brokenText = (series) => `${number(last(series))} since step ${number(brokenSince(series))}`;
 
 /** Whether the mean of the last tenth lies in the healthy range, where one is declared; never where it ends in NaN. */
 function isHealthy(series) {

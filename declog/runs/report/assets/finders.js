@@ -150,7 +150,7 @@ function paintScatter(canvas, points) {
 
 // -- prompts
 
-/** Of each prompt: how often it was tried, how well, and since when it is solved: as good as the best sample there is. */
+/** Of each prompt what `prompts_of` in Python says: solved is what is as good as the best sample there is. */
 function promptsOf(rows) {
   const { _asked: numbers, step } = state.columns;
   const [, best] = state.scores;
@@ -158,33 +158,36 @@ function promptsOf(rows) {
   for (const row of rows) byPrompt.set(numbers[row], [...(byPrompt.get(numbers[row]) ?? []), row]);
   return [...byPrompt.values()].map((all) => {
     const inOrder = [...all].sort((a, b) => step[a] - step[b]);
-    const scores = inOrder.map((row) => scoreOf(row) ?? NaN);
-    const solved = inOrder.filter((row) => scoreOf(row) === best);
+    const scores = inOrder.map(scoreOf).filter((score) => !missing(score));
+    const solved = inOrder.filter((row) => !missing(scoreOf(row)) && scoreOf(row) >= best);
     const half = scores.length >> 1;
     return {
-      row: inOrder.at(-1), tries: all.length, mean: mean(scores), best: range(scores)[1], solved: solved.length / all.length,
-      first: solved.length ? step[solved[0]] : NaN, trend: half ? mean(scores.slice(half)) - mean(scores.slice(0, half)) : NaN,
+      row: inOrder.at(-1), attempts: all.length, mean: scores.length ? mean(scores) : null, best: scores.length ? Math.max(...scores) : null, solved: solved.length / all.length,
+      firstSolved: solved.length ? step[solved[0]] : NaN, trend: half ? mean(scores.slice(half)) - mean(scores.slice(0, half)) : NaN,
     };
   });
 }
 
-const PROMPT_COLUMNS = { tries: "tries", mean: "mean", best: "best", solved: "solved", first: "first solved", trend: "trend" };
+const PROMPT_COLUMNS = { attempts: "attempts", mean: "mean", best: "best", solved: "solved", firstSolved: "first solved", trend: "trend" };
+
+/** The never solved ones first, then by the mean score. */
+const leastSolved = (a, b) => (a.solved > 0) - (b.solved > 0) || missing(a.mean) - missing(b.mean) || a.mean - b.mean;
 
 function promptTable() {
-  const sort = finder.sort?.column in PROMPT_COLUMNS ? finder.sort : { column: "mean", down: false };
+  const sort = finder.sort?.column in PROMPT_COLUMNS ? finder.sort : null;
   const order = (a, b) => missing(a[sort.column]) - missing(b[sort.column]) || (sort.down ? -1 : 1) * (a[sort.column] - b[sort.column]);
-  const prompts = promptsOf(state.rows).sort(order);
+  const prompts = promptsOf(state.rows).sort(sort ? order : leastSolved);
   const onsort = (next) => {
     finder.sort = next;
     showFinder();
   };
   const never = prompts.filter((one) => !one.solved).length;
-  const cells = (one) => [number(one.tries), number(one.mean), number(one.best), `${number(Math.round(100 * one.solved))} %`, Number.isNaN(one.first) ? "never" : `step ${one.first}`, Number.isNaN(one.trend) ? "–" : signed(number(one.trend))];
+  const cells = (one) => [number(one.attempts), number(one.mean), number(one.best), `${number(Math.round(100 * one.solved))} %`, Number.isNaN(one.firstSolved) ? "never" : `step ${one.firstSolved}`, Number.isNaN(one.trend) ? "–" : signed(number(one.trend))];
   const body = prompts.slice(0, finder.rows).map((one) =>
     el("tr", { data: { row: one.row }, class: "open", onclick: () => openRow(one.row, true) },
       el("td", { class: "preview" }, appendText(el("span"), state.columns._prompt[one.row])), cells(one).map((text) => el("td", { class: "n", textContent: text }))));
   const head = el("tr", {}, el("th", { textContent: "prompt" }), Object.entries(PROMPT_COLUMNS).map(([name, title]) => sortHead(name, title, sort, onsort)));
   return el("div", { class: "wide tall" },
-    el("p", { class: "dim", textContent: `${plural(prompts.length, "prompt")}, ${never} never solved: solved is a score of ${number(state.scores[1])}, the best of this table; trend is the mean of the later half of the tries less that of the earlier` }),
+    el("p", { class: "dim", textContent: `${plural(prompts.length, "prompt")}, ${never} never solved: solved is a score of ${number(state.scores[1])}, the best of this table; trend is the mean of the later half of the attempts less that of the earlier` }),
     el("table", { class: "samples" }, el("thead", {}, head), el("tbody", {}, body)));
 }

@@ -22,7 +22,8 @@ function logged() {
 
 /** How the trainer was configured, folded; or that nobody said. */
 function configuration() {
-  if (!RUN.configured) return el("p", { class: "dim", textContent: "How the trainer was configured is not recorded: `declog.start(cfg)` of a Hydra application, `declog.attach`, or `run_config=` keeps it." });
+  const code = (text) => el("code", { textContent: text });
+  if (!RUN.configured) return el("p", { class: "dim keys" }, "How the trainer was configured is not recorded: ", code("declog.start(cfg)"), " of a Hydra application, ", code("declog.attach"), ", or ", code("run_config="), " keeps it.");
   const rows = RUN.settings.map(([key, value]) => el("tr", {}, el("td", {}, el("code", { textContent: visible(key) })), el("td", {}, el("code", { textContent: visible(value) }))));
   return el("details", { id: "configuration" }, el("summary", { textContent: `Configuration: ${plural(rows.length, "setting")}` }), el("div", { class: "wide" }, table([["Key"], ["Value"]], rows)));
 }
