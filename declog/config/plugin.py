@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from declog.config.hydra import ProfileFiles, for_declog, with_profiles
@@ -40,20 +43,30 @@ class DeclogSearchPath(SearchPathPlugin):
                 search_path.prepend("main", place, SearchPathQuery(provider="main", path=element.path))
         for provider, path in shipped:
             search_path.append(provider=provider, path=f"{ProfileFiles.scheme()}://{path}")
-        folder = _config_dir(sys.argv[1:])
-        place = None if folder is None else with_profiles(str(Path(folder).absolute()))
-        if place is not None:
-            search_path.append(provider="command-line", path=place)
+        places = [*_config_dir(sys.argv[1:]), *_searched(sys.argv[1:])]
+        read = [with_profiles(place) for place in places]
+        for place, profiles in zip(places, read, strict=True) if any(read) else ():  # all, to keep their order
+            search_path.append(provider="command-line", path=profiles or place)
 
 
-def _config_dir(words: Sequence[str]) -> str | None:
+def _config_dir(words: Sequence[str]) -> list[str]:
     """The folder that a command line adds to the search path once all plugins have been asked."""
     for word, after in pairwise([*words, ""]):
         if word in ("--config-dir", "-cd"):
-            return after
+            return [str(Path(after).absolute())]
         if word.startswith("--config-dir="):
-            return word.partition("=")[2]
-    return None
+            return [str(Path(word.partition("=")[2]).absolute())]
+    return []
+
+
+def _searched(words: Sequence[str]) -> list[str]:
+    """The places that a command line names instead of its configuration, which Hydra adds last."""
+    for word in words:
+        if re.match(r"\+{0,2}hydra\.searchpath=", word):
+            with suppress(HydraException):  # which Hydra says
+                places = OverridesParser.create().parse_override(word).value()
+                return [str(each) for each in places] if isinstance(places, list) else []
+    return []
 
 
 _OF_DECLOG = re.compile(r"[+~]*declog[./@\w]*=")

@@ -288,6 +288,38 @@ def test_an_application_of_hydra_reads_them_too(tmp_path: Path) -> None:
     ), done.stderr  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--config-dir", "team"],
+        ["--config-dir=team"],
+        ["hydra.searchpath=[team]"],
+        ["--config-dir", "empty", "++hydra.searchpath=[empty, 'file://team']"],
+        ["hydra.searchpath=[pkg://team]"],
+    ],
+)
+def test_an_applications_command_line_names_their_place(words: list[str], tmp_path: Path) -> None:
+    """A preset in the short form, in each place that a command line of ``@hydra.main`` adds to its search path."""
+    for each in ("conf", "empty", "team/declog"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "team/__init__.py").touch()
+    (tmp_path / "team/declog/mine.yaml").write_text(
+        dedent("""
+            defaults: [grpo, _self_]
+            signals: {source: "completion text?"}
+            metrics: {p: p95(reward)}
+            sinks: [jsonl]
+            """)
+    )
+    (tmp_path / "conf/config.yaml").write_text('defaults: [{declog: mine}, _self_]\ndeclog: {alerts: {kl: "> 0.5"}}\n')
+    (tmp_path / "train.py").write_text(APPLICATION)
+    line = [sys.executable, "train.py", *words, "declog.signals.source.type=int", "declog.metrics.p.reduce=p10"]
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout.splitlines(), done.returncode) == (
+        ["int {'expr': 'reward', 'reduce': 'p10'}", "['jsonl'] {'metric': 'kl', 'above': 0.5}", "1"], 0,
+    ), done.stderr  # fmt: skip
+
+
 PACK = """
 signals: {rollout: {judge: completion}}
 metrics:
