@@ -15,10 +15,10 @@ from declog.language.nodes import Node
 from declog.language.spec_of_tables import FilterSpec
 from declog.plans.ops import FilterOp
 
-# What each kind reads besides `where`, and `all` nothing; the first of them must be given.
-OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "top_bottom": ("key", "top", "bottom"), "unique": ("key",), "random": ("n",), "first": ("n",),
-    "fraction": ("fraction",),
+# The keys that choose rows, by the kind of filter that they make; without any of them it takes all rows.
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "top_bottom": ("top", "bottom"), "first": ("first",), "random": ("random",), "fraction": ("fraction",),
+    "unique": ("unique",),
 }  # fmt: skip
 
 
@@ -51,21 +51,17 @@ def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
 
 def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) -> FilterOp | None:
     before = len(draft.problems)
-    options = OPTIONS.get(spec.kind, ())
-    if options and getattr(spec, options[0]) is None:
-        draft.report("DL203.filter_option", ("filters", name), kind=spec.kind, needed=options[0])
-    for option in ("key", "top", "bottom", "n", "fraction"):
-        if getattr(spec, option) and option not in options:
-            draft.report("DL202.filter_option", ("filters", name, option), kind=spec.kind, option=option)
-    if spec.kind == "top_bottom" and not spec.top and not spec.bottom:
-        draft.report("DL203.top_bottom", ("filters", name))
+    kind = _kind(draft, name, spec)
     if spec.within == "group" and draft.grouping is None:
         draft.report("DL306.within_group", ("filters", name, "within"))
     if spec.take == "group" and draft.grouping is None:
         draft.report("DL306.take_group", ("filters", name, "take"))
     elif spec.take == "group" and spec.within == "group":
         draft.report("DL202.take_within", ("filters", name, "within"))
-    key = _row_value(draft, name, spec, "key", tuple(DType) if spec.kind == "unique" else NUMERIC)
+    if kind == "unique":
+        key = _row_value(draft, name, spec, "unique", tuple(DType))
+    else:
+        key = _row_value(draft, name, spec, "key", NUMERIC)
     where = _row_value(draft, name, spec, "where", (DType.BOOL,))
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
@@ -79,12 +75,33 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
         node if node is None or node.type.phase in (None, phase) else join(draft.graph, node, phase, order)
         for node in (key, where)
     )
-    own: dict[str, Any] = {"key": key, "where": where, "n": spec.n or 0, "fraction": spec.fraction or 0.0}
+    own: dict[str, Any] = {"key": key, "where": where, "fraction": spec.fraction or 0.0}
+    own |= {"kind": kind, "n": spec.first or spec.random or 0}
     return FilterOp(id=name, phase=phase, source=source, **{**as_written(spec, FilterOp), **own})
 
 
+def _kind(draft: Draft, name: str, spec: FilterSpec) -> str:
+    """How a filter chooses rows, by the keys that it has."""
+    keys = {kind: [key for key in keys if vars(spec)[key] not in (None, 0)] for kind, keys in KINDS.items()}
+    keys |= {kind: [kind] for kind in ("first", "random", "fraction") if vars(spec)[kind] is not None}  # 0 takes none
+    given = {kind: names for kind, names in keys.items() if names}
+    kind, names = next(iter(given.items()), ("all", []))
+    if len(given) > 1:
+        other = list(given.values())[1][0]
+        draft.report("DL202.filter_ways", ("filters", name, other), one=names[0], other=other)
+    elif spec.key is None and kind == "top_bottom":
+        draft.report("DL203.filter_key", ("filters", name), key=names[0])
+    elif spec.key is not None and kind == "all":
+        draft.report("DL203.top_bottom", ("filters", name))
+    elif spec.key is not None and kind != "top_bottom":
+        draft.report("DL202.filter_key", ("filters", name, "key"), other=names[0])
+    elif kind == "all" and spec.where is None and spec.from_ is None:
+        draft.report("DL203.filter", ("filters", name))
+    return kind
+
+
 def _row_value(draft: Draft, name: str, spec: FilterSpec, field: str, dtypes: tuple[DType, ...]) -> Node | None:
-    text, path = spec.key if field == "key" else spec.where, ("filters", name, field)
+    text, path = vars(spec)[field], ("filters", name, field)
     node = None if text is None else typed(draft, text, *path, off=f"filters.{name}")
     if node is None:
         return None

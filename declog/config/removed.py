@@ -83,7 +83,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
 # Keys that say what an entry is; one that has none of them completes another.
 _BASES: Mapping[str, frozenset[str]] = {
     "tables": frozenset({"schema", "columns"}),
-    "filters": frozenset({"kind", "key", "where", "n", "fraction"}),
+    "filters": frozenset({"key", "where", "first", "random", "fraction", "unique"}),
     "alerts": frozenset({"metric", "when"}),
     "metrics": frozenset({"expr", "formula", "from", "axis"}),
     "signals": frozenset({"axis", "expr"}),

@@ -4,8 +4,8 @@ A filter runs twice: on each rank's rows, to choose the candidates whose text is
 ranks, to choose what is logged. What the second run takes is always among the first run's candidates. Imports
 no torch.
 
-To add a kind: a function from (op, view, rows) to rows under ``@_kind``, its name in ``FilterSpec.kind``, and what it
-reads in ``OPTIONS`` of the compiler.
+To add a kind: a function from (op, view, rows) to rows under ``@_kind``, its keys in ``FilterSpec``, and those in
+``KINDS`` of the compiler.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def _best(order: Array, scopes: Segments, n: int, ties: Array) -> Array:
 
 @_kind
 def _all(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Every row."""
+    """Every row that ``where`` allows."""
     return rows
 
 
@@ -167,7 +167,7 @@ def _ends(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array]:
 
 @_kind
 def _random(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """``n`` rows by chance, the same for the same seed."""
+    """So many rows by chance, the same for the same seed."""
     return rows[_best(_hashes(op, view, rows), _scopes(op, view, rows), op.n, _ties(op, view, rows))]
 
 
@@ -179,13 +179,13 @@ def _fraction(op: FilterOp, view: View, rows: Rows) -> Rows:
 
 @_kind
 def _first(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """The first ``n`` rows."""
+    """So many of the first rows."""
     return rows[_best(rows, _scopes(op, view, rows), op.n, rows)]
 
 
 @_kind
 def _unique(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """The first row of each ``key``: a text, a number or an object."""
+    """The first row of each value: a text, a number or an object."""
     assert op.key is not None
     key = view.picked(op.key, op.axis, rows)
     if key.dtype.kind == "O":

@@ -22,7 +22,6 @@ from declog.language.spec import SignalSpec
 SIGNAL_KEYS = frozenset(keys(SignalSpec))
 # What `from` says of a metric: a number that the loop has computed, and logs by a name.
 REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported", "optional": True}
-_COUNTED = ("random", "first")  # kinds of filter that take so many rows: `random: 8`
 
 
 @dataclass(frozen=True)
@@ -212,26 +211,8 @@ class _Writer:
 
     def _filter(self, path: Path, value: Any) -> Any:
         if isinstance(value, str) and not WORD.match(value) and not _elsewhere(value):
-            return self._whole(path, {"kind": "all", "where": value})
-        if not isinstance(value, Mapping):
-            return value
-        made = dict(value)
-        for kind in _COUNTED:
-            if kind in made and "kind" not in made:
-                self.origins.update({(*path, "n"): (*path, kind), (*path, "kind"): (*path, kind)})
-                made = {"kind": kind, "n": made.pop(kind), **made}
-        if "unique" in made and "kind" not in made:
-            self.origins.update({(*path, "key"): (*path, "unique"), (*path, "kind"): (*path, "unique")})
-            made = {"kind": "unique", "key": made.pop("unique"), **made}
-        if self.whole and made.get("kind") is None:
-            if made.get("top") is not None or made.get("bottom") is not None:
-                made = {"kind": "top_bottom", **made}
-            elif made.get("fraction") is not None:
-                made = {"kind": "fraction", **made}
-            elif made.get("where") is not None and made.get("n") is None:
-                made = {"kind": "all", **made}
-            self.origins[(*path, "kind")] = path
-        return made
+            return self._whole(path, {"where": value})
+        return value
 
     def _table(self, path: Path, value: Any) -> Any:
         if isinstance(value, list):

@@ -16,30 +16,27 @@ ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 
 
 class FilterSpec(Model):
-    """Which rows of a table are taken."""
+    """Which rows of a table are taken, in one way; without one all that `where` allows."""
 
     _short = Annotated[str, Field(pattern="[^a-z0-9_]", description="Which rows: a condition.")]
-    _short_keys = {
-        "random": Annotated[int, Field(ge=0, description="So many rows, by chance.")],
-        "first": Annotated[int, Field(ge=0, description="The first rows, so many.")],
-        "unique": Annotated[str, Field(description="The first row of each value of it.")],
-    }
-    kind: Literal["all", "top_bottom", "random", "fraction", "first", "unique"]
-    """How rows are chosen; `unique` takes the first row of each key."""
-    take: Literal["row", "group"] = "row"
-    """What is chosen; `group`: whole groups, by values per group, and with them all their completions."""
     key: Signals | None = None
-    """What `top_bottom` orders by, one number per row, or what `unique` distinguishes rows by."""
+    """What `top` and `bottom` order by, one number per row."""
     top: int = Field(0, ge=0)
     """How many of the greatest."""
     bottom: int = Field(0, ge=0)
     """How many of the smallest."""
+    first: int | None = Field(None, ge=0)
+    """How many of the first."""
+    random: int | None = Field(None, ge=0)
+    """How many by chance."""
+    fraction: float | None = Field(None, ge=0, le=1)
+    """The share of rows that is taken by chance."""
+    unique: Signals | None = None
+    """The first row of each value of it."""
+    take: Literal["row", "group"] = "row"
+    """What is chosen; `group`: whole groups, by values per group, and with them all their completions."""
     within: Literal["group", "batch", "step", "window"] = "step"
     """What is chosen from."""
-    n: int | None = Field(None, ge=0)
-    """How many `random` and `first` take."""
-    fraction: float | None = Field(None, ge=0, le=1)
-    """The share that `fraction` takes."""
     seed: int = 0
     """Another seed picks other rows."""
     limit: int | None = Field(None, ge=0)

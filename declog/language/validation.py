@@ -21,7 +21,7 @@ from declog.errors.catalogue import MESSAGES
 from declog.language.keys import SECTIONS, below, keys, model_of
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec, SinkSpec
-from declog.language.spec_of_tables import Length, TableSpec
+from declog.language.spec_of_tables import FilterSpec, Length, TableSpec
 
 
 def validate(data: Mapping[str, Any]) -> LogSpec:
@@ -306,16 +306,22 @@ def _nearest_key(path: Path) -> str | None:
         return _FILTERS[str(path[-1])]
     if inside is None:
         return None
+    if inside is FilterSpec and path[-1] in _OF_FILTERS:
+        return _OF_FILTERS[str(path[-1])]
     return _renamed(str(path[-1]), keys(inside)) or did_you_mean(str(path[-1]), keys(inside), what="keys")
 
 
 _FILTERS = {  # keys that a table's filter has
     "top": "filter: {key: reward, top: 4}", "bottom": "filter: {key: reward, bottom: 4}",
     "key": "filter: {key: reward, top: 4}", "by": "filter: {key: reward, top: 4}",
-    "n": "filter: {random: 8}", "random": "filter: {random: 8}", "first": "filter: {first: 8}",
+    "random": "filter: {random: 8}", "first": "filter: {first: 8}",
     "where": "filter: {where: reward > 0}", "fraction": "filter: {fraction: 0.1}",
     "unique": "filter: {unique: prompt}", "within": "filter: {key: reward, top: 1, within: group}",
 }  # fmt: skip
+_OF_FILTERS = {
+    "kind": "its keys say it: {key: reward, top: 2}, {first: 8}, {unique: prompt}, {where: reward > 0}, ...",
+    "n": "random: 8, or first: 8",
+}
 RENAMED = {"event": "phase", "extra": "from_log_extra"}  # keys of 0.1 by what they are called since
 
 

@@ -296,7 +296,8 @@ class FilterOp:
     @property
     def reads(self) -> dict[str, Node]:
         """What it reads, by key."""
-        return {key: node for key, node in (("key", self.key), ("where", self.where)) if node is not None}
+        key = "unique" if self.kind == "unique" else "key"
+        return {name: node for name, node in ((key, self.key), ("where", self.where)) if node is not None}
 
     @cached_property
     def chain(self) -> tuple[FilterOp, ...]:

@@ -93,7 +93,7 @@ def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
         of_rows = [one for one in signals if one.axis == "completion" and not one.entry.get("family")]
         kinds = {"object": "json"}
         columns = {one.name: kinds.get(one.dtype, one.dtype) for one in of_rows if _of_one_phase(one, texts[0])}
-        lines += ["filters:", f"  some: {{kind: random, n: {ROWS}}}"]
+        lines += ["filters:", f"  some: {{random: {ROWS}}}"]
         lines += ["schemas:", f"  samples: {_flow(columns)}"]
         lines += ["tables:", "  samples: {schema: samples, filter: some, every: 10}"]
     return "\n".join(lines) + "\n"

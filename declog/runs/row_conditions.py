@@ -86,7 +86,7 @@ def _compiled(condition: str, types: Mapping[str, DType], constants: Mapping[str
         "constants": {name: value for name, value in plain.items() if name not in types},
         "signals": {name: {"axis": "completion", "type": str(type_)} for name, type_ in types.items()},
         "axes": {"group": {"of": ["group"]}} if grouped else {},
-        "filters": {WHERE: {"kind": "all", "where": condition}},
+        "filters": {WHERE: {"where": condition}},
         "schemas": {WHERE: {"step": {"type": "int", "expr": "step"}}},
         "tables": {WHERE: {"schema": WHERE, "filter": WHERE}},
         "sinks": {"jsonl": {}},

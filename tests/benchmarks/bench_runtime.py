@@ -239,7 +239,7 @@ def busy_profile(every: int) -> dict[str, Any]:
     """200 metrics, and tables with texts."""
     made = completions.profile(200, every)
     made["signals"] |= {name: {"axis": "completion", "type": "text"} for name in ("prompt", "text")}
-    made["filters"] = {"worst": {"kind": "top_bottom", "key": "x0", "bottom": 8, "within": "step"}}
+    made["filters"] = {"worst": {"key": "x0", "bottom": 8, "within": "step"}}
     made["schemas"] = {"s": {"prompt": {"type": "text"}, "text": {"type": "text"}, "x0": {"type": "float"}}}
     made["tables"] = {"worst": {"schema": "s", "filter": "worst"}}
     made["sinks"] = {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet"}}

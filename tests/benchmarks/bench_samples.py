@@ -39,7 +39,7 @@ PROFILE: Mapping[str, Any] = {
     },
     "schemas": {"s": {"reward": {"type": "float"}, "length": {"type": "int"}, "prompt": {"type": "text"},
                       "completion": {"type": "text"}}},
-    "filters": {"extremes": {"kind": "top_bottom", "key": "reward", "top": TOP, "bottom": BOTTOM, "within": "window"}},
+    "filters": {"extremes": {"key": "reward", "top": TOP, "bottom": BOTTOM, "within": "window"}},
     "tables": {"extremes": {"schema": "s", "filter": "extremes"}},
 }  # fmt: skip
 

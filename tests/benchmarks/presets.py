@@ -43,7 +43,7 @@ def profile(every: int) -> dict[str, Any]:
     }  # fmt: skip
     return {
         "name": "bench", "every": every, "axes": {"token": {"mask": "mask"}}, "signals": signals, "metrics": metrics,
-        "filters": {"best": {"kind": "top_bottom", "key": "reward", "top": BEST, "within": "step"}},
+        "filters": {"best": {"key": "reward", "top": BEST, "within": "step"}},
         "schemas": {"sample": {"text": {"type": "text"}, "reward": {"type": "float"}}},
         "tables": {"samples": {"schema": "sample", "filter": "best"}},
     }  # fmt: skip

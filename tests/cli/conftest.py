@@ -36,7 +36,7 @@ metrics:
   penalised: {expr: penalised, help: what is optimised}
 
 filters:
-  long: {kind: top_bottom, key: length, top: 2}
+  long: {key: length, top: 2}
 
 schemas:
   rows: {reward: float, length: int}

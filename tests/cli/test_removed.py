@@ -18,7 +18,7 @@ defaults: [grpo, _self_]
 name: acme
 signals: {difficulty: {axis: completion, phase: rollout, optional: true}}
 metrics: {solved: {expr: reward > 0.5, name: acme/solved}}
-filters: {hard: {kind: top_bottom, key: difficulty, top: 4}}
+filters: {hard: {key: difficulty, top: 4}}
 schemas: {worst: {prompt: {type: text, nullable: true}, reward: {type: float, nullable: true}}}
 tables: {worst: {schema: worst, filter: hard}}
 alerts: {low: {metric: solved, below: 0.1}}
@@ -137,7 +137,7 @@ def test_without_a_lock_the_versions_say_that_it_is_not_there(project: None, cli
     ("section", "entry"),
     [
         ("tables", "mine: {schema: nowhere}"), ("metrics", "a: {expr: rewrad}"), ("alerts", "a: {when: solvde > 1}"),
-        ("filters", "a: {kind: random}"), ("filters", "a: {kind: top_bottom, bottom: 4}"),
+        ("filters", "a: {random: }"), ("filters", "a: {bottom: 4}"),
         ("sinks", "a: {kind: jsonk}"),
     ],
 )  # fmt: skip

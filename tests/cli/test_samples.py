@@ -25,7 +25,7 @@ PROFILE: dict[str, Any] = {
         "chat": {"axis": "completion", "type": "object"}, "mask": {"axis": "token", "type": "bool"},
         "ids": {"axis": "token", "type": "int"}, "logprobs": {"axis": "token"},
     },
-    "filters": {"ends": {"kind": "top_bottom", "key": "reward", "top": 1, "bottom": 1}},
+    "filters": {"ends": {"key": "reward", "top": 1, "bottom": 1}},
     "schemas": {
         "numbers": {"reward": "float"},
         "texts": {"reward": "float", "completion": "text", "chat": "object"},

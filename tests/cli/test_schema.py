@@ -101,12 +101,12 @@ MISTAKES = {
     "unknown key": "metric: {reward: mean(reward)}",
     "unknown key of a metric": "metrics: {reward: {expr: reward, recude: mean}}",
     "unknown key of a signal": "signals: {reward: {axes: completion}}",
-    "unknown key of a filter": "filters: {hard: {kind: first, count: 4}}",
+    "unknown key of a filter": "filters: {hard: {count: 4}}",
     "unknown key of a table": "tables: {samples: {schema: samples, filters: hard}}",
     "unknown key of an axis": "axes: {group: {sise: 8}}",
     "unknown axis": "signals: {reward: {axis: sample}}",
     "unknown type": "signals: {reward: {axis: completion, type: str}}",
-    "unknown kind of filter": "filters: {hard: {kind: top}}",
+    "a kind of filter": "filters: {hard: {kind: top_bottom, key: reward}}",
     "unknown pool": "metrics: {reward: {expr: reward, pool: batches}}",
     "unknown level": "alerts: {kl: {metric: kl, above: 1, level: fatal}}",
     "an id with a slash": "metrics: {rewards/mean: mean(reward)}",
@@ -115,7 +115,7 @@ MISTAKES = {
     "a map for a list": "metrics: {reward: {expr: reward, tags: {core: true}}}",
     "text for a number": "axes: {group: {size: eight}}",
     "no positive number": "metrics: {reward: {expr: reward, every: 0}}",
-    "a fraction above 1": "filters: {some: {kind: fraction, fraction: 1.5}}",
+    "a fraction above 1": "filters: {some: {fraction: 1.5}}",
     "text for a truth value": "metrics: {reward: {expr: reward, log: never}}",
     "another version": "spec: 2",
     "an option that the sink lacks": "sinks: {jsonl: {kind: jsonl, fsyncs: true}}",
@@ -195,7 +195,7 @@ def test_short_forms_are_those_of_the_models(value: object) -> None:
         profile.setdefault(section, {})[id] = value
         given = long(profile).data[section][id] if id else value
         try:
-            model.model_validate({**given, "kind": "all"} if model is FilterSpec and isinstance(given, dict) else given)
+            model.model_validate(given)
         except ValidationError:
             return False
         return True

@@ -34,7 +34,7 @@ VERBS = [
     ["ls", "functions"], ["ls", "sinks"], ["ls", "signals", "trl_grpo"], ["show", "mine.yaml"],
     ["show", "--plan", "grpo"], ["show", "--yaml", "trl_grpo"],
     ["show", "--format", "json", "ppo"], ["show", "mine.yaml", "--why", "metrics.mine"],
-    ["check", "mine.yaml", "--lock"], ["check", "--locked", "mine.yaml"], ["diff", "run", "mine.yaml"],
+    ["check", "mine.yaml", "--lock"], ["check", "--locked", "mine.yaml"], ["diff", "mine.yaml", "rloo"],
     ["report", "run"], ["samples", "run"], ["explain", "DL510"],
 ]  # fmt: skip
 

@@ -145,21 +145,21 @@ def test_a_pasted_fix_gives_the_number_that_was_meant(name: str, choice: int, tm
 
 
 ROWS: dict[str, tuple[dict[str, Any], list[list[Any]]]] = {
-    "a filter's key per token": ({"filters": {"f": {"kind": "top_bottom", "top": 1, "key": "20 - kl"}}}, [[0]]),
+    "a filter's key per token": ({"filters": {"f": {"top": 1, "key": "20 - kl"}}}, [[0]]),
     "a filter's condition per token": (
-        {"filters": {"f": {"kind": "all", "where": "kl > 13"}}},
+        {"filters": {"f": {"where": "kl > 13"}}},
         [[3, 4, 5, 6, 7], [4, 5, 6, 7]],
     ),
     "a filter's key that is a bool": (
-        {"filters": {"f": {"kind": "top_bottom", "top": 4, "key": "good"}}},
+        {"filters": {"f": {"top": 4, "key": "good"}}},
         [[1, 2, 3, 6]],
     ),
     "a filter's condition that is a number": (
-        {"filters": {"f": {"kind": "all", "where": "reward"}}},
+        {"filters": {"f": {"where": "reward"}}},
         [[1, 2, 3, 6, 7]],
     ),
     "a filter's condition that is a sum": (
-        {"filters": {"f": {"kind": "all", "where": "reward - 2"}}},
+        {"filters": {"f": {"where": "reward - 2"}}},
         [[6, 7]],
     ),
     "a column per token": ({"schemas": {"s": {"shown": {"expr": "kl"}}}}, [list(BY_ROW)]),
@@ -174,12 +174,12 @@ ROWS: dict[str, tuple[dict[str, Any], list[list[Any]]]] = {
         [[f"t{n}" for n in range(8)]],
     ),
     "a group's filter by its completions": (
-        {"filters": {"f": {"kind": "top_bottom", "top": 1, "key": "-reward"}}, "rows": "group",
+        {"filters": {"f": {"top": 1, "key": "-reward"}}, "rows": "group",
          "schemas": {"s": {"shown": {"expr": "first(length, over=completion)"}}}},
         [[10]],
     ),
     "a group's condition by its completions": (
-        {"filters": {"f": {"kind": "all", "where": "reward > 2"}}, "rows": "group",
+        {"filters": {"f": {"where": "reward > 2"}}, "rows": "group",
          "schemas": {"s": {"shown": {"expr": "first(length, over=completion)"}}}},
         [[1]],
     ),

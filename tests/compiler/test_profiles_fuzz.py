@@ -50,7 +50,7 @@ GOOD: dict[str, Any] = {
     "axes": {"group": {"size": 2}, "token": {"mask": "mask"}},
     "signals": {"reward": {"axis": "completion"}, "mask": {"axis": "token", "type": "bool"}, "kl": {"axis": "token"}},
     "metrics": {"reward": {"expr": "reward", "reduce": ["mean", "p95"], "tags": ["core"]}, "kl": "max(kl)"},
-    "filters": {"worst": {"kind": "top_bottom", "key": "reward", "bottom": 1}},
+    "filters": {"worst": {"key": "reward", "bottom": 1}},
     "schemas": {"row": {"reward": {"type": "float"}}},
     "tables": {"worst": {"schema": "row", "filter": "worst"}},
     "profiles": {"slim": {"include": {"core": "tag:core"}}},

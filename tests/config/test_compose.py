@@ -749,7 +749,7 @@ APP_PROFILE = {
     "profile": "full",
     "run_config": {"batch": 16},
     "metrics": {"reward": {"expr": "reward", "reduce": "mean"}},
-    "filters": {"hard": {"where": "kl > 1", "kind": "random", "n": 4}},
+    "filters": {"hard": {"where": "kl > 1", "random": 4}},
 }
 
 

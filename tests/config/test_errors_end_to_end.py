@@ -70,14 +70,13 @@ FILES: dict[str, tuple[str, str]] = {
         defaults: [grpo, _self_]
         filters:
           hard:
-            kind: random
-            n: 4
+            random: 4
             where: kl > 1
         """,
         """
-        error[DL310] declog/mine.yaml:6:12
+        error[DL310] declog/mine.yaml:5:12
           filters.hard.where is per token; a filter needs one value per completion
-            6 |     where: kl > 1
+            5 |     where: kl > 1
               |            ^^^^^^
           fix: any(kl > 1, over=token)  or  all(kl > 1, over=token)
         """,
@@ -121,7 +120,7 @@ def test_all_errors_of_a_file_come_at_once(write_preset: WritePreset) -> None:
           a: p90(rewrd)
           b: {expr: reward, reduce: median}
         filters:
-          hard: {kind: all, where: kl > 1}
+          hard: {where: kl > 1}
         """,
     )
     with pytest.raises(declog.ConfigError) as error:
@@ -129,7 +128,7 @@ def test_all_errors_of_a_file_come_at_once(write_preset: WritePreset) -> None:
     assert [line for line in str(error.value).splitlines() if line.startswith("error")] == [
         "error[DL302] declog/mine.yaml:3:10 in metrics.a",
         "error[DL311] declog/mine.yaml:4:29 in metrics.b.reduce",
-        "error[DL310] declog/mine.yaml:6:28",
+        "error[DL310] declog/mine.yaml:6:17",
     ]
 
 

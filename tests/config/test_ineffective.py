@@ -24,7 +24,7 @@ constants: {beta: {default: 1}}
 modes: {eval: {prefix: eval/}}
 signals: {reward: {axis: completion}, text: {axis: completion, type: text}}
 metrics: {reward: {reduce: {mean: mean, top: max}}}
-filters: {hard: {kind: first, n: 1}}
+filters: {hard: {first: 1}}
 schemas: {rows: {reward: float, text: {type: text, redact: {digits: '[0-9]'}}}}
 tables: {rows: {schema: rows, to: {jsonl: true}}}
 profiles: {slim: {include: {core: reward}}}

@@ -29,7 +29,7 @@ metrics:
   length: {expr: length, reduce: {mean: mean, max: max}, tags: [core]}
   loss: {expr: loss, reduce: mean}
 filters:
-  worst: {kind: top_bottom, key: reward, bottom: 2}
+  worst: {key: reward, bottom: 2}
 schemas:
   worst: {reward: {type: float}, length: {type: int}}
 tables:

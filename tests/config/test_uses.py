@@ -34,8 +34,8 @@ PROFILE = {
         "gap": {"expr": "gap", "reduce": {"few": "histogram(bins=bins)", "mean": "mean"}},
     },
     "filters": {
-        "best": {"kind": "top_bottom", "key": "reward", "top": 2, "where": "judged > low", "enabled": "on"},
-        "first": {"kind": "first", "n": 1, "from": "best"},
+        "best": {"key": "reward", "top": 2, "where": "judged > low", "enabled": "on"},
+        "first": {"first": 1, "from": "best"},
     },
     "schemas": {
         "rows": {

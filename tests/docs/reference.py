@@ -18,7 +18,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from declog.engine.filters import KINDS
+from declog.compiler.filters import KINDS
+from declog.engine.filters import KINDS as CHOOSERS
 from declog.errors.pages import CODES, page
 from declog.language import reductions as _reductions
 from declog.language import spec, spec_of_tables
@@ -79,10 +80,13 @@ def reductions() -> str:
     return _table(("reduction", "expressions", "state", "value"), rows)
 
 
-def filter_kinds() -> str:
-    """Every kind of filter, by the docstring of what chooses."""
-    rows = [(f"`{kind}`", _sentence(choose.__doc__ or "")) for kind, choose in KINDS.items()]
-    return _table(("`kind`", "takes"), rows)
+def filters() -> str:
+    """The ways in which a filter chooses rows, by the docstrings of what chooses."""
+    rows = [
+        (", ".join(f"`{key}`" for key in KINDS.get(kind, ())) or "none of these", _sentence(choose.__doc__ or ""))
+        for kind, choose in CHOOSERS.items()
+    ]
+    return _table(("keys", "takes"), sorted(rows, key=lambda row: row[0] == "none of these"))
 
 
 def _sentence(text: str) -> str:
@@ -123,7 +127,7 @@ def error_pages() -> str:
 def parts() -> dict[str, str]:
     """What can stand between markers, by name."""
     found = {"functions": functions(), "reductions": reductions(), "codes": codes(), "error pages": error_pages()}
-    found["kinds of filters"] = filter_kinds()
+    found["filters"] = filters()
     found |= {"catalogue": catalogue.catalogue(), "lengths of presets": catalogue.lengths()}
     for name, model in {**vars(spec), **vars(spec_of_tables)}.items():
         if isinstance(model, type) and issubclass(model, Model) and model is not Model:

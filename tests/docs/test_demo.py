@@ -101,7 +101,7 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Demo:
     assert profile.read_text() != before
     overrides = [
         '+declog.metrics.reward_p10="p10(reward)"',
-        "+declog.filters.everything={kind: all}",
+        "+declog.filters.everything={first: 1000000}",
         "+declog.tables.samples={rows: completion, schema: samples, filter: everything, every: 1}",
         "declog.sinks.console={profile: full, every: 1}",
         "+declog.sinks.console.max_scalars=100",

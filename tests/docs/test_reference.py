@@ -23,7 +23,7 @@ def test_the_language_page_holds_every_part_of_the_reference() -> None:
     assert missing == [
         "codes",
         "error pages",
-        "kinds of filters",
+        "filters",
         "catalogue",
         "lengths of presets",
         "keys of CaptureSpec",

@@ -156,7 +156,7 @@ def test_of_what_is_absent_nothing_is_missing(nan: str, tmp_path: Path, caplog: 
 def test_columns_and_filters_read_what_is_absent_as_missing(tmp_path: Path) -> None:
     """A column that is computed of it is null, and a filter takes no row by it."""
     schema = {"high": {"type": "bool", "expr": "not s > 0.5", "nullable": True}, "reward": {"type": "float"}}
-    filters = {"low": {"kind": "all", "where": "not s > 0.5"}, "top": {"kind": "top_bottom", "key": "-s", "top": 9}}
+    filters = {"low": {"where": "not s > 0.5"}, "top": {"key": "-s", "top": 9}}
     tables = {name: {"schema": "s", **filter} for name, filter in
               {"all": {}, "low": {"filter": "low"}, "top": {"filter": "top"}}.items()}  # fmt: skip
     config = profile(SIGNALS, **CONFIG, schemas={"s": schema}, filters=filters, tables=tables)

@@ -25,8 +25,8 @@ def case_filter(case: Mapping[str, Any]) -> dict[str, Any]:
     """The filter of a recorded case."""
     kind = case.get("filter", "top_bottom")
     if kind == "top_bottom":
-        return {"kind": kind, "key": "score", "top": case["top"], "bottom": case["bottom"], "within": case["within"]}
-    return {"kind": "all"} | ({"where": case["where"]} if kind == "where" else {})
+        return {"key": "score", "top": case["top"], "bottom": case["bottom"], "within": case["within"]}
+    return {"where": case["where"]} if kind == "where" else {"first": 1000000}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
@@ -84,8 +84,8 @@ def by_pandas(filter: Mapping[str, Any]) -> list[list[str]]:
     frame = FRAME.query("score > -0.5") if "where" in filter else FRAME
     picked = []
     for _, part in frame.groupby(SCOPES[filter["within"]], sort=False):
-        if filter["kind"] == "first":
-            picked.append(part.head(filter["n"]))
+        if "first" in filter:
+            picked.append(part.head(filter["first"]))
         else:
             top = part.nlargest(filter.get("top", 0), "score")
             picked += [top, part.drop(top.index).nsmallest(filter.get("bottom", 0), "score")]
@@ -100,8 +100,8 @@ def by_pandas(filter: Mapping[str, Any]) -> list[list[str]]:
 @pytest.mark.parametrize("limit", [{}, {"limit": 3}], ids=["unlimited", "limit"])
 @pytest.mark.parametrize(
     "choice",
-    [{"kind": "top_bottom", "key": "score", "top": 2, "bottom": 1}, {"kind": "top_bottom", "key": "score", "bottom": 2},
-     {"kind": "first", "n": 2}],
+    [{"key": "score", "top": 2, "bottom": 1}, {"key": "score", "bottom": 2},
+     {"first": 2}],
     ids=["top and bottom", "bottom", "first"],
 )  # fmt: skip
 def test_selections_agree_with_pandas(
@@ -116,10 +116,8 @@ def test_selections_agree_with_pandas(
 
 def test_a_filter_filters_what_another_picked(tmp_path: Path) -> None:
     """`from:` runs the filter on the other's rows: the best of the first four of each step."""
-    first = {"first": {"kind": "first", "n": 4}}
-    found = tables_of(
-        scores({"kind": "top_bottom", "key": "score", "top": 1, "from": "first"}, filters=first), STEPS, tmp_path
-    )
+    first = {"first": {"first": 4}}
+    found = tables_of(scores({"key": "score", "top": 1, "from": "first"}, filters=first), STEPS, tmp_path)
     heads = [part.head(4) for _, part in FRAME.groupby("step")]
     assert [list(table.data["text"]) for _, table in found] == [[head.loc[head.score.idxmax()].text] for head in heads]
 
@@ -129,7 +127,7 @@ def test_random_rows_are_uniform_and_the_same_again(tmp_path: Path) -> None:
     values = [[{"score": np.arange(10.0), "text": [str(row) for row in range(10)]}] for _ in range(300)]
     picks = {}
     for name, seed in (("once", 0), ("again", 0), ("other", 1)):
-        found = tables_of(scores({"kind": "random", "n": 3, "seed": seed}), values, tmp_path / name)
+        found = tables_of(scores({"random": 3, "seed": seed}), values, tmp_path / name)
         picks[name] = [tuple(table.data["text"]) for _, table in found]
     assert picks["once"] == picks["again"] != picks["other"]
     assert {len(set(pick)) for pick in picks["once"]} == {3}
@@ -143,7 +141,7 @@ def test_a_fraction_of_the_rows(tmp_path: Path) -> None:
     values = [[{"score": np.arange(1000.0)}]]
     counts = {}
     for fraction in (0.0, 0.2, 1.0):
-        found = tables_of(scores({"kind": "fraction", "fraction": fraction}), values, tmp_path / str(fraction))
+        found = tables_of(scores({"fraction": fraction}), values, tmp_path / str(fraction))
         counts[fraction] = found[0][1].rows if found else 0
     assert (counts[0.0], counts[1.0]) == (0, 1000)
     assert abs(counts[0.2] - 200) < 5 * math.sqrt(1000 * 0.2 * 0.8)
@@ -151,15 +149,13 @@ def test_a_fraction_of_the_rows(tmp_path: Path) -> None:
 
 def test_rows_without_a_key_are_never_picked(tmp_path: Path) -> None:
     """A table that nothing is picked for is not written."""
-    found = tables_of(
-        scores({"kind": "top_bottom", "key": "score", "top": 2}), [[{"score": [None, math.nan]}]], tmp_path
-    )
+    found = tables_of(scores({"key": "score", "top": 2}), [[{"score": [None, math.nan]}]], tmp_path)
     assert found == []
 
 
 def test_a_selection_may_read_its_groups(tmp_path: Path) -> None:
     """Keys and conditions are expressions of the language, with aggregates over groups."""
-    filter = {"kind": "all", "where": "score == max(score, over=completion)"}
+    filter = {"where": "score == max(score, over=completion)"}
     made = scores(filter, axes={"group": {"size": 2}})
     [(_, table)] = tables_of(made, [[{"score": [1.0, 2.0, 5.0, 3.0], "text": list("abcd")}]], tmp_path)
     assert rows(table) == [{"score": 2.0, "text": "b"}, {"score": 5.0, "text": "c"}]
@@ -170,7 +166,7 @@ def test_a_selection_may_read_its_groups(tmp_path: Path) -> None:
 
 def test_a_table_has_a_window_of_its_own(tmp_path: Path) -> None:
     """`every` of a table collects rows over steps; the tail brings the rest."""
-    found = tables_of(scores({"kind": "top_bottom", "key": "score", "top": 1, "within": "window"}, every=1) | {
+    found = tables_of(scores({"key": "score", "top": 1, "within": "window"}, every=1) | {
         "tables": {"t": {"schema": "s", "filter": "picked", "every": 2}}}, STEPS, tmp_path)  # fmt: skip
     best = [part.loc[part.score.idxmax()].text for _, part in FRAME.groupby("window")]
     assert [(step, list(table.data["text"])) for step, table in found] == [(1, [best[0]]), (2, [best[1]])]

@@ -29,7 +29,7 @@ PROFILE: dict[str, Any] = {
         "slow": {"expr": "x", "reduce": "max", "every": 2 * EVERY},
     },
     "schemas": {"s": {"at": {"type": "int", "expr": "step"}, "text": {"type": "text"}}},
-    "filters": {"all": {"kind": "all"}}, "tables": {"t": {"schema": "s", "filter": "all"}},
+    "filters": {"all": {"first": 1000000}}, "tables": {"t": {"schema": "s", "filter": "all"}},
     "sinks": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet", "compact_every": 2}},
 }  # fmt: skip
 

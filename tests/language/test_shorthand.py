@@ -53,7 +53,7 @@ SAME = {
     ),
     "a condition of bools": (
         "tables: {t: {columns: [reward], filter: not solved}}",
-        "schemas: {t: {reward: {nullable: true}}}\nfilters: {t: {kind: all, where: not solved}}\n"
+        "schemas: {t: {reward: {nullable: true}}}\nfilters: {t: {where: not solved}}\n"
         "tables: {t: {schema: t, filter: t}}",
     ),
     "a reduction": ("metrics: {p: p95(reward)}", "metrics: {p: {expr: reward, reduce: p95}}"),
@@ -78,7 +78,7 @@ SAME = {
         "tables: {worst: {columns: [prompt, reward], filter: {key: reward, bottom: 4}, every: 50}}",
         "tables: {worst: {schema: worst, filter: worst, every: 50}}\n"
         "schemas: {worst: {prompt: {nullable: true}, reward: {nullable: true}}}\n"
-        "filters: {worst: {kind: top_bottom, key: reward, bottom: 4}}",
+        "filters: {worst: {key: reward, bottom: 4}}",
     ),
     "a table that is a list": (
         "tables: {worst: [prompt, reward / 2]}",
@@ -89,7 +89,7 @@ SAME = {
         "tables: {worst: {schema: {prompt: text, good: reward > 0, n: {type: int}}, filter: reward < 0}}",
         "tables: {worst: {schema: worst, filter: worst}}\n"
         "schemas: {worst: {prompt: text, good: {expr: reward > 0, nullable: true}, n: {type: int}}}\n"
-        "filters: {worst: {kind: all, where: reward < 0}}",
+        "filters: {worst: {where: reward < 0}}",
     ),
     "sinks of a table": (
         "tables: {worst: {schema: s, to: [jsonl, wandb]}}",
@@ -97,8 +97,8 @@ SAME = {
     ),
     "kinds of filters": (
         "filters: {a: {random: 8}, b: {first: 2, where: x}, c: {unique: prompt}, d: {fraction: 0.1}, e: x > 0}",
-        "filters: {a: {kind: random, n: 8}, b: {kind: first, n: 2, where: x}, c: {kind: unique, key: prompt},"
-        " d: {kind: fraction, fraction: 0.1}, e: {kind: all, where: x > 0}}",
+        "filters: {a: {random: 8}, b: {first: 2, where: x}, c: {unique: prompt},"
+        " d: {fraction: 0.1}, e: {where: x > 0}}",
     ),
     "selectors": (
         "profiles: {slim: {include: [reward, 'tag:core'], exclude: kl}, few: reward, two: [reward, loss]}",

@@ -120,18 +120,17 @@ class Tables:
 
     def taken(self, spec: dict[str, Any], trees: dict[str, Any], rows: list[Point]) -> list[Point]:
         """The rows that are taken of one scope."""
-        kind = spec["kind"]
-        if kind == "all":
-            return rows
-        if kind == "first":
-            return rows[: spec["n"]]
-        if kind == "random":
-            return sorted(rows, key=lambda at: self.hashed(spec, at))[: spec["n"]]
-        if kind == "fraction":
+        if "first" in spec:
+            return rows[: spec["first"]]
+        if "random" in spec:
+            return sorted(rows, key=lambda at: self.hashed(spec, at))[: spec["random"]]
+        if "fraction" in spec:
             return [at for at in rows if self.hashed(spec, at) < spec["fraction"] * 2.0**64]
+        if "key" not in trees:
+            return rows
         keys = {at: self.world.value(trees["key"], at) for at in rows}
         rows = [at for at in rows if there(keys[at])]
-        if kind == "unique":
+        if "unique" in spec:
             seen: dict[Any, Point] = {}
             for at in rows:
                 seen.setdefault(keys[at], at)

@@ -9,6 +9,8 @@ from typing import Any
 from tests.oracle.expressions import COARSER, Expressions
 from tests.oracle.trees import Signals, Tree, family_of, kind_of, text
 
+EVERY = 1000  # more rows than any case has
+
 
 class Tables:
     """Fills in a profile's tables. ``written`` is how an expression stands in it."""
@@ -86,7 +88,6 @@ class Tables:
         random = self.random
         kind = random.choice(("all", "top_bottom", "top_bottom", "random", "fraction", "first", "unique"))
         spec: dict[str, Any] = {
-            "kind": kind,
             "within": random.choice(
                 (
                     "batch",
@@ -100,7 +101,7 @@ class Tables:
         if kind == "top_bottom":
             spec["top"], spec["bottom"] = random.choice(((1, 1), (2, 0), (0, 3)))
         if kind in ("random", "first"):
-            spec["n"] = random.randint(1, 4)
+            spec[kind] = random.randint(1, 4)
         if kind == "fraction":
             spec["fraction"] = random.choice((0.0, 0.3, 0.7, 1.0))
         if kind in ("random", "fraction"):
@@ -109,10 +110,12 @@ class Tables:
             trees["key"] = self.draw.number(rows, event, 1, exact=True)
             if kind == "unique" and rows == "completion" and (leaf := self.draw.leaf("completion", event, ("text",))):
                 trees["key"] = leaf
-            spec["key"] = text(trees["key"])
+            spec["unique" if kind == "unique" else "key"] = text(trees["key"])
         if self.maybe(0.4):
             trees["where"] = self.draw.boolean(rows, event, 2)
             spec["where"] = text(trees["where"])
+        elif kind == "all":
+            spec["first"] = EVERY
         if self.maybe(0.3):
             spec["limit"] = random.randint(1, 5)
         self.profile.setdefault("filters", {})[name] = spec

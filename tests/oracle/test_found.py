@@ -93,7 +93,7 @@ def test_the_last_batch_of_a_group_that_began_before() -> None:
         "axes": {"group": {"size": 2, "split": "batches"}},
         "signals": {"x": ROWS},
         "schemas": {"s": {"x": {"type": "float"}, "sum": {"type": "float", "expr": "sum(x, over=completion)"}}},
-        "filters": {"top": {"kind": "top_bottom", "key": "sum(x, over=completion)", "top": 2}},
+        "filters": {"top": {"key": "sum(x, over=completion)", "top": 2}},
         "tables": {
             "all": {"schema": "s", "keep": "last_batch"},
             "top": {"schema": "s", "keep": "last_batch", "filter": "top"},
@@ -104,7 +104,7 @@ def test_the_last_batch_of_a_group_that_began_before() -> None:
     assert [table.data for _, table in sink.tables("top")] == [{"x": [16.0, 32.0], "sum": [48.0, 48.0]}]
 
 
-@pytest.mark.parametrize("kind", [{"kind": "random", "n": 3}, {"kind": "fraction", "fraction": 0.5}])
+@pytest.mark.parametrize("kind", [{"random": 3}, {"fraction": 0.5}])
 def test_rows_of_steps_are_picked_by_step_batch_and_rank(kind: dict[str, Any], tmp_path: Path) -> None:
     """The same ones whatever else is in the window: each rank sends those that rank 0 picks."""
 

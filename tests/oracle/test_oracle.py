@@ -82,9 +82,9 @@ def filters(random: np.random.Generator) -> dict[str, dict[str, Any]]:
         n, seed = int(random.integers(1, 4)), int(random.integers(3))
         top, bottom = [(1, 1), (2, 0), (0, 3), (2, 1)][random.integers(4)]
         choices: dict[str, dict[str, Any]] = {
-            "all": {}, "top_bottom": {"key": "score", "top": top, "bottom": bottom}, "random": {"n": n, "seed": seed},
-            "fraction": {"fraction": (0.0, 0.3, 0.7, 1.0)[random.integers(4)], "seed": seed}, "first": {"n": n},
-            "unique": {"key": "source"},
+            "all": {"first": 1000}, "top_bottom": {"key": "score", "top": top, "bottom": bottom},
+            "random": {"random": n, "seed": seed}, "first": {"first": n}, "unique": {"unique": "source"},
+            "fraction": {"fraction": (0.0, 0.3, 0.7, 1.0)[random.integers(4)], "seed": seed},
         }  # fmt: skip
         return choices[kind]
 
@@ -93,7 +93,6 @@ def filters(random: np.random.Generator) -> dict[str, dict[str, Any]]:
         where = {"where": "score < 0.5"} if random.random() < 0.5 else {}
         limit = {"limit": int(random.integers(1, 5))} if limited else {}
         made[f"{kind}_{within}{'_limit' * limited}"] = {
-            "kind": kind,
             "within": within,
             **chosen(kind),
             **where,
@@ -146,19 +145,17 @@ def picked(job: Job, name: str) -> pd.DataFrame:
     # a log event's rows are chosen from alone, whatever the scope: a step is never in two windows
     scope = scopes[filter["within"]]
     ties = ["step", "id"] if job.ids else ["order"]
-    match filter["kind"]:
-        case "all":
-            found = rows
+    match next(key for key in ("first", "unique", "key", "random", "fraction") if key in filter):
         case "first":
-            found = heads(rows, ["order"], scope, filter["n"])
+            found = heads(rows, ["order"], scope, filter["first"])
         case "unique":
             found = rows.dropna(subset=["source"]).drop_duplicates([*scope, "source"])
-        case "top_bottom":
+        case "key":
             keyed = rows.dropna(subset=["score"])
             top = heads(keyed, ["score", *ties], scope, filter["top"], down=True)
             found = pd.concat([top, heads(keyed.drop(top.index), ["score", *ties], scope, filter["bottom"])])
         case "random":
-            found = heads(rows.assign(hash=hashed(job, filter["seed"])), ["hash"], scope, filter["n"])
+            found = heads(rows.assign(hash=hashed(job, filter["seed"])), ["hash"], scope, filter["random"])
         case "fraction":
             found = rows[hashed(job, filter["seed"])[rows.index] < filter["fraction"] * 2.0**64]
     found = found.sort_values("order")

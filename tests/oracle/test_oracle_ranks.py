@@ -59,7 +59,7 @@ def dealt(ranks: int) -> list[Sequence[Row]]:
 
 def test_top_1_and_bottom_1_of_four_ranks_are_the_two_rows_of_all(tmp_path: Path) -> None:
     """Not two of each rank; among equals those of the smallest ids."""
-    picked, _ = logged(table({"kind": "top_bottom", "key": "score", "top": 1, "bottom": 1}), dealt(4), tmp_path)
+    picked, _ = logged(table({"key": "score", "top": 1, "bottom": 1}), dealt(4), tmp_path)
     top = max(EVERYONE, key=lambda row: (row["score"], -row["id"]))
     bottom = min(EVERYONE, key=lambda row: (row["score"], row["id"]))
     for step in range(2):
@@ -69,12 +69,12 @@ def test_top_1_and_bottom_1_of_four_ranks_are_the_two_rows_of_all(tmp_path: Path
 @pytest.mark.parametrize(
     "filter",
     [
-        {"kind": "top_bottom", "key": "score", "top": 3, "bottom": 4},
-        {"kind": "random", "n": 5, "seed": 2},
-        {"kind": "fraction", "fraction": 0.4, "seed": 2},
-        {"kind": "all", "where": "score > 3"},
+        {"key": "score", "top": 3, "bottom": 4},
+        {"random": 5, "seed": 2},
+        {"fraction": 0.4, "seed": 2},
+        {"where": "score > 3"},
     ],
-    ids=lambda filter: filter["kind"],
+    ids=str,
 )
 def test_rows_with_ids_are_picked_alike_on_any_number_of_ranks(filter: dict[str, Any], tmp_path: Path) -> None:
     """Also where keys tie: 24 rows have six different scores."""
@@ -89,7 +89,7 @@ def test_rows_with_ids_are_picked_alike_on_any_number_of_ranks(filter: dict[str,
 def test_one_sample_is_logged_once(tmp_path: Path) -> None:
     """Where top and bottom both ask for it, and where no other rank has one."""
     parts: list[list[Row]] = [[], [{"score": 0.5, "id": 1, "text": "only"}], []]
-    filter = {"kind": "top_bottom", "key": "score", "top": 2, "bottom": 2, "within": "step"}
+    filter = {"key": "score", "top": 2, "bottom": 2, "within": "step"}
     picked, _ = logged(table(filter), parts, tmp_path)
     assert picked == [[{"score": 0.5, "text": f"only@{step}"}] for step in range(2)]
 
@@ -100,7 +100,7 @@ def test_a_missing_key_is_never_picked_on_any_rank(tmp_path: Path) -> None:
         {"score": score, "id": place, "text": "none"} for place, score in enumerate((math.nan, None, math.nan))
     ]
     parts: list[Sequence[Row]] = [missing, [*missing[:1], {"score": -math.inf, "id": 9, "text": "one"}]]
-    filter = {"kind": "top_bottom", "key": "score", "top": 5, "bottom": 5}
+    filter = {"key": "score", "top": 5, "bottom": 5}
     picked, _ = logged(table(filter), parts, tmp_path / "a")
     assert [[row["text"] for row in phase] for phase in picked] == [["one@0"], ["one@1"]]
     assert logged(table(filter), [missing, missing], tmp_path / "b")[0] == []
@@ -109,8 +109,8 @@ def test_a_missing_key_is_never_picked_on_any_rank(tmp_path: Path) -> None:
 def test_only_candidates_send_their_texts(tmp_path: Path) -> None:
     """The message of a rank holds the texts of the rows that may be picked, not of all."""
     long: list[list[Row]] = [[{**row, "text": "x" * 10_000} for row in part] for part in dealt(2)]
-    picking = {"kind": "top_bottom", "key": "score", "top": 1, "bottom": 1}
+    picking = {"key": "score", "top": 1, "bottom": 1}
     _, few = logged(table(picking), long, tmp_path / "a")
-    _, all_of_them = logged(table({"kind": "all"}), long, tmp_path / "b")
+    _, all_of_them = logged(table({"first": 1000000}), long, tmp_path / "b")
     assert few < 2 * 10_000 + 3_000
     assert all_of_them > 12 * 10_000

@@ -63,7 +63,7 @@ PROFILE: dict[str, Any] = {
         "change": "mean(loss - prev(loss, 0.0))", "ratio": {"formula": "kl.mean / kl.max", "help": "of two"},
     },
     "filters": {
-        "some": {"kind": "first", "n": 3}, "best": {"kind": "top_bottom", "key": "reward", "top": 1, "from": "some"},
+        "some": {"first": 3}, "best": {"key": "reward", "top": 1, "from": "some"},
     },
     "schemas": {"s": {
         "text": {"type": "text", "redact": {"n": "[0-9]"}}, "word": {"type": "text", "call": "first_word"},

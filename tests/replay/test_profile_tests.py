@@ -37,7 +37,7 @@ PROFILE: dict[str, Any] = {
         "logprobs": "mean(logprobs)", "kl": {"expr": "score", "enabled": "beta != 0"},
         "loud": "mean(loud)", "late": "max(elapsed + 0 * score)", "counts": "histogram(score, bins=2)",
     },
-    "filters": {"best": {"kind": "top_bottom", "key": "score", "top": 2}},
+    "filters": {"best": {"key": "score", "top": 2}},
     "schemas": {"s": {"score": "float", "text": "text"}},
     "tables": {"best": {"name": "samples", "schema": "s", "filter": "best"}},
     "profiles": {"slim": {"include": {"a": "score.mean"}}},

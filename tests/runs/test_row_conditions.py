@@ -51,7 +51,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profile: dict[str, Any] = {
         "name": "q", "signals": SIGNALS, "axes": {"group": {"of": "prompt_id"}}, "constants": {"limit": 2.5},
         "schemas": {"s": schema},
-        "filters": {f"f{place}": {"kind": "all", "where": question} for place, question in enumerate(QUESTIONS)},
+        "filters": {f"f{place}": {"where": question} for place, question in enumerate(QUESTIONS)},
         "tables": {f"t{place}": {"schema": "s", "filter": f"f{place}"} for place in range(len(QUESTIONS))},
         "sinks": {"parquet": {}},
     }  # fmt: skip

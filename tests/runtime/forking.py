@@ -26,7 +26,7 @@ PROFILE: dict[str, Any] = {
     "axes": {"token": {"mask": "mask"}},
     "metrics": {"x": {"reduce": ["sum", "count"]}, "kl": "mean(kl)"},
     "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"t": {"schema": "s", "filter": "f"}},
-    "filters": {"f": {"kind": "all"}}, "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
+    "filters": {"f": {"first": 1000000}}, "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
     "capture": {"every": 1},
     "sinks": {
         "jsonl": {}, "parquet": {}, "tensorboard": {},

@@ -20,7 +20,7 @@ CONFIG = profile(
     {"reward": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
     {"reward": "mean(reward)", "p05": "p05(reward)", "slow": {"expr": "reward", "reduce": "max", "every": 4}},
     every=2,
-    filters={"best": {"kind": "top_bottom", "key": "reward", "top": 1, "bottom": 1, "within": "step"}},
+    filters={"best": {"key": "reward", "top": 1, "bottom": 1, "within": "step"}},
     schemas={"s": {"text": {"type": "text"}, "reward": {"type": "float"}}},
     tables={"best": {"schema": "s", "filter": "best"}},
 )

@@ -30,7 +30,7 @@ PROFILE: dict[str, Any] = {
     "name": "apart", "every": 1, "signals": {"x": {"axis": "completion"}, "loss": {"axis": "step", "optional": True},
     "text": {"axis": "completion", "type": "text", "optional": True}},
     "metrics": {"x": {"reduce": ["sum", "count"]}, "loss": "mean(loss)"},
-    "schemas": {"s": {"text": {"type": "text", "nullable": True}}}, "filters": {"f": {"kind": "first", "n": 9}},
+    "schemas": {"s": {"text": {"type": "text", "nullable": True}}}, "filters": {"f": {"first": 9}},
     "tables": {"t": {"schema": "s", "filter": "f"}},
     "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
 }  # fmt: skip

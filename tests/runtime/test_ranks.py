@@ -88,12 +88,12 @@ ANY: dict[str, Any] = {
         "row_kl": {"expr": "sum(kl, over=token)", "reduce": ["max", "p50"]},
     },
     "filters": {
-        "best": {"kind": "top_bottom", "key": "score", "top": 2, "bottom": 1, "within": "step"},
-        "few": {"kind": "top_bottom", "key": "score", "top": 2, "bottom": 1, "within": "step", "limit": 2},
-        "window": {"kind": "top_bottom", "key": "score", "top": 1, "within": "window"},
-        "grouped": {"kind": "top_bottom", "key": "score - group_mean", "top": 1, "within": "group"},
-        "batch": {"kind": "top_bottom", "key": "abs(score - batch_mean)", "top": 1, "within": "window"},
-        "chain": {"kind": "first", "n": 2, "within": "window", "where": "score >= 0", "from": "best"},
+        "best": {"key": "score", "top": 2, "bottom": 1, "within": "step"},
+        "few": {"key": "score", "top": 2, "bottom": 1, "within": "step", "limit": 2},
+        "window": {"key": "score", "top": 1, "within": "window"},
+        "grouped": {"key": "score - group_mean", "top": 1, "within": "group"},
+        "batch": {"key": "abs(score - batch_mean)", "top": 1, "within": "window"},
+        "chain": {"first": 2, "within": "window", "where": "score >= 0", "from": "best"},
     },
     "schemas": {"s": {
         "score": {"type": "float", "nullable": True}, "source": {"type": "text", "nullable": True},
@@ -147,15 +147,15 @@ def test_any_split_logs_what_one_process_logs(
 
 CHOICES: dict[str, tuple[dict[str, Any], list[list[float]], str]] = {
     "far from the mean of all ranks": (
-        {"kind": "top_bottom", "key": "abs(score - middle)", "top": 1},
+        {"key": "abs(score - middle)", "top": 1},
         [[0.0, 0.0, 14.0], [5.0, 9.0, 12.0], [0.0, 13.0, 19.0]], "i",
     ),
     "fourth among all ranks": (
-        {"kind": "all", "where": "rank(-score, within=step) == 4"},
+        {"where": "rank(-score, within=step) == 4"},
         [[0.0, 0.0, 14.0], [5.0, 9.0, 12.0], [0.0, 13.0, 19.0]], "f",
     ),
     "the first two of what all ranks pick": (
-        {"kind": "top_bottom", "key": "score", "top": 2, "bottom": 1, "limit": 2},
+        {"key": "score", "top": 2, "bottom": 1, "limit": 2},
         [[1.0, 1.0, 1.0], [0.0, 3.0, 4.0], [-5.0, 2.0, 2.0]], "ef",
     ),
 }  # fmt: skip
@@ -261,7 +261,7 @@ def test_what_fails_on_a_rank_is_reported_on_rank_0(tmp_path: Path) -> None:
     config = {
         "name": "bad", "signals": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
         "metrics": {"x": "sum(x)"}, "schemas": {"s": {"text": {"type": "text"}}},
-        "filters": {"f": {"kind": "top_bottom", "key": "picky(x)", "top": 1}},
+        "filters": {"f": {"key": "picky(x)", "top": 1}},
         "tables": {"t": {"schema": "s", "filter": "f"}},
     }  # fmt: skip
     functions = Functions(DEFAULT)

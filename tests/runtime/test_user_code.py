@@ -104,7 +104,7 @@ def test_a_function_may_raise_anything(kind: str, where: str, tmp_path: Path) ->
         "metric": profile({"odd": "mean(odd(x))"}),
         "where": profile({"odd": {"expr": "x", "reduce": "mean", "where": "odd(x) >= 0"}}),
         "filter": profile({}, schemas={"s": {"x": {"type": "float"}}}, tables={"odd": {"schema": "s", "filter": "f"}},
-                          filters={"f": {"kind": "top_bottom", "key": "odd(x)", "top": 1, "bottom": 0}}),
+                          filters={"f": {"key": "odd(x)", "top": 1, "bottom": 0}}),
     }  # fmt: skip
     made = parts[where]
     sink, log = train(made, tmp_path, functions=registry)

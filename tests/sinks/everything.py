@@ -28,7 +28,7 @@ PROFILE = profile(
     {"score": {"expr": "score", "reduce": {"mean": "mean", "max": "max"}}, "rewards": "sum(rewards)", "least": {
         "expr": "score", "reduce": "min", "name": "größe/漢字"}},
     schemas={"s": COLUMNS, "c": {"chat": {"type": "object"}, "id": {"type": "int"}}},
-    filters={"best": {"kind": "top_bottom", "key": "score", "top": 1, "bottom": 1, "within": "step"}},
+    filters={"best": {"key": "score", "top": 1, "bottom": 1, "within": "step"}},
     tables={
         "samples": {"schema": "s", "name": "train/samples"}, "best": {"schema": "s", "filter": "best"},
         "chats": {"schema": "c", "as": "trace"},

@@ -386,7 +386,7 @@ def picked(filter: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[s
     """The rows that the console shows of five steps of eight completions, the worst ones in the third."""
     spec = {"schema": "s", "filter": "f", "every": 5, **table}
     config = profile(
-        PICKED["signals"], {}, filters={"f": {"kind": "top_bottom", "key": "reward", **filter}},
+        PICKED["signals"], {}, filters={"f": {"key": "reward", **filter}},
         schemas=PICKED["schemas"], tables={"t": spec}, sinks={"console": {}},
     )  # fmt: skip
     with declog.start(config, output_dir=folder) as log:

@@ -28,7 +28,7 @@ RED, BLUE = (255, 0, 0), (0, 0, 255)
 PROFILE = profile(
     {"chat": {"axis": "completion", "type": "object"}, "score": {"axis": "completion"}},
     schemas={"s": {"chat": {"type": "object"}, "extra": {"undeclared": "keep"}}},
-    filters={"best": {"kind": "top_bottom", "key": "score", "top": 2, "within": "step"}},
+    filters={"best": {"key": "score", "top": 2, "within": "step"}},
     tables={"chats": {"schema": "s", "filter": "best"}},
 )
 

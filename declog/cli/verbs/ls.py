@@ -134,12 +134,6 @@ def _sinks() -> list[Row]:
     return rows
 
 
-def _filter_kinds() -> list[Row]:
-    from declog.engine.filters import KINDS
-
-    return [(kind, (choose.__doc__ or "").replace("``", "").rstrip(".")) for kind, choose in KINDS.items()]
-
-
 def _presets(given: argparse.Namespace) -> list[Row]:
     from declog.config.packages import faults
     from declog.config.presets import options
@@ -203,7 +197,6 @@ OF_DECLOG: dict[str, tuple[Callable[[], list[Row]], str]] = {
     "functions": (_functions, "what expressions may call"),
     "reductions": (_reductions, "what `reduce` may be"),
     "calls": (_calls, "what a column's `call` may name: functions of a row that packages register"),
-    "kinds": (_filter_kinds, "the kinds of filters"),
     "sinks": (_sinks, "the kinds of sinks, and their options"),
     # those of the folder that was given, too
     "presets": (list, "presets and the options of their groups: the package, and what they shadow"),
@@ -215,7 +208,10 @@ OF_A_CONFIG: dict[str, tuple[Callable[[Layered], list[Row]], str]] = {
         "of the config: what is observed, and what is derived from it",
     ),
     "constants": (_entries("constants", "value", "default"), "of the config"),
-    "filters": (_entries("filters", "kind", "key", "where", "from"), "of the config"),
+    "filters": (
+        _entries("filters", "key", "top", "bottom", "first", "random", "fraction", "unique", "where", "from"),
+        "of the config",
+    ),
     "schemas": (_schemas, "of the config: the columns of its tables"),
     "tables": (_entries("tables", "schema", "filter"), "of the config"),
     "profiles": (_entries("profiles", "include", "exclude"), "what it can show: full, slim, ..."),

@@ -23,7 +23,7 @@ SIGNALS: dict[str, Any] = {
     "rewards": {"axis": "completion", "family": True, "optional": True},
     "loss": {"axis": "step", "optional": True}, "entropy": {"axis": "token", "mask": "all", "optional": True},
 }  # fmt: skip
-TOP = {"kind": "top_bottom", "key": "score", "top": 1, "within": "step"}
+TOP = {"key": "score", "top": 1, "within": "step"}
 
 
 def one_table(

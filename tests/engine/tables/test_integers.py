@@ -66,7 +66,7 @@ def test_in_a_window_that_lets_go_of_other_columns(size: int, tmp_path: Path) ->
 
 def test_on_ranks_of_which_some_lack_the_column(tmp_path: Path) -> None:
     """A rank that never gives the column makes nulls, and costs the others no bit; filters see the same."""
-    filters = {"kind": "unique", "key": "number", "within": "window"}
+    filters = {"unique": "number", "within": "window"}
     made = scores(None, schema=SCHEMA, signals=SIGNALS)
     made["filters"] = {"distinct": filters}
     made["tables"]["distinct"] = {"schema": "s", "filter": "distinct"}

@@ -29,8 +29,8 @@ CONVERSATION: list[Any] = [
 
 def test_conversations_survive_ranks_and_filters(tmp_path: Path) -> None:
     """Lists of messages with tool calls: sent for picked rows, distinguished, and the same on rank 0."""
-    filters = {"distinct": {"kind": "unique", "key": "messages", "within": "window"}}
-    made = scores({"kind": "top_bottom", "key": "score", "top": 2, "from": "distinct"}, filters=filters,
+    filters = {"distinct": {"unique": "messages", "within": "window"}}
+    made = scores({"key": "score", "top": 2, "from": "distinct"}, filters=filters,
                   schema={"messages": {"type": "object"}}, signals=MESSAGES, **TRACE)  # fmt: skip
 
     def rank(comm: Comm) -> MemorySink:

@@ -22,7 +22,7 @@ PROFILE: dict[str, Any] = {
         "ids": {"axis": "token", "type": "int", "phase": "update"},
         "gain": {"axis": "completion", "phase": "update"},
     },
-    "filters": {"ends": {"kind": "top_bottom", "key": "reward", "top": 2, "bottom": 1, "where": "gain < 100"}},
+    "filters": {"ends": {"key": "reward", "top": 2, "bottom": 1, "where": "gain < 100"}},
     "schemas": {
         "row": {
             "row": "int", "reward": "float", "parts": {"type": "float", "name": "part/{column}"}, "said": "text",

@@ -19,7 +19,7 @@ from declog.testing import MemorySink, run_ranks
 from tests.conftest import examples
 
 Scores = Sequence[float]
-WORST: dict[str, Any] = {"take": "group", "kind": "top_bottom", "key": "mean(score, over=completion)", "bottom": 1}
+WORST: dict[str, Any] = {"take": "group", "key": "mean(score, over=completion)", "bottom": 1}
 
 
 def profile(filters: dict[str, Any], **others: Any) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def logged(made: dict[str, Any], steps: Sequence[Sequence[Scores]], folder: Path
 
 def test_rows_say_their_step_group_number_and_why(tmp_path: Path) -> None:
     """Numbers count within the row's own step, over its batches; a window has rows of several steps."""
-    filters = {"some": {"kind": "all", "where": "score != 5"},
-               "ends": {"kind": "top_bottom", "key": "score", "top": 1, "bottom": 1, "from": "some"}}  # fmt: skip
+    filters = {"some": {"where": "score != 5"},
+               "ends": {"key": "score", "top": 1, "bottom": 1, "from": "some"}}  # fmt: skip
     steps = [[[1.0, 2.0], [5.0, 0.0]], [[3.0, 4.0, 5.0, 9.0]]]
     (table,) = logged(profile(filters, every=2), steps, tmp_path)
     assert table.data["text"] == ["1:2", "1:0", "0:3", "3:9"]
@@ -70,7 +70,7 @@ def test_without_groups_and_filters_rows_say_their_step_and_number(tmp_path: Pat
 
 def test_places_end_where_max_bytes_cuts(tmp_path: Path) -> None:
     """The rows that are left have theirs."""
-    made = profile({"all": {"kind": "all"}})
+    made = profile({"all": {"first": 1000000}})
     made["tables"]["t"]["max_bytes"] = 7
     (table,) = logged({**made, "strict": False}, [[[1.0, 2.0, 3.0, 4.0]]], tmp_path)
     assert (table.rows, table.cut) == (2, 2)
@@ -79,7 +79,7 @@ def test_places_end_where_max_bytes_cuts(tmp_path: Path) -> None:
 
 def test_files_have_where_rows_come_from_and_own_columns_stay(tmp_path: Path) -> None:
     """`group` is a column of the table itself; a row's step is its own, and the log event's stands beside it."""
-    made = profile({"best": {"kind": "top_bottom", "key": "score", "top": 1}}, every=2, output_dir=str(tmp_path),
+    made = profile({"best": {"key": "score", "top": 1}}, every=2, output_dir=str(tmp_path),
                    sinks={"jsonl": {"kind": "jsonl"}})  # fmt: skip
     made["schemas"]["s"]["group"] = {"type": "float", "expr": "score"}
     with declog.start(made) as log:
@@ -123,8 +123,8 @@ def test_groups_by_a_statistic_are_taken_whole_on_any_number_of_ranks(
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_group_of_what_another_filter_took(split: str, ranks: int, tmp_path: Path) -> None:
     """The worst completion and all of its group, also where that is spread over batches or ranks."""
-    filters = {"worst": {"kind": "top_bottom", "key": "score", "bottom": 1},
-               "around": {"kind": "all", "take": "group", "from": "worst"}}  # fmt: skip
+    filters = {"worst": {"key": "score", "bottom": 1},
+               "around": {"take": "group", "from": "worst"}}  # fmt: skip
     made = profile(filters, axes={"group": {"of": "prompt", "split": split}})
     made["signals"]["prompt"] = {"axis": "completion", "type": "int"}
 
@@ -148,7 +148,7 @@ def test_rows_of_a_group_that_was_taken_are_filtered_further(tmp_path: Path) -> 
     """The best completion of the worst group; `limit` counts groups where groups are taken."""
     filters = {
         "worst": {**WORST, "bottom": 2, "limit": 1},
-        "best": {"kind": "top_bottom", "key": "score", "top": 1, "within": "group", "from": "worst"},
+        "best": {"key": "score", "top": 1, "within": "group", "from": "worst"},
     }
     (table,) = logged(profile(filters), [[[9.0, 9.0, 1.0, 2.0, 0.0, 1.0]]], tmp_path)
     assert table.data["text"] == ["3:2"]
@@ -157,7 +157,7 @@ def test_rows_of_a_group_that_was_taken_are_filtered_further(tmp_path: Path) -> 
 def test_random_groups_are_the_same_by_their_ids(tmp_path: Path) -> None:
     """On one rank and on two: where rows have ids, a group's chance is its first row's."""
     axes = {"group": {"size": 2}, "completion": {"ids": "row"}}
-    made = profile({"some": {"kind": "random", "take": "group", "n": 2}}, axes=axes)
+    made = profile({"some": {"take": "group", "random": 2}}, axes=axes)
     made["signals"]["row"] = {"axis": "completion", "type": "int"}
 
     def found(ranks: int) -> list[str]:

@@ -33,7 +33,7 @@ GROUPS: dict[str, Any] = {
     "size": {"type": "int", "expr": "size(completion)"},
     "batch_mean": {"type": "float", "expr": "mean(mean(reward, over=completion), over=group)"},
 }
-BEST = {"kind": "top_bottom", "key": "mean(reward, over=completion)", "top": 1, "within": "step"}
+BEST = {"key": "mean(reward, over=completion)", "top": 1, "within": "step"}
 
 
 def groups(filter: dict[str, Any] | None = None, split: str = "none", **others: Any) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_one_row_per_batch(tmp_path: Path) -> None:
     }  # fmt: skip
     made = profile(
         SIGNALS, axes={"group": {"of": "id"}}, schemas={"s": schema},
-        filters={"high": {"kind": "top_bottom", "key": "loss", "top": 2, "within": "window"}},
+        filters={"high": {"key": "loss", "top": 2, "within": "window"}},
         tables={"t": {"rows": "step", "schema": "s"}, "high": {"rows": "step", "schema": "s", "filter": "high"}},
         every=2,
     )  # fmt: skip
@@ -170,7 +170,7 @@ def test_the_best_groups_on_any_ranks_agree_with_pandas(
          "the column `reward` is per completion; a row is a group", 'expr: "mean(reward, over=completion)"'),
         ({"schemas": {"s": {"prompt": {"type": "text"}}}}, "DL310",
          "the column `prompt` is per completion; a row is a group", 'expr: "first(prompt, over=completion)"'),
-        ({"filters": {"picked": {"kind": "all", "where": "reward > 0"}}}, "DL310",
+        ({"filters": {"picked": {"where": "reward > 0"}}}, "DL310",
          "filters.picked.where is per completion, and a row of the table `t` is a group",
          'a filter with `where: "any(reward > 0, over=completion)"`'),
         ({"filters": {"picked": BEST | {"within": "group"}}}, "DL310",
@@ -178,7 +178,7 @@ def test_the_best_groups_on_any_ranks_agree_with_pandas(
          "a filter with `within: step`"),
         ({"schemas": {"s": {"size": GROUPS["size"], "extra": {"undeclared": "keep"}}}}, "DL310",
          "columns of log_extra are per completion; a row is a group", "undeclared: drop, or a schema of its own"),
-        ({"axes": {}, "schemas": {"s": {"step": GROUPS["step"]}}, "filters": {"picked": {"kind": "all"}}}, "DL306",
+        ({"axes": {}, "schemas": {"s": {"step": GROUPS["step"]}}, "filters": {"picked": {"first": 1000000}}}, "DL306",
          "`rows: group`, and this profile does not say what a group is",
          "set `axes.group: {size: N}` or `{of: SIGNAL}`"),
         ({"tables": {"t": {"rows": "step", "schema": "s"}}, "schemas": {"s": {"mean": GROUPS["mean"]}}}, "DL310",
@@ -197,7 +197,7 @@ def test_what_is_finer_than_a_row_is_refused(change: dict[str, Any], code: str, 
 
 def test_a_filter_of_groups_may_pick_completions(tmp_path: Path) -> None:
     """A coarser value repeats over the rows: every completion of the best group."""
-    made = groups({"kind": "all", "where": "mean(reward, over=completion) > 3"})
+    made = groups({"where": "mean(reward, over=completion) > 3"})
     made["schemas"]["s"] = {"reward": {"type": "float"}, "first": GROUPS["prompt"], "prompt": {"type": "text"}}
     made["tables"]["t"]["rows"] = "completion"
 

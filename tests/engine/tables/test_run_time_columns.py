@@ -90,7 +90,7 @@ def test_metrics_of_some_ranks(tmp_path: Path) -> None:
 
 def test_columns_travel_for_candidates_only(tmp_path: Path) -> None:
     """A filter's rows bring their run-time columns from whichever rank has them."""
-    made = scores({"kind": "top_bottom", "key": "score", "top": 1, "bottom": 1}, schema=KEEP)
+    made = scores({"key": "score", "top": 1, "bottom": 1}, schema=KEEP)
 
     def body(rank: int) -> Callable[[Recorder], None]:
         def train(log: Recorder) -> None:

@@ -45,9 +45,9 @@ def by_ids(filter: dict[str, Any], type: str, **others: Any) -> dict[str, Any]:
 
 
 KINDS: list[dict[str, Any]] = [
-    {"kind": "random", "n": 2}, {"kind": "fraction", "fraction": 0.4}, {"kind": "random", "n": 3, "within": "window"},
-    {"kind": "top_bottom", "key": "score", "top": 2, "bottom": 2},
-    {"kind": "random", "n": 2, "where": "score >= 0", "seed": 3},
+    {"random": 2}, {"fraction": 0.4}, {"random": 3, "within": "window"},
+    {"key": "score", "top": 2, "bottom": 2},
+    {"random": 2, "where": "score >= 0", "seed": 3},
 ]  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def test_rows_with_ids_are_the_same_on_any_number_of_ranks_and_in_any_order(
 
 def test_ties_break_by_id_and_without_ids_by_row(tmp_path: Path) -> None:
     """The ids are 3, 1, 2 and all scores are equal."""
-    best = {"kind": "top_bottom", "key": "score", "top": 1}
+    best = {"key": "score", "top": 1}
     rows: list[Row] = [(3, 0.5), (1, 0.5), (2, 0.5)]
     assert on_ranks(by_ids(best, "int"), [rows], tmp_path) == [["1"]]
     plain = scores(best, schema=SCHEMA, signals={"row": {"axis": "completion", "type": "int"}})
@@ -83,10 +83,10 @@ def test_ties_break_by_id_and_without_ids_by_row(tmp_path: Path) -> None:
 
 def test_ids_that_do_not_come_are_not_missed(tmp_path: Path) -> None:
     """Declared for joins and not observed with these rows: rows go by their place, and no step fails."""
-    made = by_ids({"kind": "random", "n": 2}, "int")
+    made = by_ids({"random": 2}, "int")
     made["signals"]["row"].pop("optional")
     values = [[{"score": [0.0, 1.0, 2.0], "text": list("abc")}]]
-    plain = scores({"kind": "random", "n": 2}, schema=SCHEMA)
+    plain = scores({"random": 2}, schema=SCHEMA)
     [(_, table)] = tables_of(made, values, tmp_path)
     [(_, expected)] = tables_of(plain, values, tmp_path)
     assert table.data == expected.data
@@ -95,7 +95,7 @@ def test_ids_that_do_not_come_are_not_missed(tmp_path: Path) -> None:
 def test_integer_keys_are_ordered_by_every_bit(tmp_path: Path) -> None:
     """As floats these three are equal; the smallest of all has no positive counterpart."""
     signals = {"number": {"axis": "completion", "type": "int"}}
-    filter = {"kind": "top_bottom", "key": "number", "top": 1, "bottom": 1}
+    filter = {"key": "number", "top": 1, "bottom": 1}
     made = scores(filter, schema={"number": {"type": "int"}}, signals=signals)
     numbers = [2**62, None, 2**62 + 2, 2**62 + 1, -(2**63), -(2**63) + 1]
     [(_, table)] = tables_of(made, [[{"score": [0.0] * 6, "number": numbers}]], tmp_path)
@@ -111,9 +111,9 @@ def test_rows_without_a_key_are_counted_and_reported_once(
 ) -> None:
     """On ranks too, where a text that is the key stays on its rank."""
     filters: dict[str, dict[str, Any]] = {
-        "top_bottom": {"kind": "top_bottom", "key": "score", "top": 10},
-        "unique": {"kind": "unique", "key": "score"},
-        "unique text": {"kind": "unique", "key": "text"},
+        "top_bottom": {"key": "score", "top": 10},
+        "unique": {"unique": "score"},
+        "unique text": {"unique": "text"},
     }
     filter = filters[kind]  # fmt: skip
     made = scores(filter | {"where": "group == 1"}, schema={"score": {"type": "float", "nullable": True}})
@@ -142,9 +142,9 @@ def test_rows_without_a_key_are_counted_and_reported_once(
 # ---- chains and limits
 
 CHAINS: dict[str, Any] = {
-    "good": {"kind": "all", "where": "score >= 0"},
-    "few": {"kind": "top_bottom", "key": "score", "top": 3, "within": "step", "from": "good", "where": "score < 9"},
-    "one": {"kind": "unique", "key": "text", "from": "few", "where": "len(text) > 0"},
+    "good": {"where": "score >= 0"},
+    "few": {"key": "score", "top": 3, "within": "step", "from": "good", "where": "score < 9"},
+    "one": {"unique": "text", "from": "few", "where": "len(text) > 0"},
 }
 SCORED = st.lists(
     st.tuples(st.sampled_from(["", "a", "b", "c"]), st.sampled_from([None, -1.0, 0.0, 1.0, 2.0, 9.0])), max_size=6
@@ -155,7 +155,7 @@ SCORED = st.lists(
 @given(ranks=st.lists(SCORED, min_size=1, max_size=3), limit=st.integers(1, 4))
 def test_chains_on_any_ranks(ranks: list[list[Row]], limit: int, tmp_path: Path) -> None:
     """Each filter has a `where` of its own; what the last one takes is what a loop over the rows takes."""
-    made = scores({"kind": "first", "n": 9, "from": "one", "limit": limit}, schema=SCHEMA, filters=CHAINS,
+    made = scores({"first": 9, "from": "one", "limit": limit}, schema=SCHEMA, filters=CHAINS,
                   signals={"row": {"axis": "completion", "type": "text"}}, strict=False)  # fmt: skip
     every = [row for one in ranks for row in one]
     good = [(text, score) for text, score in every if score is not None and score >= 0]
@@ -168,7 +168,7 @@ def test_chains_on_any_ranks(ranks: list[list[Row]], limit: int, tmp_path: Path)
 
 def test_a_limit_is_total(tmp_path: Path) -> None:
     """Over all ranks, groups and steps of a window, the first in row order."""
-    best = {"kind": "top_bottom", "key": "score", "top": 1, "within": "group", "limit": 3}
+    best = {"key": "score", "top": 1, "within": "group", "limit": 3}
     signals = {"row": {"axis": "completion", "type": "int"}}
     made = scores(best, schema=SCHEMA, signals=signals, axes={"group": {"of": "row"}}, every=2)
     rows: list[Row] = [(1, 0.0), (1, 1.0), (2, 2.0)]
@@ -178,7 +178,7 @@ def test_a_limit_is_total(tmp_path: Path) -> None:
 def test_what_another_phase_says_picks_on_every_rank(tmp_path: Path) -> None:
     """A condition of an earlier phase is known on rank 0 only: every row of a rank is a candidate."""
     made = scores(
-        {"kind": "top_bottom", "key": "kl", "top": 1, "where": "reward > 0"}, schema={"answer": {"type": "text"}},
+        {"key": "kl", "top": 1, "where": "reward > 0"}, schema={"answer": {"type": "text"}},
         signals={"reward": {"axis": "completion", "phase": "rollout"}, "kl": {"axis": "completion", "phase": "update"},
                  "answer": {"axis": "completion", "type": "text", "phase": "update"}},
     )  # fmt: skip
@@ -196,12 +196,12 @@ def test_what_another_phase_says_picks_on_every_rank(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("filter", "message"),
-    [({"kind": "all", "n": 3}, "`kind: all` has no `n`"),
-     ({"kind": "random", "n": 3, "key": "score"}, "`kind: random` has no `key`"),
-     ({"kind": "unique", "key": "text", "top": 3}, "`kind: unique` has no `top`")],
+    [({"first": 3, "fraction": 0.5}, "a filter chooses rows in one way, and this one has `first` and `fraction`"),
+     ({"random": 3, "key": "score"}, "`key` is what `top` and `bottom` order by, and the filter has `random`"),
+     ({"unique": "text", "top": 3}, "a filter chooses rows in one way, and this one has `top` and `unique`")],
     ids=str,
 )  # fmt: skip
-def test_an_option_that_the_kind_does_not_have_is_refused(filter: dict[str, Any], message: str) -> None:
+def test_a_filter_chooses_in_one_way(filter: dict[str, Any], message: str) -> None:
     """What is accepted is obeyed."""
     with pytest.raises(ConfigError) as caught:
         declog.plan(scores(filter))
@@ -225,7 +225,7 @@ def test_elementwise_columns_are_computed_for_picked_rows_only(tmp_path: Path) -
         return 2 * x
 
     schema = {"twice": {"type": "float", "expr": "doubled(score) + 1"}}
-    made = scores({"kind": "top_bottom", "key": "score", "top": 1}, schema=schema)
+    made = scores({"key": "score", "top": 1}, schema=schema)
 
     def body(log: Recorder) -> None:
         with log.step(0):

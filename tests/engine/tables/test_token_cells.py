@@ -37,7 +37,7 @@ def profile(**column: Any) -> dict[str, Any]:
             "ids": {"axis": "token", "type": "int", "optional": True}, "logprobs": {"axis": "token"},
             "words": {"axis": "completion", "type": "object", "optional": True},
         },
-        "filters": {"all": {"kind": "all"}}, "schemas": {"s": {"tokens": tokens}},
+        "filters": {"all": {"first": 1000000}}, "schemas": {"s": {"tokens": tokens}},
         "tables": {"t": {"schema": "s", "filter": "all"}}, "metrics": {"logprob": "logprobs"},
     }  # fmt: skip
 

@@ -58,8 +58,8 @@ CONFIG = profile(
     METRICS,
     axes={"group": {"size": 2}, "token": {"mask": "mask"}},
     filters={
-        "best": {"kind": "top_bottom", "key": "reward", "top": 2, "bottom": 1, "within": "window"},
-        "odd": {"kind": "random", "n": 3, "within": "window", "where": "rank(reward, within=group) == 1"},
+        "best": {"key": "reward", "top": 2, "bottom": 1, "within": "window"},
+        "odd": {"random": 3, "within": "window", "where": "rank(reward, within=group) == 1"},
     },
     schemas={"s": {"step": {"type": "int", "expr": "step"}, "text": {"type": "text"}, "reward": {"type": "float"},
                    "place": {"type": "int", "expr": "rank(reward, within=group)"}}},

@@ -274,7 +274,7 @@ def picked(batches: list[list[Any]], folder: Path, kind: str = "text", **filters
     """(prompt, score) of the rows of a table, of one batch per rank."""
     signals = {"prompt": {**ROWS, "type": kind}, "score": ROWS}
     columns = {"prompt": {"type": kind, "nullable": True}, "score": {"type": "float"}}
-    config = profile(signals, filters={"fresh": {"kind": "unique", "key": "prompt", **filters.pop("fresh", {})},
+    config = profile(signals, filters={"fresh": {"unique": "prompt", **filters.pop("fresh", {})},
                                        **filters},
                      schemas={"s": columns}, tables={"t": {"schema": "s", "filter": "fresh"}})  # fmt: skip
     sink = MemorySink()
@@ -310,7 +310,7 @@ def test_unique_by_an_object(tmp_path: Path) -> None:
 
 def test_unique_of_what_another_filter_takes(tmp_path: Path) -> None:
     """The chain runs again over all ranks: the best three, then the first of each prompt."""
-    chain: dict[str, Any] = {"best": {"kind": "top_bottom", "key": "score", "top": 3}, "fresh": {"from": "best"}}
+    chain: dict[str, Any] = {"best": {"key": "score", "top": 3}, "fresh": {"from": "best"}}
 
     def found(*batches: list[str]) -> list[tuple[str, float]]:
         return picked(list(batches), tmp_path, **copy.deepcopy(chain))

@@ -25,7 +25,7 @@ CASE = Case(
 OVERRIDES = [
     "declog/sinks=[wandb,trackio]", "+declog.metrics.reward_p95='p95(reward)'",
     "declog.tables.completions.filter=unique_prompts",
-    "+declog.filters.long={kind: top_bottom, key: length, top: 2, within: window}",
+    "+declog.filters.long={key: length, top: 2, within: window}",
     "+declog.tables.long={rows: completion, schema: trl, filter: long, to: {trackio: true}}",
 ]  # fmt: skip
 

@@ -27,7 +27,7 @@ OVERRIDES = [
     f"axes.group.size={GROUP}",
     "signals.pieces={axis: completion, type: object}",
     "schemas.samples.pieces={type: object, expr: pieces, nullable: true}",
-    "filters.everything={kind: all}",
+    "filters.everything={first: 1000000}",
     "tables.samples={rows: completion, schema: samples, filter: everything, every: 10}",
     "metrics.reward_spread={expr: reward, reduce: histogram, name: reward/distribution, title: Rewards}",
     "alerts.kl_runaway={metric: kl, above: 0.3, patience: 1, level: error, text: 'KL {kl:.3f} left the trust region'}",
@@ -98,7 +98,7 @@ def small(folder: Path, *more: str, steps: int = 30, seed: int = 0, broken: bool
 
 def hostile(folder: Path) -> Path:
     """One step whose prompts, completions, columns and names are markup, scripts and control characters."""
-    every = ["filters.everything={kind: all}", "tables.samples.filter=everything"]
+    every = ["filters.everything={first: 1000000}", "tables.samples.filter=everything"]
     log = declog.start("grpo", ["sinks=[jsonl]", "axes.group.size=2", *every], output_dir=folder)
     texts = [HOSTILE, CONTROL, "größe عربى \ud83d\ude00 ok", "<b>x</b> &lt;"]
     with log, log.step(3):

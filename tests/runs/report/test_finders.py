@@ -51,7 +51,7 @@ def test_the_page_answers_as_declog_does(shared: Path, opened: Open) -> None:
     cases = SHARED["cases"]
     profile: dict[str, Any] = {
         "signals": SIGNALS, "schemas": {"s": {"length": "int"}},
-        "filters": {f"f{place}": {"kind": "all", "where": question} for place, (question, _) in enumerate(cases)},
+        "filters": {f"f{place}": {"where": question} for place, (question, _) in enumerate(cases)},
         "tables": {f"t{place}": {"schema": "s", "filter": f"f{place}"} for place in range(len(cases))},
     }  # fmt: skip
     sink = MemorySink()

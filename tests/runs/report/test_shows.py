@@ -95,7 +95,7 @@ def test_runs_that_are_well_have_no_onset(tmp_path: Path, opened: Open) -> None:
 def test_a_reward_that_is_hacked_by_length(hacked: bool, tmp_path: Path, opened: Open) -> None:
     """One press: reward by length, late points dark. Hacked, they lie on a line that ends dark; else they do not."""
     rng = np.random.default_rng(0)
-    every = ["filters.everything={kind: all}", "tables.samples.filter=everything", "tables.samples.every=1"]
+    every = ["filters.everything={first: 1000000}", "tables.samples.filter=everything", "tables.samples.every=1"]
     with declog.start("grpo", ["sinks=[jsonl]", *every], output_dir=tmp_path) as log:
         for step in range(40):
             length = rng.integers(10, 30, 8) + (10 * step if hacked else 0)

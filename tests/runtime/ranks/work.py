@@ -47,8 +47,8 @@ def profile() -> dict[str, Any]:
         "ratio_of": {"formula": "length.max / num_completions"},
     }
     data["filters"] |= {
-        "best": {"kind": "top_bottom", "key": "reward", "top": 3, "bottom": 2, "within": "window", "limit": 4},
-        "odd": {"kind": "first", "n": 2, "within": "batch", "where": "contains(completion, '1')"},
+        "best": {"key": "reward", "top": 3, "bottom": 2, "within": "window", "limit": 4},
+        "odd": {"first": 2, "within": "batch", "where": "contains(completion, '1')"},
     }
     data["tables"] |= {
         "best": {"schema": "samples", "filter": "best", "every": 2},
@@ -144,7 +144,7 @@ def split_profile() -> dict[str, Any]:
             "advantage": {"expr": "advantage", "reduce": ["min", "max", "std"]},
             "best": {"expr": "reward", "where": "rank(-reward, within=group) == 1", "reduce": ["mean", "count"]},
         },
-        "filters": {"extremes": {"kind": "top_bottom", "key": "advantage", "top": 1, "bottom": 1, "within": "group"}},
+        "filters": {"extremes": {"key": "advantage", "top": 1, "bottom": 1, "within": "group"}},
         "schemas": {"s": {"text": {"type": "text"}, "advantage": {"type": "float", "nullable": True}}},
         "tables": {"t": {"schema": "s", "filter": "extremes"}},
     }  # fmt: skip
