@@ -61,12 +61,15 @@ def placed(op: MetricOp, view: View) -> Placed:
 def _placed(op: MetricOp, view: View) -> Placed:
     axis = row_axis(op)
     count = view.frame.count(axis)
-    keep = np.ones(count, bool) if op.where is None else truth(np.array(view.rows(op.where, axis)))
+    keep = None if op.where is None else truth(np.array(view.rows(op.where, axis)))
     if op.weight is not None:  # a row of no weight does not count
-        keep &= ~(view.lost(op.weight, axis) | (view.rows(op.weight, axis) == 0))
+        weighs = ~(view.lost(op.weight, axis) | (view.rows(op.weight, axis) == 0))
+        keep = weighs if keep is None else keep & weighs
     if op.ranks == "main":
-        keep &= ranks(view, axis) == 0
-    known, rows, label = labels(op, view, axis, keep)
+        mine = ranks(view, axis) == 0
+        keep = mine if keep is None else keep & mine
+    counting = np.arange(count) if keep is None else np.flatnonzero(keep)
+    known, rows, label = labels(op, view, axis, counting)
     found, piece = pieces(op, view, axis)
     return Placed(rows, known, label, tuple(found), piece[rows])
 
@@ -91,17 +94,16 @@ def latest(view: View, axis: Axis) -> Array:
     )
 
 
-def labels(op: MetricOp, view: View, axis: Axis, keep: Array) -> tuple[tuple[Label, ...], Array, Array]:
-    """The labels of `by`, sorted; the rows that have one, and the place of each among them.
+def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple[Label, ...], Array, Array]:
+    """The labels of `by`, sorted; of the rows that count those that have one, and the place of each among them.
 
     A comparison of what is missing has none: neither true nor false. A row of several tags stands there once for each.
     """
     if op.by is None:
-        rows = np.flatnonzero(keep)
-        return (), rows, np.zeros(len(rows), np.int64)
+        return (), counting, np.zeros(len(counting), np.int64)
     whole = op.by.type.dtype is DType.INT
-    raw = np.asarray(view.picked(op.by, axis, np.arange(len(keep))) if whole else view.judged(op.by, axis))
-    rows = np.flatnonzero(present(raw) & keep)
+    raw = np.asarray(view.picked(op.by, axis, np.arange(view.frame.count(axis))) if whole else view.judged(op.by, axis))
+    rows = counting[present(raw)[counting]]
     if by_rank(op):  # a rank is there though none of its rows counts
         known = np.unique(view.frame.batches.rank)
         known = known if op.ranks == "all" else known[known == 0]

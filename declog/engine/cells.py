@@ -52,6 +52,7 @@ class Cells:
     histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
     pieces: tuple[Piece, ...] = WHOLE
     rest: str | None = None  # the label of the pooled rest, which is another one for other labels
+    settled: tuple[Settled, slice] | None = field(default=None, init=False, repr=False)  # of what they are some rows
 
     @property
     def there(self) -> Array:
@@ -85,15 +86,22 @@ class Cells:
 
     def combined(self, how: str) -> tuple[Array, Array]:
         """One value per cell over the pieces, and which of them there are: both ``[members, labels]``."""
-        values, there = self.values, self.there
-        if values.shape[-1] == 1 and how != "var":  # the variance of one value is absent
-            return values[..., 0], there[..., 0]
-        if how == "last":
-            place = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
-            padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # -1: there is none
-            return np.take_along_axis(padded, place[..., None], -1)[..., 0], place >= 0
-        found = Moments.of(values, frozenset(stat for stat in STATS if stat in FORMULAS[how].stats), there)
-        return FORMULAS[how].of(found), found.n > (1 if how == "var" else 0)
+        if self.settled is None:
+            return combined(self.values, self.there, how)
+        values, there = self.settled[0].combined(how)
+        return values[self.settled[1]], there[self.settled[1]]
+
+
+def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
+    """One value over the last axis, and which of them there are."""
+    if values.shape[-1] == 1 and how != "var":  # the variance of one value is absent
+        return values[..., 0], there[..., 0]
+    if how == "last":
+        place = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
+        padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # -1: there is none
+        return np.take_along_axis(padded, place[..., None], -1)[..., 0], place >= 0
+    moments = Moments.of(values, frozenset(stat for stat in STATS if stat in FORMULAS[how].stats), there)
+    return FORMULAS[how].of(moments), moments.n > (1 if how == "var" else 0)
 
 
 class Found(MutableMapping[str, Cells]):
@@ -234,16 +242,26 @@ class Settled:
     infinite: Array | None
     skipped: Array
     broken: Array
+    _combined: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+
+    def combined(self, how: str) -> tuple[Array, Array]:
+        """All values over the pieces, as `Cells` combines those of one metric."""
+        if how not in self._combined:
+            there = present(self.values)
+            self._combined[how] = combined(self.values, there if self.kept is None else there | self.kept, how)
+        return self._combined[how]
 
     def cells(self, place: int, rows: slice, **names: Any) -> Cells:
         """The cells of one metric, by its place among them and its rows."""
         kept, infinite = (
             None if marks is None or not marks[rows].any() else marks[rows] for marks in (self.kept, self.infinite)
         )
-        return Cells(
+        cells = Cells(
             self.values[rows], kept=kept, infinite=infinite, skipped=int(self.skipped[place]),
             broken=int(self.broken[place]), **names,
         )  # fmt: skip
+        cells.settled = self, rows
+        return cells
 
 
 def came_at_all(op: MetricOp, counted: Array) -> Array:

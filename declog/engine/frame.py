@@ -215,10 +215,14 @@ class Frame:
     def count(self, axis: Axis) -> int:
         """How many entries an axis has."""
         if axis is Axis.COMPLETION:
-            return int(self.batches.rows.sum())
+            return self._completions
         if axis is Axis.STEP:
             return len(self.batches)
         return self.parts(Axis.COMPLETION if axis is Axis.GROUP else Axis.STEP, axis).count
+
+    @cached_property
+    def _completions(self) -> int:
+        return int(self.batches.rows.sum())
 
     # -- how axes nest
 

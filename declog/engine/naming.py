@@ -65,19 +65,19 @@ class Naming:
 
     def add(self, named: Named, period: int, found: Found, partial: bool, report: Report, prefix: str) -> None:
         """The values of the metrics of one period; ``partial``: ranks are missing from its window."""
-        numbers, taken, owners = found.numbers, set[str](), self._owners
+        numbers, taken, owners, scalars = found.numbers, set[str](), self._owners, named.scalars
         for entry in self._entries[period]:
-            key = entry.key
+            key, names = entry.key, entry.names
             value = numbers.get(key)
-            if value is None or entry.names is None:
+            if value is None or names is None:
                 if key in found:
                     self._add_cells(named, entry, found[key], partial, report, prefix, taken)
                 continue
             if entry.integer and value.is_integer() and abs(value) < EXACT:
                 value = int(value)
-            for output, name in entry.names:
+            for output, name in names:
                 owners[prefix + name] = output
-                named.scalars.append((output, Scalar(name, value, key, partial)))
+                scalars.append((output, Scalar(name, value, key, partial)))
 
     def _add_cells(
         self, named: Named, entry: _Entry, whole: Cells, partial: bool, report: Report, prefix: str, taken: set[str]
@@ -149,10 +149,9 @@ def _infinite(whole: Cells, op: Op) -> int:
 
 def _present(whole: Cells, how: str) -> Iterable[tuple[int, int, float]]:
     """The values that there are: (member, label, value)."""
-    if whole.values.size == 1 and whole.kept is None and how != "var":  # most metrics
-        value = float(whole.values.item())
-        return ((0, 0, value),) if value == value else ()
     values, there = whole.combined(how)
+    if values.size == 1:  # most metrics
+        return ((0, 0, float(values[0, 0])),) if there[0, 0] else ()
     return [(member, label, float(values[member, label])) for member, label in np.argwhere(there).tolist()]
 
 

@@ -57,7 +57,7 @@ class OverRun:
         else:
             cells = self._followed(op, mode, step, window)
         if op.empty is not None and cells is not None and _named(op, cells):  # from when its rows came first
-            cells.values = np.where(cells.there, cells.values, op.empty)
+            cells = replace(cells, values=np.where(cells.there, cells.values, op.empty))
         return cells
 
     def _learned(self, op: MetricOp | FormulaOp, mode: str, window: Cells) -> Cells:

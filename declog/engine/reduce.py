@@ -105,7 +105,8 @@ def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = 
     _Outputs([op], state.rows).finish(state, rest, found, {})
     cells = found[op.key]
     if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
-        cells.values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
+        values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
+        return replace(cells, values=values)
     return cells
 
 
@@ -130,6 +131,7 @@ class Block:
         self._all: frozenset[Stat] = frozenset().union(*self._stats.values())
         self._families = [] if self._folds else [op for op in self._sources.values() if op.family]
         self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
+        self._shows_empty = bool(stats) or any(op.empty is not None for op in ops)
         self._last = any(op.reduction.name == "last" for op in ops)
         self._programs: OrderedDict[Hashable, Any] = OrderedDict()
         self._outputs: OrderedDict[Hashable, _Outputs] = OrderedDict()
@@ -212,17 +214,17 @@ class Block:
         cells: Segments | None,
     ) -> Array:  # fmt: skip
         """How many values are missing, of those that are no values: not those that did not come."""
-        lacking = lacking.copy()
+        gone = np.zeros((len(lacking), view.frame.count(self._axis)))
         for name, places in _places(rows[: len(lacking)]).items():
-            if name in marked and lacking[places].any():
-                gone = view.lost(self._sources[name].args[0], self._axis)
-                if gone is not False:
-                    whole = np.broadcast_to(gone, (len(places), view.frame.count(self._axis)))
-                    lacking[places] -= _added(whole[:, chosen].astype(np.float64), cells)
+            if name in marked:
+                gone[places] = view.lost(self._sources[name].args[0], self._axis)
+        lacking = lacking - _added(gone[:, chosen], cells)
         return np.maximum(lacking, 0.0)
 
     def _here(self, view: View, program: Program | FoldProgram, rows: Sequence[Row], shape: tuple[int, int]) -> Array:
-        """In which pieces each cell came."""
+        """In which pieces each cell came; all, where no metric tells by `empty` that it came without a value."""
+        if not self._shows_empty:
+            return np.ones((len(rows), *shape), bool)
         here = np.broadcast_to(cells_here(self.ops[0], view), (len(rows), *shape))
         partly = [op for op in self._families if source(op) in program.marked or source(op) in program.never]
         if partly:

@@ -6,6 +6,7 @@ Imports the plan and the tree only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from declog.language.absence import PRESENT, asks
@@ -28,10 +29,11 @@ NOTHING: Clauses = frozenset()
 MOST = 64  # clauses of one expression; what needs more is not judged
 
 
-def read(*nodes: Node) -> list[str]:
+@lru_cache(maxsize=4096)  # each log event asks for all formulas, conditions and alerts
+def read(*nodes: Node) -> tuple[str, ...]:
     """The keys of the metrics that expressions read, also where they read a property of one."""
     names = (str(node.param("name")) for node in walk(*nodes) if node.op == METRIC)
-    return list(dict.fromkeys(name.rpartition(":")[2] for name in names))
+    return tuple(dict.fromkeys(name.rpartition(":")[2] for name in names))
 
 
 def needs(outputs: Iterable[MetricOp | FormulaOp]) -> dict[str, set[str]]:
