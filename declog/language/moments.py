@@ -53,29 +53,53 @@ class Moments:
         rows = values.shape[-1]
         if not rows:
             return cls.empty(values.shape[:-1])
+        if there is not None:
+            return cls._masked(values, stats, there)
         with np.errstate(invalid="ignore"):  # inf - inf
             total = values.sum(-1)
-            if there is None and np.isfinite(total).all():
-                n = np.full(values.shape[:-1], float(rows))
-                middle = total / rows
-                lower = upper = values
-            else:  # something is missing or infinite
-                there = values == values if there is None else there
-                n = there.sum(-1).astype(np.float64)
-                total = np.where(there, values, 0.0).sum(-1)
-                middle = mean(np, n, total)
-                lower, upper = np.where(there, values, np.inf), np.where(there, values, -np.inf)
+            gaps = ~np.isfinite(total)
+            if gaps.all():
+                return cls._masked(values, stats, present(values))
+            n = np.full(values.shape[:-1], float(rows))
             m2 = low = high = n
             if "m2" in stats:
-                distance = values - middle[..., None]
-                if there is not None:
-                    distance = np.where(there, distance, 0.0)
+                distance = values - (total / rows)[..., None]
+                m2 = np.einsum("...i,...i->...", distance, distance)
+            if "min" in stats:
+                low = values.min(-1)
+            if "max" in stats:
+                high = values.max(-1)
+        whole = cls(n, total, m2, low, high)
+        if not gaps.any():
+            return whole
+        some = values[gaps]  # in which something is missing or infinite
+        return whole._with(gaps, cls._masked(some, stats, present(some)))
+
+    @classmethod
+    def _masked(cls, values: Array, stats: frozenset[Stat], there: Array) -> Moments:
+        """The statistics of those values that are there."""
+        with np.errstate(invalid="ignore"):  # inf - inf
+            n = there.sum(-1).astype(np.float64)
+            total = np.where(there, values, 0.0).sum(-1)
+            m2 = low = high = n
+            if "m2" in stats:
+                distance = np.where(there, values - mean(np, n, total)[..., None], 0.0)
                 m2 = np.einsum("...i,...i->...", distance, distance)
         if "min" in stats:
-            low = lower.min(-1)
+            low = np.where(there, values, np.inf).min(-1)
         if "max" in stats:
-            high = upper.max(-1)
+            high = np.where(there, values, -np.inf).max(-1)
         return cls(n, total, m2, low, high)
+
+    def _with(self, rows: Array, other: Moments) -> Moments:
+        """The same with the statistics of some rows in place of its own."""
+
+        def patched(stat: Stat) -> Array:
+            array: Array = getattr(self, stat).copy()
+            array[rows] = getattr(other, stat)
+            return array
+
+        return Moments(*map(patched, STATS))
 
     @classmethod
     def by_segment(cls, values: Array, segments: Segments, stats: frozenset[Stat] = ALL) -> Moments:
@@ -107,15 +131,7 @@ class Moments:
         if not len(gaps):
             return whole
         again = cls.single(values[gaps]).pooled(parts, stats)
-        if len(gaps) == len(values):
-            return again
-
-        def patched(stat: Stat) -> Array:
-            array: Array = getattr(whole, stat).copy()
-            array[gaps] = getattr(again, stat)
-            return array
-
-        return cls(*map(patched, STATS))
+        return again if len(gaps) == len(values) else whole._with(gaps, again)
 
     @classmethod
     def single(cls, values: Array) -> Moments:

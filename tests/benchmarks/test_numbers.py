@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 import torch.distributed as dist
 
-from tests.benchmarks import collectives, completions, presets, tokens
+from tests.benchmarks import bench_worker, collectives, completions, presets, tokens
 from tests.benchmarks.contestants import ByHand, Collections, Declog
 from tests.benchmarks.measure import Batch, Contestant
 
@@ -60,6 +60,18 @@ def test_what_presets_have(every: int) -> None:
     batches, contestants = presets.batches(every), presets.contestants(every)
     found = _values(presets.NAMES, contestants["by hand"], batches)
     assert _expected(contestants, batches) == pytest.approx(found, rel=CLOSE, abs=CLOSE)
+
+
+def test_what_trl_grpo_has() -> None:
+    """Code by hand gives the preset's numbers of a generation and its update."""
+    for batch in bench_worker.steps():
+        preset = bench_worker.Grpo()
+        preset.step(batch)
+        preset.settle()
+        logged = preset.sink.last
+        preset.close()
+        expected = bench_worker.by_hand(batch)
+        assert {name: logged[name] for name in expected} == pytest.approx(expected, rel=CLOSE, abs=CLOSE)
 
 
 @pytest.mark.parametrize("every", [1, 3])
