@@ -68,6 +68,7 @@ def _bools(*names: str) -> Block:
 STEP = Block(Axis.STEP, (("s", None),), RANDOM.normal(size=(1, 2)))
 LAYOUTS: Mapping[str, list[Block]] = {
     "beside each other": [_floats("x", "y"), _integers("n"), _bools("hit"), _floats(("f", "a"), ("f", "b")), STEP],
+    "with bools as ints": [_floats("x", "y"), _integers("n"), _integers("hit"), _floats(("f", "a"), ("f", "b")), STEP],
     "in another order": [STEP, _bools("hit"), _floats(("f", "b"), ("f", "a")), _floats("y", "x"), _integers("n")],
     "more members, of two dtypes": [
         _floats("x", ("f", "a"), "y", ("f", "c")), _floats(("f", "b"), dtype="f4"), _integers("n"), _bools("hit"), STEP,
