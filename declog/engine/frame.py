@@ -138,6 +138,10 @@ class Frame:
         return places
 
     @cached_property
+    def _order(self) -> dict[int, int]:
+        return {id(block): place for place, block in enumerate(self.blocks)}
+
+    @cached_property
     def layout(self) -> Layout:
         """Which columns there are, and where: frames of one layout are evaluated by one plan."""
         return Layout(tuple((block.axis, block.keys, block.data.dtype) for block in self.blocks), tuple(self.texts))
@@ -148,8 +152,7 @@ class Frame:
 
     def columns(self, name: str) -> list[tuple[str | None, int, int]]:
         """Where the numbers of a signal stand: its members, each with the place of its block and its row there."""
-        blocks = {id(block): place for place, block in enumerate(self.blocks)}
-        return [(member, blocks[id(block)], row) for member, block, row in self._places.get(name, ())]
+        return [(member, self._order[id(block)], row) for member, block, row in self._places.get(name, ())]
 
     @property
     def keys(self) -> set[Key]:

@@ -133,3 +133,13 @@ def test_a_layout_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(again)
     with pytest.raises(AssertionError, match="planned again"):
         _cells(reductions, _frame(LAYOUTS["much never came"], 9))
+
+
+def test_a_number_of_one_piece_says_of_which() -> None:
+    """So that formulas pair it with others; the variance of one piece is absent, and no number."""
+    entries = {how: {"expr": "x", "reduce": "mean", "pool": "batch", "combine": how} for how in ("mean", "last", "var")}
+    plan = declog.plan(profile(SIGNALS, entries))
+    found = Reductions(plan.metrics).run({"default": View(_frame(LAYOUTS["beside each other"], 4).take(np.array([1])))})
+    assert set(found.numbers) == {"mean", "last"}
+    assert {key: found[key].pieces for key in entries} == dict.fromkeys(entries, ((4, 1),))
+    assert not found["var"].combined("var")[1].any()
