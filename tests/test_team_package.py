@@ -64,7 +64,7 @@ def renamed(folder: Path) -> Path:
         assert old in text
         (source / name).write_text(text.replace(old, new), encoding="utf-8")
     preset = source / "acme_logging/conf/declog/acme_grpo.yaml"
-    text = preset.read_text(encoding="utf-8").replace("metric: solved", "metric: solve_rate")
+    text = preset.read_text(encoding="utf-8").replace("  solved:\n    below", "  solve_rate:\n    below")
     text = text.replace("{solved:", "{solve_rate:").replace("acme/solved", "acme/solve_rate")
     preset.write_text(text, encoding="utf-8")
     return source

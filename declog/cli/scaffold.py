@@ -42,7 +42,7 @@ metrics:
   reward_p95: {expr: reward, reduce: p95, name: $prefix/reward_p95, help: what the best completions get}
 
 alerts:
-  no_reward: {metric: reward_p95, below: 0.01, patience: 5, text: "p95 of the reward is {reward_p95:.3f}."}
+  reward_p95: {below: 0.01, for: 5, text: "p95 of the reward is {reward_p95:.3f}."}
 
 tests:
   reward_p95:

@@ -81,13 +81,7 @@ def conditions(draft: Draft) -> None:
     for op in draft.alerts:
         always = ranges.verdict(op.when, known)
         spec = draft.spec.alerts[op.id]
-        if spec.above is not None and spec.below is not None and spec.above <= spec.below:
-            draft.warn(
-                f"alerts.{op.id}: above {spec.above:g} and below {spec.below:g} leave no room: it "
-                f"{'always fires' if always else 'fires at any other value'}; it is for values outside of "
-                f"`below: {spec.above:g}, above: {spec.below:g}`"
-            )
-        elif always is not None:
+        if always is not None:
             found = {name: known.get(name, ranges.ANY) for name in read(op.when)}
             bounds = [f"`{name}` is {_span(span)}" for name, span in found.items() if span != ranges.ANY]
             why = f": {', '.join(bounds)}" if bounds and ranges.verdict(op.when, {}) is None else ""

@@ -105,9 +105,9 @@ def _total_by_seconds(used: Sequence[str], facts: Set[str], ops: Mapping[str, Me
     return total if seconds else None
 
 
-def over_metrics(draft: Draft, text: str, *, optional: bool = False) -> Node:
+def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None) -> Node:
     """The typed tree of an expression over metrics, which have no rows."""
-    node = compile_expression(text, MetricScope(draft, optional=optional), draft.graph, draft.functions)
+    node = compile_expression(text, MetricScope(draft, of_alert=of_alert), draft.graph, draft.functions)
     for item in walk(node):
         function = draft.functions.get(item.op)
         if function is not None and function.stage == "rows" and item.op != "column":

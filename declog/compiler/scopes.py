@@ -100,15 +100,15 @@ class SignalScope(ConstantScope):
 class MetricScope(ConstantScope):
     """Metrics by id, or id.suffix for one of several reductions, and constants: `formula`, `when`, alerts.
 
-    An ``optional`` alert is off where a metric of it was deleted, is switched off, or is not there; of several
-    reductions the id means the mean.
+    An alert is off where a metric of it was deleted or is switched off; of several reductions the id means the mean,
+    and where none is the mean the alert is off.
     """
 
     noun = "metric"
 
-    def __init__(self, draft: Draft, *, optional: bool = False) -> None:
+    def __init__(self, draft: Draft, *, of_alert: str | None = None) -> None:
         super().__init__(draft)
-        self.optional = optional
+        self.of_alert = of_alert
 
     def measured(self, function: str, name: str) -> Node | None:
         """``columns(id)``, how many members a metric has; ``nan_count(id)``, how many missing values it left out."""
@@ -126,9 +126,11 @@ class MetricScope(ConstantScope):
     def resolve(self, name: str) -> Node | Problem | None:
         draft = self.draft
         found = [op for op in draft.outputs if op.id == name]
-        if len(found) > 1 and self.optional:
+        if len(found) > 1 and self.of_alert is not None:
             found = [op for op in found if isinstance(op, MetricOp) and op.reduction.name == "mean"]
             if len(found) != 1:
+                which = " or ".join(op.key for op in draft.outputs if op.id == name)
+                draft.warn(f"alerts.{self.of_alert}: off, as `{name}` has several reductions and no mean: say {which}")
                 raise SwitchedOff(f"`{name}` has several reductions, and none of them is the mean")
         if len(found) > 1:
             choices = " or ".join(f"`{op.key}`" for op in found)
@@ -142,8 +144,6 @@ class MetricScope(ConstantScope):
             return self._deleted(name)
         if name in draft.spec.metrics:
             raise SwitchedOff(f"the metric `{name}` has an error")
-        if self.optional and name not in FACTS:
-            raise SwitchedOff(f"there is no metric `{name}`")
         if name in draft.signals:
             return Problem.of("DL302.signal_in_formula", name=name)
         return draft.graph.make(BUILTIN, type=FACTS[name], name=name) if name in FACTS else None
@@ -160,8 +160,6 @@ class MetricScope(ConstantScope):
         own = [op.key for op in draft.outputs if op.id == name]
         if name in draft.spec.metrics and not own:
             raise SwitchedOff(f"the metric `{name}` has an error")
-        if not own and self.optional:
-            raise SwitchedOff(f"there is no metric `{name}`")
         if len(own) == 1:
             return Problem.of("DL302.one_value", name=name, key=key, own=own[0])
         return Problem.of("DL302.unknown_metric", name=key, known=own or draft.output_keys)
@@ -177,7 +175,7 @@ class MetricScope(ConstantScope):
             raise SwitchedOff(f"`{name}` is off: {reason}")
 
     def _deleted(self, name: str) -> Problem:
-        if self.optional:
+        if self.of_alert is not None:
             raise SwitchedOff(f"the metric `{name}` was deleted")
         return Problem.of("DL407.metric", related=(("metrics", name),), name=name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,9 @@ from declog.compiler.draft import Draft, SwitchedOff, as_written, needs_axis
 from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import ROWS, coarser, columns
 from declog.compiler.scopes import MetricScope, SignalScope
-from declog.errors import Problem, did_you_mean, in_flow
+from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, Axis, DType, per
-from declog.language.expression import compile_expression, join
+from declog.language.expression import join
 from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
 from declog.language.spec import AlertSpec
 from declog.language.spec_of_tables import TableSpec
@@ -191,20 +192,19 @@ def alerts(draft: Draft) -> None:
         if f"alerts.{name}" in draft.inactive:
             continue
         path = ("alerts", name)
-        metric = name if spec.metric is None and spec.when is None else spec.metric
-        bounds = [f"{metric} > {spec.above!r}"] * (spec.above is not None) + [f"{metric} < {spec.below!r}"] * (
-            spec.below is not None
-        )
-        if bool(bounds) == (spec.when is not None) or (metric is not None and not bounds):
-            draft.report("DL203.alert", path)
+        bounds = [f"{name} > {spec.above!r}"] * (spec.above is not None)
+        bounds += [f"{name} < {spec.below!r}"] * (spec.below is not None)
+        if bool(bounds) == (spec.when is not None):
+            fix = "drop the bounds, or `when`" if bounds else 'when: "kl > 0.2"'
+            draft.report("DL203.alert", path, fix=fix)
+            continue
+        if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
+            near = _named_in(name, draft.output_keys)
+            draft.report("DL302.alert", path, name=name, when=" or ".join(bounds).replace(name, near or "kl"))
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)
-        key = ["when"] if metric is None else ["metric"] if spec.metric else []
-        with draft.at(*path, *key, off=f"alerts.{name}"):
-            scope = MetricScope(draft, optional=spec.optional)
-            if metric is not None:
-                compile_expression(metric, scope, draft.graph, draft.functions)  # an error shows the name alone
-            node = over_metrics(draft, text, optional=spec.optional)
+        with draft.at(*path, *(["when"] if spec.when is not None else []), off=f"alerts.{name}"):
+            node = over_metrics(draft, text, of_alert=name)
             if node.type.dtype is not DType.BOOL:
                 draft.report("DL305.alert", (*path, "when"), node=node, dtype=node.type.dtype)
                 continue
@@ -218,6 +218,12 @@ def alerts(draft: Draft) -> None:
             if fields is not None:
                 own: dict[str, Any] = {"when": node, "text": shown, "fields": fields}
                 draft.alerts.append(AlertOp(id=name, **{**as_written(spec, AlertOp), **own}))
+
+
+def _named_in(name: str, metrics: Iterable[str]) -> str | None:
+    """The metric that an alert's name is near to, or begins with: `kl_runaway` is about `kl`."""
+    begins = [each for each in metrics if name.startswith(f"{each}_")]
+    return max(begins, key=len) if begins else nearest(name, metrics)
 
 
 def _values(draft: Draft, condition: Node) -> dict[str, Node]:
@@ -255,7 +261,7 @@ def _fields(
     except ValueError as error:
         draft.report("DL404.text", path, error=error)
         return None
-    scope, before = MetricScope(draft, optional=spec.optional), len(draft.problems)
+    scope, before = MetricScope(draft, of_alert=path[1]), len(draft.problems)
     for name, form in parts:
         try:
             format(1.0, form)

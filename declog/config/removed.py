@@ -84,7 +84,7 @@ def _explained(config: Composed, problem: Problem) -> Problem:
 _BASES: Mapping[str, frozenset[str]] = {
     "tables": frozenset({"schema", "columns"}),
     "filters": frozenset({"key", "where", "first", "random", "fraction", "unique"}),
-    "alerts": frozenset({"metric", "when"}),
+    "alerts": frozenset({"when"}),
     "metrics": frozenset({"expr", "formula", "from", "axis"}),
     "signals": frozenset({"axis", "expr"}),
     "sinks": frozenset({"kind"}),

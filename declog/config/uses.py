@@ -40,6 +40,8 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
         use = OF_TESTS[section](path, name) if section in OF_TESTS else None
         if use is not None:
             yield use
+    if section == "metrics" and isinstance(alert := entries(data, "alerts").get(name), Mapping):
+        yield from [Use(("alerts", name))] if {"above", "below"} & set(alert) else []
     if section == "signals":
         for table, columns in entries(data, "schemas").items():
             column = (columns or {}).get(name, "") if isinstance(columns, Mapping) else ""

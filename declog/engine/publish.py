@@ -262,7 +262,7 @@ class Dispatcher:
             here = any(key in found for key in read(op.when))  # else nothing of them is of this mode
             place = self._metrics.holds(op.when, found, f"the alert `{op.id}`", report) if here else None
             self._streaks[mode, op.id] = 0 if place is None else self._streaks[mode, op.id] + 1
-            if place is not None and self._streaks[mode, op.id] == op.patience:
+            if place is not None and self._streaks[mode, op.id] == op.for_:
                 yield Alert(
                     op.id, op.level, _worded(op, formulas.shown(dict(op.fields), found, self._metrics.combine, place))
                 )

@@ -19,7 +19,7 @@ from declog.language.syntax import tree_of
 TYPES = tuple(map(str, DType))
 WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _BOUND = re.compile(r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)\Z")
-_PATIENCE = re.compile(r"\s+for\s+(\d+)(?:\s+(?:steps?|log events?|times))?\Z")
+_LASTING = re.compile(r"\s+for\s+(\d+)(?:\s+(?:steps?|log events?|times))?\Z")
 _BROKEN = ("nan", ".nan", "inf", "isnan", "is nan", "not finite", "nonfinite")
 _REDUCTION = re.compile(r"[^\s(,]+(?:\([^)]*\))?")
 SEVERAL = {  # words that stand for several reductions
@@ -70,18 +70,18 @@ def with_axis(words: list[str]) -> str | None:
 
 def condition(text: str, metric: Any) -> dict[str, Any]:
     """``> 0.2 for 3``, ``nan``, or an expression, as the keys of an alert of ``metric``."""
-    lasting = _PATIENCE.search(text)
-    patience = {"patience": int(lasting[1])} if lasting else {}
+    lasting = _LASTING.search(text)
+    for_ = {"for": int(lasting[1])} if lasting else {}
     text = text[: lasting.start()] if lasting else text
     if text.lower() in _BROKEN:
-        return {"when": f"not isfinite({metric})", **patience}
+        return {"when": f"not isfinite({metric})", **for_}
     found = _BOUND.match(text)
     if found is None:
-        return {"when": text, **patience}
+        return {"when": text, **for_}
     sign, bound = found["sign"], _number(found["bound"])
     if sign in "<>" and bound is not None:
-        return {"metric": metric, "above" if sign == ">" else "below": bound, **patience}
-    return {"when": f"{metric} {sign} {found['bound']}", **patience}
+        return {"above" if sign == ">" else "below": bound, **for_}
+    return {"when": f"{metric} {sign} {found['bound']}", **for_}
 
 
 def listed(value: Any) -> dict[str, dict[str, Any]] | None:

@@ -296,29 +296,31 @@ class ProfileSpec(Model):
 
 
 class AlertSpec(Model):
-    """A condition over metrics that is worth a message."""
+    """A condition over metrics that is worth a message: bounds of the metric of its own id, or `when`."""
 
     _short = str
-    metric: Metrics | None = None
-    """Whose value is compared; by default the metric of its own id."""
     above: float | None = None
-    """It fires above that."""
+    """It fires where the metric of its id is above that."""
     below: float | None = None
-    """It fires below that."""
+    """It fires where the metric of its id is below that; with `above` too: outside of both."""
     when: Metrics | None = None
     """A condition over metrics, instead of bounds."""
-    patience: int = Field(1, ge=1)
+    for_: int = Field(1, alias="for", ge=1)
     """Log events in a row."""
     level: Literal["info", "warn", "error"] = "warn"
     """How bad it is."""
     text: Annotated[str, Says("metrics", "template")] = ""
     """What it says, with values by their ids: `KL is {kl:.3f}`."""
-    optional: bool = False
-    """For presets: it is off where a metric of it was deleted, and of several reductions an id means the mean."""
     enabled: bool | Constants = True
     """A constant expression; switched off, it never fires."""
     help: str = ""
     """What it watches, in a line."""
+
+    @model_validator(mode="after")
+    def _room(self) -> AlertSpec:
+        if self.above is not None and self.below is not None and self.above <= self.below:
+            raise refused("DL202.no_room", above=f"{self.above:g}", below=f"{self.below:g}")
+        return self
 
 
 class SinkSpec(Model):

@@ -62,6 +62,8 @@ _EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "paren
 
 def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     """An unknown key at the top, as what it mostly is: a word too many, or an entry that lost its indentation."""
+    if problem.code == "DL201" and problem.path[0] == "alerts" and problem.path[2:] in (("metric",), ("optional",)):
+        return replace(problem, fix=_of_alert(str(problem.path[2]), str(problem.path[1]), data))
     key = str(problem.path[0]) if len(problem.path) == 1 else None
     if key is None:
         return problem
@@ -91,6 +93,18 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     if empty and nearest(key, keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
         return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
     return problem
+
+
+def _of_alert(key: str, name: str, data: Mapping[str, Any]) -> str:
+    """What to write for keys of 0.1: bounds are of the metric that an alert is named by, and an alert may be off."""
+    if key == "optional":
+        return "drop it: an alert is off where its metric was deleted"
+    entry = data["alerts"][name]
+    if (metric := entry[key]) == name:
+        return "drop it: an alert is about the metric of its name"
+    signs = {"above": ">", "below": "<"}
+    when = " or ".join(f"{metric} {sign} {entry[bound]}" for bound, sign in signs.items() if bound in entry)
+    return f"{name}: {{when: {when or f'{metric} > 0.2'}}}"
 
 
 def as_map(section: str, given: Any) -> str:
@@ -322,7 +336,7 @@ _OF_FILTERS = {
     "kind": "its keys say it: {key: reward, top: 2}, {first: 8}, {unique: prompt}, {where: reward > 0}, ...",
     "n": "random: 8, or first: 8",
 }
-RENAMED = {"event": "phase", "extra": "from_log_extra"}  # keys of 0.1 by what they are called since
+RENAMED = {"event": "phase", "patience": "for", "extra": "from_log_extra"}  # keys of 0.1 by what they are called since
 
 
 def _renamed(key: str, known: Collection[str]) -> str | None:

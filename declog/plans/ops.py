@@ -402,7 +402,7 @@ class AlertOp:
 
     id: str
     when: Node
-    patience: int
+    for_: int
     level: Level
     text: str
     fields: tuple[tuple[str, Node], ...] = ()  # the metrics that the text names, as it names them

@@ -61,8 +61,8 @@ def explain(plan: Plan) -> str:
         shown = len(profile.tables & {table.id for table in plan.tables})
         lines.append(f"profile {profile.name}: {_count(len(profile.outputs), 'output')}, {_count(shown, 'table')}")
     for alert in plan.alerts:
-        patience = f", {alert.patience} log events in a row" if alert.patience > 1 else ""
-        lines.append(f"alert {alert.id}: {alert.level} if {alert.when}{patience}")
+        lasting = f", {alert.for_} log events in a row" if alert.for_ > 1 else ""
+        lines.append(f"alert {alert.id}: {alert.level} if {alert.when}{lasting}")
     for sink in plan.sinks:
         often = f", every {sink.every} log events" if sink.every > 1 else ""
         lines.append(f"sink {sink.id}: {sink.kind}, profile {sink.profile}{often}")
@@ -307,7 +307,7 @@ def facts(made: Plan, other: Plan) -> dict[str, Facts]:
         for item in op.names
         if item.template in names and (op.key, item.alias) in profile.outputs
     }
-    alerts = {each.id: (f"{each.level} if {each.when}, patience {each.patience}",) for each in made.alerts}
+    alerts = {each.id: (f"{each.level} if {each.when}, for {each.for_}",) for each in made.alerts}
     sinks = {
         sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in made.sinks
     }

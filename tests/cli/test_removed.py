@@ -21,7 +21,7 @@ metrics: {solved: {expr: reward > 0.5, name: acme/solved}}
 filters: {hard: {key: difficulty, top: 4}}
 schemas: {worst: {prompt: {type: text, nullable: true}, reward: {type: float, nullable: true}}}
 tables: {worst: {schema: worst, filter: hard}}
-alerts: {low: {metric: solved, below: 0.1}}
+alerts: {low: {when: solved < 0.1}}
 sinks: {mirror: {kind: jsonl}}
 modes: {replay: {prefix: replay/}}
 profiles: {short: {include: reward}}

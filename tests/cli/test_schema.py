@@ -108,7 +108,7 @@ MISTAKES = {
     "unknown type": "signals: {reward: {axis: completion, type: str}}",
     "a kind of filter": "filters: {hard: {kind: top_bottom, key: reward}}",
     "unknown pool": "metrics: {reward: {expr: reward, pool: batches}}",
-    "unknown level": "alerts: {kl: {metric: kl, above: 1, level: fatal}}",
+    "unknown level": "alerts: {kl: {above: 1, level: fatal}}",
     "an id with a slash": "metrics: {rewards/mean: mean(reward)}",
     "an id with a capital": "signals: {Reward: {axis: completion}}",
     "a list for a map": "metrics: [reward, kl]",

@@ -43,6 +43,8 @@ def test_what_needs_no_torch(tmp_path: Path) -> None:
     """In a fresh process whose torch is blocked, each ends as it does with torch."""
     (tmp_path / "mine.yaml").write_text("defaults: [grpo, _self_]\nmetrics: {mine: 'mean(reward)'}\n")
     shutil.copytree(RUN, tmp_path / "run")
+    config = (RUN / "config.yaml").read_text().replace("metric: reward.max\n    above: 6", "when: reward.max > 6")
+    (tmp_path / "run/config.yaml").write_text(config)  # in today's words
     done = subprocess.run(
         [sys.executable, "-c", BLOCKED, json.dumps(VERBS)], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )

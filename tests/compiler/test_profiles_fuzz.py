@@ -54,7 +54,7 @@ GOOD: dict[str, Any] = {
     "schemas": {"row": {"reward": {"type": "float"}}},
     "tables": {"worst": {"schema": "row", "filter": "worst"}},
     "profiles": {"slim": {"include": {"core": "tag:core"}}},
-    "alerts": {"high": {"metric": "kl", "above": 1.0}},
+    "alerts": {"high": {"when": "kl > 1.0"}},
     "sinks": {"console": {"kind": "console"}},
 }
 

@@ -46,14 +46,14 @@ SHARED = {
         "metrics: {length: {where: length > 2}, longest: {expr: length, reduce: max, where: length > 2}}\n",
     ),
     "alerts, columns and sinks": (
-        "metrics: {loss: mean}\nalerts:\n  loss: {<<: &often {patience: 3, level: info}, above: 2}\n"
-        "  low: {<<: *often, metric: loss, below: 0}\n"
+        "metrics: {loss: mean}\nalerts:\n  loss: {<<: &often {for: 3, level: info}, above: 2}\n"
+        "  low: {<<: *often, when: loss < 0}\n"
         "schemas:\n  s:\n    length: {<<: &maybe {nullable: true}, type: float}\n"
         "    n: {<<: *maybe, type: float, expr: 2 * length}\n"
         "tables: {t: {schema: s}}\n"
         "sinks: {jsonl: {<<: &slow {every: 5}, kind: jsonl}, console: {<<: *slow, kind: console}}\n",
-        "metrics: {loss: mean}\nalerts: {loss: {patience: 3, level: info, above: 2},"
-        " low: {patience: 3, level: info, metric: loss, below: 0}}\n"
+        "metrics: {loss: mean}\nalerts: {loss: {for: 3, level: info, above: 2},"
+        " low: {for: 3, level: info, when: loss < 0}}\n"
         "schemas: {s: {length: {nullable: true, type: float}, n: {nullable: true, type: float, expr: 2 * length}}}\n"
         "tables: {t: {schema: s}}\nsinks: {jsonl: {every: 5, kind: jsonl}, console: {every: 5, kind: console}}\n",
     ),

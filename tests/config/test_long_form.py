@@ -37,7 +37,7 @@ tables:
 profiles:
   slim: {include: {core: 'tag:core'}}
 alerts:
-  length: {metric: length.max, above: 100}
+  length: {when: length.max > 100}
 """
 SHORT = """
 name: long
@@ -60,7 +60,7 @@ tables:
 profiles:
   slim: 'tag:core'
 alerts:
-  length: {metric: length.max, above: 100}
+  length: {when: length.max > 100}
 sinks: [console, parquet]
 """
 OWN_LONG = """
@@ -72,7 +72,7 @@ metrics:
   loss: {tags: [core]}
   p: {expr: reward, reduce: p95}
 filters: {worst: {bottom: 3}}
-alerts: {loss: {metric: loss, above: 2}}
+alerts: {loss: {above: 2}}
 """
 OWN_SHORT = """
 defaults: [base, _self_]
@@ -127,8 +127,8 @@ def test_overrides_address_the_long_form(write_preset: WritePreset, base: str) -
         "signals": {"reward": None, "loss": None, "source": "int", "length": None},
         "p": {"expr": "reward", "reduce": "p10"},
         "alerts": {
-            "loss": {"metric": "loss", "above": 3},
-            "reward": {"metric": "reward", "below": 0.1},
+            "loss": {"above": 3},
+            "reward": {"below": 0.1},
             "length": None,
         },
         "bottom": 9,
@@ -251,7 +251,7 @@ import declog
 def main(cfg):
     profile = declog.profile_of(cfg)
     print(profile["signals"]["source"]["type"], profile["metrics"]["p"])
-    print(list(profile["sinks"]), profile["alerts"]["kl"])
+    print(list(profile["sinks"]), {key: value for key, value in profile["alerts"]["kl"].items() if value is not None})
     print(len(declog.plan(cfg).sinks))
 
 
@@ -284,7 +284,7 @@ def test_an_application_of_hydra_reads_them_too(tmp_path: Path) -> None:
     line = [sys.executable, "train.py", "declog.signals.source.type=int", "declog.metrics.p.reduce=p10"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout.splitlines(), done.returncode) == (
-        ["int {'expr': 'reward', 'reduce': 'p10'}", "['console', 'jsonl'] {'metric': 'kl', 'above': 0.5}", "2"], 0,
+        ["int {'expr': 'reward', 'reduce': 'p10'}", "['console', 'jsonl'] {'above': 0.5}", "2"], 0,
     ), done.stderr  # fmt: skip
 
 

@@ -43,7 +43,7 @@ OWN = {
           two: {<<: *shared, combine: max}
           kl: null
           entropy: null
-        alerts: {kl_runaway: null}
+        alerts: {kl: null}
         filters: {extremes: {top: 3}}
         """,
     "signals that columns may be": """

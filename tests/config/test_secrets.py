@@ -71,7 +71,7 @@ def test_no_file_of_a_run_holds_what_the_environment_gave(tmp_path: Path) -> Non
         run_config={"key": "${vault.key}", "nested": {"list": ["x-${oc.env:MY_KEY}"]}},
         schemas={"rows": {"reward": "float"}},
         tables={"rows": {"schema": "rows"}},
-        alerts={"high": {"metric": "reward", "above": 100, "text": "tell ${oc.env:MY_KEY}"}},
+        alerts={"high": {"when": "reward > 100", "text": "tell ${oc.env:MY_KEY}"}},
         sinks={"jsonl": {}, "parquet": {}, "tensorboard": {}},
         capture={"enabled": True},
     )
@@ -135,7 +135,7 @@ def test_no_verb_shows_what_the_environment_gave(verb: str, tmp_path: Path, caps
     folder.mkdir()
     (folder / "mine.yaml").write_text(
         "defaults: [grpo, _self_]\nrun_config: {key: '${oc.env:MY_KEY}'}\nalerts:\n"
-        "  far: {metric: reward, above: 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}\n"
+        "  far: {when: reward > 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}\n"
     )
     words = {
         "show": ["show", "--yaml"],
@@ -178,7 +178,7 @@ metrics:
     unit: '${oc.env:MY_KEY}'
     runbook: 'https://x/${oc.env:MY_KEY}'
 signals: {extra: {axis: completion, optional: true, help: 'S ${oc.env:MY_KEY}'}}
-alerts: {far: {metric: reward, above: 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}}
+alerts: {far: {when: reward > 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}}
 sinks: {jsonl: {prefix: '${oc.env:MY_KEY}/'}}
 modes: {eval: {prefix: 'e-${oc.env:MY_KEY}/'}}
 tables: {samples: {name: 'tab-${oc.env:MY_KEY}'}}

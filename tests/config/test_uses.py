@@ -48,7 +48,8 @@ PROFILE = {
         "slim": {"include": {"a": "lr twice", "b": {"select": "by.*", "when": "lr > low"}}, "exclude": {"c": "gap"}},
     },
     "alerts": {
-        "high": {"metric": "lr", "above": 1, "text": "lr is {lr:.2f}"}, "odd": {"when": "twice > 1", "enabled": "on"},
+        "high": {"when": "lr > 1", "text": "lr is {lr:.2f}"}, "odd": {"when": "twice > 1", "enabled": "on"},
+        "twice": {"above": 1},
     },
     "sinks": {"jsonl": {"kind": "jsonl", "enabled": "on"}},
 }  # fmt: skip
@@ -66,7 +67,7 @@ READ = {
     ("constants", "low"): ["metrics.twice", "filters.best", "profiles.slim"],
     ("constants", "on"): ["signals.gap", "metrics.twice", "filters.best", "tables.t", "alerts.odd", "sinks.jsonl"],
     ("metrics", "lr"): ["metrics.twice", "profiles.slim", "alerts.high"],
-    ("metrics", "twice"): ["profiles.slim", "alerts.odd"],
+    ("metrics", "twice"): ["alerts.twice", "profiles.slim", "alerts.odd"],
     ("metrics", "by"): ["profiles.slim"],
     ("filters", "best"): ["filters.first"],
     ("filters", "first"): ["tables.t"],

@@ -44,8 +44,8 @@ def alerted(
 def test_an_alert_fires_when_its_metric_leaves_its_bounds(tmp_path: Path) -> None:
     """Once each time the condition begins to hold, at the level and in the words of the profile."""
     alerts = {
-        "high": {"metric": "kl", "above": 0.5, "level": "error", "text": "KL is {kl:.2f} after {length.max} tokens"},
-        "low": {"metric": "kl", "below": 0.1},
+        "high": {"when": "kl > 0.5", "level": "error", "text": "KL is {kl:.2f} after {length.max} tokens"},
+        "low": {"when": "kl < 0.1"},
     }
     sink = alerted(alerts, [0.2, 0.6, 0.7, 0.3, 0.05, 0.9], tmp_path)
     assert sink.alerts == [
@@ -55,9 +55,9 @@ def test_an_alert_fires_when_its_metric_leaves_its_bounds(tmp_path: Path) -> Non
     ]
 
 
-def test_patience_counts_log_events_in_a_row(tmp_path: Path) -> None:
-    """With `patience: 3` the condition must hold three times in a row; a phase without a value breaks the row."""
-    alerts = {"high": {"metric": "kl", "above": 0.5, "patience": 3}}
+def test_for_counts_log_events_in_a_row(tmp_path: Path) -> None:
+    """With `for: 3` the condition must hold three times in a row; a phase without a value breaks the row."""
+    alerts = {"high": {"when": "kl > 0.5", "for": 3}}
     values = [1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, None, 1.0, 1.0, 1.0]
     assert [step for step, _ in alerted(alerts, values, tmp_path).alerts] == [5, 13]
 
@@ -69,16 +69,16 @@ def test_a_condition_reads_several_metrics(tmp_path: Path) -> None:
 
 
 def test_a_metric_with_a_longer_window_is_judged_at_its_own_phases(tmp_path: Path) -> None:
-    """Events in which the metric is not logged neither break its patience nor count for it."""
+    """Events in which the metric is not logged neither break its row nor count for it."""
     metrics = {"kl": {"reduce": "max", "every": 2}}
-    alerts = {"high": {"metric": "kl", "above": 0.5, "patience": 2}}
+    alerts = {"high": {"when": "kl > 0.5", "for": 2}}
     sink = alerted(alerts, [1.0, 0.0, 0.0, 1.0, 0.0, 0.0], tmp_path, metrics)
     assert [step for step, _ in sink.alerts] == [3]
 
 
 def test_an_alert_needs_no_metric_that_is_shown(tmp_path: Path) -> None:
     """A metric with `log: false` can be watched."""
-    sink = alerted({"high": {"metric": "kl", "above": 0.5}}, [1.0], tmp_path, {"kl": {"reduce": "mean", "log": False}})
+    sink = alerted({"high": {"when": "kl > 0.5"}}, [1.0], tmp_path, {"kl": {"reduce": "mean", "log": False}})
     assert (sink.scalars, [alert.name for _, alert in sink.alerts]) == ({0: {}}, ["high"])
 
 
@@ -91,7 +91,7 @@ def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
     """Whatever the profile of the sink, and also where its turn is another log event."""
     sinks = {"lines": {"kind": "jsonl", "every": 4, "profile": "none"}, "files": {"kind": "parquet"}}
     profiles = {"none": {"exclude": {"all": "*"}}}
-    alerted({"high": {"metric": "kl", "above": 0.5}}, [0.0, 1.0, 0.0], tmp_path, sinks=sinks, profiles=profiles)
+    alerted({"high": {"when": "kl > 0.5"}}, [0.0, 1.0, 0.0], tmp_path, sinks=sinks, profiles=profiles)
     lines = [json.loads(line) for line in (tmp_path / "lines" / "alerts.jsonl").read_text().splitlines()]
     assert [(line["step"], line["name"], line["level"], line["text"]) for line in lines] == [
         (1, "high", "warn", "kl is 1: kl > 0.5")
@@ -127,7 +127,7 @@ def observed(log: Recorder) -> None:
 def test_a_text_that_cannot_be_filled_is_shown_as_it_is(tmp_path: Path) -> None:
     """A metric that is switched off does not silence an alert that only names it."""
     metrics = {"kl": "mean(kl)", "gap": {"expr": "kl", "enabled": "beta != 0"}}
-    alerts = {"high": {"metric": "kl", "above": 0.5, "text": "{gap:.1f} at {kl:.1f}"}}
+    alerts = {"high": {"when": "kl > 0.5", "text": "{gap:.1f} at {kl:.1f}"}}
     sink = alerted(alerts, [1.0], tmp_path, metrics, constants={"beta": {"value": 0}})
     assert [alert.text for _, alert in sink.alerts] == ["{gap:.1f} at {kl:.1f}"]
 
@@ -135,7 +135,7 @@ def test_a_text_that_cannot_be_filled_is_shown_as_it_is(tmp_path: Path) -> None:
 def test_a_text_shows_metrics_that_no_profile_shows(tmp_path: Path) -> None:
     """What a text names is computed for it; braces of its own are doubled."""
     metrics = {"kl": "mean(kl)", "length": {"reduce": {"max": "max"}}}
-    alerts = {"high": {"metric": "kl", "above": 0.5, "text": "{{KL}} {kl:.1f} after {length.max:.0f}"}}
+    alerts = {"high": {"when": "kl > 0.5", "text": "{{KL}} {kl:.1f} after {length.max:.0f}"}}
     sink = alerted(
         alerts, [0.6], tmp_path, metrics, profiles={"slim": {"include": {"kl": "kl"}}}, profile="slim"
     )  # fmt: skip
@@ -146,8 +146,8 @@ def test_a_text_shows_metrics_that_no_profile_shows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("alert", "text"),
     [
-        ({"metric": "kl", "above": 0.5}, "kl is 0.7: kl > 0.5"),
-        ({"metric": "length.max", "below": 1}, "length.max is 0: length.max < 1.0"),
+        ({"when": "kl > 0.5"}, "kl is 0.7: kl > 0.5"),
+        ({"when": "length.max < 1"}, "length.max is 0: length.max < 1"),
         ({"when": "length.max - length.mean < 1 and kl > 0.5"},
          "length.max is 1, length.mean is 0.5, kl is 0.7: length.max - length.mean < 1 and kl > 0.5"),
         ({"when": "not isfinite(kl) or kl > 0.5"}, "kl is 0.7: not isfinite(kl) or kl > 0.5"),
@@ -175,7 +175,7 @@ def test_the_text_of_an_alert_without_one_says_the_values(alert: dict[str, Any],
 
     def body(log: Recorder) -> None:
         with log.step(0):
-            low = "length" in alert.get("metric", "")
+            low = alert["when"] == "length.max < 1"
             log.observe(kl=0.7, length=[0, 0 if low else 1], rewards={"a": [0.0, 1.0], "fo{o}": [2.0, 2.0]})
 
     assert run(config, body, tmp_path).alerts == [(0, Alert("high", "warn", text))]
@@ -185,7 +185,7 @@ def test_the_text_of_an_alert_without_one_says_the_values(alert: dict[str, Any],
     ("text", "code", "fix"),
     [
         ("KL {klx:.3f}", "DL302", "did you mean `kl`?"),
-        ("{length}", "DL302", "write `length.mean` or `length.max`"),
+        ("{length.min}", "DL302", "did you mean `length.mean`?"),
         ("{length.p95}", "DL302", "did you mean `length.max`?"),
         ("{beta}", "DL302", "metrics: kl, length.max, length.mean"),
         ("{kl:.3q}", "DL404", "{kl:.3f}"),
@@ -194,7 +194,7 @@ def test_the_text_of_an_alert_without_one_says_the_values(alert: dict[str, Any],
 )
 def test_a_text_that_cannot_be_filled_is_refused(text: str, code: str, fix: str, tmp_path: Path) -> None:
     """Before step 0, not when the alert fires."""
-    alerts = {"high": {"metric": "kl", "above": 0.5, "text": text}}
+    alerts = {"high": {"when": "kl > 0.5", "text": text}}
     with pytest.raises(ConfigError) as raised:
         alerted(alerts, [0.6], tmp_path, constants={"beta": {"value": 1}})
     assert [(one.code, one.path, one.fix) for one in raised.value.problems] == [(code, ("alerts", "high", "text"), fix)]
@@ -210,43 +210,97 @@ def test_a_text_that_cannot_be_filled_is_refused(text: str, code: str, fix: str,
         (None, [], "the metric `kl` was deleted"),
     ],
 )
-def test_an_optional_alert_takes_the_metric_as_it_was_changed(
+def test_an_alert_takes_the_metric_as_it_was_changed(
     reduce: Any, fired: list[Alert], reason: str | None, tmp_path: Path
 ) -> None:
     """Its metric's id is the mean of several reductions; without one it is inactive, which is said and is no error."""
     metrics = {"kl": None if reduce is None else {"reduce": reduce}, "length": {"reduce": "max"}}
-    alerts = {"high": {"metric": "kl", "above": 0.5, "text": "KL {kl:.2f}, {kl:.3f}", "optional": True}}
+    alerts = {"high": {"when": "kl > 0.5", "text": "KL {kl:.2f}, {kl:.3f}"}}
     sink = alerted(alerts, [0.6], tmp_path, metrics)
     assert [alert for _, alert in sink.alerts] == fired
     plan = declog.plan(profile({"kl": {"axis": "step"}, "length": {"axis": "completion"}}, metrics, alerts=alerts))
     assert dict(plan.inactive).get("alerts.high") == reason
 
 
-@pytest.mark.parametrize(
-    ("optional", "metric", "code"),
-    [(False, "kl", "DL407"), (False, "length", "DL302"), (True, "length.p95", "DL302")],
-)
-def test_what_an_alert_names_wrongly_is_refused(optional: bool, metric: str, code: str) -> None:
-    """An optional one is lenient about a metric that is not there, and about no reduction that never was."""
+@pytest.mark.parametrize("metric", ["lenght", "length.p95", "kl.max"])
+def test_what_an_alert_names_wrongly_is_refused(metric: str) -> None:
+    """A metric or a reduction that nobody declares is a mistake, not one that was deleted."""
     config = profile(
         {"kl": {"axis": "step"}, "length": {"axis": "completion"}},
-        {"kl": None, "length": {"reduce": ["mean", "max"]}},
-        alerts={"high": {"metric": metric, "above": 0.5, "optional": optional}},
+        {"length": {"reduce": ["mean", "max"]}, "kl": {}},
+        alerts={"high": {"when": f"{metric} > 0.5"}},
     )
     with pytest.raises(ConfigError) as raised:
         declog.plan(config)
-    assert [(one.code, one.path) for one in raised.value.problems] == [(code, ("alerts", "high", "metric"))]
+    assert [(one.code, one.path) for one in raised.value.problems] == [("DL302", ("alerts", "high", "when"))]
 
 
-@pytest.mark.parametrize("metric", ["kl", "lenght"])
-def test_an_optional_alert_without_its_metric_is_off_and_listed(metric: str) -> None:
-    """Class: meaning by place. Deleted by `~`, by null, or never there: data cannot tell, so the alert is off."""
+@pytest.mark.parametrize("alert", [{"kl": {"above": 0.5}}, {"high": {"when": "kl > 0.5"}}])
+def test_an_alert_without_its_metric_is_off_and_listed(alert: dict[str, Any]) -> None:
+    """Class: absent is never silent. A metric that was deleted takes its alerts with it, and they are listed."""
     config = profile(
-        {"kl": {"axis": "step"}, "length": {"axis": "completion"}}, {"kl": None, "length": {"reduce": "mean"}},
-        alerts={"high": {"metric": metric, "above": 0.5, "optional": True}},
-    )  # fmt: skip
-    reason = dict(declog.plan(config).inactive)["alerts.high"]
-    assert metric in reason
+        {"kl": {"axis": "step"}, "length": {"axis": "completion"}},
+        {"kl": None, "length": {"reduce": "mean"}},
+        alerts=alert,
+    )
+    (name,) = alert
+    assert dict(declog.plan(config).inactive) == {f"alerts.{name}": "the metric `kl` was deleted"}
+
+
+def test_an_alert_over_several_reductions_without_a_mean_says_that_it_is_off() -> None:
+    """Class: absent is never silent. Which of them is meant is for whoever wrote it to say, and `check` asks."""
+    config = profile(
+        {"kl": {"axis": "step"}}, {"kl": {"reduce": ["min", "max"]}}, alerts={"kl": {"above": 0.5, "text": "{kl.max}"}}
+    )
+    assert declog.plan(config).warnings == (
+        "alerts.kl: off, as `kl` has several reductions and no mean: say kl.min or kl.max",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "fix"),
+    [
+        ("kl_runaway", "name it by its metric, or: when: kl > 0.5"),
+        ("k1", "name it by its metric, or: when: kl > 0.5"),
+        ("high", "name it by its metric, or: when: kl > 0.5"),
+    ],
+)
+def test_bounds_under_a_name_that_is_no_metric_are_refused(name: str, fix: str) -> None:
+    """Bounds are of the metric that the alert is named by: the message says what to write, for the metric it means."""
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(profile({"kl": {"axis": "step"}}, {"kl": {}}, alerts={name: {"above": 0.5}}))
+    assert [(one.code, one.path, one.fix) for one in raised.value.problems] == [("DL302", ("alerts", name), fix)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "fix"),
+    [
+        ({"metric": "kl", "above": 0.5}, "high: {when: kl > 0.5}"),
+        ({"metric": "kl", "above": 0.5, "below": 0.1}, "high: {when: kl > 0.5 or kl < 0.1}"),
+        ({"metric": "high", "above": 0.5}, "drop it: an alert is about the metric of its name"),
+        ({"when": "kl > 0.5", "optional": True}, "drop it: an alert is off where its metric was deleted"),
+        ({"when": "kl > 0.5", "patience": 3}, "it is called `for`"),
+    ],
+)
+def test_a_key_that_alerts_no_longer_have_is_answered_with_the_edit(keys: dict[str, Any], fix: str) -> None:
+    """Class: nothing accepts an old word beside the new one, and each is refused with what to write."""
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(profile({"kl": {"axis": "step"}}, {"kl": {}}, alerts={"high": keys}))
+    assert [(one.code, one.fix) for one in raised.value.problems] == [("DL201", fix)]
+
+
+@pytest.mark.parametrize(("above", "below", "room"), [(1, 2, False), (1, 1, False), (2, 1, True)])
+def test_both_bounds_leave_room(above: float, below: float, room: bool) -> None:
+    """Bounds that always fire are refused, with the two that were meant."""
+    config = profile({"kl": {"axis": "step"}}, {"kl": {}}, alerts={"kl": {"above": above, "below": below}})
+    if room:
+        assert str(declog.plan(config).alerts[0].when) == "(kl > 2) or (kl < 1)"
+        return
+    with pytest.raises(ConfigError) as raised:
+        declog.plan(config)
+    assert [one.fix for one in raised.value.problems] == [
+        f"what is outside of both is `below: {above}, above: {below}`"
+    ]
 
 
 @pytest.mark.parametrize("function", ["columns", "nan_count"])

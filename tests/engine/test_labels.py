@@ -165,7 +165,7 @@ def test_an_alert_over_labels(tmp_path: Path) -> None:
     """A condition over a formula with labels holds where it holds for one of them; its text is of that one."""
     metrics = {"n": {"expr": "x", "reduce": "count", "by": ["agent", "env"]}, "rows": "count(x)",
                "share": {"formula": "n / rows"}}  # fmt: skip
-    alerts = {"rare": {"metric": "share", "below": 0.3, "text": "{share:.2f}"}}
+    alerts = {"rare": {"when": "share < 0.3", "text": "{share:.2f}"}}
     sink = MemorySink()
     with declog.start(profile(SIGNALS, metrics, alerts=alerts), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
         log.observe(**ONE[0])

@@ -151,7 +151,7 @@ def test_a_formula_and_an_alert_read_what_goes_on(tmp_path: Path) -> None:
         "x": "mean(x)", "best": {"expr": "x", "pool": "step", "combine": "max", "cumulative": True},
         "below": {"formula": "best - x"}, "smooth": {"formula": "best - x", "ema": 0.5},
     }  # fmt: skip
-    config = profile({"x": ROWS}, metrics, alerts={"fell": {"metric": "below", "above": 3, "text": "{below:g}"}})
+    config = profile({"x": ROWS}, metrics, alerts={"fell": {"when": "below > 3", "text": "{below:g}"}})
     sink = MemorySink()
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
         for step, value in enumerate([5.0, 8.0, 4.0]):

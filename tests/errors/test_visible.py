@@ -72,7 +72,7 @@ PROFILE: dict[str, Any] = {
     },
     "schemas": {"s": {"text": {"type": "text", "name": f"column {TEXT}"}}},
     "tables": {"t": {"schema": "s", "name": f"table {TEXT}"}},
-    "alerts": {"high": {"metric": "reward", "above": 0.0, "text": f"alert {TEXT}"}},
+    "alerts": {"high": {"when": "reward > 0.0", "text": f"alert {TEXT}"}},
 }  # fmt: skip
 
 

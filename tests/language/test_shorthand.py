@@ -108,9 +108,9 @@ SAME = {
     "alerts": (
         "alerts: {kl: '> 0.5', reward: < 0.1 for 20 steps, loss: nan, n: '>= 3', mine: kl > 1 and reward < 0,"
         " long: kl > 2 * reward for 3 log events}",
-        "alerts: {kl: {metric: kl, above: 0.5}, reward: {metric: reward, below: 0.1, patience: 20},"
+        "alerts: {kl: {above: 0.5}, reward: {below: 0.1, for: 20},"
         " loss: {when: not isfinite(loss)}, n: {when: n >= 3}, mine: {when: kl > 1 and reward < 0},"
-        " long: {when: kl > 2 * reward, patience: 3}}",
+        " long: {when: kl > 2 * reward, for: 3}}",
     ),
     "a reduction of its own signal": (
         "metrics: {lr: last, n: p95, turns: mean max}",

@@ -377,18 +377,23 @@ class Declared:
             if not keys:
                 break
             key = self.random.choice(keys)
+            name = f"a{place}"
             spec: dict[str, Any] = {"text": f"alert {place}: {{{key}:.12g}}"}
             if self.maybe(0.5):
                 limit, side = self.random.choice(ODD), self.random.choice(("above", "below"))
-                spec |= {"metric": key, side: limit}
                 tree: Tree = (">" if side == "above" else "<", ("name", key), ("constant", limit))
+                if key.isidentifier() and key not in made:  # bounds are of the metric that names the alert
+                    name = key
+                    spec[side] = limit
+                else:
+                    spec["when"] = text(tree)
             else:
                 tree = ("and", self.condition(keys), (">", ("name", key), ("constant", -17.2931)))
                 spec["when"] = text(tree)
             if self.maybe(0.4):
-                spec["patience"] = 2
-            self.profile.setdefault("alerts", {})[f"a{place}"] = spec
-            made[f"a{place}"] = {"condition": tree, "key": key}
+                spec["for"] = 2
+            self.profile.setdefault("alerts", {})[name] = spec
+            made[name] = {"condition": tree, "key": key}
         return made
 
     def shown(self) -> None:

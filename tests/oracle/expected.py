@@ -26,7 +26,7 @@ def expected(case: Case) -> list[Logged]:
         for name, spec in case.profile.get("alerts", {}).items():
             key = (moment.mode, name)
             held[key] = held.get(key, 0) + 1 if holds(metrics, case.trees["alerts"][name], spec) else 0
-            if held[key] == spec.get("patience", 1):  # once, until it does not hold any more
+            if held[key] == spec.get("for", 1):  # once, until it does not hold any more
                 logged.alerts[name] = filled(metrics, case, name)
         if logged.scalars or logged.tables or logged.alerts or logged.broken:
             found.append(logged)

@@ -22,7 +22,7 @@ from tests.oracle.generator import generated
 from tests.oracle.trees import Tree, axis_of, family_of, kind_of, text, walk
 
 OPTIONS = ("where", "weight", "by", "pool", "combine", "every", "empty", "nan", "cumulative", "ranks", "when", "tags",
-           "max_labels", "name", "log", "filter", "keep", "limit", "from", "patience")  # fmt: skip
+           "max_labels", "name", "log", "filter", "keep", "limit", "from", "for")  # fmt: skip
 
 
 def smaller(case: Case) -> Iterator[Case]:

@@ -17,7 +17,7 @@ OVERRIDES = (
     "steps=12", "prompts=8", "minibatch=16", "declog.capture=true", f"+declog.sinks.kept={KEPT}",
     "declog.tables.best.every=4", "declog.tables.worst.every=4", "declog.sinks.console.every=3",
     "+declog.metrics.late='mean(reward * elapsed)'",
-    "+declog.alerts.close={metric: reward, above: 0.1, patience: 2}",
+    "+declog.alerts.reward={above: 0.1, for: 2}",
 )  # fmt: skip
 
 

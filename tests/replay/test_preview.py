@@ -20,7 +20,7 @@ PROFILE: dict[str, Any] = {
     "metrics": {"score": {"expr": "score", "reduce": "mean"}, "most": "max(score)"},
     "schemas": {"s": {"text": "text", "score": "float"}},
     "tables": {"rows": {"schema": "s", "every": 4}},
-    "alerts": {"high": {"metric": "score", "above": 5.4, "text": "at {score:.1f}"}},
+    "alerts": {"high": {"when": "score > 5.4", "text": "at {score:.1f}"}},
     "profiles": {"slim": {"include": {"a": "score"}}},
     "sinks": {"files": {"kind": "jsonl"}, "console": {"kind": "console", "profile": "slim", "every": 2}},
 }  # fmt: skip

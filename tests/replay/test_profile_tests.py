@@ -41,7 +41,7 @@ PROFILE: dict[str, Any] = {
     "schemas": {"s": {"score": "float", "text": "text"}},
     "tables": {"best": {"name": "samples", "schema": "s", "filter": "best"}},
     "profiles": {"slim": {"include": {"a": "score.mean"}}},
-    "alerts": {"high": {"metric": "score.max", "above": 5}},
+    "alerts": {"high": {"when": "score.max > 5"}},
     "sinks": {"wandb": {"kind": "wandb"}},
 }  # fmt: skip
 

@@ -58,7 +58,7 @@ WHOLE: dict[str, Any] = {
                       "rank": {"type": "int", "expr": "rank"}, "chat": {"type": "object", "nullable": True},
                       "at": {"type": "float", "expr": "elapsed"}, "extra": {"undeclared": "keep"}}},
     "tables": {"best": {"schema": "s", "filter": "best"}, "some": {"schema": "s", "filter": "some", "every": 4}},
-    "alerts": {"high": {"metric": "loss", "above": 2, "text": "{loss:.3f}"}},
+    "alerts": {"high": {"when": "loss > 2", "text": "{loss:.3f}"}},
 }  # fmt: skip
 WHOLE["metrics"]["loss"] = "mean(loss)"
 

@@ -31,7 +31,7 @@ PROFILE: dict[str, Any] = {
         "h": {"expr": "x", "reduce": "histogram"},
     },
     "schemas": {"s": {"text": "text", "x": "float"}}, "tables": {"t": {"schema": "s"}},
-    "alerts": {"high": {"metric": "x", "above": 0, "text": "high"}},
+    "alerts": {"high": {"when": "x > 0", "text": "high"}},
     "sinks": {"jsonl": {}, "parquet": {}},
 }  # fmt: skip
 STEPS = range(4)

@@ -32,7 +32,7 @@ PROFILE = profile(
     constants={"beta": 0.5, "limit": {"default": 7}},
     schemas={"s": {"reward": {"type": "float"}, "text": {"type": "text", "redact": {"card": CARD}}}},
     tables={"samples": {"schema": "s"}},
-    alerts={"high": {"metric": "reward", "above": 2, "text": "reward is high", "level": "error"}},
+    alerts={"high": {"when": "reward > 2", "text": "reward is high", "level": "error"}},
     run_config={"lab": "größe"},
     sinks={"parquet": {}, "jsonl": {}},
 )

@@ -236,7 +236,7 @@ def test_ranks_branch_and_go_on_together(how: str, tmp_path: Path) -> None:
         ({"sinks": [MemorySink()]}, {}),
         ({}, {"config": {"sinks": {"parquet": {}}}}),
         ({}, {"config": {"sinks": {}}}),
-        ({}, {"config": {"alerts": {"high": {"metric": "x", "above": 1, "text": "high"}}}}),
+        ({}, {"config": {"alerts": {"high": {"when": "x > 1", "text": "high"}}}}),
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "x": TITLED}}}),
         ({}, {"config": {"tables": {"t": {"schema": "s", "to": ["jsonl"], "max_bytes": 1000}}}}),
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "twice": {"formula": "x * 2"}}}}),

@@ -51,7 +51,7 @@ CONFIG = profile(
     filters={"best": {"key": "reward", "top": 2, "within": "window"}},
     schemas={"s": {"step": {"type": "int", "expr": "step"}, "text": {"type": "text"}, "reward": {"type": "float"}}},
     tables={"best": {"schema": "s", "filter": "best", "every": 12}},
-    alerts={"high": {"when": "reward > -10", "patience": 3, "text": "high"}},
+    alerts={"high": {"when": "reward > -10", "for": 3, "text": "high"}},
 )
 
 

@@ -106,7 +106,7 @@ def full() -> dict[str, Any]:
         "entropies": {"expr": "entropy", "reduce": ["p50", "p99", "std", "min", "max"]},
         "logprob": {"expr": "logprobs", "where": "ratio > 1", "reduce": ["mean", "std"]},
     }
-    data["alerts"] = {"odd": {"metric": "kl", "above": 0.1}}
+    data["alerts"] = {"odd": {"when": "kl > 0.1"}}
     data["strict"] = True
     return data
 

@@ -21,7 +21,7 @@ REDUCTIONS = reductions.Reductions(reductions.BUILTIN)
 FUNCTIONS = functions.Functions(functions.BUILTIN)
 SIGNALS = {"x": {"axis": "completion"}, "kl": {"axis": "token", "mask": "all", "optional": True}}
 HALF_BROKEN: dict[str, Any] = {
-    "alerts": {"high": {"metric": "x", "above": 1}},
+    "alerts": {"high": {"when": "x > 1"}},
     "schemas": {"s": {"x": {"type": "float"}}},
     "tables": {"t": {"schema": "s"}},
     "axes": {"token": {"mask": "all"}},

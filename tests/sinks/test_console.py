@@ -315,7 +315,7 @@ def test_the_last_turn_is_not_shown_again(tmp_path: Path, capsys: pytest.Capture
 
 def test_an_alert_is_shown_at_once_and_counted_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It waited for no turn; the values of its log event follow, and the alerts of the whole run end it."""
-    lines = printed(2, tmp_path / "short", capsys, alerts={"high": {"metric": "x", "above": 0.5}})
+    lines = printed(2, tmp_path / "short", capsys, alerts={"high": {"when": "x > 0.5"}})
     assert lines == [
         "step 1 · train", "  ! warn high: x is 1: x > 0.5", *block(1, slow=1), *block(1, x=1),
         "alerts of the run", "  ! warn high, step 1: x is 1: x > 0.5",
@@ -327,7 +327,7 @@ def test_the_end_says_how_often_each_alert_fired(
     fails: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the step at which it first did, with its latest text, also of a run that fails."""
-    alerts = {"late": {"metric": "x", "above": 6.5, "level": "error"}, "odd": {"metric": "parity", "above": 0.5}}
+    alerts = {"late": {"when": "x > 6.5", "level": "error"}, "odd": {"when": "parity > 0.5"}}
     config = profile(
         {"x": {"axis": "step"}, "parity": {"axis": "step"}}, {"x": "mean(x)", "parity": "mean(parity)"},
         alerts=alerts, sinks={"console": {}},

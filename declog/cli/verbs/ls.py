@@ -216,5 +216,5 @@ OF_A_CONFIG: dict[str, tuple[Callable[[Layered], list[Row]], str]] = {
     "tables": (_entries("tables", "schema", "filter"), "of the config"),
     "profiles": (_entries("profiles", "include", "exclude"), "what it can show: full, slim, ..."),
     "tags": (_tags, "of the config's metrics, for its profiles: tag:core"),
-    "alerts": (_entries("alerts", "metric", "above", "below", "when", "level"), "of the config"),
+    "alerts": (_entries("alerts", "above", "below", "when", "level"), "of the config"),
 }

@@ -10,6 +10,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL301.empty": ("the expression is empty", "write one, such as `reward`"),
     "DL301.parse": ("the expression cannot be parsed: {cause}", "{fix}"),
 
+    "DL302.alert": ("there is no metric `{name}`, and `above` and `below` are of the metric that an alert is named by",
+        "name it by its metric, or: when: {when}"),
     "DL302.alert_text": ("`{name}` in the text is no metric", "{fix}"),
     "DL302.axis": ("`{name}` is an axis, not a {noun}", "use it as over={name}"),
     "DL302.column_parameter": ("`{function}` takes `{name}`, and the profile has no such signal", Known("signals")),

@@ -60,6 +60,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL202.one_source": ("a column has one of {shown}, not both", "drop one of them (null)"),
     "DL202.outside": ("`{key}: {text}` is outside of the run's folder, and {package}'s preset asks for it",
         "where it is wanted, say it in a file of your own, or as an override"),
+    "DL202.no_room": ("`above: {above}` and `below: {below}` leave no room: it always fires",
+        "what is outside of both is `below: {above}, above: {below}`"),
     "DL202.pattern": ("the pattern cannot be read: {error}", "{fix}"),
     "DL202.profiles": ("`profile` names one, and selections are `profiles`", "profiles: {mine: [reward, kl]}"),
     "DL202.role": ("`role` is of a text: messages say theirs", "drop it"),
@@ -91,7 +93,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL202.trainer_every": ("the trainer says when it logs: there is no other `every`", "drop it"),
     "DL202.type": ("`{key}` must be {noun}", "{key}: {example}"),
 
-    "DL203.alert": ("an alert has `when`, or a `metric` with `above` or `below`", 'when: "kl > 0.2"'),
+    "DL203.alert": ("an alert has `when`, or `above` or `below` of the metric that it is named by", "{fix}"),
     "DL203.column_type": ("the column `{name}` has a `call` and no `type`", "type: text"),
     "DL203.constant": ("the constant `{name}` has no value", "constants: {{name}: {default: ...}}"),
     "DL203.expr": ("`expr` names no expression", "expr: [confidence, correct]"),

@@ -38,7 +38,7 @@ PROFILE: dict[str, Any] = {
     },
     "schemas": {"rows": {"answer": "text", "reward": "float"}},
     "tables": {"samples": {"schema": "rows", "filter": {"kind": "top_bottom", "top": 1, "bottom": 1, "key": "reward"}}},
-    "alerts": {"high": {"metric": "reward.max", "above": 6, "text": "the greatest reward is {reward.max}"}},
+    "alerts": {"high": {"when": "reward.max > 6", "text": "the greatest reward is {reward.max}"}},
     "modes": {"eval": {"prefix": "eval/"}},
     "sinks": {"jsonl": {}, "parquet": {}},
 }

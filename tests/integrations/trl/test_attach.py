@@ -339,9 +339,9 @@ def test_alerts_of_the_preset(model: Path, tmp_path: Path) -> None:
     outcome = cases.run(case, model, tmp_path)
     assert outcome.sink is not None
     reported = {alert.name: (step, alert.text) for step, alert in outcome.sink.alerts}
-    assert set(reported) == {"equal_rewards", "clipped_completions"}
-    assert reported["equal_rewards"][0] == 3 and "Try prompts of medium difficulty" in reported["equal_rewards"][1]
-    assert "Raise it" in reported["clipped_completions"][1]
+    assert set(reported) == {"zero_std", "clipped_ratio"}
+    assert reported["zero_std"][0] == 3 and "Try prompts of medium difficulty" in reported["zero_std"][1]
+    assert "Raise it" in reported["clipped_ratio"][1]
 
 
 def test_an_alert_of_a_loss_that_is_nan(model: Path, tmp_path: Path) -> None:

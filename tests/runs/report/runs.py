@@ -30,7 +30,7 @@ OVERRIDES = [
     "filters.everything={first: 1000000}",
     "tables.samples={rows: completion, schema: samples, filter: everything, every: 10}",
     "metrics.reward_spread={expr: reward, reduce: histogram, name: reward/distribution, title: Rewards}",
-    "alerts.kl_runaway={metric: kl, above: 0.3, patience: 1, level: error, text: 'KL {kl:.3f} left the trust region'}",
+    "alerts.kl_runaway={when: kl > 0.3, for: 1, level: error, text: 'KL {kl:.3f} left the trust region'}",
 ]
 
 
