@@ -137,7 +137,7 @@ def test_without_a_lock_the_versions_say_that_it_is_not_there(project: None, cli
     ("section", "entry"),
     [
         ("tables", "mine: {schema: nowhere}"), ("metrics", "a: {expr: rewrad}"), ("alerts", "a: {when: solvde > 1}"),
-        ("filters", "a: {random: }"), ("filters", "a: {bottom: 4}"),
+        ("filters", "a: {random: }"), ("filters", "a: {key: rewrad, bottom: 4}"),
         ("sinks", "a: {kind: jsonk}"),
     ],
 )  # fmt: skip
