@@ -11,10 +11,11 @@ import pytest
 
 import declog
 from declog.engine import program
-from declog.engine.cells import Cells
+from declog.engine.cells import Cells, Found
 from declog.engine.evaluator import View
 from declog.engine.frame import Block, Frame, Key, batches_of
-from declog.engine.reduce import Reductions
+from declog.engine.partials import State
+from declog.engine.reduce import Reductions, blocks
 from declog.language.dtypes import Axis
 from tests.running import profile
 
@@ -143,3 +144,19 @@ def test_a_number_of_one_piece_says_of_which() -> None:
     assert set(found.numbers) == {"mean", "last"}
     assert {key: found[key].pieces for key in entries} == dict.fromkeys(entries, ((4, 1),))
     assert not found["var"].combined("var")[1].any()
+
+
+def test_states_of_two_layouts_are_merged_to_that_of_all_rows() -> None:
+    """What never came in one of them adds nothing: no count, no sum, and no extreme."""
+    ops = [op for op in PLAN.metrics if op.reduction.foldable and op.phase == "default" and not op.family]
+    frames = [_frame(one, step) for step, one in enumerate(LAYOUTS.values())]
+    for pair in itertools.pairwise([*frames, frames[0]]):
+        found = Found()
+        with np.errstate(all="ignore"):
+            for block in blocks(ops, kept=True):
+                block.finish(State.merged([block.state(View(frame)) for frame in pair]), found)
+        expected = _cells(Reductions(ops), Frame.merge(list(pair)))
+        assert set(found) == expected.keys()
+        for key, cells in expected.items():
+            np.testing.assert_allclose(found[key].values, cells.values, rtol=1e-9, atol=1e-12, err_msg=key)
+            np.testing.assert_array_equal(found[key].there, cells.there, err_msg=key)
