@@ -49,7 +49,7 @@ ROWS = 6
 
 def _floats(*names: str | Key, dtype: str = "f8", gaps: bool = False) -> Block:
     keys = tuple((name, None) if isinstance(name, str) else name for name in names)
-    data = RANDOM.normal(size=(len(keys), ROWS)).astype(dtype)
+    data = RANDOM.normal(-5.0, size=(len(keys), ROWS)).astype(dtype)  # a 0 in place of none is their greatest
     if gaps:
         data[0, 1], data[-1, 2] = np.nan, np.inf
     return Block(Axis.COMPLETION, keys, data)
