@@ -414,7 +414,7 @@ def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
     """The fields of ``OutputOp`` that a metric's keys say, whether it is reduced or a formula."""
     about = AboutOp(
         help=spec.help, title=spec.title, unit=spec.unit, good=spec.good, healthy=spec.healthy, runbook=spec.runbook,
-        chart=spec.chart.with_, log=spec.chart.scale == "log",
+        chart=spec.chart,
     )  # fmt: skip
     own = {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "when": None, "shown": spec.log, "about": about}
     written = as_written(spec, OutputOp)

@@ -158,17 +158,6 @@ class SignalSpec(Model):
         return (self.phase,) if isinstance(self.phase, str) else tuple(self.phase.values())
 
 
-class ChartSpec(Model):
-    """How a metric's curve is drawn in `declog report`."""
-
-    _plain, _plain_type = "with_", str
-    _short = Annotated[str, Field(description="The name of a chart that metrics share.")]
-    with_: str = Field("", alias="with")
-    """The name of a chart: all metrics that say it share that chart."""
-    scale: Literal["linear", "log"] = "linear"
-    """Of its values."""
-
-
 class MetricSpec(Model):
     """A reduction of an expression, or a formula over other metrics."""
 
@@ -245,8 +234,8 @@ class MetricSpec(Model):
     """The least and the greatest value of a run that is well; null where there is no bound."""
     runbook: str = ""
     """What to do where it is not."""
-    chart: ChartSpec = ChartSpec()
-    """How its curve is drawn in a report: a text names the chart that it shares with others."""
+    chart: str = ""
+    """The name of the chart of a report that its curve shares with all metrics that say it."""
 
     @field_validator("tags")
     @classmethod

@@ -281,6 +281,8 @@ def _problem(item: Any) -> Problem | None:
             return Problem.of("DL202.profiles", "profile")
         if len(path) == 2 and path[0] == "sinks" and isinstance(given, bool):
             return Problem.of("DL202.sink_flag", path, name=path[1])
+        if path[-1] == "chart" and isinstance(given, Mapping):
+            return Problem.of("DL202.type", path, key="chart", noun=noun, example=given.get("with", "divergence"))
         example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
         return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
     return Problem.of("DL202.value", path, cause=f"{message[0].lower()}{message[1:]}", fix=None)

@@ -178,7 +178,6 @@ class AboutOp:
     healthy: tuple[float, float] | None = None  # both belong to it; infinite where there is no bound
     runbook: str = ""
     chart: str = ""  # the chart that its curve shares with others
-    log: bool = False  # that chart's values are on a logarithmic scale
 
     @property
     def lines(self) -> tuple[str, ...]:

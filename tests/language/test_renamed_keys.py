@@ -17,3 +17,16 @@ def test_a_key_of_an_earlier_version_is_told_its_new_name(value: Any) -> None:
         declog.plan(made)
     (problem,) = caught.value.problems
     assert (problem.code, problem.path, problem.fix) == ("DL201", ("signals", "a", "event"), "it is called `phase`")
+
+
+@pytest.mark.parametrize(
+    ("chart", "fix"), [({"with": "kl", "scale": "log"}, "chart: kl"), ({"scale": "log"}, "chart: divergence")]
+)
+def test_a_chart_is_the_name_that_metrics_share(chart: dict[str, str], fix: str) -> None:
+    """Class: nothing accepts an old form beside the new one. A map, as charts had before, is told the text of it."""
+    made = {"signals": {"a": {"axis": "completion"}}, "metrics": {"m": {"expr": "a", "chart": chart}}}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(made)
+    assert [(one.code, one.path, one.fix) for one in caught.value.problems] == [
+        ("DL202", ("metrics", "m", "chart"), fix)
+    ]

@@ -16,7 +16,7 @@ from declog.runs.report.blobs import Blobs, narrowed, shuffled
 from declog.runs.report.onsets import onsets_by_step
 
 FACTS = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "good", "healthy", "runbook",
-         "chart", "log")  # fmt: skip
+         "chart")  # fmt: skip
 MOST_CORE = 8
 SEARCHED = ("reward", "loss", "kl", "entropy", "grad_norm", "learning_rate")  # where no metric is tagged `core`
 

@@ -161,7 +161,7 @@ function tick(value) {
 function draw(box) {
   const { chart } = box;
   const { lines, bandAt } = linesOf(chart);
-  const log = (view.log || chart.lines[0].series.log) && lines.every(({ y }) => y.every((value) => value == null || value > 0));
+  const log = view.log && lines.every(({ y }) => y.every((value) => value == null || value > 0));
   const [dim, rule] = [cssVariable("--dim"), cssVariable("--line")];
   const axis = { stroke: dim, font: "11px system-ui, sans-serif" };
   const columns = aligned(lines);
