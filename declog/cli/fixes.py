@@ -15,7 +15,7 @@ from declog.errors import Problem
 def apply(problems: Iterable[Problem]) -> list[str]:
     """Write the fixes; returns a line for each: where, what, and by what."""
     from declog.config.diagnostics import LINE_BREAK
-    from declog.config.lint import packaged
+    from declog.config.search_path import provider_of
 
     edits: dict[tuple[str, int, int, int], tuple[str, str]] = {}
     for problem in problems:
@@ -24,7 +24,8 @@ def apply(problems: Iterable[Problem]) -> list[str]:
             continue
         excerpt = where.excerpt
         marked = excerpt.text[excerpt.start : excerpt.end]
-        if problem.replacement and marked == problem.replacement[0] and not packaged(str(Path(where.file).absolute())):
+        own = provider_of(str(Path(where.file).absolute())) is None
+        if problem.replacement and marked == problem.replacement[0] and own:
             edits[where.file, where.line, excerpt.start, excerpt.end] = problem.replacement
     for (file, line, start, end), (_, new) in sorted(edits.items(), reverse=True):  # so that columns stay what they are
         path = Path(file)

@@ -25,7 +25,7 @@ from declog.config.hydra import running_loader
 from declog.config.interpolation import at, has, key_path, resolved
 from declog.config.plain import settled
 from declog.config.provenance import Composition, Origin
-from declog.config.search_path import GROUP, HYDRA_ERRORS, package_of, team_folders
+from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of, team_folders
 from declog.config.source_map import FilePlace, Provenance
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
@@ -258,8 +258,8 @@ def _of_package(problem: Problem) -> Problem:
 
 
 def _package(file: str) -> str | None:
-    parents = FilePath(file).parents
-    return next((name for name, folder in team_folders() if FilePath(folder) in parents), None)
+    name = provider_of(file)
+    return None if name == PROVIDER else name
 
 
 _OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "profile"})  # it is a profile

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
-from declog.config.quoting import within
+from declog.config.quoting import value_end, within
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Place, Provenance, Span
 from declog.config.yaml_lint import surprise
 from declog.errors import ConfigError, Excerpt, Path, Problem, Where
@@ -217,14 +217,8 @@ def _entry(problem: Problem, text: str, start: int) -> tuple[int, int] | None:
     """The value of the problem's key in an override's `{...}`."""
     key = re.compile(rf"(?<!\w){re.escape(str(problem.path[-1] if problem.path else ''))}\s*:\s*")
     found = key.search(text, start)
-    if found is None:
-        return None
-    depth = 0
-    for at in range(found.end(), len(text)):
-        depth += (text[at] in "([{") - (text[at] in ")]}")
-        if depth < 0 or (depth == 0 and text[at] == ","):
-            return found.end(), at
-    return None
+    end = None if found is None else value_end(text, found.end())
+    return None if found is None or end is None else (found.end(), end)
 
 
 def shown_path(file: str) -> str:

@@ -20,6 +20,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from declog.config.diagnostics import LINE_BREAK, at_key, in_file, others, shown_path
 from declog.config.packages import known_presets, notes
 from declog.config.provenance import YAML_LOADER, Origin, defaults_of, keys_of_file, source_file, span
+from declog.config.quoting import value_end
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
@@ -232,12 +233,8 @@ def _depth(text: str) -> int:
 def _values_in_braces(line: str) -> Iterator[tuple[int, str]]:
     """The values behind `key: ` in the innermost {...} of a line, each up to its own comma or bracket."""
     for found in re.finditer(r"(?<=[{,])\s*[\w-]+: +", line):
-        depth = 0
-        for at in range(found.end(), len(line)):
-            depth += (line[at] in "([{") - (line[at] in ")]}")
-            if depth < 0 or (depth == 0 and line[at] == ","):
-                yield found.end(), line[found.end() : at]
-                break
+        if (end := value_end(line, found.end())) is not None:
+            yield found.end(), line[found.end() : end]
 
 
 def _quoted(line: str) -> str:

@@ -28,7 +28,6 @@ from declog.config.search_path import (
     HYDRA_ERRORS,
     PROVIDER,
     current_hydra,
-    preset_folders,
     team_folders,
 )
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
@@ -257,8 +256,3 @@ def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
 
 def _text(file: FilePath) -> str:
     return file.read_text(encoding="utf-8", errors="replace")
-
-
-def packaged(file: str) -> bool:
-    """Whether an installed package ships a file."""
-    return any(FilePath(folder) in FilePath(file).parents for folder in preset_folders())

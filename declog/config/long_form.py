@@ -15,12 +15,13 @@ from typing import Any
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
+from declog.config.plain import laid_over
+from declog.config.search_path import GROUP, is_shipped
 from declog.errors import Path
+from declog.language.keys import SECTIONS
 from declog.language.notation import listed
 from declog.language.shorthand import long
 
-GROUP = "declog"
-SECTIONS = ("signals", "metrics", "filters", "schemas", "tables", "profiles", "alerts", "sinks")  # groups of a profile
 Read = Callable[[str], ConfigResult | None]
 
 
@@ -112,8 +113,6 @@ def _chosen(
     entries = listed(given) if isinstance(given, list) else None
     if entries is None:
         return None
-    from declog.config.search_path import is_shipped
-
     words = list(entries)
     if not all(is_shipped(f"{GROUP}/sinks/{each}") for each in words):
         return None
@@ -159,16 +158,5 @@ def _extended(name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, A
 def _merged(layers: Iterator[Mapping[Any, Any]]) -> dict[Any, Any]:
     made: dict[Any, Any] = {}
     for layer in layers:
-        _merge(made, layer)
+        laid_over(made, layer)
     return made
-
-
-def _merge(into: dict[Any, Any], layer: Mapping[Any, Any]) -> None:
-    for key, value in layer.items():
-        known = into.get(key)
-        if isinstance(value, Mapping):
-            fresh = dict(known) if isinstance(known, Mapping) else {}
-            _merge(fresh, value)
-            into[key] = fresh
-        else:
-            into[key] = value

@@ -43,7 +43,7 @@ def merged(layers: Iterable[tuple[str, Any]]) -> dict[Any, Any]:
             layer = {key: layer}
         if type(layer) is not dict or "searchpath" in (layer.get("hydra") or ()):
             raise NotPlain  # who may name more places is looked at by Hydra
-        _merge(made, layer)
+        laid_over(made, layer, exact=True)
     return made
 
 
@@ -72,24 +72,27 @@ def overridden(data: Mapping[Any, Any], overrides: Sequence[Override]) -> dict[A
         elif not adds and type(known) is type(value) is dict:
             raise NotPlain  # which keys of it there are is what Hydra looks at
         else:
-            _merge(node, {last: value})
+            laid_over(node, {last: value}, exact=True)
     return made
 
 
 _MAPS = (dict, list)
 
 
-def _merge(into: dict[Any, Any], layer: Mapping[Any, Any]) -> None:
-    """Maps are merged, lists and texts replaced; ``???`` leaves what is there."""
+def laid_over(into: dict[Any, Any], layer: Mapping[Any, Any], *, exact: bool = False) -> None:
+    """Maps are merged, lists and texts replaced; ``???`` leaves what is there.
+
+    ``exact``: where Hydra refuses a list over a map, or resolves what is there, ``NotPlain`` is raised.
+    """
     for key, value in layer.items():
         known = into.get(key, _NONE)
         if known is not _NONE and value == _MISSING:
             continue
-        if type(known) is str and "${" in known:
+        if exact and type(known) is str and "${" in known:
             raise NotPlain
         if type(known) is type(value) is dict:
-            _merge(known, value)
-        elif type(known) in _MAPS and type(value) in _MAPS and type(known) is not type(value):
+            laid_over(known, value, exact=exact)
+        elif exact and type(known) in _MAPS and type(value) in _MAPS and type(known) is not type(value):
             raise NotPlain
         else:
             into[key] = _copied(value)

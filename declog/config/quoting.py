@@ -65,3 +65,13 @@ def _piece(raw: str, at: int, style: str) -> tuple[str, int]:
             return chr(int(raw[at + 2 : at + 2 + digits], 16)), 2 + digits
         return Scanner.ESCAPE_REPLACEMENTS[code], 2
     return raw[at], 1
+
+
+def value_end(text: str, start: int) -> int | None:
+    """Where a value in a list or a map on one line ends: at its comma or bracket; None where neither comes."""
+    depth = 0
+    for at in range(start, len(text)):
+        depth += (text[at] in "([{") - (text[at] in ")]}")
+        if depth < 0 or (depth == 0 and text[at] == ","):
+            return at
+    return None

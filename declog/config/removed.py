@@ -15,9 +15,8 @@ import yaml
 
 from declog.config.compose import working_directory
 from declog.config.composed import Composed
-from declog.config.lint import packaged
 from declog.config.provenance import YAML_LOADER
-from declog.config.search_path import package_of
+from declog.config.search_path import package_of, provider_of
 from declog.config.source_map import FilePlace, Provenance
 from declog.config.uses import entries
 from declog.errors import Path, Problem, nearest
@@ -103,7 +102,7 @@ def _completes(config: Composed, known: Provenance, section: str, name: str) -> 
 def _own(known: Provenance, path: Path) -> bool:
     """Whether nothing of an entry stands in an installed package's file."""
     places = [layer.place for at, layers in known.layers.items() if at[: len(path)] == path for layer in layers]
-    return not any(isinstance(place, FilePlace) and packaged(place.file) for place in places)
+    return not any(isinstance(place, FilePlace) and provider_of(place.file) is not None for place in places)
 
 
 def _versions(section: str, name: str) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from declog.config.composed import Composed
 from declog.config.diagnostics import shown_place
 from declog.config.interpolation import has
-from declog.config.lint import packaged
+from declog.config.search_path import provider_of
 from declog.config.source_map import FilePlace, Provenance
 from declog.config.uses import Use, entries, old_names, uses
 from declog.errors import Problem
@@ -58,6 +58,6 @@ def _own_place(config: Composed, known: Provenance, use: Use) -> str | None:
         for layer in known.layers.get(path, known.find(path)[1][-1:]):
             if not isinstance(layer.place, FilePlace):
                 return ".".join(map(str, use.path))
-            if not packaged(layer.place.file):
+            if provider_of(layer.place.file) is None:
                 return shown_place(layer.place)
     return None

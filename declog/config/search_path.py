@@ -83,11 +83,16 @@ def shipped_folders() -> list[str]:
     return [str(package / "conf"), str(package.parent / "conf")]
 
 
-def package_of(file: str) -> str | None:
-    """The installed package that ships a preset's file, and its version; None for a file of one's own."""
+def provider_of(file: str) -> str | None:
+    """The installed package that ships a preset's file, declog among them; None for a file of one's own."""
     parents = Path(file).parents
     folders = [*((PROVIDER, folder) for folder in shipped_folders()), *team_folders()]
-    name = next((name for name, folder in folders if Path(folder) in parents), None)
+    return next((name for name, folder in folders if Path(folder) in parents), None)
+
+
+def package_of(file: str) -> str | None:
+    """The same with its version."""
+    name = provider_of(file)
     if name == PROVIDER:
         return f"{NAME} {VERSION}"
     return None if name is None else f"{name} {version(name)}"
