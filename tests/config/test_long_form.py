@@ -308,15 +308,16 @@ def test_an_applications_command_line_names_their_place(words: list[str], tmp_pa
             defaults: [grpo, _self_]
             signals: {source: "completion text?"}
             metrics: {p: p95(reward)}
+            alerts: {kl: "> 0.5"}
             sinks: [jsonl]
             """)
     )
-    (tmp_path / "conf/config.yaml").write_text('defaults: [{declog: mine}, _self_]\ndeclog: {alerts: {kl: "> 0.5"}}\n')
+    (tmp_path / "conf/config.yaml").write_text("defaults: [{declog: mine}, _self_]\ndeclog: {every: 2}\n")
     (tmp_path / "train.py").write_text(APPLICATION)
     line = [sys.executable, "train.py", *words, "declog.signals.source.type=int", "declog.metrics.p.reduce=p10"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout.splitlines(), done.returncode) == (
-        ["int {'expr': 'reward', 'reduce': 'p10'}", "['jsonl'] {'metric': 'kl', 'above': 0.5}", "1"], 0,
+        ["int {'expr': 'reward', 'reduce': 'p10'}", "['jsonl'] {'above': 0.5}", "1"], 0,
     ), done.stderr  # fmt: skip
 
 
