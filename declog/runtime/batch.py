@@ -22,7 +22,9 @@ from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import FoldOp, Grouping, PhaseOp
 from declog.runtime import token_fold
+from declog.runtime.calls import Stack
 from declog.runtime.observation import (
+    Array,
     Columns,
     Copy,
     Counts,
@@ -106,9 +108,10 @@ class BatchRecord:
 class OpenBatch:
     """The signals of one phase since its last batch closed.
 
-    A call is taken by a copy, which then stands in its place: whatever interrupts a call, a batch has all of it or
-    none. ``expected`` names what folds should wait for, so that they run once. ``order``: among the batches of this
-    rank, 0 for one that is not open yet. ``size`` is how many completions it has, where somebody says so beforehand.
+    A call that has columns only is taken in one statement; any other one by a copy, which then stands in the batch's
+    place: whatever interrupts a call, a batch has all of it or none. ``expected`` names what folds should wait for, so
+    that they run once. ``order``: among the batches of this rank, 0 for one that is not open yet. ``size`` is how many
+    completions it has, where somebody says so beforehand.
     """
 
     order = 0
@@ -157,13 +160,19 @@ class OpenBatch:
             if name not in members or any((name, member) in self.members for member in members[name])
         }  # fmt: skip
 
-    def fits(self, what: str, count: int, label: str) -> bool:
-        """Whether values of so many rows are of this batch's; the first ones say how many there are."""
-        known = self.counts.get(what)
-        if known is None:
-            self.counts = {**self.counts, what: (count, label)}
-            return True
-        return known[0] == count
+    def add(self, names: frozenset[str], stack: Stack, data: Tensor | Array) -> bool:
+        """Take copies of columns, all at one moment; false where they are not of the batch's rows."""
+        counts, what = self.counts, stack.counted
+        if what is not None:
+            count, known = data.shape[-1], counts.get(what)
+            if known is None:
+                counts = {**counts, what: (count, stack.label)}
+            elif known[0] != count:
+                return False
+        copies = [*self.copies, (stack.columns, data)]
+        names |= self.names
+        self.names, self.counts, self.copies = names, counts, copies  # no interrupt comes within such a statement
+        return True
 
     def check(self, given: Observation) -> None:
         """Raise ``InputError`` where what a call gave is of other rows than what came before."""
@@ -262,14 +271,14 @@ class OpenBatch:
             self._streams.join([*self._kept.values(), *(data for _, data in self.copies if isinstance(data, Tensor))])
         if self._waiting:
             self._fold(self._kept, functions, last=True)
-        record = BatchRecord(-1, -1, rows, elapsed, self.order, [], {}, {}, copies=[*self.copies], names=self.names)
+        record = BatchRecord(-1, -1, rows, elapsed, self.order, [], {}, {}, copies=self.copies, names=self.names)
         for call in self._plain:
             record.numbers |= call.numbers
             record.texts |= call.texts
             record.timed |= call.timed
         for folded in self._folded:
             _keep_folded(record, folded)
-        for column, values in self.extras.items():
+        for column, values in self.extras.items() if self.extras else ():
             if misfit := self._misfit(column, len(values), rows):
                 self.misfits = [*self.misfits, misfit]
                 continue
@@ -341,7 +350,7 @@ class OpenBatch:
 
     def _rows(self, grouping: Grouping | None) -> int:
         """How many completions the batch has; where only groups were observed, their size says it."""
-        if (rows := self.rows) is not None:
+        if (rows := self.counts.get("completions")) is not None:
             return rows[0]
         return 0 if grouping is None or self.groups is None else self.groups[0] * (grouping.size or 0)
 

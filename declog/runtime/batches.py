@@ -48,13 +48,12 @@ class OpenBatches(dict[str, OpenBatch]):
     __slots__ = ("once", "origin", "partial_step", "scope", "step", "stream")
 
     def __init__(
-        self, step: Step, stream: Stream | None = None, *, scope: int = 0, origin: int = 0, partial_step: bool = False,
-        once: bool = False,
-    ) -> None:  # fmt: skip
+        self, step: Step, stream: Stream | None, scope: int, *, partial_step: bool, once: bool = False
+    ) -> None:
         self.step = step
         self.stream = stream
         self.scope = scope
-        self.origin = origin
+        self.origin = 0
         self.partial_step = partial_step
         self.once = once
 
@@ -118,19 +117,14 @@ class Intake:
                 call = known[0]
                 stack = call.alone
                 if stack is not None and (data := stack.copy(values)) is not None:
-                    name, names = call.name, call.names
-                    batch = holder.get(name)
-                    if batch is not None and batch.names.isdisjoint(names):
-                        batch = batch.copied()
-                    else:
-                        batch = self._next(holder, call.phase, names)
-                    if stack.counted is None or batch.fits(stack.counted, data.shape[-1], stack.label):
-                        batch.names |= names
-                        batch.copies = [*batch.copies, (stack.columns, data)]
-                        if batch.order:
-                            holder[name] = batch
-                        else:
-                            self._put(holder, {name: batch})
+                    batch = holder.get(call.name)
+                    if batch is None:
+                        batch = OpenBatch(call.phase, self._came[call.name])
+                    elif batch.record is not None or not batch.names.isdisjoint(call.names):
+                        batch = self._next(holder, call.phase, call.names)
+                    if batch.add(call.names, stack, data):
+                        if not batch.order:
+                            self._put(holder, {call.name: batch})
                         return
             calls = [given for call in known if (given := call.given(values)) is not None]
             if len(calls) == len(known):
@@ -233,7 +227,7 @@ class Intake:
     ) -> OpenBatch:
         """A batch to be put in the place of the open one: a copy of it, or the next one where a value comes again."""
         batch = holder.get(phase.name)
-        if batch is not None:
+        if batch is not None and batch.record is None:
             if batch.names.isdisjoint(names) or not (again := batch.again(names, members)):
                 return batch.copied()
             if holder.once or batch.size is not None:
@@ -323,14 +317,13 @@ class Intake:
 
     # -- closing
 
-    def close_all(self, holders: Iterable[OpenBatches], refused: Refused, *, only: str | None = None) -> None:
+    def close_all(self, holder: OpenBatches, refused: Refused, *, only: str | None = None) -> None:
         """Close all; what is refused is one batch's."""
-        for holder in holders:
-            for phase in [phase for phase in holder if only in (None, phase)]:
-                try:
-                    self.close(holder, phase, partly=refused.failing)
-                except Exception as error:  # noqa: BLE001  (it is raised when all is closed)
-                    refused.add(error)
+        for phase in [*holder] if only is None else [only]:
+            try:
+                self.close(holder, phase, partly=refused.failing)
+            except Exception as error:  # noqa: BLE001  (it is raised when all is closed)
+                refused.add(error)
 
     def close(self, holder: OpenBatches, phase: str, *, partly: bool = False) -> None:
         """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""

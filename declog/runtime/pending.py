@@ -15,7 +15,8 @@ from declog.runtime.timing import Timed
 class Pending:
     """A step without a number, the open ``batches`` of each task or thread for it, and the durations of their blocks.
 
-    ``batches_of`` makes the open batches of a task or thread in a scope or, without one, here.
+    Who gave something has a place in ``batches`` until all is of a step. ``batches_of`` makes the open batches of a
+    task or thread in a scope or, without one, here.
     """
 
     def __init__(
@@ -28,11 +29,6 @@ class Pending:
         self._intake = intake
         self._batches_of = batches_of
         self._keep_timed = keep_timed
-
-    def __bool__(self) -> bool:
-        """Whether anything waits."""
-        step = self.step
-        return bool(self.batches or step.batches or step.packets)
 
     @property
     def rows(self) -> int:
@@ -53,7 +49,7 @@ class Pending:
         """Columns that wait for rows which did not come: each is an error of whoever gave it."""
         for batches in self.batches.values():
             for phase in [phase for phase, batch in batches.items() if not batch.names]:
-                self._intake.close_all([batches], refused, only=phase)
+                self._intake.close_all(batches, refused, only=phase)
 
     def absorb(self, step: Step, refused: Refused, *, only: str | None = None, owner: Origin | None = None) -> None:
         """All is of a step that ends now; of one phase ``only``, where a window ends.
@@ -64,6 +60,8 @@ class Pending:
             self.batches[owner].partial_step = False
         for me in [*self.timed]:
             self._keep_timed(self._batches_of(None, me), self.timed.pop(me), refused)
-        self._intake.close_all(self.batches.values(), refused, only=only)
-        self.batches = {me: batches for me, batches in self.batches.items() if batches}
+        for batches in self.batches.values():
+            self._intake.close_all(batches, refused, only=only)
         step.absorb(self.step, only)
+        if only is None:
+            self.batches = {}

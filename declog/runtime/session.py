@@ -76,7 +76,7 @@ class Session:
     def begun(self) -> bool:
         """Whether anything came yet."""
         events = self.events
-        return bool(events.begun or events.counts or self.pending or self.step is not None)
+        return bool(events.begun or events.counts or self.pending.batches or self.step is not None)
 
     def next_step(self) -> int:
         """The number after the last step's; 0 where there was none."""
@@ -119,7 +119,7 @@ class Session:
         began = time.perf_counter() if meter.timed else 0.0
         refused, broken = None, True
         try:
-            if scope.batches or scope.timed or self.pending:
+            if scope.batches or scope.timed or self.pending.batches:
                 refused = Refused(self.failures, failing=failed)
                 self._close(scope, refused)
             broken = failed or (refused is not None and refused.first is not None)
@@ -128,8 +128,8 @@ class Session:
                 meter.steps += 1
                 meter.recording += time.perf_counter() - began
             _END[scope.kind](self, scope, broken)
-        if refused is not None:
-            refused.check()
+        if refused is not None and refused.first is not None:
+            raise refused.first
 
     def _leave(self, scope: Scope) -> None:
         """A scope holds its step open no more."""
@@ -143,8 +143,8 @@ class Session:
     def _enter(self, scope: Scope, stream: Stream) -> None:
         assert scope.number is not None
         scope.stream, scope.mode, scope.began = stream, stream.mode, self.clock.elapsed()
-        scope.step = stream.step(scope.number)
-        scope.step.scopes.add(scope.id)
+        scope.step = step = stream.step(scope.number)
+        step.scopes.add(scope.id)
 
     def _open_step(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         number, stream = scope.number, self.train
@@ -211,7 +211,7 @@ class Session:
     def _begin_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         refused = Refused(self.failures)
         if around is not None and me in around.batches:  # what this task had open is of before the block
-            self.intake.close_all([around.batches[me]], refused)
+            self.intake.close_all(around.batches[me], refused)
             refused.check()
         stream = self.streams.get(scope.mode)
         self._enter(scope, stream or Stream(scope.mode, event=self.events.begin(scope.mode)))
@@ -248,9 +248,9 @@ class Session:
 
     def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:
         if scope is None:
-            return OpenBatches(self.pending.step, partial_step=partial_step)
+            return OpenBatches(self.pending.step, None, 0, partial_step=partial_step)
         assert scope.step is not None
-        return OpenBatches(scope.step, scope.stream, scope=scope.id, partial_step=partial_step, once=once)
+        return OpenBatches(scope.step, scope.stream, scope.id, partial_step=partial_step, once=once)
 
     def batches(self, scope: Scope | None, me: Origin) -> OpenBatches:
         """The open batches of a task or thread in a scope; without one, those of the step that ends next."""
@@ -270,26 +270,27 @@ class Session:
         """Close a scope's batches: those of its own code last, since columns of tasks may be of their rows."""
         if scope.kind == "batch":
             for batches in scope.batches.values():
-                self.intake.close_all([batches], refused, only=scope.phase)
+                self.intake.close_all(batches, refused, only=scope.phase)
             return
         if scope.timed:
             timed, scope.timed = scope.timed, {}
             self._keep_timed(self.batches(scope, scope.owner), timed, refused)
-        if scope is self.step and scope.step is not None and self.pending:
+        if scope is self.step and scope.step is not None and self.pending.batches:
             self.pending.absorb(scope.step, refused, owner=scope.owner if self.commits else None)
         if scope.batches:
             main = scope.batches.get(scope.owner)
-            closing = [batches for batches in scope.batches.values() if batches is not main]
+            for batches in scope.batches.values():
+                if batches is not main:
+                    if main is not None:
+                        self.intake.adopt(main, batches)
+                    self.intake.close_all(batches, refused)
             if main is not None:
-                for batches in closing:
-                    self.intake.adopt(main, batches)
-                closing.append(main)
-            self.intake.close_all(closing, refused)
+                self.intake.close_all(main, refused)
             scope.batches = {}
 
     def _absorb_logged(self, refused: Refused) -> None:
         """What ``log_metric`` gave between two steps is of the last one."""
-        if self.plan.logged is not None and self.pending:
+        if self.plan.logged is not None and self.pending.batches:
             self.pending.absorb(self.train.step(self._label(self.train)), refused, only=self.plan.logged.phase)
 
     # -- what is recorded
@@ -325,7 +326,8 @@ class Session:
             self.dropped.twice(packet, self.now if step.number is None else step.number)
             return
         step.packets |= {packet.id}
-        alone = OpenBatches(step, batches.stream, scope=batches.scope, origin=batches.origin, partial_step=True)
+        alone = OpenBatches(step, batches.stream, batches.scope, partial_step=True)
+        alone.origin = batches.origin
         try:
             self._observe_packet(alone, packet, refused)
         except Exception as error:  # noqa: BLE001  (raised when the other packets are recorded)
@@ -333,7 +335,7 @@ class Session:
 
     def _observe_packet(self, alone: OpenBatches, packet: Packet, refused: Refused) -> None:
         self.intake.observe(alone, packet.signals)
-        self.intake.close_all([alone], refused)
+        self.intake.close_all(alone, refused)
 
     def metrics(self, batches: OpenBatches, values: Mapping[str, Any]) -> None:
         """Record numbers under names of their own."""
@@ -366,6 +368,7 @@ class Session:
     def _keep(self, batches: OpenBatches, phase: str, record: BatchRecord) -> None:
         """A batch closed: it is of its step."""
         step, stream = batches.step, batches.stream
+        self.events.deliver()  # a window that was interrupted on its way has none of this
         if stream is not None and step.number is not None and stream.late(step.number):
             self.dropped.late(step.number, max(record.rows, 1))
         else:
@@ -410,7 +413,8 @@ class Session:
                 self.pending.close_columns(refused)
             block = self.step if scope is None else _outermost(scope)
             if block is not None:
-                self.intake.close_all(block.batches.values(), refused)
+                for batches in block.batches.values():
+                    self.intake.close_all(batches, refused)
         finally:  # one that fails is a log event all the same: ranks stay at one count
             stream.flushed = True
             label = self._label(stream) if stream.last is not None or scope is None else scope.number or 0

@@ -29,12 +29,15 @@ class SplitRows:
         self._required = {
             name: frozenset(op.name for op in ops if not op.optional and not op.family) for name, ops in signals.items()
         }
+        self._paired = {name for name in signals if self._families[name] or self._required[name]}
         self._before: dict[str, tuple[Step, frozenset[str], frozenset[tuple[str, str]], bool]] = {}  # the last batches
         self._told: set[str] = set()  # phases
 
     def closed(self, step: Step, batch: OpenBatch, *, partial: bool) -> None:
         """A batch of a step closed; one that is ``partial`` need not have what the profile requires."""
         phase = batch.phase.name
+        if phase not in self._paired:
+            return
         before, self._before[phase] = self._before.get(phase), (step, batch.names, batch.members, partial)
         if before is None or before[0] is not step or phase in self._told:
             return

@@ -22,45 +22,54 @@ from declog.runtime.batch import BatchRecord
 from declog.runtime.window import Window
 
 _NO_NUMBERS = Beside()
+_NO_COUNTS: Mapping[str, int] = MappingProxyType({})
+_NO_RECORDS: Sequence[BatchRecord] = ()
+_NO_PACKETS: frozenset[str] = frozenset()
 
 
 class Step:
-    """The batches of one step that are not handed over yet, by phase, and how many it had in all.
+    """The batches of one step that are not handed over yet, by phase, and how many of each phase are.
 
     ``scopes`` are the numbers of those that contribute to it, ``packets`` the ids of those that it consumed.
     """
 
-    batches: Mapping[str, list[BatchRecord]] = MappingProxyType({})
-    counts: Mapping[str, int] = MappingProxyType({})
-    packets: frozenset[str] = frozenset()
+    __slots__ = ("batches", "counts", "number", "packets", "scopes")
 
     def __init__(self, number: int | None = None) -> None:
         self.number = number  # None: it is not known yet
+        self.batches: dict[str, list[BatchRecord]] = {}
+        self.counts: Mapping[str, int] = _NO_COUNTS
+        self.packets: frozenset[str] = _NO_PACKETS
         self.scopes: set[int] = set()
 
     def add(self, phase: str, record: BatchRecord) -> None:
         """Take a closed batch; the same one again changes nothing."""
-        records = self.batches.get(phase)
-        if records is None:
-            records = []
-            self.batches = {**self.batches, phase: records}
+        records = self.batches.get(phase, _NO_RECORDS)
         if not records or records[-1] is not record:
             if self.number is not None:
-                record.step, record.batch = self.number, self.counts.get(phase, 0)
-            records.append(record)
-        self.counts = {**self.counts, phase: record.batch + 1}
+                record.step, record.batch = self.number, self.counts.get(phase, 0) + len(records)
+            if records:
+                self.batches[phase].append(record)
+            else:
+                self.batches[phase] = [record]
 
     def absorb(self, pending: Step, only: str | None = None) -> None:
         """Take what waited for this step's number; of one phase ``only``."""
-        absorbed = {phase: records for phase, records in pending.batches.items() if only in (None, phase)}
-        for phase, records in absorbed.items():
+        for phase in [phase for phase in pending.batches if only in (None, phase)]:
+            records = pending.batches[phase]
             while records:
                 self.add(phase, records[0])
                 del records[0]
-        pending.batches = {phase: records for phase, records in pending.batches.items() if phase not in absorbed}
+            del pending.batches[phase]
         if only is None:
             self.packets |= pending.packets
-            pending.packets = frozenset()
+            pending.packets = _NO_PACKETS
+
+    def handed_over(self) -> None:
+        """A log event has its batches. It can be repeated."""
+        for phase, records in self.batches.items():
+            self.counts = {**self.counts, phase: records[-1].batch + 1}
+        self.batches = {}
 
 
 @dataclass(eq=False)
@@ -110,7 +119,7 @@ class Stream:
     def leave(self, step: Step, scope: int) -> None:
         """A scope holds a step open no more."""
         step.scopes.discard(scope)
-        if not step.scopes and not step.counts and not step.packets and step.number is not None:
+        if step.number is not None and not (step.scopes or step.batches or step.counts or step.packets):
             self._open.pop(step.number, None)
 
     def late(self, number: int) -> bool:
@@ -156,11 +165,12 @@ class Stream:
     def handed_over(self, steps: Sequence[Step], end: WindowEnd | None) -> None:
         """A log event has the rows of steps, and the seconds up to an end (None: all)."""
         for step in steps:
-            step.batches = {}
-            if step.number is not None:
-                self._in_parts[step.number] = step
-                if not step.scopes:
-                    self._open.pop(step.number, None)
+            if step.batches:
+                step.handed_over()
+            assert step.number is not None
+            self._in_parts[step.number] = step
+            if not step.scopes:
+                self._open.pop(step.number, None)
         self.earlier, self.whole, self.beside = {}, True, _NO_NUMBERS
         self.counted = self.spent if end is None else end.spent
 
@@ -179,7 +189,7 @@ class Stream:
         self.watermark = None if self.watermark is None else min(self.watermark, number)
         for one, step in {**self._in_parts, **self._open}.items():
             if number < one <= made:
-                step.packets = frozenset()
+                step.packets = _NO_PACKETS
                 if not step.scopes:
                     self._in_parts.pop(one, None)
                     self._open.pop(one, None)
