@@ -51,7 +51,7 @@ EXPRESSIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], float]] = {  #
 
 
 def config(expr: str, **metric: Any) -> dict[str, Any]:
-    alerts = {"odd": {"when": "not isfinite(m)", "optional": True, "level": "error", "text": "{m}"}}
+    alerts = {"odd": {"when": "not isfinite(m)", "level": "error", "text": "{m}"}}
     axes = {"group": {"of": ["id"]}, "token": {"mask": "mask"}}
     return profile(SIGNALS, {"m": {"expr": expr, **metric}}, axes=axes, alerts=alerts)
 

@@ -37,7 +37,7 @@ PROFILE: dict[str, Any] = {
         "lengths": {"expr": "sum(mask, over=token)", "reduce": "histogram"},
     },
     "schemas": {"rows": {"answer": "text", "reward": "float"}},
-    "tables": {"samples": {"schema": "rows", "filter": {"kind": "top_bottom", "top": 1, "bottom": 1, "key": "reward"}}},
+    "tables": {"samples": {"schema": "rows", "filter": {"top": 1, "bottom": 1, "key": "reward"}}},
     "alerts": {"high": {"when": "reward.max > 6", "text": "the greatest reward is {reward.max}"}},
     "modes": {"eval": {"prefix": "eval/"}},
     "sinks": {"jsonl": {}, "parquet": {}},
