@@ -17,6 +17,7 @@ RETIRED = {
     "hooks and a clock": "CallLog call_log.keeps calls.keeps",
     "a flag of the recorder": "InFork in_fork.py",
     "fates of packets by id": "WeakSet _count_packets",
+    "a store that rank 0 opens": "_clone _new_connection Via",
     "Block and State": "_Fused _Picked _Together states_of _by_values",
     "Program": "take_alike requested_tokens",
 }

@@ -132,7 +132,6 @@ def compile(
         "config": {key: value for key, value in (config or {}).items() if key != "tests"},
         "in_code": bool(draft.requested),
         "first": spec.first or 0,
-        "via": spec.comm,
         "capture": captures.capture(spec.capture),
         "redactions": captures.redactions(draft),
         "given": dict(draft.given),

@@ -359,8 +359,6 @@ class LogSpec(Model):
     """Raise declog's own later failures instead of reporting them: for tests."""
     blocking: bool = False
     """Finish each log event inside its step."""
-    comm: Literal["store", "clone"] = "store"
-    """How ranks reach rank 0: through a store that it opens, or through one more connection to the job's own."""
     window_bytes: int = Field(256 * 2**20, ge=1)
     """What a window may hold on rank 0, in bytes, before the rows of its closed steps are folded to statistics."""
     backlog_bytes: int = Field(2**30, ge=1)

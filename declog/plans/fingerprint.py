@@ -51,7 +51,6 @@ SHOWN: Mapping[str, str] = {
     "Plan.formulas": "computed from finished metrics",
     "Plan.alerts": "computed from finished metrics",
     "Plan.profiles": "what a sink shows of what is computed",
-    "Plan.via": "how ranks reach rank 0",
     "Plan.blocking": "whether the training thread waits",
     "Plan.known": "signals that nothing reads are not recorded",
     "Plan.homes": "as `known`",
@@ -74,7 +73,7 @@ SHOWN: Mapping[str, str] = {
 
 # where the field's name is not the profile's word for it
 _WORDS: Mapping[str, str] = {
-    "Plan.grouping": "axes.group", "Plan.ids": "axes.completion.ids", "Plan.via": "comm", "Plan.formulas": "metrics",
+    "Plan.grouping": "axes.group", "Plan.ids": "axes.completion.ids", "Plan.formulas": "metrics",
     "MetricOp.reduction": "reduce", "MetricOp.args": "expr", "SignalOp.source": "from", "SignalOp.dtype": "type",
     "ColumnOp.template": "name", "TableOp.axis": "rows",
 }  # fmt: skip

@@ -512,7 +512,6 @@ class Plan:
     strict: bool = False
     blocking: bool = False
     first: int = 0  # a log event after so many steps already; 0: none
-    via: Literal["store", "clone"] = "store"  # how ranks reach rank 0
     window_bytes: int = 256 * 2**20  # what a window may hold before its closed steps are folded
     backlog_bytes: int = 2**30  # what may wait for the worker
     capture: CaptureOp | None = None

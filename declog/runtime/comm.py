@@ -1,8 +1,8 @@
 """How ranks send their windows to rank 0: no collectives, nothing that can interleave with training.
 
-``LocalComm`` is one process. ``StoreComm`` is a star over a store: one that rank 0 opens for declog alone, whose place
-and secret are passed through the store that the training job already has, or a connection of its own to that store.
-Every wait is bounded. Tests use ``declog.testing.FakeComm``. Imports torch.distributed, and nothing of plans.
+``LocalComm`` is one process. ``StoreComm`` is a star over a store that rank 0 opens for declog alone: its place and its
+secret are passed through the store that the training job already has. Every wait is bounded. Tests use
+``declog.testing.FakeComm``. Imports torch.distributed, and nothing of plans.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import math
 import os
 import secrets
 import socket
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch.distributed as dist
 
@@ -27,8 +26,6 @@ from declog.errors import CommError, UsageError
 from declog.runtime.keystore import Client, Server
 
 log = logging.getLogger("declog")
-
-Via = Literal["store", "clone"]
 
 CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
 MOST_CHUNKS = 2**14  # 64 GiB: what says more is no message
@@ -161,34 +158,24 @@ class StoreComm:
         self._broken: CommError | None = None
 
     @classmethod
-    def connect(
-        cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str, via: Via = "store"
-    ) -> StoreComm:
-        """Open rank 0's store and tell the others where it is, or connect to the job's own store once more.
+    def connect(cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str) -> StoreComm:
+        """Open rank 0's store and tell the others where it is.
 
-        Of several processes with one rank, the first stands for it. Others go the way that rank 0 says.
+        Of several processes with one rank, the first stands for it.
         """
         replica = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) > 1
         place = f"declog/{namespace}/place"
         if rank == 0 and not replica:
-            if via == "clone":
-                made = cls._clone(rank, world_size, job_store, namespace, replica)
-                address: dict[str, Any] = {"via": via}
-            else:
-                secret = secrets.token_bytes(32)
-                server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
-                made = cls(server, rank, world_size, close=server.close)
-                address = {"via": via, "hosts": _addresses(), "port": server.port, "secret": secret.hex()}
-            made._store.set(_ACK, "{}")
-            job_store.set(place, json.dumps(address))
-            return made
+            secret = secrets.token_bytes(32)
+            server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
+            server.set(_ACK, "{}")
+            job_store.set(place, json.dumps({"hosts": _addresses(), "port": server.port, "secret": secret.hex()}))
+            return cls(server, rank, world_size, close=server.close)
         try:
             _wait(job_store, [place], deadline_s, lambda: f"rank {rank} waits for rank 0")
         except (RuntimeError, ValueError) as error:
             raise CommError.of("DL603.start", rank=rank, deadline_s=f"{deadline_s:g}") from error
         address = json.loads(job_store.get(place))
-        if address["via"] == "clone":
-            return cls._clone(rank, world_size, job_store, namespace, replica)
         try:
             client = Client(bytes.fromhex(address["secret"]), address["hosts"], address["port"], min(deadline_s, 10.0))
         except OSError as error:
@@ -197,13 +184,6 @@ class StoreComm:
             where = " or ".join(address["hosts"])
             raise CommError.of("DL603.port", rank=rank, port=address["port"], where=where) from error
         return cls(client, rank, world_size, replica=replica, interrupt=client.interrupt, close=client.close)
-
-    @classmethod
-    def _clone(cls, rank: int, world_size: int, job_store: Any, namespace: str, replica: bool) -> StoreComm:
-        with _new_connection(_port(job_store)) as opened:
-            own = job_store.clone()
-        own = dist.PrefixStore(f"declog/{namespace}", own)  # type: ignore[attr-defined]  # torch does not declare it
-        return cls(own, rank, world_size, replica=replica, interrupt=lambda: _end(opened))
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         if self.replica:
@@ -365,19 +345,6 @@ class StoreComm:
             self._close()
 
 
-Connection = tuple[int, Any, Any]  # a socket's file descriptor, its own address, and the other side's
-
-
-@contextlib.contextmanager
-def _new_connection(port: int | None) -> Iterator[list[Connection]]:
-    """The connection to a port that torch makes inside the block, which it does not tell; none where there are more."""
-    opened: list[Connection] = []
-    before = _connections()
-    yield opened
-    own = [one for one in _connections() - before if one[2][1:2] == (port,)]
-    opened += own if len(own) == 1 else []
-
-
 def _wait(store: Any, keys: list[str], deadline_s: float, who: Callable[[], str]) -> None:
     """Wait for keys; after a while say who waits for whom. Raises what the store raises."""
     if deadline_s > NOTICE_S:
@@ -390,41 +357,6 @@ def _wait(store: Any, keys: list[str], deadline_s: float, who: Callable[[], str]
         )  # fmt: skip
         deadline_s -= NOTICE_S
     store.wait(keys, timedelta(seconds=deadline_s))
-
-
-def _port(store: Any) -> int | None:
-    """Where a job's store listens; None of one that does not."""
-    while isinstance(store, dist.PrefixStore):  # type: ignore[attr-defined]
-        store = store.underlying_store
-    return int(store.port) if isinstance(store, dist.TCPStore) else None  # type: ignore[attr-defined]
-
-
-def _end(opened: list[Connection]) -> None:
-    """Shut connections that are still what they were."""
-    for descriptor, *_ in _connections().intersection(opened):
-        with contextlib.suppress(OSError):
-            one = socket.socket(fileno=descriptor)
-            try:
-                one.shutdown(socket.SHUT_RDWR)
-            finally:
-                one.detach()
-
-
-def _connections() -> set[Connection]:
-    """The connected sockets of this process."""
-    found = set()
-    for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
-        descriptor = int(name)
-        try:
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                one = socket.socket(fileno=descriptor)
-                try:
-                    found.add((descriptor, one.getsockname(), one.getpeername()))
-                finally:
-                    one.detach()
-        except OSError:
-            continue  # closed meanwhile, or not connected
-    return found
 
 
 def _tcp_store(host: str, port: int, *, master: bool = False) -> Any:
@@ -486,13 +418,11 @@ def connect(
     *,
     namespace: str = "0",
     deadline_s: float = 60.0,
-    via: Via = "store",
 ) -> Comm:
     """The communication that this process has: none, an initialised process group, or torchrun's environment.
 
     ``rank`` and ``world_size`` are the data-parallel ones where they differ from the job's; of processes that pass
-    the same rank, one is heard. ``via`` says whether messages go through a store that rank 0 opens, or through one
-    more connection to the job's own.
+    the same rank, one is heard.
     """
     grouped = dist.is_available() and dist.is_initialized()
     processes = dist.get_world_size(process_group) if grouped else int(os.environ.get("WORLD_SIZE", "1"))
@@ -506,7 +436,7 @@ def connect(
     # torchrun's store outlives a restart of the workers: what an earlier attempt left there is not ours
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = _job_store(grouped)
-    return StoreComm.connect(rank, world_size, store, deadline_s, f"{namespace}.{attempt}", via)
+    return StoreComm.connect(rank, world_size, store, deadline_s, f"{namespace}.{attempt}")
 
 
 def _job_store(grouped: bool) -> Any:

@@ -127,9 +127,7 @@ def connect(
 ) -> Comm:
     """How this process reaches the others; ``role`` is rank, actor or driver."""
     if role == "rank":
-        return comms.connect(
-            rank, world_size, process_group, namespace=str(next(_runs)), deadline_s=start_s, via=made.via
-        )
+        return comms.connect(rank, world_size, process_group, namespace=str(next(_runs)), deadline_s=start_s)
     if world_size is None or (role == "actor" and rank is None):
         needed = "`rank` and `world_size`" if role == "actor" else "`world_size`"
         raise UsageError.of("DL510.role", role=role, needed=needed)

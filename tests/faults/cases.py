@@ -58,16 +58,12 @@ FAULTS: Mapping[str, Fault] = {
     # nothing: what all others are compared to
     "none": Fault(),
     "none, 4 ranks": Fault(ranks=4),
-    "none, 4 ranks through the job's own store": Fault(ranks=4, profile={"comm": "clone"}),
     # a rank ends
     "a rank raises": Fault(strikes.error, steps=AT + 1, maybe=THEN),
     "a rank is killed": Fault(strikes.kill, start=GONE, steps=AT + 1, profile=BLOCKING, partial=THEN),
     "a rank is killed in the background": Fault(strikes.kill, start=GONE, steps=AT + 1, maybe=ALL),
     "a rank of 4 is killed": Fault(
         strikes.kill, on=(2,), ranks=4, start=GONE, steps=AT + 1, profile=BLOCKING, partial=THEN
-    ),
-    "a rank is killed, connected by the job's own store": Fault(
-        strikes.kill, start=GONE, steps=AT + 1, profile={**BLOCKING, "comm": "clone"}, partial=THEN
     ),
     "a rank calls sys.exit": Fault(strikes.leave, steps=AT + 1, maybe=THEN),
     "a rank gets Ctrl-C": Fault(strikes.interrupt, steps=AT + 1, maybe=THEN),
@@ -85,9 +81,6 @@ FAULTS: Mapping[str, Fault] = {
     # rank 0 ends
     "rank 0 raises": Fault(strikes.error, on=(0,), steps=AT + 1, maybe=THEN),
     "rank 0 is killed": Fault(strikes.kill_when_written, on=(0,), steps=AT, maybe=ALL),
-    "rank 0 is killed, connected by the job's own store": Fault(
-        strikes.kill_when_written, on=(0,), steps=AT, maybe=ALL, profile={"comm": "clone"}
-    ),
     "rank 0 calls sys.exit": Fault(strikes.leave, on=(0,), steps=AT + 1, maybe=THEN),
     "rank 0 gets Ctrl-C": Fault(strikes.interrupt, on=(0,), steps=AT + 1, maybe=THEN),
     "rank 0 gets SIGTERM": Fault(strikes.terminate, on=(0,), steps=AT, profile=BLOCKING),
@@ -133,9 +126,6 @@ FAULTS: Mapping[str, Fault] = {
     "exit without close": Fault(unclosed=True),
     "a rank raises, nobody closes": Fault(strikes.error, unclosed=True, steps=AT + 1, maybe=THEN),
     "the process group is destroyed first": Fault(at_the_end=strikes.no_group),
-    "it is destroyed first, connected by its own store": Fault(
-        at_the_end=strikes.no_group, profile={"comm": "clone"}
-    ),
     "it is destroyed first, nobody closes": Fault(at_the_end=strikes.no_group, unclosed=True),
     # declog's own work fails
     "a user's reduction raises": Fault(

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -149,8 +149,7 @@ def test_ranks_that_cannot_be(rank: int, size: int, message: str) -> None:
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("via", ["store", "clone"])
-def test_interrupting_shuts_no_connection_of_others(via: Literal["store", "clone"]) -> None:
+def test_interrupting_shuts_no_connection_of_others() -> None:
     """Whoever connects to anything while a rank connects, a tracker or a client of data, goes on."""
     job = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     made: list[socket.socket] = []
@@ -164,7 +163,7 @@ def test_interrupting_shuts_no_connection_of_others(via: Literal["store", "clone
 
         thread = threading.Thread(target=others)
         thread.start()
-        ranks = [StoreComm.connect(rank, 2, job, 10.0, "others", via) for rank in range(2)]
+        ranks = [StoreComm.connect(rank, 2, job, 10.0, "others") for rank in range(2)]
         stop.set()
         thread.join()
         ranks[1].interrupt()

@@ -80,7 +80,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL603.no_window": ("rank {rank} sent no window: it left, or was not in time",
         "its rows are missing from the values of this step"),
     "DL603.port": ("rank {rank} cannot reach the port that rank 0 opened for declog ({port} of {where})",
-        "comm: clone"),
+        "open the ports between hosts, which gloo and NCCL need as well; or make ranks actors"),
     "DL603.ranks": ("ranks {missing} did not start declog within {deadline_s} s", "call declog.start on every rank"),
     "DL603.rows": "the rows of rank {rank} do not go with those of other ranks",
     "DL603.shape": "a message holds an array of the shape {shape!r}",
