@@ -1,4 +1,4 @@
-"""``make shots``: the pictures of README and docs, from the demo: its report, its console, its dashboard.
+"""``make shots``: the pictures of README and docs: the demo's report, console and dashboard, and made-up runs.
 
     python -m tests.runs.report.shots            runs the demo and writes docs/images/*.png
     python -m tests.runs.report.shots RUN        of a demo's run that is there
@@ -8,7 +8,7 @@ Needs Chromium. Each picture is a PNG of 128 colours, small enough to be in git.
 
 from __future__ import annotations
 
-import html
+import io
 import os
 import re
 import shutil
@@ -22,8 +22,13 @@ from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
+from rich.console import Console
+from rich.terminal_theme import DIMMED_MONOKAI
+from rich.text import Text
 
 from declog.cli import main
+from tests.runs.report.runs import small as run_with_tokens
+from tests.runs.report.runs import train
 
 ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "docs" / "images"
@@ -31,7 +36,7 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu"]
 WIDTH = 104  # of the console
 TERMINAL = """<meta charset="utf-8"><body style="margin:0;background:#15181c"><pre style="margin:0;padding:22px 26px;
 color:#e6e4df;font:15px/1.5 'DejaVu Sans Mono',monospace;display:inline-block">$ make demo
-{}</pre>"""
+{code}</pre>"""
 
 
 def small(file: Path) -> None:
@@ -43,9 +48,7 @@ def small(file: Path) -> None:
 def report(page: Page, run: Path) -> None:
     """The head of the report, its curves, and a group of samples."""
     main(["report", str(run)])
-    page.goto((run / "report.html").as_uri())
-    page.wait_for_selector("html[data-ready]", state="attached")
-    page.wait_for_timeout(500)
+    opened(page, run / "report.html")
     page.screenshot(path=IMAGES / "report.png")
     page.evaluate("document.querySelector('#samples').scrollIntoView()")
     page.locator("#detail .btn", has_text="side by side").click()
@@ -56,12 +59,38 @@ def report(page: Page, run: Path) -> None:
 
 def terminal(page: Page, output: str) -> None:
     """The end of what the demo prints, from its last log event on."""
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.splitlines()]
-    start = max(place for place, line in enumerate(lines) if line.startswith("step "))
-    text = "\n".join(lines[start:]).replace(str(Path(sys.executable).parent), ".venv/bin")
-    text = "\n".join(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…" for line in text.splitlines())
-    page.set_content(TERMINAL.format(html.escape(text)))
+    lines = output.replace(str(Path(sys.executable).parent), ".venv/bin").splitlines()
+    start = max(place for place, line in enumerate(lines) if re.match(r"(\x1b\[[0-9;]*m)*step ", line))
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    for line in lines[start:]:
+        console.print(Text.from_ansi(line), no_wrap=True, overflow="ellipsis")
+    page.set_content(console.export_html(theme=DIMMED_MONOKAI, inline_styles=True, code_format=TERMINAL))
     page.locator("pre").screenshot(path=IMAGES / "terminal.png")
+
+
+def made_up(page: Page, folder: Path) -> None:
+    """A run that broke, the same beside one that is well, and a completion token by token."""
+    broke, well = train(folder / "broke", 250, breaks=True), train(folder / "well", 250)
+    main(["report", str(broke)])
+    opened(page, broke / "report.html")
+    page.screenshot(path=IMAGES / "report-broke.png")
+    main(["report", str(broke), "--compare", str(well)])
+    opened(page, broke / "report.html")
+    page.evaluate("document.querySelector('#curves').scrollIntoView()")
+    page.screenshot(path=IMAGES / "report-compare.png")
+    run = run_with_tokens(folder / "tokens")
+    main(["report", str(run)])
+    opened(page, run / "report.html", "#sample=samples%2F100")
+    page.locator(".tools .btn", has_text="kl").click()
+    page.locator("#detail").screenshot(path=IMAGES / "report-tokens.png")
+
+
+def opened(page: Page, file: Path, place: str = "") -> None:
+    """Open a report, and wait until it is drawn."""
+    page.goto("about:blank")
+    page.goto(file.as_uri() + place)
+    page.wait_for_selector("html[data-ready]", state="attached")
+    page.wait_for_timeout(500)
 
 
 @contextmanager
@@ -101,6 +130,7 @@ def demo(folder: Path) -> tuple[Path, str]:
     done = subprocess.run(
         [sys.executable, ROOT / "examples" / "grpo_arithmetic.py"],
         cwd=folder,
+        env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(WIDTH)},
         capture_output=True,
         text=True,
         check=True,
@@ -119,6 +149,7 @@ def shoot(run: Path | None) -> None:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": 1360, "height": 850})
         report(page, run.resolve())
+        made_up(page, Path(folder))
         dashboard(page, run.resolve())
         if output:
             terminal(page, output)

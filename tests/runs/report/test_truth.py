@@ -4,36 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import declog
 from declog.runs.report import page as reports
 from declog.runs.run import read
 from tests.runs.report.conftest import Open
+from tests.runs.report.runs import train
 from tests.runs.report.test_page import chart, settled, texts
 
 GOOD, BAD = "course good", "course bad"
-
-
-def train(folder: Path, steps: int, *, seed: int = 0, breaks: bool = False) -> Path:
-    """A run whose reward rises. One that breaks: gradients explode from 178, the reward falls at 180, NaN from 230."""
-    rng = np.random.default_rng(seed)
-    with declog.start("grpo", ["sinks=[parquet]"], output_dir=folder) as log:
-        for step in range(steps):
-            kl = 3e-4 + rng.normal(0, 1e-4) + (0.02 * max(0, step - 180) ** 2 if breaks else 0)
-            late = breaks and step >= 230
-            with log.step(step):
-                log.observe(
-                    reward=rng.normal(min(step, 180) / 100 - (1 if breaks and step >= 180 else 0), 0.05, 16),
-                    prompt=[f"question {step}"] * 16, completion=[f"answer {place}" for place in range(16)],
-                    loss=float("nan") if late else rng.normal(0.1, 0.02), kl=float("nan") if late else kl,
-                    grad_norm=0.5 * 3 ** max(0, (step - 178) / 12) if breaks else 0.5 + rng.random() / 10,
-                )  # fmt: skip
-            if step == steps - 1:
-                with log.mode("eval"):
-                    log.observe(reward=[1.0, 0.0] * 4, prompt=["q"] * 8, completion=["a", "b"] * 4)
-    return folder
 
 
 @pytest.fixture(scope="module")
