@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from declog.cli import suggestions
 from declog.cli.arguments import DIVIDER, Wrong
@@ -126,18 +126,25 @@ def _import(name: str) -> None:
 
 def _config_of_run(name: str) -> str | None:
     """The config that a run was started with, where a name is the run's folder; else None."""
-    from declog.sinks.run_folder import CONFIG, run_of
+    from declog.sinks.run_folder import CONFIG
 
-    facts = run_of(Path(name))
+    facts = _run(name)
     return None if facts is None else str(Path(name) / facts.get("config", CONFIG))
 
 
 def missing_in_run(words: Sequence[str]) -> dict[str, str]:
     """Why metrics had no values in the run whose folder is named; empty where none is."""
+    names, _ = names_and_overrides(words)
+    return dict((_run(names[0]) or {}).get("missing", {})) if names else {}
+
+
+def _run(name: str) -> Mapping[str, Any] | None:
+    """The facts of the run whose folder a name is; a preset's name is the preset, whatever lies here. Else None."""
+    from declog.config.compose import presets
     from declog.sinks.run_folder import run_of
 
-    names, _ = names_and_overrides(words)
-    return dict((run_of(Path(names[0])) or {}).get("missing", {})) if names else {}
+    facts = run_of(Path(name))
+    return None if facts is not None and name in presets() else facts
 
 
 # -- a commit
@@ -150,7 +157,8 @@ def _committed(name: str) -> str | None:
         return None
     parent = Path(file).parent
     folder = parent.parent if parent.name == GROUP else parent
-    command = ["git", "archive", "--format=tar", revision, "--", file, str(folder)]
+    configs = f":(glob){(folder / '**').as_posix()}/*.y*ml"
+    command = ["git", "archive", "--format=tar", revision, "--", file, configs]
     try:
         archive = subprocess.run(command, capture_output=True, check=True).stdout
     except OSError as error:

@@ -82,12 +82,12 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
 
 def _kind(draft: Draft, name: str, spec: FilterSpec) -> str:
     """How a filter chooses rows, by the keys that it has."""
-    keys = {kind: [key for key in keys if vars(spec)[key] not in (None, 0)] for kind, keys in KINDS.items()}
-    keys |= {kind: [kind] for kind in ("first", "random", "fraction") if vars(spec)[kind] is not None}  # 0 takes none
-    given = {kind: names for kind, names in keys.items() if names}
-    kind, names = next(iter(given.items()), ("all", []))
-    if len(given) > 1:
-        other = list(given.values())[1][0]
+    default = {key: field.default for key, field in FilterSpec.model_fields.items()}
+    keys = {kind: [key for key in keys if vars(spec)[key] != default[key]] for kind, keys in KINDS.items()}
+    ways = {kind: names for kind, names in keys.items() if names}
+    kind, names = next(iter(ways.items()), ("all", []))
+    if len(ways) > 1:
+        other = list(ways.values())[1][0]
         draft.report("DL202.filter_ways", ("filters", name, other), one=names[0], other=other)
     elif spec.key is None and kind == "top_bottom":
         draft.report("DL203.filter_key", ("filters", name), key=names[0])

@@ -68,7 +68,7 @@ def nesting(data: object) -> Problem | None:
 SYNONYMS: Mapping[str, str] = {
     "average": "mean", "avg": "mean", "median": "p50", "stddev": "std", "stdev": "std", "std_dev": "std",
     "variance": "var", "total": "sum", "maximum": "max", "minimum": "min",
-    "topk": "top", "top_k": "top", "sample": "random", "distinct": "unique", "n": "first",
+    "topk": "top", "top_k": "top", "sample": "random", "distinct": "unique",
     "length": "len", "pass_at_k": "pass_at", "pass_hat": "pass_all", "ln": "log",
     "best_of": "best_at", "maj_at": "majority_at",
     "group_by": "by", "groupby": "by", "label": "by", "agg": "reduce", "aggregate": "reduce", "aggregation": "reduce",

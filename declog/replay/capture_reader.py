@@ -158,21 +158,25 @@ def execute(
 
 def holds_capture(path: Path) -> bool:
     """Whether ``load`` has something to read there."""
-    return path.suffix == SUFFIX or any(path.glob(f"*{SUFFIX}")) or any(path.glob(f"capture*/*{SUFFIX}"))
+    return bool(_folders(path))
 
 
 def _folder(path: Path) -> Path:
+    folders = _folders(path)
+    if not folders:
+        raise UsageError.of("DL607.none", path=path)
+    if len(folders) > 1:
+        raise UsageError.of("DL607.several", path=path, shown=", ".join(map(str, folders)))
+    return folders[0]
+
+
+def _folders(path: Path) -> list[Path]:
+    """Captures at a path: of the file, in the folder, or else in the folders of a run."""
     if path.is_file() and path.suffix == SUFFIX:
-        return path.parent
+        return [path.parent]
     if any(path.glob(f"*{SUFFIX}")):
-        return path
-    inside = sorted({file.parent for file in path.glob(f"capture*/*{SUFFIX}")})
-    if len(inside) == 1:
-        return inside[0]
-    if inside:
-        shown = ", ".join(str(folder) for folder in inside)
-        raise UsageError.of("DL607.several", path=path, shown=shown)
-    raise UsageError.of("DL607.none", path=path)
+        return [path]
+    return sorted({file.parent for file in path.glob(f"capture*/*{SUFFIX}")})
 
 
 def _parts(file: Path) -> Iterator[tuple[int, list[Container]]]:

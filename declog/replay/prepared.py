@@ -10,6 +10,7 @@ from typing import Any
 
 from declog.config.composed import Composed
 from declog.errors import Problem, did_you_mean
+from declog.language.maps import merged
 from declog.language.nodes import LOGGED
 from declog.language.spec import ConstantSpec, LogSpec
 from declog.language.spec_of_tests import Input, TaskInput, TestSpec
@@ -50,7 +51,7 @@ class Settings:
         """The profile, with what the test says instead."""
         key = repr(test.with_)
         if key not in self._profiles:
-            self._profiles[key] = validate(_merged(self._data, test.with_))
+            self._profiles[key] = validate(merged(self._data, test.with_))
         return self._profiles[key]
 
     def plan(self, test: TestSpec) -> Any:
@@ -93,13 +94,6 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
     grouping = None if made.grouping is None else replace(made.grouping, optional=True)
     plan = replace(made, phases=phases, grouping=grouping, tables=tables, sinks=(), strict=False)
     return test.profile or spec.profile, plan, problems
-
-
-def _merged(data: Any, other: Any) -> Any:
-    """Maps merged key by key, as Hydra merges files."""
-    if not isinstance(data, Mapping) or not isinstance(other, Mapping):
-        return other
-    return {**data, **{key: _merged(data.get(key), value) for key, value in other.items()}}
 
 
 # -- what a test names

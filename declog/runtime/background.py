@@ -16,6 +16,7 @@ from declog.engine.frame import Frame
 from declog.engine.publish import Dispatcher, Route
 from declog.errors import RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import DEFAULT, Functions
+from declog.language.maps import merged
 from declog.language.secrets import without_secrets
 from declog.plans.ops import Plan
 from declog.records import Beside, RunInfo
@@ -275,10 +276,10 @@ class Background:
         home, run = self._home, self._run
         if home is None or run is None:
             return
-        merged = manifest.merged(run.run_config, manifest.plain(without_secrets(values)))
-        text = manifest.yaml_text(merged)
+        config = merged(run.run_config, manifest.plain(without_secrets(values)))
+        text = manifest.yaml_text(config)
         self._worker.call(lambda: home.configured(text), self.close_s).check()  # the worker writes there, too
-        self._run = replace(run, run_config=merged)
+        self._run = replace(run, run_config=config)
 
     # -- actors
 

@@ -54,16 +54,6 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
-def merged(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration with further values: maps are merged, anything else stands for what was there."""
-    result = dict(config)
-    for key, value in values.items():
-        old = result.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        result[key] = merged(old, value) if both and old is not None else value
-    return result
-
-
 def yaml_text(config: Mapping[str, Any]) -> str:
     """A configuration as YAML: of the profile in effect, which `declog.start` takes as it is, or of the trainer."""
     text: str = yaml.dump(plain(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=120)

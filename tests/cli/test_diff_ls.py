@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -108,6 +109,9 @@ def test_a_runs_folder_and_a_commit(small: Path, cli: Cli, tmp_path: Path, monke
         pass
     of_run = cli("diff", str(tmp_path / "run"), "declog/small.yaml").out
     assert "      - mean of reward, over the completions of 2 steps\n" in of_run
+    shutil.copytree(tmp_path / "run", small / "grpo")  # a preset's name is the preset, whatever lies here
+    assert cli("show", "grpo", "--plan").out != cli("show", "./grpo", "--plan").out
+    assert cli("diff", "grpo", "--", "grpo").code == 0
     assert "  ~ a log event: every 2 steps -> every step\n" in of_run
     for words in (["init", "-q"], ["add", "."], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"]):
         subprocess.run(["git", *words], cwd=small, check=True)

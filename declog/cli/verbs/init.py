@@ -33,6 +33,7 @@ from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, paint, write_file
+from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, VERSION
 from declog.errors.visible import visible, visible_lines
 
@@ -44,7 +45,7 @@ CONFIG = "config"  # the schema of a config's file
 def arguments(parser: Parser) -> None:
     """What to begin, and its name."""
     parser.add("name", nargs="?", metavar="NAME", help="mine, say, or acme-logging with --package")
-    parser.add("--preset", default="grpo", help="what it extends; grpo by default")
+    parser.add("--preset", help=f"what it extends; {DEFAULT} by default")
     parser.add("--from", metavar="RUN", dest="run", help="log the same names as this run")
     parser.add("--package", action="store_true", help="a package of presets, with a test and CI")
     parser.add(
@@ -58,6 +59,8 @@ def run(given: argparse.Namespace) -> int:
             if chosen]  # fmt: skip
     if len(ways) > 1:
         raise Wrong(f"init begins one thing: {' and '.join(ways)} are two", "leave one out")
+    if given.preset is not None and (given.run or given.editor):
+        raise Wrong(f"--preset chooses what a config extends, and {ways[0]} has none to choose", "leave it out")
     if given.editor is not None:
         return _schema(given)
     if given.run is not None:
@@ -67,10 +70,11 @@ def run(given: argparse.Namespace) -> int:
     from declog.config.compose import presets
     from declog.errors import did_you_mean
 
-    if given.preset not in (known := presets()):
-        raise Wrong(f"there is no preset `{given.preset}`", did_you_mean(given.preset, known, what="presets"))
+    preset = given.preset or DEFAULT
+    if preset not in (known := presets()):
+        raise Wrong(f"there is no preset `{preset}`", did_you_mean(preset, known, what="presets"))
     module = _module(given)
-    return _package(given.name, module, given.preset) if given.package else _config(module, given.preset)
+    return _package(given.name, module, preset) if given.package else _config(module, preset)
 
 
 def _module(given: argparse.Namespace) -> str:
