@@ -87,11 +87,12 @@ class LogEvents:
 
     def _end_window(self, stream: Stream, end: WindowEnd, *, forced: bool = False) -> None:
         if not stream.ordered:
-            self.log(stream, end.step, None, end=end, tail=True)
+            self.log(stream, end.step, stream.upto(None), end=end, tail=True)
             return
         complete = stream.complete
         if end.part:
-            self._hand_over(stream, end.step, end.step if complete is None else min(end.step, complete), end=end)
+            steps = stream.upto(end.step if complete is None else min(end.step, complete))
+            self._hand_over(stream, end.step, steps, end=end)
             return
         held = complete is None or complete < end.step
         if held and not forced:
@@ -99,18 +100,18 @@ class LogEvents:
                 end.step, [step.number for step in stream.upto(end.step) if step.scopes and step.number is not None]
             )
             stream.whole = False
-        self.log(stream, end.step, end.step, end=end)
+        self.log(stream, end.step, stream.upto(end.step), end=end)
         stream.close(complete if held and forced else end.step)
 
     def log(
-        self, stream: Stream, step: int, upto: int | None, *, end: WindowEnd | None = None, tail: bool = False,
+        self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None = None, tail: bool = False,
         failed: bool = False, again: bool = False, last: bool = False, answer: Answer | None = None,
         back: int | None = None,
     ) -> None:  # fmt: skip
-        """Hand over a window that ends, and wait for it where the profile says so."""
+        """Hand over a window that ends, the rows of steps, and wait for it where the profile says so."""
         failed = failed or (end is not None and end.failed)
         item = self._hand_over(
-            stream, step, upto, end=end, tail=tail, failed=failed, last=last, answer=answer, back=back
+            stream, step, steps, end=end, tail=tail, failed=failed, last=last, answer=answer, back=back
         )
         if not again:
             self._logged(stream.mode)
@@ -118,14 +119,14 @@ class LogEvents:
             self._background.wait_for(item)
 
     def _hand_over(
-        self, stream: Stream, step: int, upto: int | None, *, end: WindowEnd | None, tail: bool = False,
+        self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None, tail: bool = False,
         failed: bool = False, last: bool = False, answer: Answer | None = None, back: int | None = None,
     ) -> WindowItem:  # fmt: skip
-        """Give the worker the rows of a window up to a step (None: all), or those of a part of it."""
+        """Give the worker the rows of steps: a window, or a part of it."""
         if self._outgoing is not None:
             self.deliver()
         began = time.perf_counter()
-        mode, part, steps = stream.mode, end is not None and end.part, stream.upto(upto)
+        mode, part = stream.mode, end is not None and end.part
         window = stream.window(steps)
         try:
             window.hand_off()

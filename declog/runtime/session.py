@@ -27,7 +27,7 @@ from declog.runtime.packets import Packet
 from declog.runtime.pending import Pending
 from declog.runtime.scopes import Origin, Scope
 from declog.runtime.self_metrics import Meter
-from declog.runtime.steps import Stream
+from declog.runtime.steps import Step, Stream
 from declog.runtime.window_item import Answer
 
 _AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
@@ -225,7 +225,7 @@ class Session:
         if stream.mode not in self.streams and not self.closed:
             # also where nothing came since a flush: on another rank it may have
             step = scope.number if stream.last is None else stream.last
-            self.events.log(stream, step or 0, None, tail=True, failed=failed, again=stream.flushed)
+            self.events.log(stream, step or 0, stream.upto(None), tail=True, failed=failed, again=stream.flushed)
 
     def _open_batch(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         if around is None or around.stream is None:
@@ -393,7 +393,7 @@ class Session:
             raise UsageError.of("DL510.rewind", step=self.step.number)
         if stream.last is not None:
             self.events.finish(stream)
-            self.events.log(stream, self._label(stream), stream.last, tail=True, back=step)
+            self.events.log(stream, self._label(stream), stream.upto(stream.last), tail=True, back=step)
         self.last_step = step
         stream.rewind(step)
 
@@ -419,7 +419,8 @@ class Session:
             stream.flushed = True
             label = self._label(stream) if stream.last is not None or scope is None else scope.number or 0
             self.events.finish(stream)
-            self.events.log(stream, label, label if stream.ordered else None, tail=True, answer=answer)
+            steps = stream.upto(label) if stream.ordered and self.step is not None else self.ended(stream)
+            self.events.log(stream, label, steps, tail=True, answer=answer)
             if stream.ordered:
                 stream.close(stream.complete)
         refused.check()
@@ -447,7 +448,7 @@ class Session:
             for stream in self._open_streams(mode):
                 self.events.finish(stream)
                 # also of windows that are longer than the profile's `every`
-                self.events.log(stream, self._label(stream, ahead=True), None, tail=True, last=True)
+                self.events.log(stream, self._label(stream, ahead=True), stream.upto(None), tail=True, last=True)
 
     def _open_streams(self, mode: str) -> Sequence[Stream]:
         """The windows of a mode that are open when the run ends; one that is empty where there is none."""
@@ -471,6 +472,13 @@ class Session:
         if rows := self.pending.rows:
             self.dropped.never_bound(rows)
         self.pending.close_columns(refused)
+
+    def ended(self, stream: Stream) -> Sequence[Step]:
+        """The steps that have ended, with rows for log events; before the first one what ``log_metric`` gave."""
+        if stream.last is not None or not stream.ordered:
+            return stream.upto(stream.last if stream.ordered else None)
+        logged = self.plan.logged
+        return [step for step in stream.upto(None) if logged is not None and logged.phase in step.batches]
 
     def _label(self, stream: Stream, *, ahead: bool = False) -> int:
         """The step that a log event of now stands at; ``ahead``: that of the last rows, where they are later."""

@@ -3,9 +3,12 @@
 A program has a trainer, whose steps have gaps and windows of several steps, are blocks or commits, and are made again
 after a rewind; and workers: tasks, threads and packets that contribute to a step as it is open or before it is,
 evaluations beside it, and tasks that outlive their scope. Each of them may make calls that are refused, at once or when
-their batch closes, and may raise after any call. A second program may run on a recorder of its own inside a step of
-the first. Who goes on next is drawn by a controller, one call at a time: a schedule. Every row is observed in two
-calls, so that rows that are mixed are seen.
+their batch closes, and may raise after any call. The trainer flushes, inside steps and between them, saves checkpoints
+from which other recorders go on, and goes back, while others still contribute to steps. A second program may run on a
+recorder of its own inside a step of the first. Who goes on next is drawn by a controller, one call at a time: a
+schedule. Rows are observed in two calls, so that rows that are mixed are seen, but for those that a flush could part.
+
+By hand means: a list of rows, each with the number of its step, and a list of the windows that have ended (`Ledger`).
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ IN_BLOCKS = {"bind", "batch", "outlives"}  # what there is only where a step is 
 ADDRESSED = {"at", "at thread", "step="}  # what says the number of its step
 EVALUATED, GOING = 1000, 2000  # steps of evaluations, and of blocks that a task outlives
 UNLUCKY = "[DL605] the metric `picky` could not be evaluated: Raised: an unlucky value"
-Row = tuple[str, float | None]  # a prompt and its reward, which is None where code raised before it was observed
+Row = tuple[str | None, float | None]  # a prompt and its reward, which is None where code raised before it was observed
 Batch = tuple[tuple[str, float], ...]
 Where = tuple[str, int, int]  # a mode, a step, and how many log events of that step there were before
 
@@ -71,13 +74,6 @@ class Work:
     spoiled: int | None = None  # the batch that stands behind one which is refused when it closes
 
     @property
-    def rows(self) -> list[Row]:
-        """By hand: those of the calls that were made. A row whose second call was not has no reward."""
-        whole, half = divmod(2 * len(self.batches) if self.raises is None else self.raises, 2)
-        rows: list[Row] = [row for batch in self.batches[:whole] for row in batch]
-        return rows + [(name, None) for name, _ in self.batches[whole]] if half else rows
-
-    @property
     def at_once(self) -> tuple[Batch, ...]:
         """By hand: the batches that are there where each is one call."""
         return self.batches if self.raises is None else self.batches[: self.raises // 2]
@@ -93,29 +89,34 @@ class Job:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """Two tasks in a block of another mode, beside the step at a place; a third one may flush."""
+
+    place: int
+    first: Work
+    second: Work
+    flushes: bool
+
+
+@dataclass(frozen=True)
 class Program:
     """Step numbers, how many a window has, and who works beside the trainer."""
 
     steps: tuple[int, ...]
     rewinds: Mapping[int, int]  # before the step at a place the trainer goes back to a step
+    hasty: frozenset[int]  # the places of rewinds that do not wait for those who contribute to steps
+    flushes: frozenset[int]  # the places of steps in which somebody flushes
+    between: frozenset[int]  # the places of steps before which the trainer flushes
+    saved: frozenset[int]  # the places of steps before which a checkpoint is saved
     commits: bool  # steps are committed, and are no blocks
     every: int
     trainer: tuple[Work, ...]  # by step
     jobs: tuple[Job, ...]
-    evaluations: tuple[tuple[int, Work, Work], ...]  # the place of the step that each begins at; two tasks
+    evaluations: tuple[Evaluation, ...]
 
     def after(self, place: int) -> int:
         """The place of the last step before the one at a place that a rewind goes before; 0 where there is none."""
         return max((back for back in self.rewinds if back <= place), default=0)
-
-    def window(self, place: int) -> int:
-        """The place of the step that ends the window of the step at a place."""
-        ends = range(place, len(self.steps))
-        return next(end for end in ends if self._ends(end))
-
-    def _ends(self, place: int) -> bool:
-        count = place + 1
-        return count % self.every == 0 or count in self.rewinds or count == len(self.steps)
 
 
 def generated(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Program:
@@ -148,9 +149,17 @@ def generated(seed: int, kinds: tuple[Kind, ...] = KINDS) -> Program:
     for _ in range(chance.randint(0, 9)):
         kind = chance.choice(kinds)
         jobs.append(Job(kind, chance.randrange(count), work(kind)))
-    evaluations = tuple((place, work(), work()) for place in range(count) if chance.random() < 0.3)
+    evaluations = tuple(
+        Evaluation(place, work(), work(), chance.random() < 0.4) for place in range(count) if chance.random() < 0.3
+    )
     trainer = tuple(work() for _ in steps)
-    return Program(tuple(steps), rewinds, commits, chance.randint(1, 3), trainer, tuple(jobs), evaluations)
+    hasty, flushes, between, saved = (
+        frozenset(place for place in range(count) if chance.random() < share) for share in (0.7, 0.25, 0.15, 0.25)
+    )
+    every = chance.randint(1, 3)
+    return Program(
+        tuple(steps), rewinds, hasty, flushes, between, saved, commits, every, trainer, tuple(jobs), evaluations
+    )
 
 
 @dataclass
@@ -161,21 +170,148 @@ class Outcome:
     counts: dict[Where, float] = field(default_factory=dict)
     sums: dict[Where, float] = field(default_factory=dict)
     failures: Counter[str] = field(default_factory=Counter)
+    _events: Counter[tuple[str, int]] = field(default_factory=Counter)
 
-    def add(self, where: Where, rows: list[Row]) -> None:
+    def _next(self, mode: str, step: int) -> Where:
+        where = mode, step, self._events[mode, step]
+        self._events[mode, step] += 1
+        return where
+
+    def add(self, mode: str, step: int, rows: list[Row]) -> None:
         """By hand: the rows of a log event."""
-        rewards = [reward for _, reward in rows if reward is not None]
-        self.rows[where] = rows
-        if rewards:
-            self.counts[where], self.sums[where] = len(rewards), sum(rewards)
-            self.failures[UNLUCKY] += any(map(_unlucky, rewards))
+        if rows:
+            where = self._next(mode, step)
+            rewards = [reward for _, reward in rows if reward is not None]
+            self.rows[where] = rows
+            if rewards:
+                self.counts[where], self.sums[where] = len(rewards), sum(rewards)
+                self.failures[UNLUCKY] += any(map(_unlucky, rewards))
+
+    def keep(self, step: int, records: Records) -> None:
+        """As logged."""
+        where = self._next(records.mode, step)
+        for item in records.scalars:
+            values = {"n": self.counts, "sum": self.sums}.get(item.name.removeprefix("eval/"))
+            if values is not None:
+                values[where] = values.get(where, 0) + item.value
+        for table in records.tables:
+            self.rows[where] += list(zip(table.data["prompt"], table.data["reward"], strict=True))
 
     @property
     def plain(self) -> tuple[Any, ...]:
         """To be compared: the order of tasks is not part of it."""
-        rows = {where: sorted(found, key=str) for where, found in self.rows.items() if found}
+        rows = {where: sorted(logged, key=str) for where, logged in self.rows.items() if logged}
         failures = {text: count for text, count in self.failures.items() if count}
         return rows, self.counts, self.sums, failures
+
+
+class Hand:
+    """By hand: the batch that one task or thread has open. A value that is given again opens the next one."""
+
+    def __init__(self, keep: Callable[[list[Row]], None]) -> None:
+        self._keep = keep
+        self._given: dict[str, Any] = {}
+
+    def call(self, **values: Any) -> None:
+        """A call that is recorded."""
+        if self._given.keys() & values.keys():
+            self.close()
+        self._given |= values
+
+    def close(self) -> None:
+        """Its rows are kept, unless it has what is refused only then."""
+        given, self._given = self._given, {}
+        if given and "level" not in given:
+            nothing = [None] * max(map(len, given.values()))
+            self._keep(list(zip(given.get("prompt", nothing), given.get("reward", nothing), strict=True)))
+
+
+class Ledger:
+    """By hand: the rows of closed batches, each with its step's number, until a log event has it."""
+
+    def __init__(self, every: int, outcome: Outcome) -> None:
+        self.last: int | None = None  # the step that ended last
+        self.next: list[Row] = []  # of the step that ends next
+        self.hands: list[Hand] = []  # of those who record in the step that is open
+        self._every = every
+        self._outcome = outcome
+        self._count = 0  # steps that ended
+        self._rows: list[tuple[int, Row]] = []
+        self._working: Counter[int] = Counter()  # blocks that are open and contribute to a step, by its number
+        self._ends: list[int] = []  # windows that have ended, and wait for such blocks
+
+    def keep(self, number: int, rows: list[Row]) -> None:
+        """Rows of a batch that closed."""
+        self._rows += [(number, row) for row in rows]
+
+    def upto(self, number: int | None) -> list[Row]:
+        """The rows of the steps up to one."""
+        return [row for step, row in self._rows if number is not None and step <= number]
+
+    def _log(self, step: int, upto: int) -> None:
+        self._outcome.add("train", step, self.upto(upto))
+        self._rows = [(number, row) for number, row in self._rows if number > upto]
+
+    def finish(self) -> None:
+        """Nobody is waited for any more."""
+        for end in self._ends:
+            self._log(end, end)
+        self._ends = []
+
+    def advance(self) -> None:
+        """Windows are logged that nobody contributes to any more."""
+        while self._ends and not any(count and number <= self._ends[0] for number, count in self._working.items()):
+            end = self._ends.pop(0)
+            self._log(end, end)
+
+    @contextmanager
+    def contributing(self, number: int) -> Iterator[Hand]:
+        """A block that contributes to a step."""
+        hand = Hand(lambda rows: self.keep(number, rows))
+        self._working[number] += 1
+        try:
+            yield hand
+        finally:
+            hand.close()
+            self._working[number] -= 1
+            self.advance()
+
+    def _close_step(self, number: int) -> None:
+        for hand in self.hands:
+            hand.close()
+        self.keep(number, self.next)
+        self.next.clear()
+
+    def step_ended(self, number: int) -> None:
+        """The trainer's step is over."""
+        self._close_step(number)
+        self.hands = []
+        self.last = number
+        self._count += 1
+        if self._count % self._every == 0:
+            self._ends.append(number)
+            self.advance()
+
+    def flush(self, step: int | None) -> None:
+        """Inside a step, or between two."""
+        if step is not None:
+            self._close_step(step)
+        self.finish()
+        number = self.last if step is None else step
+        if number is not None:
+            self._log(number, number)
+
+    def rewind(self, number: int) -> None:
+        """The trainer goes back."""
+        self.flush(None)
+        self.last = number
+
+    def close(self) -> None:
+        """The run is over."""
+        self.finish()
+        if self._rows:
+            numbers = [number for number, _ in self._rows]
+            self._log(max(numbers) if self.last is None else max(self.last, *numbers), max(numbers))
 
 
 def _unlucky(reward: float) -> bool:
@@ -206,6 +342,16 @@ class Schedule:
         self._chance = None if seed is None else random.Random(seed)
         self._waiting: list[asyncio.Future[None]] = []
         self._actors: set[asyncio.Task[Any]] = set()
+        self._busy = 0  # actors whose thread makes a call
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """A call of an actor's thread: nobody else goes on meanwhile."""
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
 
     def start(self, actor: Any) -> asyncio.Task[Any]:
         """One more actor, in the context of here."""
@@ -226,7 +372,7 @@ class Schedule:
             self._check()
             for _ in range(6):  # whoever can is at a gate
                 await asyncio.sleep(0)
-            if self._waiting:
+            if self._waiting and not self._busy:
                 place = 0 if self._chance is None else self._chance.randrange(len(self._waiting))
                 self._waiting.pop(place).set_result(None)
             else:
@@ -244,53 +390,29 @@ class Schedule:
 
 
 class Execution:
-    """One run of a program. What it must give is written down by hand while it runs: by then is known which step ends
-    next."""
+    """One run of a program, and beside it what it must give, written down by hand call by call."""
 
     def __init__(self, program: Program, schedule: Schedule, second: Execution | None = None) -> None:
         self.program = program
-        self.seen = Outcome()
+        self.seen, self.truth = Outcome(), Outcome()
+        self.restored: list[tuple[Outcome, Outcome]] = []  # of recorders that went on from checkpoints, and by hand
         self.second = second  # runs inside the first step
         self._schedule = schedule
-        self._windows: dict[int, list[Row]] = defaultdict(list)  # by the place of the step that ends each
-        self._evaluated: dict[int, list[Row]] = {}
-        self._reported: Counter[str] = Counter()
-        route = Route(CODE, "full", 1, "", frozenset({"scalar", "table"}), self._keep)
-        self._log = Recorder(plan(program.every), LocalComm(), {}, [route], None, commits=program.commits)
-        self._events: Counter[tuple[str, int]] = Counter()
+        self._ledger = Ledger(program.every, self.truth)
+        self._log = self._recorder(self.seen, commits=program.commits)
         self._tasks: list[asyncio.Task[Any]] = []
         self._addressed: list[tuple[int, asyncio.Task[Any]]] = []
-        self._needed = Counter(job.place for job in program.jobs if job.kind != "next")
+        self._needed = Counter(job.place for job in program.jobs if job.kind != "next") + Counter(program.flushes)
         self._free = [asyncio.Event() for _ in program.steps]
-        self._packets: list[list[Any]] = [[] for _ in program.steps]
-        self._again: list[list[Any]] = [[] for _ in program.steps]  # taken again, where it is made again
-        self._consumed: list[list[Row]] = [[] for _ in program.steps]  # and their rows
+        self._packets: list[list[tuple[Any, list[Row]]]] = [[] for _ in program.steps]
+        self._again: list[list[tuple[Any, list[Row]]]] = [[] for _ in program.steps]  # taken where it is made again
         self._ended = 0  # steps
         self._rewound = {0: asyncio.Event()} | {place: asyncio.Event() for place in program.rewinds}
         self._rewound[0].set()
 
-    @property
-    def truth(self) -> Outcome:
-        """What it must give, by hand."""
-        truth, events = Outcome(failures=Counter(self._reported)), Counter[int]()
-        for place, rows in sorted(self._windows.items()):
-            if rows:
-                step = self.program.steps[place]
-                truth.add(("train", step, events[step]), rows)
-                events[step] += 1
-        for step, rows in self._evaluated.items():
-            truth.add(("eval", step, 0), rows)
-        return truth
-
-    def _keep(self, step: int, records: Records) -> None:
-        where = records.mode, step, self._events[records.mode, step]
-        self._events[records.mode, step] += 1
-        for item in records.scalars:
-            found = {"n": self.seen.counts, "sum": self.seen.sums}.get(item.name.removeprefix("eval/"))
-            if found is not None:
-                found[where] = found.get(where, 0) + item.value
-        for table in records.tables:
-            self.seen.rows[where] += list(zip(table.data["prompt"], table.data["reward"], strict=True))
+    def _recorder(self, outcome: Outcome, **options: Any) -> Recorder:
+        route = Route(CODE, "full", 1, "", frozenset({"scalar", "table"}), outcome.keep)
+        return Recorder(plan(self.program.every), LocalComm(), {}, [route], None, **options)
 
     def _start(self, actor: Any) -> asyncio.Task[Any]:
         task = self._schedule.start(actor)
@@ -311,6 +433,7 @@ class Execution:
                         self._addressed.append((job.place, task))
             while not all(task.done() for task in self._tasks):
                 await asyncio.wait(self._tasks)
+        self._ledger.close()
         told = self._log.failures.items()
         self.seen.failures.update({text: count for text, count in told if not text.startswith(SPOILED)})
 
@@ -318,27 +441,54 @@ class Execution:
 
     @contextmanager
     def _step(self, step: int) -> Iterator[Scope | None]:
-        if not self.program.commits:
-            with self._log.step(step) as scope:
-                yield scope
-            return
         try:
-            yield None
+            if self.program.commits:
+                try:
+                    yield None
+                finally:
+                    self._log.commit(step)
+            else:
+                with self._log.step(step) as scope:
+                    yield scope
         finally:
-            self._log.commit(step)
+            self._ledger.step_ended(step)
 
     async def _train(self) -> None:
         program, turn = self.program, self._schedule.turn
         for place, step in enumerate(program.steps):
             await turn()
-            if place in program.rewinds:
-                if earlier := [task for number, task in self._addressed if number < place]:
-                    await asyncio.wait(earlier)
+            if place in program.between:
+                self._log.flush()
+                self._ledger.flush(None)
                 await turn()
+            if place in program.saved:
+                self._go_on_from_a_checkpoint(place)
+                await turn()
+            if place in program.rewinds:
+                earlier = [task for number, task in self._addressed if number < place]
+                if earlier and place not in program.hasty:
+                    await asyncio.wait(earlier)
+                    await turn()
                 self._log.rewind(program.rewinds[place])
+                self._ledger.rewind(program.rewinds[place])
                 self._rewound[place].set()
             with suppress(Raised, declog.InputError), self._step(step) as scope:
                 await self._train_on(place, scope)
+
+    def _go_on_from_a_checkpoint(self, place: int) -> None:
+        """Another recorder goes on there by one step: it has the rows of steps that ended and were not logged."""
+        last, row = self._ledger.last, (f"after {place}", 1.0)
+        seen, truth = Outcome(), Outcome()
+        step = 0 if last is None else last + 1
+        rows = self._ledger.upto(last)
+        state = self._log.state_dict()
+        with self._recorder(seen) as restored:
+            restored.load_state_dict(state)
+            with restored.step(step):
+                restored.observe(prompt=[row[0]], reward=[row[1]])
+        seen.failures.update(restored.failures)
+        truth.add("train", step, [*rows, row])
+        self.restored.append((seen, truth))
 
     async def _train_on(self, place: int, scope: Scope | None) -> None:
         program = self.program
@@ -348,15 +498,16 @@ class Execution:
         for number, job in enumerate(program.jobs):
             if job.place == place and job.kind in INSIDE:
                 self._start(self._inside(number, job, scope))
-        for where, first, second in program.evaluations:
-            if where == place:
-                self._start(self._evaluate(EVALUATED + place, first, second))
+        for evaluation in program.evaluations:
+            if evaluation.place == place:
+                self._start(self._evaluate(evaluation))
+        if place in program.flushes:
+            self._start(self._flush(place))
         error: Raised | None = None
         try:
-            await self._observe(program.trainer[place], observe)
+            await self._observe(program.trainer[place], observe, self._hand(), whole=place in program.flushes)
         except Raised as raised:  # tasks of the step are waited for, whatever its own code does
             error = raised
-        self._given(place, program.trainer[place].rows)
         await self._free[place].wait()
         await self._schedule.turn()
         self._ended = place + 1
@@ -364,46 +515,74 @@ class Execution:
         for before in range(place):
             if program.steps[before] == program.steps[place]:
                 packets += self._again[before]
-                self._given(place, self._consumed[before])
+        for _, rows in packets:
+            self._ledger.keep(program.steps[place], rows)
         try:
             if place % 2:
-                observe(*packets)
+                observe(*[packet for packet, _ in packets])
             else:
-                for packet in packets:
+                for packet, _ in packets:
                     with suppress(declog.InputError):
                         observe(packet)
         finally:
             if error is not None:
                 raise error
 
-    def _given(self, place: int, rows: Any) -> None:
-        """By hand: rows of the step at a place."""
-        self._windows[self.program.window(place)] += rows
+    def _hand(self) -> Hand:
+        """By hand: one more task or thread records in the step that is open."""
+        hand = Hand(self._ledger.next.extend)
+        self._ledger.hands.append(hand)
+        return hand
 
-    async def _observe(self, work: Work, observe: Callable[..., None], thread: Any = None) -> None:
-        """Each batch in two calls, with a turn of others between them."""
+    async def _flush(self, place: int) -> None:
+        """Somebody flushes in the step at a place; of commits between two."""
+        await self._schedule.turn()
+        with suppress(declog.InputError):  # of a batch that is spoiled
+            self._log.flush()
+        self._ledger.flush(None if self.program.commits else self.program.steps[place])
+        self._done(place)
+
+    async def _observe(
+        self, work: Work, observe: Callable[..., None], hand: Hand, thread: Any = None, *, whole: bool = False
+    ) -> None:
+        """Each batch in two calls, with a turn of others between them; or ``whole``, where a flush could part them."""
         for place, (batch, name) in enumerate((batch, name) for batch in work.batches for name in ("prompt", "reward")):
             if place == work.raises:
                 raise Raised
-            names, rewards = [name for name, _ in batch], [value for _, value in batch]
+            both = {"prompt": [name for name, _ in batch], "reward": [value for _, value in batch]}
+            values = both if whole and name == "prompt" else {} if whole else {name: both[name]}
             if place in work.refused:
                 for wrong in ([9.0] * (len(batch) + 1), Unreadable()):
-                    values = {"prompt": names, "reward": wrong} if name == "prompt" else {"reward": wrong}
-                    await self._call(partial(_refused, observe, **values), thread)
-            call = partial(observe, **({"prompt": names} if name == "prompt" else {"reward": rewards}))
+                    mistaken = {**values, "reward": wrong}
+                    if whole and name == "reward":
+                        mistaken = {"prompt": both["prompt"], "reward": wrong}
+                    await self._call(partial(_refused, observe, **mistaken), thread)
+            call = partial(self._recorded, hand, observe, values)
             if work.spoiled is not None and place == 2 * work.spoiled:
-                await self._call(partial(observe, **SPOILS), thread)
-                call = partial(_refused, call)  # it closes the batch before, and is recorded
-            await self._call(call, thread)
+                spoil = partial(self._recorded, hand, observe, SPOILS)
+                call = partial(self._recorded, hand, partial(_refused, observe), values)  # closes it, and is recorded
+                if whole:  # a flush would close it, too
+                    call = partial(_one_after_another, spoil, call)
+                else:
+                    await self._call(spoil, thread)
+            if values:
+                await self._call(call, thread)
         if work.raises is None and work.spoiled == len(work.batches):  # refused when all closes
-            await self._call(partial(observe, **SPOILS), thread)
+            await self._call(partial(self._recorded, hand, observe, SPOILS), thread)
+
+    @staticmethod
+    def _recorded(hand: Hand, call: Callable[..., None], values: Mapping[str, Any]) -> None:
+        """A call, and the same by hand."""
+        hand.call(**values)
+        call(**values)
 
     async def _call(self, call: Callable[[], None], thread: Any) -> None:
         await self._schedule.turn()
         if thread is None:
             call()
         else:
-            await asyncio.get_running_loop().run_in_executor(thread, call)
+            with self._schedule.busy():
+                await asyncio.get_running_loop().run_in_executor(thread, call)
 
     def _done(self, place: int) -> None:
         self._needed[place] -= 1
@@ -419,21 +598,18 @@ class Execution:
         elif job.kind in ADDRESSED:
             await self._address(job)
         else:
-            packets = []
+            packets: list[tuple[Any, list[Row]]] = []
             for batch in job.work.batches:
                 await self._schedule.turn()
-                packets.append(declog.rows(prompt=[n for n, _ in batch], reward=[v for _, v in batch]))
+                packets.append((declog.rows(prompt=[n for n, _ in batch], reward=[v for _, v in batch]), [*batch]))
             if job.kind == "wrong packet":  # those beside it are there
-                packets.insert(number % len(packets), declog.rows(prompt=["refused"], reward=[1.0, 2.0]))
+                packets.insert(number % len(packets), (declog.rows(prompt=["refused"], reward=[1.0, 2.0]), []))
             if job.kind == "twice":
-                packets.append(packets[0])
-                self._reported[TWICE] += len(job.work.batches[0])
-            rows = [row for batch in job.work.batches for row in batch]
+                packets.append((packets[0][0], []))
+                self.truth.failures[TWICE] += len(job.work.batches[0])
             if job.kind == "packet":
                 self._again[job.place] += packets
-                self._consumed[job.place] += rows
             self._packets[job.place] += packets
-            self._given(job.place, rows)
             self._done(job.place)
 
     async def _next(self, work: Work) -> None:
@@ -444,7 +620,7 @@ class Execution:
             if place in work.refused:
                 _refused(self._log.observe, prompt=["refused"], reward=[1.0, 2.0], step="next")
             self._log.observe(prompt=[n for n, _ in batch], reward=[v for _, v in batch], step="next")
-            self._given(self._ended, batch)
+            self._ledger.next += batch
 
     async def _address(self, job: Job) -> None:
         """Contribute to a step by its number: where there was one of it already, when the trainer has gone back."""
@@ -460,56 +636,62 @@ class Execution:
                     _refused(self._log.observe, prompt=["refused"], reward=[1.0, 2.0], step=step)
                 if place == work.spoiled:
                     _refused(self._log.observe, **SPOILS, step=step)
-                self._log.observe(prompt=[n for n, _ in batch], reward=[v for _, v in batch], step=step)
-            self._given(job.place, [row for batch in work.at_once for row in batch])
+                with self._ledger.contributing(step) as hand:
+                    self._recorded(
+                        hand, partial(self._log.observe, step=step),
+                        {"prompt": [n for n, _ in batch], "reward": [v for _, v in batch]},
+                    )  # fmt: skip
             self._done(job.place)
             return
-        self._given(job.place, work.rows)
-        with ThreadPoolExecutor(1) as thread, suppress(Raised, declog.InputError), self._log.at(step) as scope:
+        with (
+            ThreadPoolExecutor(1) as thread,
+            suppress(Raised, declog.InputError),
+            self._ledger.contributing(step) as hand,
+            self._log.at(step) as scope,
+        ):
             self._done(job.place)  # the step may end before this: its window waits
             if job.kind == "at":
-                await self._observe(work, declog.observe)
+                await self._observe(work, declog.observe, hand)
             else:
-                await self._observe(work, scope.observe, thread)
+                await self._observe(work, scope.observe, hand, thread)
             await self._schedule.turn()
 
     async def _inside(self, number: int, job: Job, scope: Scope | None) -> None:
         """A task that the step has started: its context is the step's."""
-        work = job.work
+        work, whole = job.work, job.place in self.program.flushes
         if job.kind == "outlives":
             await self._outlive(number, job)
             return
         observe = declog.observe if scope is not None else self._log.observe
         with suppress(Raised):
             if job.kind == "child":
-                await self._observe(work, observe)
+                await self._observe(work, observe, self._hand(), whole=whole)
             elif job.kind == "cancelled":
-                await self._cancelled(work, observe)
+                await self._cancelled(work, observe, whole=whole)
             elif job.kind == "batch":
-                await self._explicit(work)
+                await self._explicit(work, self.program.steps[job.place])
             else:
                 there = declog.bind(observe) if job.kind == "bind" else observe if scope is None else scope.observe
                 with ThreadPoolExecutor(1) as thread:
-                    await self._observe(work, there, thread)
-        self._given(job.place, work.rows)
+                    await self._observe(work, there, self._hand(), thread, whole=whole)
         self._done(job.place)
 
-    async def _explicit(self, work: Work) -> None:
+    async def _explicit(self, work: Work, step: int) -> None:
         """Each batch is explicit, and a task's; the block raises what the task does."""
         for place in range(len(work.batches)):
             raises = None if work.raises is None else max(work.raises - 2 * place, 0)
             calls = frozenset(call - 2 * place for call in work.refused)
-            with self._log.batch():
+            with self._ledger.contributing(step) as hand, self._log.batch():
                 alone = Work((work.batches[place],), raises if raises in (0, 1) else None, calls)
-                await self._start(self._observe(alone, declog.observe))
+                await self._start(self._observe(alone, declog.observe, hand))
 
-    async def _cancelled(self, work: Work, observe: Callable[..., None]) -> None:
+    async def _cancelled(self, work: Work, observe: Callable[..., None], *, whole: bool) -> None:
         """A task that is cancelled when it has observed its rows: these are there."""
         observed = asyncio.Event()
 
         async def doomed() -> None:
             with suppress(Raised):
-                await self._observe(work, observe)
+                await self._observe(work, observe, self._hand(), whole=whole)
             observed.set()
             await asyncio.Event().wait()
 
@@ -529,25 +711,52 @@ class Execution:
             await self._schedule.turn()
         for batch in others:
             declog.observe(prompt=[n for n, _ in batch], reward=[v for _, v in batch])
-            self._reported[ENDED] += len(batch)
+            self.truth.failures[ENDED] += len(batch)
 
     async def _going(self, batch: Batch) -> None:
         await self._schedule.turn()
         declog.observe(prompt=[n for n, _ in batch], reward=[v for _, v in batch])
-        self._reported[MODE_ENDED] += len(batch)
+        self.truth.failures[MODE_ENDED] += len(batch)
 
-    async def _evaluate(self, step: int, first: Work, second: Work) -> None:
-        with suppress(Raised, declog.InputError), self._log.mode("eval", step=step):
-            one = self._start(self._observe(first, declog.observe))
+    async def _evaluate(self, evaluation: Evaluation) -> None:
+        step, whole = EVALUATED + evaluation.place, evaluation.flushes
+        rows: list[Row] = []
+        hands = [Hand(rows.extend), Hand(rows.extend)]
+
+        def event() -> None:
+            for hand in hands:
+                hand.close()
+            self.truth.add("eval", step, [*rows])
+            rows.clear()
+
+        async def flush() -> None:
+            await self._schedule.turn()
+            with suppress(declog.InputError):  # of a batch that is spoiled
+                self._log.flush()
+            event()
+
+        with suppress(Raised, declog.InputError):
             try:
-                await self._observe(second, declog.observe)
+                with self._log.mode("eval", step=step):
+                    beside = [self._start(self._observe(evaluation.first, declog.observe, hands[0], whole=whole))]
+                    if evaluation.flushes:
+                        beside.append(self._start(flush()))
+                    try:
+                        await self._observe(evaluation.second, declog.observe, hands[1], whole=whole)
+                    finally:
+                        await asyncio.wait(beside)
             finally:
-                await asyncio.wait([one])
-        self._evaluated[step] = first.rows + second.rows
+                event()
 
 
 SPOILS: Mapping[str, Any] = {"prompt": ["spoiled"], "reward": [-1.0], "level": [1.0, 2.0]}  # one group, two values
 SPOILED = "[DL50"  # what else is refused where the first of several is raised
+
+
+def _one_after_another(*calls: Callable[[], None]) -> None:
+    """Calls between which nobody else goes on."""
+    for call in calls:
+        call()
 
 
 def _refused(observe: Callable[..., None], **values: Any) -> None:
@@ -578,7 +787,8 @@ def differences(seed: int, schedule: int | None, kinds: tuple[Kind, ...] = KINDS
     second = generated(seed + 10**9, kinds) if seed % 4 == 3 else None
     runs = executed(generated(seed, kinds), schedule, second)
     return [
-        f"program {seed} in schedule {schedule}, recorder {number}: {run.seen.plain} is not {run.truth.plain}"
-        for number, run in enumerate(runs)
-        if run.seen.plain != run.truth.plain
+        f"program {seed} in schedule {schedule}, recorder {number}: {seen.plain} is not {truth.plain}"
+        for run in runs
+        for number, (seen, truth) in enumerate([(run.seen, run.truth), *run.restored])
+        if seen.plain != truth.plain
     ]

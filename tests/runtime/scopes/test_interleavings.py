@@ -140,13 +140,24 @@ def _leaves_behind(self: Session, step: int) -> None:
     self.train.rewind(step)
 
 
+def _with_rows_ahead(self: Session, stream: Stream) -> list[Step]:
+    """A flush and a checkpoint between two steps have the rows of all steps."""
+    return UPTO(stream, None)
+
+
+def _of_the_window(self: Session, scope: Scope | None, answer: Any) -> None:
+    """A flush leaves the windows that wait for tasks, and closes the steps that they contribute to."""
+    self.train.close(self.train.last)
+    FLUSH(self, scope, answer)
+
+
 def _of_any_recorder(recorder: Any = None) -> Scope | None:
     """The innermost scope is that of every recorder."""
     return HERE(None)
 
 
-BATCHES, CLOSE, CONSUME, KEEP, BEGIN, END = (
-    Session.batches, Session._close, Session._consume, Session._keep, Session._begin_step, Session.end,
+BATCHES, CLOSE, CONSUME, KEEP, BEGIN, END, FLUSH = (
+    Session.batches, Session._close, Session._consume, Session._keep, Session._begin_step, Session.end, Session._flush,
 )  # fmt: skip
 UPTO, REWIND, OBSERVE, HERE = Stream.upto, Stream.rewind, Intake.observe, scopes.here
 Patch = tuple[Any, str, Any]
@@ -167,6 +178,8 @@ MUTATIONS: dict[str, list[Patch]] = {
     "a rewind forgets what came for steps ahead": [(Stream, "rewind", _forgets_all)],
     "a step that is made again knows its packets": [(Stream, "rewind", _remembers_packets)],
     "a rewind leaves the window open": [(Session, "_rewind", _leaves_behind)],
+    "what is between two steps has rows ahead": [(Session, "ended", _with_rows_ahead)],
+    "a flush closes steps that tasks contribute to": [(Session, "_flush", _of_the_window)],
     "recorders share their scopes": [(recorders, "here", _of_any_recorder)],
 }
 

@@ -88,6 +88,28 @@ def test_a_trainer_that_goes_back(tmp_path: Path) -> None:
     assert failures == {}
 
 
+@pytest.mark.parametrize("begun", [False, True])
+def test_rows_ahead_are_of_their_step_alone(begun: bool, tmp_path: Path) -> None:
+    """Whatever is done between two steps, also before the first: a flush logs, and a checkpoint has, what has ended."""
+    config = {"name": "r", "every": 9, "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}}
+    sink, resumed = MemorySink(), MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path / "run") as log:
+        if begun:
+            with log.step(-2):
+                log.observe(x=[1.0])
+        log.observe(x=[1.0, 1.0, 1.0], step=-1)
+        log.log_metric("before", 5.0)
+        state = log.state_dict()
+        log.flush()
+        with log.step(-1):
+            log.observe(x=[1.0])
+    with declog.start(config, sinks=[resumed], output_dir=tmp_path / "other", resume=state) as log, log.step(0):
+        log.observe(x=[1.0, 1.0])
+    flushed = {-2: {"n": 1, "before": 5.0}} if begun else {0: {"before": 5.0}}
+    assert sink.scalars == {**flushed, -1: {"n": 4}}
+    assert resumed.scalars == {0: {"n": 2 + begun, "before": 5.0}}
+
+
 def test_rewind_is_for_between_steps(tmp_path: Path) -> None:
     """Inside a step it is an error."""
 
