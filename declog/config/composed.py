@@ -30,8 +30,9 @@ from declog.config.source_map import FilePlace, Provenance
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
 from declog.language.keys import SECTIONS
-from declog.language.shorthand import Long, long
+from declog.language.shorthand import long
 from declog.language.spec import LogSpec
+from declog.language.tree import Node, tree_of
 
 Error = TypeVar("Error", bound=ConfigError)
 
@@ -44,7 +45,8 @@ class Composed:
     where the profile stands in its configuration, ``origin`` is None where nobody knows how it was made: of a mapping.
     ``problems`` are what has no value (DL102) or does not resolve (DL103); there, ``data`` has what was written.
     ``masks`` are the values that the environment had a part in, by key, each with the text that stands for it.
-    All are in the long form; ``short`` knows the keys that were written, as far as Hydra did not merge the long form.
+    All are in the long form; in ``tree`` each key has the path where it was written, as far as Hydra did not merge the
+    long form.
     """
 
     data: Mapping[str, Any]
@@ -54,7 +56,7 @@ class Composed:
     problems: tuple[Problem, ...] = ()
     masks: Mapping[Path, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
-    short: Long = field(default_factory=lambda: Long({}, {}))
+    tree: Node = field(default_factory=lambda: Node({}))
     composition: Composition | None = field(default=None, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -142,7 +144,7 @@ class Composed:
         """
         cleaned = type(error)([self._clean(each) for each in error.problems]) if self.secrets else error
         if self.provenance is None:  # of a mapping there are no places: its own keys are what is known
-            found = (replace(each, path=self.short.written(each.path)) for each in cleaned.problems)
+            found = (replace(each, path=_written(self.tree, each.path)) for each in cleaned.problems)
             return type(error)(list(dict.fromkeys(found)))
         placed = attach_places(cleaned, self.provenance, prefix=self.prefix)
         return type(error)([_of_package(each) for each in placed.problems]) if team_folders() else placed
@@ -200,8 +202,8 @@ def of_settled(
     written: dict[str, Any], prefix: Path, origin: Origin | None, composition: Composition | None = None
 ) -> Composed:
     """The profile of data in which nothing is to be resolved."""
-    made = long(_deleted(copy.deepcopy(written), prefix, origin))
-    return Composed(made.data, copy.deepcopy(made.data), prefix, origin, (), {}, {}, made, composition)
+    tree, _ = long(tree_of(_deleted(copy.deepcopy(written), prefix, origin)))
+    return Composed(tree.plain, tree.plain, prefix, origin, (), {}, {}, tree, composition)
 
 
 def of_node(node: DictConfig, origin: Origin | None, composition: Composition | None = None) -> Composed:
@@ -214,16 +216,16 @@ def of_node(node: DictConfig, origin: Origin | None, composition: Composition | 
         if has(written, problem.path):
             at(found.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
     prefix = key_path(node)
-    made = long(_deleted(found.data, prefix, origin))
-    masks = {path: mask for path, mask in found.masks.items() if has(made.data, path)}
-    masks |= {
-        (*new, *path[len(old) :]): mask
-        for path, mask in found.masks.items()
-        for new, old in made.origins.items()
-        if path[: len(old)] == old and has(made.data, (*new, *path[len(old) :]))
-    }
-    before = long(_deleted(written, prefix, origin)).data
-    return Composed(made.data, before, prefix, origin, found.problems, masks, found.secrets, made, composition)
+    tree, _ = long(tree_of(_deleted(found.data, prefix, origin)))
+    masks = {path: found.masks[inner.place] for path, inner in tree.walk() if inner.place in found.masks}
+    before = long(tree_of(_deleted(written, prefix, origin)))[0].plain
+    return Composed(tree.plain, before, prefix, origin, found.problems, masks, found.secrets, tree, composition)
+
+
+def _written(tree: Node, path: Path) -> Path:
+    """Where plain data has a key of its long form; a word holds all that it says."""
+    depth, node = tree.deepest(path)
+    return path if depth == 0 else (*node.place, *path[depth:])
 
 
 def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:

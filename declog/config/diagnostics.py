@@ -21,7 +21,7 @@ from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from declog.config.quoting import value_end, within
-from declog.config.source_map import FilePlace, Layer, OverridePlace, Place, Provenance, Span
+from declog.config.source_map import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
 from declog.config.yaml_lint import surprise
 from declog.errors import ConfigError, Excerpt, Path, Problem, Where
 
@@ -105,11 +105,11 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
     where = place_of(problem, place, provenance.texts, ".".join(map(str, known)))
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(known) - len(prefix) :]
-    if isinstance(place, FilePlace) and (place.written is not None or (below and place.style is not None)):
-        written = known if place.written is None else place.written
-        problem = replace(problem, path=(*written[len(prefix) :], *(below if place.style is None else ())))
-    elif isinstance(place, OverridePlace) and below and place.text.partition("=")[2][:1] not in "{[":
-        problem = replace(problem, path=known[len(prefix) :])  # a text says all that is below
+    if not isinstance(place, StorePlace):
+        # a text says all that is below
+        text = place.style is not None if isinstance(place, FilePlace) else place.text.partition("=")[2][:1] not in "{["
+        if place.path != known or (below and text):
+            problem = replace(problem, path=(*place.path[len(prefix) :], *(() if text else below)))
     return replace(problem, where=replace(where, earlier=tuple(dict.fromkeys(others(layers))), related=related))
 
 

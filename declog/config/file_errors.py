@@ -19,7 +19,7 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from declog.config.diagnostics import LINE_BREAK, at_key, in_file, others, shown_path
 from declog.config.packages import known_presets, notes
-from declog.config.provenance import YAML_LOADER, Origin, defaults_of, keys_of_file, source_file, span
+from declog.config.provenance import Origin, YamlLoader, defaults_of, keys_of_file, source_file, span
 from declog.config.quoting import value_end
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
@@ -88,7 +88,7 @@ def _list_and_map(origin: Origin) -> Problem | None:
 
 def _map(path: Path, text: str) -> str:
     """The map that a section's list was meant to be."""
-    data = yaml.load(text, YAML_LOADER)
+    data = yaml.load(text, YamlLoader)
     section = str(path[-1])
     return as_map(section, data.get(section) if isinstance(data, dict) and len(path) == 2 else None)
 

@@ -8,32 +8,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from functools import cache
+from dataclasses import replace
 from typing import Any
 
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
-from declog.config.plain import laid_over
 from declog.config.search_path import GROUP, is_shipped
 from declog.errors import Path
 from declog.language.keys import SECTIONS
 from declog.language.notation import listed
 from declog.language.shorthand import long
+from declog.language.tree import Node, over, tree_of
 
 Read = Callable[[str], ConfigResult | None]
-
-
-@dataclass
-class LongResult(ConfigResult):
-    """A file that was written shorter. ``origins`` are keys of it that were written elsewhere, with their places.
-
-    ``data`` is what it holds, without its defaults list.
-    """
-
-    origins: Mapping[Path, Path] = field(default_factory=dict)
-    data: Mapping[Any, Any] = field(default_factory=dict)
 
 
 def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
@@ -48,25 +36,31 @@ def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
     node = data
     for key in prefix:
         node = node[key]
-    found = [name] if name.startswith(f"{GROUP}/") else []
-    here = bool(found) and not section and _here(data)
-    below = cache(lambda: _merged(_parents(data, name, read, [*found])))
-    chosen = None if section else _chosen(node, data, name, below)
-    made = long({section: node} if section else node, below, whole=False)
-    if not made.origins and chosen is None and not here:
+    low = _merged(_parents(data, name, read, [name] if name.startswith(f"{GROUP}/") else []))
+    here = name.startswith(f"{GROUP}/") and not section and _here(data)
+    layer = tree_of({section: node} if section else node)
+    if chosen := not section and chosen_sinks(layer):
+        _choose(data, [str(kind) for kind in listed(node["sinks"]) or ()], name, low)
+        layer = tree_of({**node, "sinks": chosen.plain})
+    made, _ = long(layer, low)
+    if made == layer and not chosen and not here:
         return result
-    origins = {(*prefix, *new): (*prefix, *old) for new, old in made.origins.items()}
+    held = with_nulls(made, low)
+    if section and set(held) != {section}:  # a table with its columns: it is read when all is composed
+        return result
     node.clear()
-    if section:
-        if set(made.data) != {section}:  # a table with its columns: it is read when all is composed
-            return result
-        node.update(made.data[section])
-        origins = {new[1:]: old[1:] for new, old in origins.items()}
-    else:
-        node.update(made.data)
-    given = {each.name: getattr(result, each.name) for each in fields(ConfigResult)}
-    held = {key: value for key, value in data.items() if key != "defaults"}
-    return LongResult(**{**given, "config": OmegaConf.create(data)}, origins=origins | (chosen or {}), data=held)
+    node.update(held[section] if section else held)
+    return replace(result, config=OmegaConf.create(data))
+
+
+def with_nulls(layer: Node, low: Node | None) -> Any:
+    """A layer as plain data for whoever merges maps only: what it replaces of the layers below is null there."""
+    if not isinstance(layer.value, dict):
+        return layer.plain
+    below = {} if low is None else low.entries
+    data = {key: with_nulls(node, below.get(key)) for key, node in layer.entries.items()}
+    removed = [key for key, node in below.items() if node.value is not None and key not in data]
+    return {**data, **dict.fromkeys(removed)} if layer.replaces else data
 
 
 def _profile(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:
@@ -105,28 +99,24 @@ def _is_part(group: list[str]) -> bool:
     return all(re.fullmatch(r"\w+", word) and word not in (GROUP, *LogSpec.model_fields) for word in group)
 
 
-def _chosen(
-    node: dict[Any, Any], data: dict[Any, Any], name: str, below: Callable[[], Mapping[Any, Any]]
-) -> dict[Path, Path] | None:
-    """``sinks: [console, jsonl]`` as a choice of the group `sinks`, in the place of the one that is extended."""
-    given = node.get("sinks")
-    entries = listed(given) if isinstance(given, list) else None
-    if entries is None:
+def chosen_sinks(layer: Node) -> Node | None:
+    """The options in ``sinks: [console, {wandb: {project: mine}}]`` where it chooses files of the group `sinks`."""
+    section = layer.entries.get("sinks")
+    entries = listed(section.plain) if section is not None and isinstance(section.value, list) else None
+    if section is None or entries is None or not all(is_shipped(f"{GROUP}/sinks/{kind}") for kind in entries):
         return None
-    words = list(entries)
-    if not all(is_shipped(f"{GROUP}/sinks/{each}") for each in words):
-        return None
+    return Node({kind: item.entries[kind] for kind, item in zip(entries, section.value, strict=True) if entries[kind]},
+                section.place)  # fmt: skip
+
+
+def _choose(data: dict[Any, Any], sinks: list[str], name: str, low: Node) -> None:
+    """Put a choice of the group `sinks` into a defaults list, in the place of the one that is extended."""
     group = "sinks" if name.startswith(f"{GROUP}/") else f"{GROUP}/sinks"
-    extended = bool(below().get("sinks"))
-    entry = {f"override {group}" if extended else group: words}
+    extended = bool((low.at(("sinks",)) or low).entries) and "sinks" in low.entries
+    entry = {f"override {group}" if extended else group: sinks}
     defaults = data.get("defaults")
     defaults = list(defaults) if isinstance(defaults, list) else ["_self_"]
     data["defaults"] = [*defaults, entry] if extended else [entry, *defaults]
-    prefix: Path = () if name.startswith(f"{GROUP}/") else (GROUP,)
-    node["sinks"] = {each: options for each, options in entries.items() if options}
-    places = {(*prefix, "sinks", each): (*prefix, "sinks", place) for place, each in enumerate(words)}
-    inside = {(*at, key): (*places[at], at[-1], key) for at in places for key in entries[str(at[-1])]}
-    return places | inside
 
 
 def _parents(data: Mapping[Any, Any], name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, Any]]:
@@ -155,8 +145,8 @@ def _extended(name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, A
     yield {key: value for key, value in data.items() if key != "defaults"}
 
 
-def _merged(layers: Iterator[Mapping[Any, Any]]) -> dict[Any, Any]:
-    made: dict[Any, Any] = {}
+def _merged(layers: Iterator[Mapping[Any, Any]]) -> Node:
+    low = Node({})
     for layer in layers:
-        laid_over(made, layer)
-    return made
+        low = over(low, tree_of(layer))
+    return low

@@ -19,11 +19,12 @@ from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import project_folder
 from declog.config.hydra import config_loader, read_by
-from declog.config.provenance import YAML_LOADER, source_file
+from declog.config.provenance import YamlLoader, source_file
 from declog.config.search_path import GROUP, PROVIDER, current_hydra, preset_folders
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem
 from declog.language.shorthand import long
+from declog.language.tree import Node, tree_of
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,9 @@ def pack_of(signal: str) -> str | None:
 
 @lru_cache(maxsize=64)  # of a profile with many unknown names each asks for all packs
 def _signals_of(pack: str) -> frozenset[str]:
-    data = long(yaml.load(pack, YAML_LOADER) or {}, whole=False).data
-    return frozenset(name for name, entry in (data.get("signals") or {}).items() if entry is not None)
+    layer, _ = long(tree_of(yaml.load(pack, YamlLoader) or {}))
+    signals = layer.at(("signals",)) or Node({})
+    return frozenset(name for name, entry in signals.entries.items() if entry.value is not None)
 
 
 def declared(problem: Problem) -> Problem:

@@ -6,33 +6,36 @@ when somebody asks. Imports Hydra and PyYAML; the result is plain data (``source
 
 from __future__ import annotations
 
-import marshal
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path as FilePath
-from typing import Any, Literal, cast
+from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.plugins.config_source import ConfigSource
 from omegaconf import OmegaConf
+from omegaconf._utils import get_yaml_loader
 
 from declog.config.hydra import Defaults, Files, FolderOfPresets, config_loader, merged_in_run, read_by
-from declog.config.long_form import LongResult
+from declog.config.long_form import chosen_sinks
 from declog.config.search_path import GROUP, ROOT, current_hydra
-from declog.config.source_map import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
+from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance, Span, StorePlace
 from declog.errors import Path
-from declog.language.shorthand import Long
+from declog.language.shorthand import long
+from declog.language.tree import MISSING, Node, over, said
 
-YAML_LOADER: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
+
+class YamlLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+    """The YAML of OmegaConf, which has more words for numbers than PyYAML, and none for times."""
+
+    yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
+
+
 MERGE_TAG = "tag:yaml.org,2002:merge"
-
-# What a layer does to what earlier ones have of a key: a mapping merges, ??? in a file leaves it as it is.
-Effect = Literal["replaces", "merges", "leaves"]
-Setting = tuple[Path, Place, Effect]
 
 
 @dataclass(frozen=True)
@@ -100,15 +103,27 @@ def layers_of(merged: Defaults, repository: Files) -> Provenance:
     """The provenance of what is merged; raises what Hydra raises where a file cannot be read any more."""
     layers: dict[Path, list[Layer]] = {}
     texts: dict[str, str] = {}
-    rank = 0
+    tree = Node({})
+    for rank, layer in enumerate(_layers(merged, repository, texts)):
+        below = tree.at((GROUP,))
+        if (profile := layer.at((GROUP,))) is not None:
+            chosen = chosen_sinks(profile)
+            profile = profile if chosen is None else profile.holding({**profile.entries, "sinks": chosen})
+            layer = layer.holding({**layer.entries, GROUP: long(profile, below)[0]})
+        tree = over(tree, layer)
+        for path, node in layer.walk():
+            if node.place is not None:
+                replaces = node.replaces or not isinstance(node.value, dict)
+                leaves = node.value == MISSING and isinstance(node.place, FilePlace)
+                found = Layer(0 if leaves else rank + 1, node.place, replaces=replaces and not leaves)
+                layers.setdefault(path, []).append(found)
+    in_order = {path: tuple(sorted(found, key=lambda layer: layer.rank)) for path, found in layers.items()}
+    return Provenance(in_order, texts)
 
-    def add(found: Iterable[Setting]) -> None:
-        nonlocal rank
-        rank += 1
-        for path, place, effect in found:
-            layer = Layer(rank if effect != "leaves" else 0, place, replaces=effect == "replaces")
-            layers.setdefault(path, []).append(layer)
 
+def _layers(merged: Defaults, repository: Files, texts: dict[str, str]) -> Iterator[Node]:
+    """The trees that are merged, in their order, and into ``texts`` the texts of files."""
+    chosen_at: set[Path] = set()
     for default in merged.defaults:
         name = default.config_path
         if name is None or name.startswith("hydra/"):
@@ -119,31 +134,40 @@ def layers_of(merged: Defaults, repository: Files) -> Provenance:
         if file is not None:
             path, texts[path] = file
             chosen = choice_of(repository, default.parent, name)
-            if package not in layers and chosen is not None and chosen[0].key is not None:
+            if package not in chosen_at and chosen is not None and chosen[0].key is not None:
+                chosen_at.add(package)
                 texts.setdefault(chosen[0].file, chosen[1])
-                add([(package, chosen[0], "merges")])
+                yield _under(package, Node({}, replace(chosen[0], path=package)))
+            tree = of_file(path, texts[path], package)
             skipped = ("defaults",) if package else ("defaults", "hydra")
-            read = repository.load_config(name)
-            held: Any = (read.data, read.origins) if isinstance(read, LongResult) else None
-            long = None if held is None else marshal.dumps(held, 2)
-            add(_settings(path, texts[path], package, skipped, long))
+            yield _under(package, Node({key: node for key, node in tree.entries.items() if key not in skipped}))
         elif source is not None:
             content = OmegaConf.to_container(source.load_config(name).config, resolve=False)
-            add(_in_value(package, content, StorePlace(f"{source.scheme()}://{name}")))
+            yield _under(package, said(content, StorePlace(f"{source.scheme()}://{name}")))
     for override in merged.config_overrides:
-        add(_in_override(override))
-    in_order = {path: tuple(sorted(found, key=lambda layer: layer.rank)) for path, found in layers.items()}
-    return Provenance(in_order, texts)
+        yield of_override(override)
 
 
-@lru_cache(maxsize=128)  # presets are read again and again, and what each key of a file says does not change
-def _settings(file: str, text: str, package: Path, skipped: tuple[str, ...], long: bytes | None) -> tuple[Setting, ...]:
-    """The keys of a file; ``long`` is its long form with the origins of its keys, where it is written shorter."""
-    settings = _in_file(file, text, package, skipped)
-    if long is None:
-        return tuple(settings)
-    data, origins = cast("tuple[Any, Any]", marshal.loads(long))
-    return tuple(_in_long_form(settings, data, origins, package))
+def of_override(override: Override) -> Node:
+    """An override as a tree from the root of the configuration."""
+    path: Path = tuple(int(key) if key.isdigit() else key for key in override.key_or_group.split("."))
+    text = override.input_line or override.key_or_group
+    return _under(path, _of_value(None if override.is_delete() else override.value(), text, path))
+
+
+def _of_value(value: Any, text: str, path: Path) -> Node:
+    place = OverridePlace(text, path)
+    if isinstance(value, dict):
+        return Node({key: _of_value(item, text, (*path, key)) for key, item in value.items()}, place)
+    if isinstance(value, list):
+        return Node([_of_value(item, text, (*path, index)) for index, item in enumerate(value)], place)
+    return Node(value, place)
+
+
+def _under(package: Path, node: Node) -> Node:
+    for key in reversed(package):
+        node = Node({key: node})
+    return node
 
 
 def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
@@ -176,7 +200,7 @@ def _defaults(text: str) -> tuple[tuple[yaml.ScalarNode | None, yaml.ScalarNode]
 
 def defaults_of(text: str) -> Iterator[tuple[yaml.ScalarNode | None, yaml.ScalarNode]]:
     """The options that a file's defaults list names, each with its group, if one is written."""
-    root = yaml.compose(text, Loader=YAML_LOADER)
+    root = yaml.compose(text, Loader=YamlLoader)
     entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
     defaults = entries.get("defaults")
     for entry in defaults.value if isinstance(defaults, yaml.SequenceNode) else ():
@@ -196,7 +220,7 @@ def chooses_profile(text: str) -> bool:
 def keys_at_top(text: str) -> set[str]:
     """The keys at the top of a YAML file; none for one that is no map, or no YAML."""
     try:
-        root = yaml.compose(text, Loader=YAML_LOADER)
+        root = yaml.compose(text, Loader=YamlLoader)
     except yaml.YAMLError:
         return set()
     return {str(key.value) for key, _ in root.value} if isinstance(root, yaml.MappingNode) else set()
@@ -204,75 +228,42 @@ def keys_at_top(text: str) -> set[str]:
 
 def keys_of_file(file: str, text: str, *, defaults: bool = False) -> Iterator[tuple[Path, FilePlace]]:
     """Every key of one YAML file, as it stands there; the defaults list too, on request."""
-    for path, place, _ in _in_file(file, text, (), () if defaults else ("defaults", "hydra")):
-        if isinstance(place, FilePlace):
-            yield path, place
+    for path, node in of_file(file, text).walk():
+        if defaults or path[0] not in ("defaults", "hydra"):
+            yield path, node.place
 
 
-def _in_file(file: str, text: str, package: Path, skipped: Collection[str] = ("defaults",)) -> Iterator[Setting]:
-    root = yaml.compose(text, Loader=YAML_LOADER)
-    if isinstance(root, yaml.MappingNode):
-        for key, value in root.value:
-            if key.value not in skipped:
-                yield from _in_entry(file, package, key, value)
+@lru_cache(maxsize=128)  # presets are read again and again
+def of_file(file: str, text: str, path: Path = ()) -> Node:
+    """A YAML file as a tree whose root stands at ``path``."""
+    root = yaml.compose(text, Loader=YamlLoader)
+    return Node({}) if root is None else _Reader(file).node(path, None, root)
 
 
-def _in_long_form(
-    settings: Iterable[Setting], data: Any, given: Mapping[Path, Path], package: Path
-) -> Iterator[Setting]:
-    """The keys of a file's long form, each at the place of the key that says it; a null that nobody wrote has none."""
-    places = {tuple(map(str, path[len(package) :])): place for path, place, _ in settings}
-    origins = {tuple(map(_text_key, new)): tuple(map(_text_key, old)) for new, old in given.items()}
-    long = Long({}, origins)
-    for path, value in _keys(data, ()):
-        written = tuple(map(str, long.written(path)))
-        place = next(
-            (places[written[:depth]] for depth in range(len(written), 0, -1) if written[:depth] in places), None
-        )
-        if place is None or (value is None and written not in places):
-            continue
-        if isinstance(place, FilePlace) and written != tuple(map(str, path)):
-            place = replace(place, written=(*package, *written))
-        # a word is all that is said of an entry; of a sink it says one key
-        word = isinstance(place, FilePlace) and place.style is not None and path[0] != "sinks"
-        effect: Effect = "merges" if isinstance(value, dict) and not word else "replaces"
-        yield (*package, *path), place, "leaves" if value == "???" else effect
+class _Reader(yaml.constructor.SafeConstructor):
+    """Makes trees of the nodes of a YAML file."""
 
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = file
 
-def _text_key(key: Any) -> Any:
-    return key if isinstance(key, int) and not isinstance(key, bool) else str(key)
+    def node(self, path: Path, key: yaml.Node | None, node: yaml.Node) -> Node:
+        place = FilePlace(self.file, None if key is None else span(key), span(node), _style(node), path)
+        if isinstance(node, yaml.SequenceNode):
+            return Node([self.node((*path, index), None, item) for index, item in enumerate(node.value)], place)
+        if isinstance(node, yaml.MappingNode):
+            return Node(dict(self.entries(path, node)), place)
+        return Node(self.construct_object(node), place)
 
-
-def _keys(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    named: Any = ()
-    if isinstance(data, dict):
-        named = [(str(key), value) for key, value in data.items()]
-    elif isinstance(data, list):
-        named = enumerate(data)
-    for key, value in named:
-        yield (*path, key), value
-        yield from _keys(value, (*path, key))
-
-
-def _in_entry(file: str, path: Path, key: yaml.Node, value: yaml.Node) -> Iterator[Setting]:
-    if key.tag == MERGE_TAG:
-        for merged in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
-            yield from _in_node(file, path, merged)
-        return
-    here = (*path, str(yaml.constructor.SafeConstructor().construct_object(key, deep=True)))
-    yield here, FilePlace(file, span(key), span(value), _style(value)), _effect(value)
-    yield from _in_node(file, here, value)
-
-
-def _in_node(file: str, path: Path, node: yaml.Node) -> Iterator[Setting]:
-    if isinstance(node, yaml.MappingNode):
-        # What `<<` brings gives way to the mapping's own keys, wherever it stands.
+    def entries(self, path: Path, node: yaml.MappingNode) -> Iterator[tuple[Any, Node]]:
+        """The entries of a map. What `<<` brings gives way to the map's own keys, wherever it stands."""
         for key, value in sorted(node.value, key=lambda pair: pair[0].tag != MERGE_TAG):
-            yield from _in_entry(file, path, key, value)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            yield (*path, index), FilePlace(file, None, span(value), _style(value)), _effect(value)
-            yield from _in_node(file, (*path, index), value)
+            if key.tag == MERGE_TAG:
+                for merged in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
+                    yield from self.entries(path, merged)
+            else:
+                name = self.construct_object(key, deep=True)
+                yield name, self.node((*path, str(name)), key, value)
 
 
 def span(node: yaml.Node) -> Span:
@@ -283,27 +274,3 @@ def span(node: yaml.Node) -> Span:
 
 def _style(node: yaml.Node) -> str | None:
     return (node.style or "plain") if isinstance(node, yaml.ScalarNode) else None
-
-
-def _effect(node: yaml.Node) -> Effect:
-    if isinstance(node, yaml.MappingNode):
-        return "merges"
-    return "leaves" if node.value == "???" else "replaces"
-
-
-def _in_override(override: Override) -> Iterator[Setting]:
-    keys = override.key_or_group.split(".")
-    path: Path = tuple(int(key) if key.isdigit() else key for key in keys)
-    place = OverridePlace(override.input_line or override.key_or_group)
-    if override.is_delete():
-        yield path, place, "replaces"
-    else:
-        yield from _in_value(path, override.value(), place)
-
-
-def _in_value(path: Path, value: object, place: Place) -> Iterator[Setting]:
-    if path:
-        yield path, place, "merges" if isinstance(value, dict) else "replaces"
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in entries:
-        yield from _in_value((*path, key), each, place)

@@ -15,7 +15,7 @@ import yaml
 
 from declog.config.compose import working_directory
 from declog.config.composed import Composed
-from declog.config.provenance import YAML_LOADER
+from declog.config.provenance import YamlLoader
 from declog.config.search_path import package_of, provider_of
 from declog.config.source_map import FilePlace, Provenance
 from declog.config.uses import entries
@@ -120,7 +120,7 @@ def _locked() -> Iterator[Mapping[str, Any]]:
     """The profiles of the project's lock; none where there is none, or it is none."""
     file = working_directory() / LOCK
     try:
-        found = yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER) if file.is_file() else None
+        found = yaml.load(file.read_text(encoding="utf-8"), YamlLoader) if file.is_file() else None
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return  # whoever checks against it says so
     profiles = entries(found, "configs") if isinstance(found, Mapping) else {}

@@ -30,21 +30,22 @@ class FilePlace:
     """A key of a YAML file. ``key`` is None for the entry of a list.
 
     ``style`` is the YAML style of a scalar value: ``plain``, a quote, ``|`` or ``>``; None for a mapping
-    or a list. ``written`` is the key that stands there, where a shorter form says another one.
+    or a list. ``path`` is the key as it stands there, which says another one where it is written shorter.
     """
 
     file: str
     key: Span | None
     value: Span
     style: str | None
-    written: Path | None = None
+    path: Path = ()
 
 
 @dataclass(frozen=True)
 class OverridePlace:
-    """An override, as it was given."""
+    """A key of an override, ``path`` as it stands there, and the override as it was given."""
 
     text: str
+    path: Path = ()
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""What may be written shorter, in its long form: plain data in, plain data out, and where each key of it was written.
+"""What may be written shorter, in its long form: a tree in, a tree out, in which each key has the place that says it.
 
-The composer applies it to each file before Hydra merges them, so that files in either form extend each other and
-overrides address the long form; ``validate`` applies it to all that came by other ways. What it cannot read it leaves
-as it is, for the models to refuse.
+The composer applies it to each layer before it lays one over the others, so that layers in either form extend each
+other and overrides address the long form; ``validate`` applies it to all that came by other ways. What it cannot read
+it leaves as it is, for the models to refuse.
 """
 
 from __future__ import annotations
@@ -18,334 +18,311 @@ from declog.language.dtypes import AXES
 from declog.language.keys import keys
 from declog.language.notation import SEVERAL, TYPES, WORD
 from declog.language.spec import SignalSpec
+from declog.language.tree import MISSING, Node, said
 
 SIGNAL_KEYS = frozenset(keys(SignalSpec))
 # What `from` says of a metric: a number that the loop has computed, and logs by a name.
 REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported", "optional": True}
 
 
-@dataclass(frozen=True)
-class Long:
-    """A profile in its long form. ``origins`` are the keys that were written elsewhere, each with its place there."""
-
-    data: dict[Any, Any]
-    origins: Mapping[Path, Path]
-    problems: tuple[Problem, ...] = ()
-
-    def written(self, path: Path) -> Path:
-        """Where the key ``path`` of the long form was written; a word holds all that it says."""
-        for depth in range(len(path), 0, -1):
-            if (place := self.origins.get(path[:depth])) is not None:
-                return (*place, *path[depth:])
-        return path
-
-
-def long(data: Mapping[Any, Any], below: Callable[[], Mapping[Any, Any]] = dict, *, whole: bool = True) -> Long:
-    """The profile in its long form.
-
-    ``whole`` is false for one layer of several, whose entries may be completed by others. ``below`` are the layers that
-    a layer extends, in their long form: what a word or a list replaces there is set to null.
-    """
-    writer = _Writer(below, whole, frozenset(_signals_of(data)))
-    made = {key: writer.section(key, value) for key, value in data.items()}
+def long(layer: Node, low: Node | None = None) -> tuple[Node, list[Problem]]:
+    """A layer of a profile in its long form, and what of it could not be read; ``low`` is what it is laid over."""
+    writer = _Writer(Node({}) if low is None else low, _signals_of(layer))
+    made = {key: writer.section(key, node) for key, node in layer.entries.items()}
     for section, entries in writer.beside.items():
-        known = made.get(section)
-        made[section] = {**(known if isinstance(known, Mapping) else {}), **entries}
-    return Long(made, writer.origins, tuple(writer.problems))
+        section_node = made.get(section, Node({}, layer.place))
+        made[section] = section_node.holding({**section_node.entries, **entries})
+    return layer.holding(made), writer.problems
 
 
 @dataclass
 class _Writer:
     """Writes sections. ``signals`` are this layer's; ``beside`` entries of other sections that tables hold in place."""
 
-    below: Callable[[], Mapping[Any, Any]]
-    whole: bool
-    signals: frozenset[Any] = frozenset()
-    origins: dict[Path, Path] = field(default_factory=dict)
+    low: Node
+    signals: frozenset[Any]
     problems: list[Problem] = field(default_factory=list)
-    beside: dict[str, dict[str, Any]] = field(default_factory=dict)
+    beside: dict[str, dict[str, Node]] = field(default_factory=dict)
 
-    def section(self, name: Any, value: Any) -> Any:
+    def section(self, name: Any, node: Node) -> Node:
         if name == "sinks":
-            value = self._sinks(value)
+            node = self._sinks(node)
         elif name == "modes":
-            value = self._modes(value)
-        if not isinstance(value, Mapping):
-            return value
+            node = self._modes(node)
+        if not isinstance(node.value, dict):
+            return node
         if name == "signals":
-            return self._signals(value)
+            return self._signals(node)
         entry = {
             "metrics": self._metric, "filters": self._filter, "tables": self._table, "profiles": self._profile,
             "alerts": self._alert, "axes": self._axis,
         }.get(name)  # fmt: skip
         if entry is None:
-            return value
-        return {key: None if each is None else entry((name, key), each) for key, each in value.items()}
+            return node
+        return node.holding({key: item if _open(item) else entry(key, item) for key, item in node.entries.items()})
 
-    def _whole(self, path: Path, entry: Mapping[str, Any], at: Path | None = None) -> dict[str, Any]:
-        """An entry that a word or a list says as a whole: all its keys stand there, and no other layer's are left."""
-        self.origins.update({(*path, key): at or path for key in entry})
-        return {**entry, **dict.fromkeys(self._left(path, entry))}
-
-    def _left(self, path: Path, entry: Mapping[str, Any]) -> list[Any]:
-        found: Any = self.below()
-        for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        entries = found.items() if isinstance(found, Mapping) else ()
-        return [key for key, each in entries if each is not None and key not in entry]
+    def _below(self, *path: Any) -> Mapping[Any, Node]:
+        """The entries that the layers below have at a path."""
+        node = self.low.at(path)
+        return {} if node is None else node.entries
 
     # -- signals
 
-    def _signals(self, entries: Mapping[Any, Any]) -> dict[Any, Any]:
-        made: dict[Any, Any] = {}
-        for name, value in entries.items():
-            inside = value if self._is_group(name, value) else {name: value}
-            grouped = inside is value
-            for key, each in inside.items():
-                path, at = ("signals", key), ("signals", name, key) if grouped else ("signals", name)
-                if grouped and (key in made or key in entries):
+    def _signals(self, section: Node) -> Node:
+        made: dict[Any, Node] = {}
+        for name, node in section.entries.items():
+            if not self._is_group(name, node):
+                made[name] = self._signal(name, node, ("signals", name), None)
+                continue
+            for key, signal in node.entries.items():
+                at = ("signals", name, key)
+                if key in made or key in section.entries:
                     self.problems.append(Problem.of("DL202.signal_twice", at, name=key))
-                    made.setdefault(name, {})[key] = each
-                    continue
-                if grouped:
-                    self.origins[path] = at
-                made[key] = None if each is None else self._signal(path, each, at, name if grouped else None)
-        return made
+                    made[name] = node.holding({**(made[name].entries if name in made else {}), key: signal})
+                else:
+                    made[key] = self._signal(key, signal, at, Node(name, node.place))
+        return section.holding(made)
 
-    def _is_group(self, name: Any, value: Any) -> bool:
+    def _is_group(self, name: Any, node: Node) -> bool:
         """Whether an entry of `signals` is a phase with its signals: no key of it is one of a signal's."""
-        if not isinstance(value, Mapping) or not value:
+        if not node.entries:
             return False
-        keys, first = {str(key) for key in value}, next(iter(value.values()))
+        keys, first = {str(key) for key in node.entries}, next(iter(node.entries.values())).value
         declares = isinstance(first, str) and first.replace("?", " ").partition(" ")[0] in AXES
         if keys & (SIGNAL_KEYS - {"mask"}) or (keys == {"mask"} and not declares):
             return False
-        known = self.below().get("signals")
-        if isinstance(known, Mapping) and name in known:
+        if name in self._below("signals"):
             return False
-        if len(keys) == 1 and not isinstance(first, Mapping):  # a key that is misspelt? `rewards` is near to one
-            known_ones = {"axis"} if declares else SIGNAL_KEYS - {"renamed", "deprecated"}
-            return not (did_you_mean(next(iter(keys)), known_ones, what="keys").startswith("did you mean"))
+        if len(keys) == 1 and not isinstance(first, dict):  # a key that is misspelt? `rewards` is near to one
+            near = {"axis"} if declares else SIGNAL_KEYS - {"renamed", "deprecated"}
+            return not (did_you_mean(next(iter(keys)), near, what="keys").startswith("did you mean"))
         return True
 
-    def _signal(self, path: Path, value: Any, at: Path, phase: str | None) -> Any:
-        if isinstance(value, Mapping):
-            if phase is None or "phase" in value or value.get("expr") is not None:
-                return dict(value)
-            self.origins[(*path, "phase")] = at[:-1]
-            return {**value, "phase": phase}
-        if _elsewhere(value):
-            return value
-        entry = {"expr": value}
+    def _signal(self, name: str, node: Node, at: Path, phase: Node | None) -> Node:
+        if isinstance(node.value, dict):
+            expr = node.entries.get("expr")
+            if phase is None or "phase" in node.entries or (expr is not None and expr.value is not None):
+                return node
+            return node.holding({**node.entries, "phase": phase})
+        if _open(node):
+            return node
+        value = node.value
+        entry: dict[str, Any] = {"expr": node}
         words = value.replace("?", " ? ").split() if isinstance(value, str) else []
         if words and words[0] in AXES:
-            found = notation.signal_words(words, at)
-            if isinstance(found, Problem):
-                self.problems.append(found)
-                return value
-            entry = found or entry
+            declared = notation.signal_words(words, at)
+            if isinstance(declared, Problem):
+                self.problems.append(declared)
+                return node
+            entry = declared or entry
         elif words and not self._declares(words[0]) and (axis := notation.with_axis(words)) is not None:
-            fix = f"{path[-1]}: {axis}"
-            self.problems.append(Problem.of("DL202.no_axis", at, words=value, fix=fix))
-            return value
-        if phase is None or "axis" not in entry:
-            return self._whole(path, entry, at)
-        made = self._whole(path, {**entry, "phase": phase}, at)
-        self.origins[(*path, "phase")] = at[:-1]
-        return made
+            self.problems.append(Problem.of("DL202.no_axis", at, words=value, fix=f"{name}: {axis}"))
+            return node
+        if phase is not None and "axis" in entry:
+            entry["phase"] = phase
+        return said(entry, node.place, replaces=True)
 
     # -- metrics
 
-    def _metric(self, path: Path, value: Any) -> Any:
-        if isinstance(value, str) and not _elsewhere(value):
-            if own := self._own_reductions(value):
-                return self._whole(path, {"reduce": own[0] if len(own) == 1 else own})
-            return self._whole(path, notation.reduced(value) or {"expr": value})
-        if not isinstance(value, Mapping):
-            return value if isinstance(value, str) else self._whole(path, {"expr": value})
-        made = dict(value)
-        if isinstance(made.get("from"), str):  # what the loop reports under that name
-            for key, one in REPORTED.items():
-                if key not in made:
-                    made[key] = one
-                    self.origins[(*path, key)] = (*path, "from")
-        if isinstance(made.get("tags"), str):
-            made["tags"] = made["tags"].split()
-        if isinstance(by := made.get("by"), list) and len(by) == 1:
-            made["by"] = by[0]
-        if (words := notation.reductions(made.get("reduce"))) is not None:
-            made["reduce"] = words
-            self.origins[(*path, "reduce")] = (*path, "reduce")
-        if isinstance(made.get("reduce"), list) and self._left((*path, "reduce"), {}):  # a list and a map do not merge
-            made["reduce"] = self._names((*path, "reduce"), made["reduce"], lambda each: each)
-        if isinstance(made.get("alias"), list):
-            made["alias"] = self._names((*path, "alias"), made["alias"], lambda each: each)
-        return made
+    def _metric(self, name: str, node: Node) -> Node:
+        if not isinstance(node.value, dict):
+            words = self._own_reductions(node.value) if isinstance(node.value, str) else []
+            if words:
+                return said({"reduce": words[0] if len(words) == 1 else words}, node.place, replaces=True)
+            reduced = notation.reduced(node.value) if isinstance(node.value, str) else None
+            return said(reduced or {"expr": node}, node.place, replaces=True)
+        made = dict(node.entries)
+        source = made.get("from")
+        if source is not None and isinstance(source.value, str):  # what the loop reports under that name
+            made |= {key: Node(value, source.place) for key, value in REPORTED.items() if key not in made}
+        tags, by = made.get("tags"), made.get("by")
+        if tags is not None and isinstance(tags.value, str):
+            made["tags"] = said(tags.value.split(), tags.place)
+        if by is not None and isinstance(by.value, list) and len(by.value) == 1:
+            made["by"] = by.value[0]
+        if (reduce := made.get("reduce")) is not None:
+            made["reduce"] = self._reduce(name, reduce)
+        alias = made.get("alias")
+        if alias is not None and isinstance(alias.value, list):
+            made["alias"] = _by_name(alias)
+        return node.holding(made)
+
+    def _reduce(self, name: str, node: Node) -> Node:
+        if (words := notation.reductions(node.plain)) is not None:
+            items = node.value if isinstance(node.value, list) else []
+            several = [Node(word, item.place) for item in items for word in SEVERAL.get(item.value, (item.value,))]
+            node = node.holding(several or [Node(word, node.place) for word in words])
+        if isinstance(node.value, list) and self._below("metrics", name, "reduce"):  # a list and a map do not merge
+            return _by_name(node)
+        return node
 
     def _own_reductions(self, text: str) -> list[str]:
         """The reductions of the metric's own signal, ``lr: last``; none in an expression, or for a signal's name."""
         words = text.split()
-        if not all(WORD.match(each) and not self._declares(each) for each in words):
+        if not all(WORD.match(word) and not self._declares(word) for word in words):
             return []
-        known = all(each in SEVERAL or notation.is_reduction(each, 1) for each in words)
-        return [one for each in words for one in SEVERAL.get(each, (each,))] if known else []
+        known = all(word in SEVERAL or notation.is_reduction(word, 1) for word in words)
+        return [name for word in words for name in SEVERAL.get(word, (word,))] if known else []
 
     def _declares(self, signal: str) -> bool:
-        below = self.below().get("signals")
-        return signal in self.signals or (isinstance(below, Mapping) and signal in below)
-
-    def _names(self, path: Path, items: Any, value: Callable[[Any], Any]) -> Any:
-        """A list as a map, whose ids are the entries' own names."""
-        words = items if isinstance(items, list) else [items]
-        if not all(isinstance(each, str) for each in words):
-            return items
-        made = {}
-        for place, each in enumerate(words):
-            id = re.sub(r"\W+", "_", each.partition("(")[0].lower()).strip("_") or "it"
-            id = id if id not in made else f"{id}_{place}"
-            made[id] = value(each)
-            self.origins[(*path, id)] = (*path, place) if isinstance(items, list) else path
-        return {**made, **dict.fromkeys(self._left(path, made))}
+        return signal in self.signals or signal in self._below("signals")
 
     # -- tables
 
-    def _filter(self, path: Path, value: Any) -> Any:
-        if isinstance(value, str) and not WORD.match(value) and not _elsewhere(value):
-            return self._whole(path, {"where": value})
-        return value
+    def _filter(self, name: str, node: Node) -> Node:
+        if isinstance(node.value, str) and not WORD.match(node.value) and not _open(node):
+            return said({"where": node}, node.place, replaces=True)
+        return node
 
-    def _table(self, path: Path, value: Any) -> Any:
-        if isinstance(value, list):
-            self.origins[(*path, "columns")] = path
-            value = {"columns": value}
-        if not isinstance(value, Mapping):
-            return value
-        made = {key: each for key, each in value.items() if key != "columns"}
+    def _table(self, name: str, node: Node) -> Node:
+        if isinstance(node.value, list):
+            node = Node({"columns": node}, node.place)
+        if not isinstance(node.value, dict):
+            return node
+        made = {key: item for key, item in node.entries.items() if key != "columns"}
         for key in ("columns", "schema"):
-            if isinstance(inline := value.get(key), Mapping | list):
-                made["schema"] = self._inline(path, "schemas", "schema", key, inline, self._columns)
-            elif key == "columns" and inline is not None:
-                made["schema"] = inline
-                self.origins[(*path, "schema")] = (*path, key)
-        given = value.get("filter")
-        if isinstance(given, Mapping) or (isinstance(given, str) and re.search(r"[<>=() ]", given.strip())):
-            made["filter"] = self._inline(path, "filters", "filter", "filter", given, self._filter)
-        if isinstance(made.get("to"), list | str):
-            made["to"] = self._names((*path, "to"), made["to"], lambda each: True)
-        return made
+            columns = node.entries.get(key)
+            if columns is not None and isinstance(columns.value, dict | list):
+                made["schema"] = self._inline(name, "schema", key, columns, self._columns)
+            elif key == "columns" and columns is not None and columns.value is not None:
+                made["schema"] = columns
+        rows = node.entries.get("filter")
+        condition = rows is not None and isinstance(rows.value, str) and re.search(r"[<>=() ]", rows.value.strip())
+        if rows is not None and (isinstance(rows.value, dict) or condition):
+            made["filter"] = self._inline(name, "filter", "filter", rows, self._filter)
+        sinks = made.get("to")
+        if sinks is not None and isinstance(sinks.value, list | str):
+            made["to"] = _by_name(sinks, lambda item: Node(True, item.place))
+        return node.holding(made)
 
-    def _inline(
-        self, path: Path, section: str, key: str, written: str, value: Any, entry: Callable[[Path, Any], Any]
-    ) -> str:
+    def _inline(self, table: str, key: str, written: str, node: Node, entry: Callable[[str, Node], Node]) -> Node:
         """An entry that stands in its table, as one of its section with the table's id, where that is free."""
-        table = str(path[-1])
-        known, tables = self.below().get(section), self.below().get("tables")
-        before = tables.get(table) if isinstance(tables, Mapping) else None
-        own = isinstance(before, Mapping) and before.get(key) == table
-        shared = own and isinstance(tables, Mapping) and any(
-            isinstance(other, Mapping) and other.get(key) == table for name, other in tables.items() if name != table
-        )  # fmt: skip
-        taken = isinstance(known, Mapping) and known.get(table) is not None and (not own or shared)
+        section, tables = f"{key}s", self._below("tables")
+        used_by = {name for name, each in tables.items() if (used := each.entries.get(key)) and used.value == table}
+        known = self._below(section).get(table)
+        taken = known is not None and known.value is not None and used_by != {table}
         id = f"{table}_{written}" if taken else table
-        self.origins[(section, id)] = (*path, written)
-        self.origins[(*path, key)] = (*path, written)
-        self.beside.setdefault(section, {})[id] = entry((section, id), value)
-        return id
+        self.beside.setdefault(section, {})[id] = entry(id, node)
+        return Node(id, node.place)
 
-    def _columns(self, path: Path, value: Any) -> dict[str, Any]:
-        at = self.origins[path]
-        if isinstance(value, Mapping):
-            return {key: self._column((*path, key), each, (*at, key)) for key, each in value.items()}
-        made: dict[str, Any] = {}
-        for place, each in enumerate(value):
-            pairs = each.items() if isinstance(each, Mapping) else [(each, None)]
-            for name, given in pairs:
-                plain = isinstance(name, str) and WORD.match(name)
-                id = name if plain else re.sub(r"\W+", "_", str(name).lower()).strip("_") or "column"
-                entry = {} if plain or given is not None else {"expr": name}
-                self.origins[(*path, id)] = (*at, place)
-                made[id] = self._column((*path, id), given, (*at, place)) if given is not None else entry
-                if isinstance(made[id], dict):
-                    made[id].setdefault("nullable", True)
-        return {**made, **dict.fromkeys(self._left(path, made))}
-
-    def _column(self, path: Path, value: Any, at: Path) -> Any:
-        if not isinstance(value, str) or value in TYPES or _elsewhere(value):
-            return value
-        entry = {"expr": value, "nullable": True}
-        self.origins.update({(*path, key): at for key in entry})
-        return entry
+    def _columns(self, name: str, node: Node) -> Node:
+        if isinstance(node.value, dict):
+            return node.holding({key: _column(column) for key, column in node.entries.items()})
+        made: dict[str, Node] = {}
+        for item in node.value:
+            pairs = item.value.items() if isinstance(item.value, dict) else [(item.value, None)]
+            for word, column in pairs:
+                plain = isinstance(word, str) and WORD.match(word)
+                id = word if plain else _slug(str(word), "column")
+                if column is None:
+                    column = said({} if plain else {"expr": Node(word, item.place)}, item.place)
+                column = _column(column)
+                nullable = {"nullable": Node(True, item.place)}
+                made[id] = (
+                    Node({**nullable, **column.entries}, item.place) if isinstance(column.value, dict) else column
+                )
+        return Node(made, node.place, replaces=True)
 
     # -- profiles, alerts, sinks
 
-    def _profile(self, path: Path, value: Any) -> Any:
-        if isinstance(value, list | str) and not _elsewhere(value):
-            value = {"include": self._names((*path, "include"), value, lambda each: each)}
-            inside = {at: place for at, place in self.origins.items() if at[:-1] == (*path, "include")}
-            self.origins |= {at: (*path, *place[len(path) + 1 :]) for at, place in inside.items()}
-            self.origins[(*path, "include")] = path
-        if not isinstance(value, Mapping):
-            return value
-        made = dict(value)
+    def _profile(self, name: str, node: Node) -> Node:
+        if isinstance(node.value, list | str):
+            node = Node({"include": node}, node.place)
+        if not isinstance(node.value, dict):
+            return node
+        made = dict(node.entries)
         for key in ("include", "exclude"):
-            if isinstance(made.get(key), list | str):
-                made[key] = self._names((*path, key), made[key], lambda each: each)
-            if isinstance(selectors := made.get(key), Mapping):
-                made[key] = {id: _joined(each) for id, each in selectors.items()}
-        return made
+            selectors = made.get(key)
+            if selectors is not None and isinstance(selectors.value, list | str):
+                selectors = _by_name(selectors)
+            if selectors is not None:
+                made[key] = selectors
+                if isinstance(selectors.value, dict):
+                    made[key] = selectors.holding({id: _joined(item) for id, item in selectors.entries.items()})
+        return node.holding(made)
 
-    def _alert(self, path: Path, value: Any) -> Any:
-        if not isinstance(value, str) or _elsewhere(value):
-            return value
-        return self._whole(path, notation.condition(value.strip(), path[-1]))
+    def _alert(self, name: str, node: Node) -> Node:
+        if not isinstance(node.value, str):
+            return node
+        return said(notation.condition(node.value.strip(), name), node.place, replaces=True)
 
-    def _sinks(self, value: Any) -> Any:
+    def _sinks(self, node: Node) -> Node:
         """``[console, {wandb: {project: mine}}]``: an entry of each kind, and none of the layers below.
 
         ``wandb: slim`` names the sink's profile.
         """
-        if isinstance(value, Mapping):
-            shown = {each: name for each, name in value.items() if isinstance(name, str) and WORD.match(name)}
-            self.origins.update({("sinks", each, "profile"): ("sinks", each) for each in shown})
-            return {**value, **{each: {"profile": name} for each, name in shown.items()}}
-        entries = notation.listed(value)
-        if entries is None:
-            return value
-        made: dict[str, Any] = {each: {"kind": each, **given} for each, given in entries.items()}
-        for place, (each, given) in enumerate(entries.items()):
-            self.origins[("sinks", each)] = ("sinks", place)
-            self.origins.update({("sinks", each, key): ("sinks", place, each, key) for key in given})
-        return {**made, **dict.fromkeys(self._left(("sinks",), made))}
+        if isinstance(node.value, dict):
+            return node.holding({kind: _options(options) for kind, options in node.entries.items()})
+        if notation.listed(node.plain) is None:
+            return node
+        made: dict[str, Node] = {}
+        for item in node.value if isinstance(node.value, list) else [node]:
+            pairs = item.value.items() if isinstance(item.value, dict) else [(item.value, Node({}, item.place))]
+            for kind, options in pairs:
+                made[kind] = Node({"kind": Node(kind, item.place), **_options(options).entries}, item.place)
+        return Node(made, node.place, replaces=True)
 
     # -- axes, modes
 
-    def _axis(self, path: Path, value: Any) -> Any:
+    def _axis(self, name: str, node: Node) -> Node:
         """``group: 4``, ``group: prompt_id``, ``token: completion_mask``."""
-        if isinstance(value, bool) or not isinstance(value, int | str) or _elsewhere(value):
-            return value
-        words = {"group": "size" if isinstance(value, int) else "of", "token": "mask", "completion": "ids"}
-        return self._whole(path, {words[str(path[-1])]: value}) if path[-1] in words else value
+        if isinstance(node.value, bool) or not isinstance(node.value, int | str):
+            return node
+        words = {"group": "size" if isinstance(node.value, int) else "of", "token": "mask", "completion": "ids"}
+        return said({words[name]: node}, node.place, replaces=True) if name in words else node
 
-    def _modes(self, value: Any) -> Any:
+    def _modes(self, node: Node) -> Node:
         """``[train, eval]``: modes whose names stand before those of their values; train's as they are."""
-        if not isinstance(value, list) or not all(isinstance(each, str) and WORD.match(each) for each in value):
-            return value
-        self.origins.update({("modes", each): ("modes", place) for place, each in enumerate(value)})
-        return {each: {} if each == "train" else {"prefix": f"{each}/"} for each in value}
+        items = node.value if isinstance(node.value, list) else []
+        if not items or not all(isinstance(item.value, str) and WORD.match(item.value) for item in items):
+            return node
+        return node.holding({
+            item.value: said({} if item.value == "train" else {"prefix": f"{item.value}/"}, item.place)
+            for item in items
+        })  # fmt: skip
 
 
-def _elsewhere(value: Any) -> bool:
-    """Whether a text stands for a value from elsewhere, or for one that is to be given."""
-    return isinstance(value, str) and ("${" in value or value == "???")
+def _open(node: Node) -> bool:
+    """Whether nothing stands there, or a text for a value from elsewhere or for one that is to be given."""
+    value = node.value
+    return value is None or (isinstance(value, str) and ("${" in value or value == MISSING))
 
 
-def _signals_of(data: Mapping[Any, Any]) -> set[Any]:
+def _signals_of(layer: Node) -> frozenset[Any]:
     """Names that may be signals of a profile: those of its phases too."""
-    signals = data.get("signals")
-    entries = signals.items() if isinstance(signals, Mapping) else ()
-    return {name for key, each in entries for name in (key, *(each if isinstance(each, Mapping) else ()))}
+    section = layer.entries.get("signals", layer)
+    entries = section.entries.items() if section is not layer else ()
+    return frozenset(name for key, node in entries for name in (key, *node.entries))
 
 
-def _joined(selector: Any) -> Any:
-    several = isinstance(selector, list) and all(isinstance(each, str) for each in selector)
-    return " ".join(selector) if several else selector
+def _slug(text: str, otherwise: str = "it") -> str:
+    return re.sub(r"\W+", "_", text.lower()).strip("_") or otherwise
+
+
+def _by_name(node: Node, value: Callable[[Node], Node] = lambda item: item) -> Node:
+    """A list of words, or one word, as a map whose ids are the words' own."""
+    items = node.value if isinstance(node.value, list) else [node]
+    if not all(isinstance(item.value, str) for item in items):
+        return node
+    made: dict[str, Node] = {}
+    for index, item in enumerate(items):
+        id = _slug(item.value.partition("(")[0])
+        made[id if id not in made else f"{id}_{index}"] = value(item)
+    return Node(made, node.place, replaces=True)
+
+
+def _column(node: Node) -> Node:
+    if not isinstance(node.value, str) or node.value in TYPES or _open(node):
+        return node
+    return said({"expr": node, "nullable": True}, node.place)
+
+
+def _options(node: Node) -> Node:
+    """The options of a sink, of which a word says the profile."""
+    word = isinstance(node.value, str) and WORD.match(node.value)
+    return Node({"profile": node}, node.place) if word else node
+
+
+def _joined(node: Node) -> Node:
+    several = isinstance(node.value, list) and all(isinstance(item.value, str) for item in node.value)
+    return Node(" ".join(node.plain), node.place) if several else node

@@ -22,6 +22,7 @@ from declog.language.keys import SECTIONS, below, keys, model_of
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec, SinkSpec
 from declog.language.spec_of_tables import FilterSpec, Length, TableSpec
+from declog.language.tree import tree_of
 
 
 def validate(data: Mapping[str, Any]) -> LogSpec:
@@ -34,8 +35,8 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         raise ConfigError([Problem.of("DL202.no_map", type=type(data).__name__)])
     if (problem := nesting(data)) is not None:
         raise ConfigError([problem])
-    longer = long(_with_text_keys(data))
-    data = longer.data
+    tree, unread = long(tree_of(_with_text_keys(data)))
+    data = tree.plain
     deleted = frozenset(
         f"{section}.{key}"
         for section in SECTIONS
@@ -43,14 +44,14 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         for key, value in entries.items()
         if value is None
     )
-    problems = [*longer.problems, *_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
+    problems = [*unread, *_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
     try:
         spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
     except ValidationError as error:
         problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
-        short = {problem.path[:2] for problem in longer.problems}
-        problems = [each for each in problems if each in longer.problems or each.path[:2] not in short]
+        short = {problem.path[:2] for problem in unread}
+        problems = [each for each in problems if each in unread or each.path[:2] not in short]
         raise ConfigError([_misplaced(problem, data) for problem in _distinct(problems)]) from None
     if problems:
         raise ConfigError([_misplaced(problem, data) for problem in problems])

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 import declog
 from declog.cli import main
 from declog.cli.json_schema import json_schema, parts, short_forms
-from declog.config.provenance import YAML_LOADER
+from declog.config.provenance import YamlLoader
 from declog.language import spec
 from declog.language.keys import SECTIONS, models
 from declog.language.shorthand import long
@@ -33,7 +33,14 @@ from declog.language.spec import (
     TokenAxis,
 )
 from declog.language.spec_of_tables import FilterSpec, TableSpec
+from declog.language.tree import tree_of
 from tests.docs.markdown import ALL, ROOT
+
+
+def _long(data: Any) -> Any:
+    """Plain data in the long form."""
+    return long(tree_of(data))[0].plain
+
 
 CONF = ROOT / "conf" / "declog"
 PRESETS = sorted(CONF.glob("*.yaml"))
@@ -57,7 +64,7 @@ def complaints(data: Any, part: str = "config") -> list[str]:
 
 
 def read(file: Path) -> Any:
-    return yaml.load(file.read_text(encoding="utf-8"), YAML_LOADER)
+    return yaml.load(file.read_text(encoding="utf-8"), YamlLoader)
 
 
 @pytest.mark.parametrize("part", parts())
@@ -188,12 +195,12 @@ def test_short_forms_are_those_of_the_models(value: object) -> None:
 
     def taken(model: type[BaseModel]) -> bool:
         if model is SelectorSpec:
-            entry = long({"profiles": {"it": {"include": {"it": value}}}}).data["profiles"]["it"]
+            entry = _long({"profiles": {"it": {"include": {"it": value}}}})["profiles"]["it"]
             return isinstance(entry["include"]["it"], str)
         section, id = LONG.get(model, ("signals", ""))
         profile: dict[str, dict[str, Any]] = {"signals": {"float": {}}}
         profile.setdefault(section, {})[id] = value
-        given = long(profile).data[section][id] if id else value
+        given = _long(profile)[section][id] if id else value
         try:
             model.model_validate(given)
         except ValidationError:

@@ -29,7 +29,7 @@ from typing import Any
 
 import yaml
 
-from declog.config.provenance import YAML_LOADER
+from declog.config.provenance import YamlLoader
 
 FOLDER = Path(__file__).parents[1] / "data" / "mistakes"
 MINE = "conf/declog/mine.yaml"
@@ -100,7 +100,7 @@ def kinds() -> list[str]:
 
 def mistakes(kind: str) -> list[Mistake]:
     """The mistakes of a list."""
-    listed = yaml.load((FOLDER / f"{kind}.yaml").read_text(encoding="utf-8"), YAML_LOADER)
+    listed = yaml.load((FOLDER / f"{kind}.yaml").read_text(encoding="utf-8"), YamlLoader)
     return [Mistake(kind, **entry) for entry in listed]
 
 

@@ -27,9 +27,16 @@ from declog.config.plugin import DeclogSearchPath
 from declog.config.search_path import conf_location
 from declog.errors import CompositionError, ConfigError, Problem
 from declog.language.shorthand import long
+from declog.language.tree import tree_of
 from declog.sinks import built_in
 from tests import forks
 from tests.conftest import WritePreset
+
+
+def _long(data: Any) -> Any:
+    """Plain data in the long form."""
+    return long(tree_of(data))[0].plain
+
 
 REPOSITORY = Path(__file__).parents[2]
 APP = Path(__file__).parents[1] / "data" / "compose" / "app"
@@ -178,7 +185,7 @@ def test_grpo_is_what_its_file_says() -> None:
     for file in (*(f"packs/{name}" for name in packs), "grpo"):
         layer = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "declog" / f"{file}.yaml"))
         assert isinstance(layer, dict)
-        layers.append(long({key: value for key, value in layer.items() if key != "defaults"}, whole=False).data)
+        layers.append(_long({key: value for key, value in layer.items() if key != "defaults"}))
     assert text(profile_of(compose())) == text(OmegaConf.to_container(OmegaConf.merge(*layers)))
 
 
@@ -189,7 +196,7 @@ def test_rloo_is_grpo_with_what_its_file_changes() -> None:
     assert changes.pop("defaults") == ["grpo", "_self_"]
     short = OmegaConf.to_container(changes)
     assert isinstance(short, dict)
-    merged = OmegaConf.merge(profile_of(compose("grpo")), long(short).data)
+    merged = OmegaConf.merge(profile_of(compose("grpo")), _long(short))
     assert text(profile_of(compose("rloo"))) == text(OmegaConf.to_container(merged))
 
 

@@ -90,7 +90,11 @@ def test_a_key_of_a_shipped_option_leads_to_its_file(layered: Path) -> None:
     known = provenance("team", config_dir=layered)
     (layer,) = known.layers[("declog", "sinks", "console", "every")]
     expected = FilePlace(
-        str(REPOSITORY / "conf/declog/sinks/console.yaml"), Span(4, 3, 4, 8), Span(4, 10, 4, 11), style="plain"
+        str(REPOSITORY / "conf/declog/sinks/console.yaml"),
+        Span(4, 3, 4, 8),
+        Span(4, 10, 4, 11),
+        style="plain",
+        path=("declog", "sinks", "console", "every"),
     )
     assert layer.place == expected
 

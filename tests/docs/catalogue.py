@@ -15,6 +15,7 @@ import yaml
 
 import declog
 from declog.language.shorthand import long
+from declog.language.tree import tree_of
 
 CONF = Path(__file__).parents[2] / "conf" / "declog"
 ABOUT = ("help", "title", "unit", "good", "healthy", "runbook", "name", "alias", "tags", "log")
@@ -36,7 +37,8 @@ def packs() -> list[str]:
 def metrics(source: str) -> dict[str, Entry]:
     """The metrics of a preset, or those that a pack says, ``packs/NAME``."""
     if source.startswith("packs/"):
-        found = long(yaml.safe_load((CONF / f"{source}.yaml").read_text("utf-8")), whole=False).data["metrics"]
+        layer, _ = long(tree_of(yaml.safe_load((CONF / f"{source}.yaml").read_text("utf-8"))))
+        found = layer.plain["metrics"]
     else:
         found = declog.profile_of(source)["metrics"]
     return {name: entry for name, entry in found.items() if entry is not None and entry.get("log", True)}

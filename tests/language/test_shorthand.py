@@ -8,11 +8,19 @@ import pytest
 import yaml
 
 import declog
+from declog.config.long_form import with_nulls
 from declog.errors import ConfigError
 from declog.language import spec
 from declog.language.dtypes import AXES
 from declog.language.notation import TYPES
 from declog.language.shorthand import long
+from declog.language.tree import tree_of
+
+
+def _long(data: Any) -> Any:
+    """Plain data in the long form."""
+    return long(tree_of(data))[0].plain
+
 
 SAME = {
     "a signal's axis": ("signals: {reward: completion}", "signals: {reward: {axis: completion}}"),
@@ -159,7 +167,7 @@ SAME = {
 def test_a_short_form_is_its_long_form(short: str, written_out: str) -> None:
     """Each form, and its long form, which stays as it is."""
     expected = yaml.safe_load(written_out)
-    assert (long(yaml.safe_load(short)).data, long(expected).data) == (expected, expected)
+    assert (_long(yaml.safe_load(short)), _long(expected)) == (expected, expected)
 
 
 def test_the_words_are_those_of_the_models() -> None:
@@ -172,9 +180,10 @@ def test_the_words_are_those_of_the_models() -> None:
 
 def test_a_key_knows_where_it_was_written() -> None:
     """A word holds all that it says; a key below what was moved is below it there, too."""
-    made = long(yaml.safe_load("signals: {rollout: {a: completion text, b: {type: int}}}\nmetrics: {p: p95(a)}"))
+    layer = yaml.safe_load("signals: {rollout: {a: completion text, b: {type: int}}}\nmetrics: {p: p95(a)}")
+    made, _ = long(tree_of(layer))
     keys = [("signals", "a", "type"), ("signals", "b", "type"), ("signals", "b", "phase"), ("metrics", "p", "expr")]
-    assert [made.written(key) for key in keys] == [
+    assert [node.place for key in keys if (node := made.at(key)) is not None] == [
         ("signals", "rollout", "a"), ("signals", "rollout", "b", "type"), ("signals", "rollout"), ("metrics", "p"),
     ]  # fmt: skip
 
@@ -208,7 +217,9 @@ profiles: {slim: {include: {core: 'tag:core'}}}
 )
 def test_a_layer_replaces_what_it_says_as_a_whole(layer: str, expected: str) -> None:
     """A word and a list replace what the layers below say; a map completes it."""
-    assert long(yaml.safe_load(layer), lambda: BELOW, whole=False).data == yaml.safe_load(expected)
+    low = tree_of(BELOW)
+    made, _ = long(tree_of(yaml.safe_load(layer)), low)
+    assert with_nulls(made, low) == yaml.safe_load(expected)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""Values that know where they were written: a file, an override or plain data as a tree, and one laid over another.
+
+A place goes with its value, so that all that is made of a value has its place. Whoever reads says what a place is:
+nobody here looks at one. Imports nothing of declog but the errors' ``Path``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from declog.errors import Path
+
+MISSING = "???"  # a value that is yet to be given
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A map of nodes, a list of nodes, or a scalar.
+
+    A map that ``replaces`` leaves nothing of what it is laid over, as a text or a list does.
+    """
+
+    value: Any
+    place: Any = None
+    replaces: bool = False
+
+    @property
+    def entries(self) -> Mapping[Any, Node]:
+        """The entries of a map; none of anything else."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def plain(self) -> Any:
+        """The value without places."""
+        if isinstance(self.value, dict):
+            return {key: node.plain for key, node in self.value.items()}
+        return [node.plain for node in self.value] if isinstance(self.value, list) else self.value
+
+    def at(self, path: Path) -> Node | None:
+        """The node at a path; None where there is none."""
+        depth, node = self.deepest(path)
+        return node if depth == len(path) else None
+
+    def deepest(self, path: Path) -> tuple[int, Node]:
+        """How many keys of a path are there, and the node at the last of them."""
+        node = self
+        for depth, key in enumerate(path):
+            inner = node.value
+            in_list = isinstance(inner, list) and type(key) is int and key < len(inner)
+            if not in_list and not (isinstance(inner, dict) and key in inner):
+                return depth, node
+            node = inner[key]
+        return len(path), node
+
+    def holding(self, value: Any) -> Node:
+        """The same place with another value."""
+        return Node(value, self.place, self.replaces)
+
+    def walk(self, path: Path = ()) -> Iterator[tuple[Path, Node]]:
+        """Every node below with its path, outer ones first; keys are texts, as in a problem's path."""
+        items = enumerate(self.value) if isinstance(self.value, list) else self.entries.items()
+        for key, node in items:
+            key = key if isinstance(self.value, list) else str(key)
+            yield (*path, key), node
+            if isinstance(node.value, dict | list):
+                yield from node.walk((*path, key))
+
+
+def said(value: Any, place: Any, *, replaces: bool = False) -> Node:
+    """Plain data, which may hold nodes, written at one place."""
+    if isinstance(value, Node):
+        return value
+    if isinstance(value, Mapping):
+        return Node({key: said(inner, place) for key, inner in value.items()}, place, replaces)
+    return Node([said(item, place) for item in value] if isinstance(value, list) else value, place)
+
+
+def tree_of(data: Any, path: Path = ()) -> Node:
+    """Plain data as a tree, in which each place is the path where it stands."""
+    if isinstance(data, Mapping):
+        return Node({key: tree_of(value, (*path, key)) for key, value in data.items()}, path)
+    if isinstance(data, list):
+        return Node([tree_of(item, (*path, index)) for index, item in enumerate(data)], path)
+    return Node(data, path)
+
+
+def over(low: Node | None, high: Node) -> Node:
+    """A tree laid over another: maps are merged, all else is replaced; ``???`` leaves what is there."""
+    if low is None:
+        return high
+    if type(high.value) is str and high.value == MISSING:
+        return low
+    if high.replaces or not (isinstance(low.value, dict) and isinstance(high.value, dict)):
+        return high
+    merged = dict(low.value)
+    for key, node in high.value.items():
+        merged[key] = over(merged.get(key), node)
+    return Node(merged, high.place, low.replaces)
