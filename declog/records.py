@@ -22,7 +22,7 @@ THEIRS = "trainer/"  # before the name of a trainer's number that is not declog'
 
 
 def names_of(template: str) -> str:
-    """A regular expression of the names that a template can give: `rewards/{column}` gives `rewards/correct`.
+    """A regular expression of the names that a template can give: `rewards/{member}` gives `rewards/correct`.
 
     Each field of the template is a group.
     """

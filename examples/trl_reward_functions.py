@@ -32,7 +32,7 @@ PROFILE: dict[str, Any] = {
         "judged": {
             "completion": {"type": "text"},
             "gold": {"type": "text"},
-            "rewards": {"type": "float", "name": "{column}"},
+            "rewards": {"type": "float", "name": "{member}"},
             "extra": {"undeclared": "keep"},
         }
     },
@@ -90,7 +90,7 @@ WAYS: Mapping[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "called": (
         called,
         {
-            "metrics": {"accuracy": "mean(sum(rewards, over=column))"},
+            "metrics": {"accuracy": "mean(sum(rewards, over=member))"},
             "schemas": {"judged": {"extracted": {"type": "text", "call": "extract_answer", "nullable": True}}},
         },
     ),

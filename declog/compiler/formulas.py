@@ -110,7 +110,7 @@ def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None) -> Nod
     node = compile_expression(text, MetricScope(draft, of_alert=of_alert), draft.graph, draft.functions)
     for item in walk(node):
         function = draft.functions.get(item.op)
-        if function is not None and function.stage == "rows" and item.op != "column":
+        if function is not None and function.stage == "rows" and item.op != "member":
             refuse("DL310.formula_rows", text, function=item.op)
     return node
 

@@ -11,7 +11,7 @@ from declog.language.spec import MetricSpec
 from declog.plans.ops import NameOp
 
 RANK = "rank"  # the label that `per_rank` gives
-FIELDS = frozenset({"id", "reduce", "column", "label"})
+FIELDS = frozenset({"id", "reduce", "member", "label"})
 
 
 def names_of(
@@ -19,9 +19,9 @@ def names_of(
 ) -> tuple[NameOp, ...]:
     """The output names of a reduction: its name template, and its aliases."""
     each = draft.spec.per_rank and labels == (RANK,)
-    fields = {"{id}": True, "{reduce}": suffix is not None, "{column}": family, "{label}": bool(labels) and not each}
+    fields = {"{id}": True, "{reduce}": suffix is not None, "{member}": family, "{label}": bool(labels) and not each}
     if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
-        fields = {"{column}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
+        fields = {"{member}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
     default = "/".join(field for field, there in fields.items() if there)
     if spec.from_ is not None:
         default = default.replace("{id}", spec.from_)
@@ -55,9 +55,9 @@ def _checked(draft: Draft, template: str, path: tuple[str, ...], *, family: bool
         fix = f"did you mean `{{{close}}}`?" if close else did_you_mean(name, [*FIELDS, *parts], what="fields")
         draft.report("DL404.field", path, source=template, span=span, field=f"{{{name}}}", fix=fix)
         used |= {close} if close else set()  # reported once
-    needed = {"column": family, "label": bool(labels)}
+    needed = {"member": family, "label": bool(labels)}
     if used & set(parts) and "label" not in used:  # the parts of a label, one by one
-        needed = {"column": family, **{name or "label": True for name in labels}, "label": not all(labels)}
+        needed = {"member": family, **{name or "label": True for name in labels}, "label": not all(labels)}
     right = template
     for name, there in needed.items():
         if name in used and not there:
@@ -67,13 +67,13 @@ def _checked(draft: Draft, template: str, path: tuple[str, ...], *, family: bool
     key, right = path[-1], in_flow(right)
     for name, there in needed.items():
         if there and name not in used:
-            what = "a family has one value per member" if name == "column" else "`by` gives one value per label"
-            by: tuple[Path, ...] = () if name == "column" else ((*path[:2], "by"),)
+            what = "a family has one value per member" if name == "member" else "`by` gives one value per label"
+            by: tuple[Path, ...] = () if name == "member" else ((*path[:2], "by"),)
             draft.report(
                 "DL404.lacks", path, related=by, what=what, template=template, field=f"{{{name}}}", key=key, right=right
             )
         if name in used and not there:
-            why = "it reduces no family" if name == "column" else "it has no `by`"
+            why = "it reduces no family" if name == "member" else "it has no `by`"
             draft.report("DL404.has", path, template=template, field=f"{{{name}}}", why=why, key=key, right=right)
     if not template:
         draft.report("DL404.empty", path)

@@ -263,7 +263,7 @@ def _globs(op: MetricOp | FormulaOp, template: str) -> list[str]:
     for field in ("label", *op.labels):
         glob = glob.replace(f"{{{field}}}", "*")
     members = members_of(*op.args) if isinstance(op, MetricOp) else None
-    return [glob.replace("{column}", member) for member in members or ("*",)] if "{column}" in glob else [glob]
+    return [glob.replace("{member}", member) for member in members or ("*",)] if "{member}" in glob else [glob]
 
 
 def _meet(one: str, two: str) -> bool:
@@ -314,7 +314,7 @@ def _suggestion(draft: Draft, word: str) -> str:
     head = word.split(".")[0]
     family = next((op for op in draft.outputs if op.family and word.startswith(f"{op.id}.")), None)
     if family is not None and not difflib.get_close_matches(word, draft.output_keys, n=1, cutoff=0.8):
-        name = family.names[0].template.replace("{column}", word.removeprefix(f"{family.id}."))
+        name = family.names[0].template.replace("{member}", word.removeprefix(f"{family.id}."))
         return f"a member is selected by the name that trackers show, such as `{name}`"
     if draft.deleted(f"metrics.{head}"):
         return f"`{head}` was deleted (null): delete this selector too"

@@ -82,7 +82,7 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path
     if row is not Axis.COMPLETION and spec.undeclared != "drop":
         draft.report("DL310.extras", (*path, "undeclared"), row=ROWS[row.label])
         return None
-    return _op(name, spec, DType.OBJECT, template="{column}", nullable=True, undeclared=spec.undeclared, role=None)
+    return _op(name, spec, DType.OBJECT, template="{member}", nullable=True, undeclared=spec.undeclared, role=None)
 
 
 def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
@@ -102,12 +102,12 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
         draft.report("DL305.column", (*path, "type"), name=name, type=type, node=node, dtype=node.type.dtype)
         return None
     _for_texts(draft, spec, type, path)
-    template = spec.name or ("{id}/{column}" if family else "{id}")
+    template = spec.name or ("{id}/{member}" if family else "{id}")
     for field in sorted(set(re.findall(r"\{(\w*)\}", template)) - (FIELDS - {"reduce", "label"})):
         draft.report("DL404.column_field", (*path, "name"), field=f"{{{field}}}")
-    if family and "{column}" not in template:
+    if family and "{member}" not in template:
         draft.report("DL404.column_lacks", (*path, "name"), template=template)
-    if not family and "{column}" in template:
+    if not family and "{member}" in template:
         draft.report("DL404.column_has", (*path, "name"), template=template, node=node)
     return _op(name, spec, type, template=template.replace("{id}", name), expr=node, family=family)
 

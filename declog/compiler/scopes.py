@@ -111,8 +111,8 @@ class MetricScope(ConstantScope):
         self.of_alert = of_alert
 
     def measured(self, function: str, name: str) -> Node | None:
-        """``columns(id)``, how many members a metric has; ``nan_count(id)``, how many missing values it left out."""
-        if function not in ("columns", "nan_count"):
+        """``members(id)``, how many members a metric has; ``nan_count(id)``, how many missing values it left out."""
+        if function not in ("members", "nan_count"):
             return None
         found = next((op for op in self.draft.outputs if op.id == name), None)
         if found is None:

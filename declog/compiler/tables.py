@@ -235,7 +235,7 @@ def _values(draft: Draft, condition: Node) -> dict[str, Node]:
             name = str(node.param("name"))
             if not set(name) & set("{}[]:!"):  # what has a meaning in a text with values, and `nan_count:kl`
                 found[name] = node
-        elif node.op != "column" and function is not None and function.stage != "aggregate":
+        elif node.op != "member" and function is not None and function.stage != "aggregate":
             found |= _values(draft, node)
     return found
 
@@ -247,7 +247,7 @@ def _as_read(draft: Draft, condition: Node, metric: Node) -> Node:
         node for node in walk(condition) if any(arg.op == METRIC and arg.param("name") == key for arg in node.args)
     ]
     function = draft.functions.get(reading[0].op) if len(reading) == 1 else None
-    of_members = function is not None and (reading[0].op == "column" or function.stage == "aggregate")
+    of_members = function is not None and (reading[0].op == "member" or function.stage == "aggregate")
     return reading[0] if of_members else metric
 
 

@@ -18,7 +18,7 @@ from declog.engine.frame import GROUP_ID, UNDECIDED, Frame
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import QUESTIONS, Absence, either, elementwise
-from declog.language.dtypes import COLUMN, Axis, DType
+from declog.language.dtypes import MEMBER, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
 from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS, floats
@@ -28,7 +28,7 @@ from declog.language.segmented import Segments
 Array = NDArray[Any]
 Members = tuple[str, ...]
 COLUMNS = ("signal", "local", "carried")
-PICKS = ("column", *SELECTIONS)  # functions that pick members of a family
+PICKS = ("member", *SELECTIONS)  # functions that pick members of a family
 
 
 class View:
@@ -201,7 +201,7 @@ class View:
             begun = empty if empty.any() else False
         if gone is True or gone is False:
             return either(begun, gone)
-        if node.over == COLUMN or node.op == "columns":
+        if node.over == MEMBER or node.op == "members":
             return gone.all(0) if gone.ndim > 1 else gone
         fine, coarse = arg.type.axis, node.type.axis
         if coarse is fine or fine is None or coarse is None:
@@ -211,7 +211,7 @@ class View:
     def _picked_members(self, node: Node, marks: Absence) -> Absence:
         """What is marked of the members of a family that a node picks; True: none of them came."""
         members = self.members(node.args[0])
-        if node.op == "column":
+        if node.op == "member":
             place = members.index(node.param("member")) if node.param("member") in members else None
             return True if place is None else marks[place] if np.ndim(marks) > 1 else marks
         places = selected(node, members)
@@ -237,7 +237,7 @@ class View:
             return False
         arg, over = node.args[-1], node.over or Axis.COMPLETION
         coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.BATCH
-        parts = None if over == COLUMN or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
+        parts = None if over == MEMBER or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
         return groups.too_few(self._counted(arg), parts, least)
 
     def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
@@ -345,7 +345,7 @@ class View:
         (arg,) = node.args
         over = node.over
         values = self._counted(arg)
-        if over == COLUMN:
+        if over == MEMBER:
             if not values.ndim or not len(values) or (values.ndim < 2 and not self.members(arg)):
                 return np.asarray(np.nan)
             if node.op in ("first", "last"):  # by name: whatever else came before must not decide

@@ -96,14 +96,14 @@ class Sheet:
         if function is None:
             raise RuntimeFailure.of("DL605.function", function=node.op)
         arrays, gone = zip(*(self.value(arg) for arg in node.args), strict=True)
-        if node.op == "column":
+        if node.op == "member":
             member = node.param("member")
             if gone[0] is True or member not in self.members:
                 return NOWHERE, True
             at = self.members.index(member)
             absent: Any = np.broadcast_to(gone[0], arrays[0].shape)
             return arrays[0][at : at + 1], absent[at : at + 1]
-        if function.stage == "aggregate":  # over=column
+        if function.stage == "aggregate":  # over=member
             shape = (max(len(self.members), 1), *np.broadcast_shapes(arrays[0].shape, (1, 1, 1))[1:])
             last = np.moveaxis(np.broadcast_to(arrays[0], shape), 0, -1)
             reduced = function.run(last.reshape(-1, shape[0]), Segments.whole(shape[0])).reshape(1, *shape[1:])
@@ -121,7 +121,7 @@ class Sheet:
         function, _, key = name.rpartition(":")
         found = self._cells.get(key)
         if function:
-            known = 0 if found is None else len(found.members) if function == "columns" else found.skipped
+            known = 0 if found is None else len(found.members) if function == "members" else found.skipped
             return np.full((1, 1, 1), float(known)), False
         if found is None:
             return NOWHERE, True

@@ -159,7 +159,7 @@ def _filled(op: Op, template: str, whole: Cells, member: int, label: int) -> str
     """The name of a cell. A label may have several parts, each with a field of its own; the rest has one for all."""
     if "{" not in template:
         return template
-    fields = {"column": whole.members[member]} if whole.members else {}
+    fields = {"member": whole.members[member]} if whole.members else {}
     if whole.labels:
         parts = whole.labels[label].split(BETWEEN) if len(op.labels) > 1 else [whole.labels[label]]
         fields |= {"label": "/".join(parts)}

@@ -119,7 +119,7 @@ class Tables:
         known = self._members.setdefault(f"{op.id}.{column.id}", {})
         known.update(dict.fromkeys(members))
         for member in known:
-            name = column.template.replace("{column}", member)
+            name = column.template.replace("{member}", member)
             if member in members:
                 typed = _typed(column, op, plain(values[members.index(member)]))
                 yield self._made(column, op, name, typed, runtime=True)

@@ -80,7 +80,8 @@ SYNONYMS: Mapping[str, str] = {
     "number": "float", "integer": "int", "int64": "int", "long": "int", "boolean": "bool", "json": "object",
     "dict": "object", "list": "object", "sequence": "completion", "response": "completion", "rollout": "completion",
     "batch": "step", "iteration": "step", "warning": "warn", "critical": "error", "fatal": "error",
-    "dtype": "type", "weights": "weight", "lr": "learning_rate", "learning_rate": "lr",
+    "dtype": "type", "weights": "weight", "lr": "learning_rate", "learning_rate": "lr", "column": "member",
+    "columns": "members",
 }  # fmt: skip
 
 

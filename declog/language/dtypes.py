@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from declog.records import DType
 
-__all__ = ["AXES", "COLUMN", "NUMERIC", "Axis", "DType", "Type", "any_of", "finest", "per"]
+__all__ = ["AXES", "MEMBER", "NUMERIC", "Axis", "DType", "Type", "any_of", "finest", "per"]
 
 
 class Axis(IntEnum):
@@ -39,7 +39,7 @@ class Axis(IntEnum):
 
 
 AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.BATCH}  # what YAML can name
-COLUMN = "column"  # the axis of a family, by name in `over=column`
+MEMBER = "member"  # the axis of a family, by name in `over=member`
 
 
 @dataclass(frozen=True)

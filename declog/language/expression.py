@@ -18,7 +18,7 @@ import numpy as np
 
 from declog.errors import Problem, did_you_mean, nearest
 from declog.language import idioms
-from declog.language.dtypes import AXES, COLUMN, Axis, DType, Type, finest
+from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type, finest
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Stage
 from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Graph, Node
@@ -152,7 +152,7 @@ class Compiler:
         if found is None and node.id == MISSING:
             return self.graph.constant(math.nan)
         if found is None:
-            if node.id in AXES or node.id == COLUMN:
+            if node.id in AXES or node.id == MEMBER:
                 self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
             self.fail(node, "DL302.name", noun=self.scope.noun, name=node.id, known=self.scope.names())
         return found
@@ -343,12 +343,12 @@ class Compiler:
 
     def _axis(self, node: ast.expr) -> Axis | str:
         name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
-        if name == COLUMN:
-            return COLUMN
+        if name == MEMBER:
+            return MEMBER
         if not isinstance(name, str):
-            self.fail(node, "DL306.axis_named", fix=did_you_mean("", [*AXES, COLUMN], what="axes"))
+            self.fail(node, "DL306.axis_named", fix=did_you_mean("", [*AXES, MEMBER], what="axes"))
         if name not in AXES:
-            self.fail(node, "DL306.axis", name=name, known=[*AXES, COLUMN])
+            self.fail(node, "DL306.axis", name=name, known=[*AXES, MEMBER])
         return AXES[name]
 
     def _parameter(self, call: ast.Call, node: ast.expr, slot: Param, function: Function) -> Any:

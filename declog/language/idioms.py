@@ -52,10 +52,10 @@ def of_subscript(node: ast.Subscript) -> str:
     """A member of a family, or which values count."""
     of, inside = ast.unparse(node.value), node.slice
     if isinstance(inside, ast.Constant) and isinstance(inside.value, str):
-        return f"column({of}, {ast.unparse(inside)})"
+        return f"member({of}, {ast.unparse(inside)})"
     if isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp):
         return f"which values count is a key of the metric: `{{expr: {of}, where: {ast.unparse(inside)}}}`"
-    return "a member of a family is column(family, 'name')"
+    return "a member of a family is member(family, 'name')"
 
 
 def of_division(node: ast.BinOp) -> str:

@@ -179,7 +179,7 @@ class MetricSpec(Model):
     max_labels: int = Field(64, ge=1)
     """How many labels have a value of their own; those of the others are one, `_other`."""
     name: str | None = None
-    """What trackers show: a template of {id}, {reduce}, {column}, {label}, and the name of what `by` reads."""
+    """What trackers show: a template of {id}, {reduce}, {member}, {label}, and the name of what `by` reads."""
     alias: Annotated[str | dict[str, str] | None, Short(list[str])] = None
     """More names for the same value, tagged ``alias``."""
     tags: Annotated[list[str], Short(str)] = []

@@ -82,7 +82,7 @@ class ColumnSpec(Model):
     type: ColumnType | None = None
     """`tokens`: a completion's tokens as pieces of text, with `values` of each."""
     name: str | None = None
-    """What it is called; of a family a template with {column}."""
+    """What it is called; of a family a template with {member}."""
     expr: Annotated[Scalar, Says("signals")] | None = None
     """What it holds; by default the signal of its id."""
     call: str | None = None

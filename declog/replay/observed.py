@@ -101,7 +101,7 @@ def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
 
 def _metrics(signals: Sequence[Observed]) -> Iterator[str]:
     for one in signals:
-        named = f', name: "{one.name}/{{column}}"' if one.entry.get("family") else ""
+        named = f', name: "{one.name}/{{member}}"' if one.entry.get("family") else ""
         if one.dtype in ("text", "object") or (one.axis == "token" and one.dtype == "bool"):
             continue
         if one.axis == "step":

@@ -180,11 +180,11 @@ class _Names:
     @cached_property
     def _templates(self) -> tuple[set[str], list[re.Pattern[str]]]:
         """Ids and names of metrics, and what the names of those look like that are known as they come."""
-        templates = {"declog/{column}"}
+        templates = {"declog/{member}"}
         for op in self.plan.outputs:
             templates |= {op.id, op.key}
             if op.id == LOGGED and LOGGED not in self.profile.metrics:  # its names are those that are given
-                templates |= {item.template.replace("{column}", name) for item in op.names for name in self.given}
+                templates |= {item.template.replace("{member}", name) for item in op.names for name in self.given}
             else:
                 templates |= {item.template for item in op.names}
         for name, spec in self.profile.metrics.items():

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 NO_METRICS = frozenset({"step", "epoch", "global_step", "mode", "time", "timestamp", "run_id", "partial", "spec"})
-BESIDE = ("declog/{column}", "nonfinite/{metric}")  # what declog itself adds
+BESIDE = ("declog/{member}", "nonfinite/{metric}")  # what declog itself adds
 INSIDE = ("scalars", "data", "metrics", "logs")  # where some loggers put a line's values, beside its step
 STATISTICS = {"mean": "mean", "avg": "mean", "max": "max", "min": "min", "std": "std", "sum": "sum", "median": "p50"}
 _STATISTIC = rf"(?P<statistic>{'|'.join(STATISTICS)}|p\d\d)"

@@ -27,7 +27,7 @@ def read(text: str) -> Any:
     "text",
     [
         "p95(reward)", "length > 512", 'length > 512 and x == "a"', "x == 'a'", "a == b", "bucket(length, 32, 64)",
-        "{column}/{reduce}", "KL {kl:.3f}", "sum(rewards, over=column)", "x if y else 0", "clip_*", " padded ",
+        "{member}/{reduce}", "KL {kl:.3f}", "sum(rewards, over=member)", "x if y else 0", "clip_*", " padded ",
         r"matches(text, '\d+')", 'a "quoted" word', "back\\", 'both \\" of them', "50 %", "a: b", "tag:core", "",
     ],
 )  # fmt: skip

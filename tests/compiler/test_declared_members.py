@@ -29,7 +29,7 @@ def refused(metrics: dict[str, Any], **others: Any) -> list[tuple[str, str, str]
 
 def test_members_are_named_as_in_any_family(tmp_path: Path) -> None:
     """One that does not come is absent."""
-    metrics = {"rewards": {"reduce": "mean"}, "one": "mean(column(scaled, 'accuracy'))"}
+    metrics = {"rewards": {"reduce": "mean"}, "one": "mean(member(scaled, 'accuracy'))"}
     assert logged(profile(SIGNALS, metrics), [GIVEN], tmp_path / "both") == {
         "rewards/accuracy": 0.5, "rewards/format": 1.0, "one": 1.0,
     }  # fmt: skip
@@ -39,21 +39,21 @@ def test_members_are_named_as_in_any_family(tmp_path: Path) -> None:
 
 def test_a_member_that_is_misspelt_is_found_before_step_0() -> None:
     """In an expression, also of a derived family, and in a selector; of a family of any members it cannot be."""
-    assert refused({"m": "mean(column(rewards, 'acuracy'))", "n": "mean(column(scaled, 'formt'))"}) == [
+    assert refused({"m": "mean(member(rewards, 'acuracy'))", "n": "mean(member(scaled, 'formt'))"}) == [
         ("metrics.m", "`rewards` has no member `acuracy`", "did you mean `accuracy`?"),
         ("metrics.n", "`scaled` has no member `formt`", "did you mean `format`?"),
     ]
     found = refused({"rewards": "mean(rewards)"}, profiles={"slim": ["rewards/acuracy"]}, profile="slim")
     assert [(key, message) for key, message, _ in found] == [("profiles.slim.0", "`rewards/acuracy` matches nothing")]
     free = profile(
-        SIGNALS, {"others": "mean(others)", "m": "mean(column(others, 'x'))"}, profiles={"slim": ["others/y"]}
+        SIGNALS, {"others": "mean(others)", "m": "mean(member(others, 'x'))"}, profiles={"slim": ["others/y"]}
     )
     assert [op.key for op in declog.plan(free).metrics if op.id != "logged"] == ["others", "m"]
 
 
 def test_members_are_selected_by_name(tmp_path: Path) -> None:
     """As trackers show them, and by a glob of those."""
-    metrics = {"rewards": {"reduce": ["mean", "max"], "name": "r/{column}/{reduce}"}}
+    metrics = {"rewards": {"reduce": ["mean", "max"], "name": "r/{member}/{reduce}"}}
     for words, expected in (
         ("r/format/mean", {"r/format/mean": 1.0}),
         ("r/acc*", {"r/accuracy/mean": 0.5, "r/accuracy/max": 1.0}),
@@ -65,8 +65,8 @@ def test_members_are_selected_by_name(tmp_path: Path) -> None:
 def test_a_name_that_a_member_has_is_not_taken_twice() -> None:
     """The names are known before step 0."""
     found = refused({
-        "rewards": "mean(rewards)", "m": {"expr": "rewards", "reduce": "max", "name": "rewards/{column}"},
-        "format": {"expr": "column(rewards, 'format')", "name": "rewards/format"},
+        "rewards": "mean(rewards)", "m": {"expr": "rewards", "reduce": "max", "name": "rewards/{member}"},
+        "format": {"expr": "member(rewards, 'format')", "name": "rewards/format"},
     })  # fmt: skip
     assert [(key, message) for key, message, _ in found] == [
         ("metrics.m.name", "`rewards` and `m` both write `rewards/format`"),

@@ -90,10 +90,10 @@ def test_the_pieces_of_a_formula_are_combined_in_one_way() -> None:
 
 
 MEMBERS = [
-    ("max(rewards, over=column)", 4.5), ("mean(rewards, over=column)", 3.0), ("count(rewards, over=column)", 3),
-    ("any(rewards > 4, over=column)", 1.0), ("all(rewards > 4, over=column)", 0.0), ("column(rewards, 'b') * 2", 6.0),
-    ("sum(rewards * x, over=column)", 1.5 * 0.5 + 3 * 20 + 4.5), ("pstd(rewards, over=column) > 1", 1.0),
-    ("max(rewards - column(rewards, 'a'), over=column)", 3.0), ("column(rewards, 'z') + 1", None),
+    ("max(rewards, over=member)", 4.5), ("mean(rewards, over=member)", 3.0), ("count(rewards, over=member)", 3),
+    ("any(rewards > 4, over=member)", 1.0), ("all(rewards > 4, over=member)", 0.0), ("member(rewards, 'b') * 2", 6.0),
+    ("sum(rewards * x, over=member)", 1.5 * 0.5 + 3 * 20 + 4.5), ("pstd(rewards, over=member) > 1", 1.0),
+    ("max(rewards - member(rewards, 'a'), over=member)", 3.0), ("member(rewards, 'z') + 1", None),
 ]  # fmt: skip
 
 
@@ -118,13 +118,13 @@ def test_members_of_a_family_in_formulas_and_conditions(expr: str, expected: flo
 
 
 @pytest.mark.parametrize("where", ["formula", "when", "alert"])
-@pytest.mark.parametrize("call", ["prev(x, 0)", "len('a')", "columns(x * 2)"])
+@pytest.mark.parametrize("call", ["prev(x, 0)", "len('a')", "members(x * 2)"])
 def test_what_is_of_rows_is_refused_over_metrics(call: str, where: str) -> None:
     """It would fail at each log event."""
     given = (
         {"formula": call} if where == "formula" else {"expr": "x", "when": f"{call} > 0"} if where == "when" else "x"
     )
-    signals = {"x": FAMILY["x"] if "columns" in call else ROWS}
+    signals = {"x": FAMILY["x"] if "members" in call else ROWS}
     alerts = {"a": {"when": f"{call} > 0"}} if where == "alert" else {}
     path = ("alerts", "a", "when") if where == "alert" else ("metrics", "r", where)
     assert problems(profile(signals, {"x": "mean(x)", "r": given}, alerts=alerts)) == [("DL310", path)]
@@ -217,12 +217,12 @@ TEXTS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "combined": ({"expr": "x", "pool": "step", "combine": "max"}, "m > 5", "{m:.2f}", "10.00"),
     "var": ({"expr": "x", "pool": "step", "combine": "var"}, "m > 5", "{m:.1f}", "50.0"),
     "last": ({"expr": "x", "reduce": "last"}, "m > 5", "{m:g} {other}", "10 absent"),
-    "member": ({"expr": "f", "name": "m/{column}"}, "m > 3", "{m:g}", "4"),
+    "member": ({"expr": "f", "name": "m/{member}"}, "m > 3", "{m:g}", "4"),
     "label": ({"expr": "x", "by": "t", "name": "m/{label}"}, "m > 5", "{m:g}", "10"),
     "cumulative": ({"expr": "x", "reduce": "sum", "cumulative": True}, "m > 5", "{m:g}", "10"),
     "empty": ({"expr": "x", "where": "x > 99", "empty": 7}, "m > 5", "{m:g}", "7"),
     "formula": ({"formula": "other_max * 2"}, "m > 5", "{m:g} {other_max:g}", "20 10"),
-    "several": ({"expr": "f", "name": "m/{column}"}, "max(m, over=column) > 3", "{m:g}", "4"),
+    "several": ({"expr": "f", "name": "m/{member}"}, "max(m, over=member) > 3", "{m:g}", "4"),
 }
 
 

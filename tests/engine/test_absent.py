@@ -52,7 +52,7 @@ DERIVED = [
     "any(s > 0.5, over=completion)", "all(s > 0.5, over=completion)", "count(s, over=completion)",
     "sum(1 if b else 0, over=completion)", "first(s, over=completion) > 0.5", "rank(s, within=group)",
     "max(sum(n, over=completion), over=group)", "pass_at(b, 1)", "s > mean(s, over=completion)", "g > 0.5",
-    "sum(f, over=column) > 0.7", "any(f > 0.5, over=column)", "column(f, 'x') > 0.5",
+    "sum(f, over=member) > 0.7", "any(f > 0.5, over=member)", "member(f, 'x') > 0.5",
     # tokens, folded where they are
     "t > 0.5", "not t > 0.5", "t > 0.5 and m", "1 if t > 0.5 else 0", "m or t > 0.5", "reward > 1 or t > 0.5",
     "squash(t)", "mean(t > 0.5, over=token)", "any(t > 0.5, over=token)", "all(t > 0.5, over=token)",
@@ -209,8 +209,8 @@ def test_groups_that_nothing_names_are_absent(tmp_path: Path) -> None:
 
 METRICS = {"reward": "mean(reward)", "s": "mean(s)", "f": "mean(f)"}
 OF_METRICS = ["s > 0.5", "not s > 0.5", "s * reward", "1 if s > 0.5 else 0", "reward if s > 0.5 else 0",
-              "s > 0.5 or reward > 0", "reward > 0 and s > 0.5", "max(f, over=column)", "column(f, 'x') > 0",
-              "any(f > 0, over=column)", "abs(s)", "squash(s)"]  # fmt: skip
+              "s > 0.5 or reward > 0", "reward > 0 and s > 0.5", "max(f, over=member)", "member(f, 'x') > 0",
+              "any(f > 0, over=member)", "abs(s)", "squash(s)"]  # fmt: skip
 
 
 @pytest.mark.parametrize("formula", OF_METRICS)
@@ -244,7 +244,7 @@ def test_present_answers_for_metrics(tmp_path: Path) -> None:
         "known": {"formula": "s if present(s) else reward"},
         "there": {"formula": "present(s)"},
         "lacks": {"expr": "reward", "when": "not present(s)"},
-        "few": {"expr": "reward", "when": "columns(f) < 1"},
+        "few": {"expr": "reward", "when": "members(f) < 1"},
     }
     alerts = {"gone": {"when": "not present(s)"}}
     config = profile(SIGNALS, metrics, **CONFIG, alerts=alerts)

@@ -101,10 +101,10 @@ def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("when", "text"),
     [
-        ("column(rewards, 'b') > 1", "2.0 of kl 0.7"),
-        ("max(rewards, over=column) > 1", "2.0 of kl 0.7"),
-        ("kl > 0.5 and min(rewards, over=column) < 1", "0.5 of kl 0.7"),
-        ("mean(rewards, over=column) > 1", "1.2 of kl 0.7"),
+        ("member(rewards, 'b') > 1", "2.0 of kl 0.7"),
+        ("max(rewards, over=member) > 1", "2.0 of kl 0.7"),
+        ("kl > 0.5 and min(rewards, over=member) < 1", "0.5 of kl 0.7"),
+        ("mean(rewards, over=member) > 1", "1.2 of kl 0.7"),
         ("rewards > 1", "2.0 of kl 0.7"),
         ("rewards < 1", "0.5 of kl 0.7"),
     ],
@@ -152,8 +152,8 @@ def test_a_text_shows_metrics_that_no_profile_shows(tmp_path: Path) -> None:
          "length.max is 1, length.mean is 0.5, kl is 0.7: length.max - length.mean < 1 and kl > 0.5"),
         ({"when": "not isfinite(kl) or kl > 0.5"}, "kl is 0.7: not isfinite(kl) or kl > 0.5"),
         ({"when": "nan_count(kl) < 1"}, "high: nan_count(kl) < 1"),
-        ({"when": "column(rewards, 'fo{o}') > 1"}, "high: column(rewards, 'fo{o}') > 1"),
-        ({"when": "max(rewards, over=column) > 1"}, "high: max(rewards, over=column) > 1"),
+        ({"when": "member(rewards, 'fo{o}') > 1"}, "high: member(rewards, 'fo{o}') > 1"),
+        ({"when": "max(rewards, over=member) > 1"}, "high: max(rewards, over=member) > 1"),
         ({"when": "rewards > 1"}, "rewards is 2: rewards > 1"),
     ],
 )  # fmt: skip
@@ -168,7 +168,7 @@ def test_the_text_of_an_alert_without_one_says_the_values(alert: dict[str, Any],
         {
             "kl": "mean(kl)",
             "length": {"reduce": ["mean", "max"]},
-            "rewards": {"reduce": "mean", "name": "rewards/{column}"},
+            "rewards": {"reduce": "mean", "name": "rewards/{member}"},
         },
         alerts={"high": alert},
     )
@@ -303,7 +303,7 @@ def test_both_bounds_leave_room(above: float, below: float, room: bool) -> None:
     ]
 
 
-@pytest.mark.parametrize("function", ["columns", "nan_count"])
+@pytest.mark.parametrize("function", ["members", "nan_count"])
 def test_what_is_asked_of_a_deleted_metric_is_refused(function: str) -> None:
     """The cause is that it was deleted, not that the function is unknown."""
     config = profile({"r": {"axis": "completion"}}, {"kl": None, "r": {"when": f"{function}(kl) > 0"}})

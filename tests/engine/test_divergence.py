@@ -199,7 +199,7 @@ def test_an_infinite_reward_breaks_no_histogram(tmp_path: Path) -> None:
 
 def test_a_reward_function_that_returns_none_is_no_divergence(tmp_path: Path) -> None:
     """For some rows, or for all where another function has values."""
-    metrics = {"f": {"expr": "f", "reduce": "mean", "name": "{column}"}, "r": "mean(sum(f, over=column))"}
+    metrics = {"f": {"expr": "f", "reduce": "mean", "name": "{member}"}, "r": "mean(sum(f, over=member))"}
     found = values(metrics, lambda log: log.observe(f={"a": [1.0, None], "b": [None, None]}), tmp_path)
     same({"a": 1.0, "r": 1.0}, found)
 

@@ -20,7 +20,7 @@ from tests.running import logged, profile, run
 REWARDS = {
     "rewards": {"axis": "completion", "family": True},
     "weights": {"axis": "step", "family": True, "optional": True},
-    "reward": "sum(rewards * weights if present(weights) else rewards, over=column)",
+    "reward": "sum(rewards * weights if present(weights) else rewards, over=member)",
 }
 A, B = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64), torch.tensor([4.0, 8.0, 6.0], dtype=torch.float64)
 
@@ -30,7 +30,7 @@ A, B = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64), torch.tensor([4.0, 8.
 
 def test_a_family_is_one_value_per_member(tmp_path: Path) -> None:
     """Members are named by what was observed, in its order."""
-    metrics = {"rewards": {"reduce": {"mean": "mean", "std": "std"}, "name": "rewards/{column}/{reduce}"}}
+    metrics = {"rewards": {"reduce": {"mean": "mean", "std": "std"}, "name": "rewards/{member}/{reduce}"}}
     assert logged(profile(REWARDS, metrics), [{"rewards": {"b": B, "a": A}}], tmp_path) == {
         "rewards/b/mean": 6.0, "rewards/a/mean": 1.0, "rewards/b/std": 2.0, "rewards/a/std": 1.0,
     }  # fmt: skip
@@ -49,7 +49,7 @@ def test_weights_are_matched_by_member_and_may_be_absent(
 
 def test_a_member_may_come_in_some_batches_only(tmp_path: Path) -> None:
     """A member that did not come is missing there, not zero."""
-    metrics = {"rewards": {"reduce": {"mean": "mean", "count": "count"}, "name": "{column}/{reduce}"}}
+    metrics = {"rewards": {"reduce": {"mean": "mean", "count": "count"}, "name": "{member}/{reduce}"}}
     config = profile(REWARDS, metrics | {"reward": "mean(reward)"})
     batches = [{"rewards": {"a": A, "b": B}}, {"rewards": {"a": torch.tensor([7.0])}}]
     assert logged(config, batches, tmp_path) == {
@@ -117,7 +117,7 @@ def test_a_logged_name_never_shadows_a_declared_one(tmp_path: Path, caplog: pyte
     assert sink.scalars == {number: {"loss": 0.5, "mine": float(number)} for number in range(3)}
     assert [record.getMessage() for record in caplog.records] == [
         "a log event could not be finished: [DL508] `logged` would write `loss`, which is written already: it is left "
-        "out\n  fix: log it under another name, or give run-time names a prefix, such as `name: extra/{column}`"
+        "out\n  fix: log it under another name, or give run-time names a prefix, such as `name: extra/{member}`"
     ]
 
 
@@ -147,7 +147,7 @@ def test_a_logged_value_is_one_number(value: Any, message: str, tmp_path: Path) 
 
 CLASHES: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]] = {
     "another family's member, with a longer window": (
-        {"metrics": {"parts": {"expr": "parts", "name": "{column}", "every": 2}}},
+        {"metrics": {"parts": {"expr": "parts", "name": "{member}", "every": 2}}},
         {"part": [0.0, 1.0, 2.0]},
         [("parts", "part")],
     ),

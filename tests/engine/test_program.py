@@ -26,7 +26,7 @@ SIGNALS: dict[str, Any] = {
 }  # fmt: skip
 VALUES = (
     "x", "y", "n", "hit", "f", "rare", "s", "x - y", "y - x", "rare - x", "x * 2 - y / 3", "y * 0.5 - x / 7", "-x",
-    "abs(x - y)", "n + 1", "x > y", "f - x", "sum(f, over=column)",
+    "abs(x - y)", "n + 1", "x > y", "f - x", "sum(f, over=member)",
 )  # fmt: skip
 POOLS = ("window", "batch")
 
@@ -37,7 +37,7 @@ def _plan() -> declog.Plan:
         VALUES, ("mean", "std", "max", "p50"), POOLS, ("skip", "propagate")
     ):
         key = f"m{len(metrics)}"
-        name = f"{key}/{{column}}" if value.startswith("f") else key
+        name = f"{key}/{{member}}" if value.startswith("f") else key
         metrics[key] = {"expr": value, "reduce": reduction, "pool": pool, "nan": nan, "name": name}
     return declog.plan(profile(SIGNALS, metrics))
 

@@ -66,7 +66,7 @@ def _plan() -> Plan:
     metrics: dict[str, Any] = {}
     for value, reduction, pool, more in itertools.product(VALUES, REDUCTIONS, POOLS, MORE):
         key = f"m{len(metrics)}"
-        name = f"{key}/{{column}}" if value == "f" else key
+        name = f"{key}/{{member}}" if value == "f" else key
         metrics[key] = {"expr": value, "reduce": reduction, "pool": pool, "name": name, **more}
     return declog.plan(profile(SIGNALS, metrics))
 

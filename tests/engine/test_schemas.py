@@ -28,7 +28,7 @@ def test_columns_are_typed(tmp_path: Path) -> None:
         "length": {"type": "int"},
         "as_float": {"type": "float", "expr": "length"},
         "done": {"type": "bool"},
-        "rewards": {"type": "float", "name": "reward/{column}"},
+        "rewards": {"type": "float", "name": "reward/{member}"},
         "meta": {"type": "object"},
         "double": {"type": "float", "expr": "2 * score", "nullable": True},
         "loss": {"type": "float"},
@@ -66,7 +66,7 @@ def test_columns_are_typed(tmp_path: Path) -> None:
         ({"score": {"type": "float"}}, {"score": [1.0, None]},
          "[DL509] the column `score` of the table `t` has a missing value and is not nullable\n"
          "  fix: schemas: {...: {score: {nullable: true}}}"),
-        ({"reward": {"type": "float", "expr": "rewards", "name": "{column}"}, "a": {"type": "float", "expr": "score"}},
+        ({"reward": {"type": "float", "expr": "rewards", "name": "{member}"}, "a": {"type": "float", "expr": "score"}},
          {"score": [1.0, 2.0], "rewards": {"b": [0.0, None]}},
          "[DL509] the column `reward` of the table `t` has a missing value and is not nullable\n"
          "  fix: schemas: {...: {reward: {nullable: true}}}"),

@@ -23,16 +23,16 @@ REWARDS = {"format/a": [1.0, 0.0], "right": [4.0, 2.0], "format/b": [1.0, 1.0]}
 @pytest.mark.parametrize(
     ("metric", "expected"),
     [
-        ({"expr": "only(rewards, '^format/')", "name": "{column}"}, {"format/a": 0.5, "format/b": 1.0}),
-        ({"expr": "without(rewards, '^format/')", "name": "{column}"}, {"right": 3.0}),
-        ({"expr": "sum(without(rewards, 'right'), over=column)"}, {"m": 1.5}),
-        ({"expr": "columns(only(rewards, 'a$'))"}, {"m": 1.0}),
-        ({"expr": "2 * only(rewards, 'a$')", "name": "twice/{column}"}, {"twice/format/a": 1.0}),
-        ({"expr": "column(only(rewards, 'r'), 'right')"}, {"m": 3.0}),
-        ({"expr": "only(rewards, 'nothing')", "name": "{column}"}, {}),
-        ({"expr": "sum(only(rewards, 'nothing'), over=column)"}, {}),
-        ({"expr": "without(rewards, '.')", "name": "{column}"}, {}),
-        ({"expr": "1 if present(only(rewards, 'right')) else 0", "name": "{column}"}, {"right": 1.0}),
+        ({"expr": "only(rewards, '^format/')", "name": "{member}"}, {"format/a": 0.5, "format/b": 1.0}),
+        ({"expr": "without(rewards, '^format/')", "name": "{member}"}, {"right": 3.0}),
+        ({"expr": "sum(without(rewards, 'right'), over=member)"}, {"m": 1.5}),
+        ({"expr": "members(only(rewards, 'a$'))"}, {"m": 1.0}),
+        ({"expr": "2 * only(rewards, 'a$')", "name": "twice/{member}"}, {"twice/format/a": 1.0}),
+        ({"expr": "member(only(rewards, 'r'), 'right')"}, {"m": 3.0}),
+        ({"expr": "only(rewards, 'nothing')", "name": "{member}"}, {}),
+        ({"expr": "sum(only(rewards, 'nothing'), over=member)"}, {}),
+        ({"expr": "without(rewards, '.')", "name": "{member}"}, {}),
+        ({"expr": "1 if present(only(rewards, 'right')) else 0", "name": "{member}"}, {"right": 1.0}),
     ],
 )
 def test_members_by_their_names(metric: dict[str, Any], expected: dict[str, float], tmp_path: Path) -> None:
@@ -44,17 +44,17 @@ def test_members_by_their_names(metric: dict[str, Any], expected: dict[str, floa
 def test_two_metrics_share_the_names_of_a_family_between_them(tmp_path: Path) -> None:
     """What matches and what does not never meet, so that both may be called by their members' names."""
     both = {
-        "a": {"expr": "only(numbers, 'n$')", "reduce": "last", "name": "{column}"},
-        "b": {"expr": "without(numbers, 'n$')", "name": "{column}"},
+        "a": {"expr": "only(numbers, 'n$')", "reduce": "last", "name": "{member}"},
+        "b": {"expr": "without(numbers, 'n$')", "name": "{member}"},
     }
     batches = [{"numbers": {"n": 1.0, "x": 1.0}}, {"numbers": {"n": 5.0, "y": 7.0}}, {"numbers": {"x": 4.0}}]
     assert logged(profile(SIGNALS, both), batches, tmp_path) == {"n": 5.0, "x": 2.5, "y": 7.0}
     for other in ("only(numbers, 'm$')", "numbers", "only(numbers, 'n$')", "without(numbers, 'm$')"):
-        with pytest.raises(ConfigError, match=r"both write `\{column\}`"):
-            declog.plan(profile(SIGNALS, {**both, "b": {"expr": other, "name": "{column}"}}))
+        with pytest.raises(ConfigError, match=r"both write `\{member\}`"):
+            declog.plan(profile(SIGNALS, {**both, "b": {"expr": other, "name": "{member}"}}))
 
 
-@pytest.mark.parametrize("expr", ["only(numbers, '(')", "without(column(numbers, 'a'), 'x')", "only(numbers)"])
+@pytest.mark.parametrize("expr", ["only(numbers, '(')", "without(member(numbers, 'a'), 'x')", "only(numbers)"])
 def test_what_selects_nothing_is_refused(expr: str) -> None:
     """A pattern that is none, and what is no family."""
     with pytest.raises(ConfigError):

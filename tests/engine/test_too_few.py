@@ -25,7 +25,7 @@ EXPRESSIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], float]] = {  #
     "what is made of one": ("1 + 2 * std(x, over=completion)", {"x": [1, 2]}, {"x": [1, 1], "id": [1, 1]}, 1.0),
     "each row's": ("x - std(x, over=completion)", {"x": [1, 2]}, {"x": [3, 3, 9], "id": [1, 1, 2]}, 3.0),
     "of bools": ("std(right, over=completion)", {"right": [True, False]}, {"right": [True, True], "id": [1, 1]}, 0.0),
-    "of members": ("std(scores, over=column)", {"scores": {"a": [1, 2]}}, {"scores": {"a": [1], "b": [1]}}, 0.0),
+    "of members": ("std(scores, over=member)", {"scores": {"a": [1, 2]}}, {"scores": {"a": [1], "b": [1]}}, 0.0),
     "of members of a group": ("std(scores, over=completion)", {"scores": {"a": [1, 2]}},
                               {"scores": {"a": [1, 1, 5]}, "id": [1, 1, 3]}, 0.0),
     "of groups": ("std(max(x, over=completion), over=group)", {"x": [4, 1], "id": [1, 1]}, {"x": [1, 1]}, 0.0),

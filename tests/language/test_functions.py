@@ -52,14 +52,14 @@ EXAMPLES: dict[str, list[Any]] = {
     "mean": [
         ("mean(x, over=completion)", [1, 1, 0.5, 0.5]),
         ("mean(u, over=token)", [2, 3, M, 7]),
-        ("mean(f, over=column)", [2, 2, 5, M]),
+        ("mean(f, over=member)", [2, 2, 5, M]),
         ("mean(g, over=group)", [0.5] * 4),
         ("mean(b, over=completion)", [1, 1, 0.5, 0.5]),
     ],
     "sum": [
         ("sum(x, over=completion)", [1, 1, 1, 1]),
         ("sum(u, over=token)", [4, 6, M, 7]),
-        ("sum(f, over=column)", [4, 2, 5, M]),
+        ("sum(f, over=member)", [4, 2, 5, M]),
     ],
     "min": [("min(x, over=completion)", [1, 1, -3, -3]), ("min(u, over=token)", [1, 2, M, 7])],
     "max": [("max(x, over=completion)", [1, 1, 4, 4]), ("max(u, over=token)", [3, 4, M, 7])],
@@ -94,8 +94,8 @@ EXAMPLES: dict[str, list[Any]] = {
         ("sum(index(token) < 2, over=token)", [2, 2, M, 1]),
     ],
     "size": [("size(token)", [2, 3, 0, 1]), ("size(completion)", [2] * 4), ("size(group)", [2] * 4)],
-    "column": [("column(f, 'p')", [1, 2, M, M]), ("column(f, 'none')", [M] * 4)],
-    "columns": [("columns(f)", [2] * 4)],
+    "member": [("member(f, 'p')", [1, 2, M, M]), ("member(f, 'none')", [M] * 4)],
+    "members": [("members(f)", [2] * 4)],
     "only": [("only(f, '^p$')", {"p": [1, 2, M, M]})],
     "without": [("without(f, '^p$')", {"q": [3, M, 5, M]})],
     "pass_at": [
@@ -191,7 +191,7 @@ def test_a_function(expr: str, expected: Any) -> None:
     }
 
 
-@pytest.mark.parametrize("judged", ["x > 0", "not (x <= 0)", "x > 0 and y", "x > 0 or y", "column(f > 0, 'p')", "z"])
+@pytest.mark.parametrize("judged", ["x > 0", "not (x <= 0)", "x > 0 and y", "x > 0 or y", "member(f > 0, 'p')", "z"])
 @pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("drawn", ["pass_at({}, {})", "pass_all({}, {})", "majority_at(t, {}, {})"])
 def test_a_completion_that_cannot_be_judged_is_none_of_the_k(drawn: str, k: int, judged: str) -> None:
@@ -217,7 +217,7 @@ def test_a_completion_that_cannot_be_judged_is_none_of_the_k(drawn: str, k: int,
         assert found["rows"] == len(some["x"])
 
 
-@pytest.mark.parametrize("picked", ["column({}, 'p')", "only({}, 'p')", "without({}, 'q')"])
+@pytest.mark.parametrize("picked", ["member({}, 'p')", "only({}, 'p')", "without({}, 'q')"])
 def test_a_member_of_comparisons_is_the_comparison_of_a_member(picked: str) -> None:
     """Where its value is missing it is neither true nor false: a mean leaves it out, and `where` does not take it."""
     signals = {"x": ROWS, "f": {**ROWS, "family": True}}
@@ -225,8 +225,8 @@ def test_a_member_of_comparisons_is_the_comparison_of_a_member(picked: str) -> N
     late, early = picked.format("f > 0"), f"{picked.format('f')} > 0"
     for expr in (late, early):
         assert [*one_step({"signals": signals, "metrics": {"m": f"mean({expr})"}}, observed).values()] == [0.5]
-    if not picked.startswith("column"):
-        late, early = f"any({late}, over=column)", f"any({early}, over=column)"
+    if not picked.startswith("member"):
+        late, early = f"any({late}, over=member)", f"any({early}, over=member)"
     for where in (late, early):
         metric = {"expr": "x", "reduce": "mean", "where": where}
         assert one_step({"signals": signals, "metrics": {"m": metric}}, observed) == {"m": 1.0}

@@ -30,3 +30,20 @@ def test_a_chart_is_the_name_that_metrics_share(chart: dict[str, str], fix: str)
     assert [(one.code, one.path, one.fix) for one in caught.value.problems] == [
         ("DL202", ("metrics", "m", "chart"), fix)
     ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "fix"),
+    [
+        ("mean(sum(rewards, over=column))", "did you mean `member`?"),
+        ("mean(column(rewards, 'right'))", "did you mean `member`?"),
+        ("mean(columns(rewards))", "did you mean `members`?"),
+        ({"expr": "rewards", "name": "rewards/{column}"}, "did you mean `{member}`?"),
+    ],
+)
+def test_a_member_of_a_family_was_called_a_column(metric: Any, fix: str) -> None:
+    """Class: a retired word of expressions and templates is told its new one."""
+    made = {"signals": {"rewards": {"axis": "completion", "family": True}}, "metrics": {"m": metric}}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(made)
+    assert caught.value.problems[0].fix == fix

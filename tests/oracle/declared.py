@@ -284,7 +284,7 @@ class Declared:
         ])  # fmt: skip
         if family and self.maybe(0.5):
             tree, family = (
-                ("aggregate", self.random.choice(("mean", "max", "sum", "std", "count")), "column", tree),
+                ("aggregate", self.random.choice(("mean", "max", "sum", "std", "count")), "member", tree),
                 False,
             )
         spec: dict[str, Any] = {"formula": text(tree)}
@@ -347,7 +347,7 @@ class Declared:
         if choice == 2 and families:
             return (
                 ">",
-                ("aggregate", "max", "column", ("name", self.random.choice(families))),
+                ("aggregate", "max", "member", ("name", self.random.choice(families))),
                 ("constant", self.random.choice(ODD)),
             )
         return first

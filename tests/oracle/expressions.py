@@ -87,7 +87,7 @@ class Expressions:
             name = random.choice(
                 ["sum", "min", "max", "count"] if exact else ["mean", "sum", "std", "max", "count", "first", "last"]
             )
-            return ("aggregate", name, "column", self.family(axis, event, depth - 1, exact))
+            return ("aggregate", name, "member", self.family(axis, event, depth - 1, exact))
         if choice == 7:
             sides = [
                 self.number(axis, event, depth - 1, exact=exact, device=device),
@@ -199,7 +199,7 @@ class Expressions:
                         found += [("len", ("majority", text)), ("jaccard", text)]
                         found += [("distinct_of", text, self.random.randint(1, 2))]
             for name in self.names("completion", ("float",), event, True):
-                found += [("column", ("signal", name), self.random.choice(MEMBERS)), ("columns", ("signal", name))]
+                found += [("member", ("signal", name), self.random.choice(MEMBERS)), ("members", ("signal", name))]
         if found:
             picked = self.random.choice(found)
             drawn = ("pass_at", "pass_all", "best_at", "majority_at")
@@ -207,7 +207,7 @@ class Expressions:
                 picked = ("index", "completion") if exact else picked
             if picked[0] in (
                 "name",
-                "columns",
+                "members",
                 "index",
                 "size",
                 *drawn,

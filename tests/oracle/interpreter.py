@@ -51,7 +51,7 @@ def families_of(tree: Tree) -> list[str]:
     """The signals whose members are those of a tree: not those of which one value is made."""
     if tree[0] == "signal":
         return [tree[1]]
-    if tree[0] in ("column", "columns") or (tree[0] == "aggregate" and tree[2] == "column"):
+    if tree[0] in ("member", "members") or (tree[0] == "aggregate" and tree[2] == "member"):
         return []
     return [name for item in tree[1:] if isinstance(item, tuple) for name in families_of(item)]
 
@@ -263,9 +263,9 @@ class World:
                 return self.ranked(args[0], args[1], at)
             case "prev":
                 return self.before(args[0], args[1], at)
-            case "column":
+            case "member":
                 return self.value(args[0], at._replace(member=args[1]))
-            case "columns":
+            case "members":
                 found = [self.value(args[0], at._replace(member=member)) for member in self.members(args[0], ever=True)]
                 return sum(value is not ABSENT for value in found) or ABSENT
             case "pass_at" | "pass_all" | "best_at" | "majority_at" | "jaccard" if self.too_few(tree, at):
@@ -330,7 +330,7 @@ class World:
             return any(self.value(item, at) is None for item in args if isinstance(item, tuple))
         if op == "not":
             return self.undecided(args[0], at)
-        if op == "column":
+        if op == "member":
             return self.undecided(args[0], at._replace(member=args[1]))
         if op == "chain":
             return any(self.value(item, at) is None for item in args[::2])
@@ -359,7 +359,7 @@ class World:
 
     def aggregated(self, name: str, over: str, tree: Tree, at: Point) -> Any:
         """One value of those below a point."""
-        if over == "column":
+        if over == "member":
             points = [at._replace(member=member) for member in sorted(self.members(tree, ever=True))]
             if not points:
                 return ABSENT

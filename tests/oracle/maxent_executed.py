@@ -60,7 +60,7 @@ def _(case: dict[str, Any]) -> None:
                 "name": "advantage_{reduce}"},
         "zero": {"expr": "pstd(grouped, over=completion) == 0", "name": "frac_zero_std"},
         "quantiles": {"expr": "reward", "reduce": quantiles, "name": "{reduce}"},
-        "base": {"expr": "rewards", "reduce": {"mean": "mean", "std": "pstd"}, "name": "{column}/{reduce}"},
+        "base": {"expr": "rewards", "reduce": {"mean": "mean", "std": "pstd"}, "name": "{member}/{reduce}"},
         "h": {"expr": "sum(-q * log(q), over=completion)", "reduce": {"mean": "mean", "std": "pstd", "min": "min",
               "max": "max"}, "name": "q_entropy_{reduce}"},
         "semantic": {"expr": "semantic", "reduce": ["mean", "min"], "name": "semantic_entropy_{reduce}"},

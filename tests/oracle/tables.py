@@ -49,7 +49,7 @@ class Tables:
             }
             for name, tree in columns.items():
                 if family_of(tree, self.signals):
-                    schema[name]["name"] = f"{name}/{{column}}"
+                    schema[name]["name"] = f"{name}/{{member}}"
             self.profile.setdefault("schemas", {})[f"s{place}"] = schema
             table: dict[str, Any] = {"schema": f"s{place}", "rows": rows}
             if self.maybe(0.3):

@@ -27,7 +27,7 @@ def test_a_family_in_a_batch_without_rows(name: str) -> None:
     """Nothing counts, and nothing fails."""
     steps: Steps = [[{"f": {"a": [], "b": []}}], [{"f": {"a": [3.0], "b": [3.0]}}]]
     expected = {1: {"m": 2.0 if name == "count" else 3.0}}
-    assert logged({"expr": f"{name}(f, over=column)"}, steps, f=FAMILY) == expected
+    assert logged({"expr": f"{name}(f, over=member)"}, steps, f=FAMILY) == expected
 
 
 @pytest.mark.parametrize("early", [[], [1.0]])
@@ -60,7 +60,7 @@ def test_a_column_of_a_family_with_something_absent() -> None:
     """Each member is null in each row."""
     profile = {
         "signals": {"f": FAMILY, "o": {**ROWS, "optional": True}},
-        "schemas": {"s": {"c": {"type": "float", "expr": "f - o", "name": "c/{column}", "nullable": True}}},
+        "schemas": {"s": {"c": {"type": "float", "expr": "f - o", "name": "c/{member}", "nullable": True}}},
         "tables": {"t": {"schema": "s"}},
     }
     ((_, table),) = record(profile, [[{"f": {"a": [1.0, 2.0], "b": [3.0, 4.0]}}]]).tables("t")
@@ -210,7 +210,7 @@ def test_no_tokens_of_a_value_are_no_tokens_of_a_mask() -> None:
 @pytest.mark.parametrize("place", ["left", "right"])
 def test_members_are_not_those_of_what_one_value_is_made_of(place: str) -> None:
     """A family and one value of another family's members."""
-    expr = "f + sum(h, over=column)" if place == "left" else "sum(h, over=column) + f"
+    expr = "f + sum(h, over=member)" if place == "left" else "sum(h, over=member) + f"
     signals = {"f": FAMILY, "h": {"axis": "step", "family": True}}
     steps: Steps = [[{"f": {"a": [1.0]}, "h": {"a": 1.0, "b": 2.0}}]]
     assert logged({"expr": expr}, steps, **signals) == {0: {"m/a": 4.0}}

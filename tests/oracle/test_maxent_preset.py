@@ -117,7 +117,7 @@ def rows() -> list[dict[str, str]]:
 
 def name_of(template: str) -> str:
     """A template as the catalogue writes it."""
-    return "train/" + template.replace("{column}", "<c>").replace("{label}", "<b>")
+    return "train/" + template.replace("{member}", "<c>").replace("{label}", "<b>")
 
 
 @functools.cache

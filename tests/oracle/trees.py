@@ -18,7 +18,7 @@ COMPARED = (*WORDS, *WORDS.values())
 INFIX = ("+", "-", "*", "/", "**", "and", "or", *COMPARED)
 BOOLS = (*COMPARED, "and", "or", "not", "present", "isnan", "isfinite", "isclose", "contains", "startswith", "matches",
          "in", "chain")  # fmt: skip
-COUNTS = ("count", "len", "words", "rank", "index", "size", "columns")
+COUNTS = ("count", "len", "words", "rank", "index", "size", "members")
 
 
 def text(tree: Tree, names: Mapping[int, str] | None = None) -> str:
@@ -50,8 +50,8 @@ def text(tree: Tree, names: Mapping[int, str] | None = None) -> str:
             return f"rank({written(args[1])}, within={args[0]})"
         case "index" | "size":
             return f"{op}({args[0]})"
-        case "column":
-            return f"column({written(args[0])}, '{args[1]}')"
+        case "member":
+            return f"member({written(args[0])}, '{args[1]}')"
         case "neg":
             return f"(-{written(args[0])})"
         case "not":
@@ -83,13 +83,13 @@ def axis_of(tree: Tree, signals: Signals) -> str | None:
     op, *args = tree
     if op == "signal":
         return str(signals[args[0]]["axis"])
-    if op == "aggregate" and args[1] != "column":
+    if op == "aggregate" and args[1] != "member":
         return REMOVED[args[1]]
     if op == "index":
         return str(args[0])
     if op == "size":
         return REMOVED[args[0]]
-    if op in ("columns", "constant"):
+    if op in ("members", "constant"):
         return None
     if op == "name":
         return "step" if args[0] == "rank" else None
@@ -104,7 +104,7 @@ def family_of(tree: Tree, signals: Signals) -> bool:
     op, *args = tree
     if op == "signal":
         return bool(signals[args[0]].get("family"))
-    if op in ("column", "columns") or (op == "aggregate" and args[1] == "column"):
+    if op in ("member", "members") or (op == "aggregate" and args[1] == "member"):
         return False
     return any(family_of(item, signals) for item in args if isinstance(item, tuple))
 
@@ -127,7 +127,7 @@ def kind_of(tree: Tree, signals: Signals) -> str:
         if args[0] == "sum":
             return "float" if inner == "float" else "int"
         return inner if args[0] in ("min", "max", "first", "last") else "float"
-    if op == "column":
+    if op == "member":
         return kind_of(args[0], signals)
     if op == "if":
         kinds = {kind_of(item, signals) for item in args[1:]}
@@ -145,7 +145,7 @@ def masks_of(tree: Tree, signals: Signals, default: str | None) -> set[str]:
         return set() if mask in (None, "all") else {mask}
     if tree == ("index", "token"):
         return set() if default in (None, "all") else {default}
-    if (tree[0] == "aggregate" and tree[2] != "column") or tree[0] == "size":
+    if (tree[0] == "aggregate" and tree[2] != "member") or tree[0] == "size":
         return set()
     return {mask for item in tree[1:] if isinstance(item, tuple) for mask in masks_of(item, signals, default)}
 

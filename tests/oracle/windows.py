@@ -165,7 +165,7 @@ class Metrics(Reduced):
                         shown = spec.get("name") or default_name(suffix, cell, self.is_by(name))
                         if "per_rank" in self.case.profile and trees.get("by") == ("name", "rank"):
                             shown = shown.removesuffix("/{label}") + "/rank{label}"
-                        shown = shown.format(id=name, reduce=suffix, column=cell, label=cell)
+                        shown = shown.format(id=name, reduce=suffix, member=cell, label=cell)
                         found[prefix + shown] = (value, self.off(name))
         return found
 
@@ -197,8 +197,8 @@ class Metrics(Reduced):
 
 
 def default_name(suffix: str, cell: str, by: bool) -> str:
-    """`{id}`, `{id}/{reduce}`, `{id}/{column}`, `{id}/{label}`, or with the reduction before the last."""
-    parts = ["{id}", *(["{reduce}"] if suffix else []), *(["{label}"] if by else ["{column}"] if cell else [])]
+    """`{id}`, `{id}/{reduce}`, `{id}/{member}`, `{id}/{label}`, or with the reduction before the last."""
+    parts = ["{id}", *(["{reduce}"] if suffix else []), *(["{label}"] if by else ["{member}"] if cell else [])]
     return "/".join(parts)
 
 

@@ -32,7 +32,7 @@ PROFILE: dict[str, Any] = {
         "never": {"axis": "step", "phase": "update", "optional": True},
     },
     "metrics": {"reward": "mean(reward)", "lp": "mean(logprobs)", "loss": "mean(loss)", "never": "mean(never)",
-                "length": "mean(length)", "rewards": {"expr": "rewards", "name": "r/{column}"}},
+                "length": "mean(length)", "rewards": {"expr": "rewards", "name": "r/{member}"}},
     "schemas": {"s": {"completion": "text"}},
     "tables": {"t": {"schema": "s"}},
     "sinks": {},

@@ -33,7 +33,7 @@ PROFILE: dict[str, Any] = {
     "metrics": {
         "score": {"expr": "score", "reduce": {"mean": "mean", "max": "max"}},
         "total": {"expr": "score", "reduce": "sum", "alias": {"old": "scores"}},
-        "rewards": {"expr": "rewards", "name": "rewards/{column}"},
+        "rewards": {"expr": "rewards", "name": "rewards/{member}"},
         "logprobs": "mean(logprobs)", "kl": {"expr": "score", "enabled": "beta != 0"},
         "loud": "mean(loud)", "late": "max(elapsed + 0 * score)", "counts": "histogram(score, bins=2)",
     },

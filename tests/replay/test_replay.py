@@ -37,11 +37,11 @@ WHOLE: dict[str, Any] = {
         "advantages": {"axis": "completion", "phase": "update"},
         "loss": {"axis": "step", "phase": "update"},
         "unused": {"axis": "completion", "phase": "rollout", "optional": True},
-        "reward": "sum(rewards, over=column)",
+        "reward": "sum(rewards, over=member)",
     },
     "metrics": {
         "reward": {"expr": "reward", "reduce": {"mean": "mean", "p95": "p95"}},
-        "rewards": {"expr": "rewards", "name": "rewards/{column}"},
+        "rewards": {"expr": "rewards", "name": "rewards/{member}"},
         "spread": "mean(std(reward, over=completion))",
         "logprobs": {"expr": "logprobs", "reduce": {"mean": "mean", "p95": "p95", "hist": "histogram"}},
         "joined": "mean(reward * advantages)",

@@ -116,7 +116,7 @@ def test_metrics_may_be_logged_from_any_thread(tmp_path: Path) -> None:
             for thread in threads:
                 thread.join()
 
-    config = profile({}, {"logged": {"reduce": ["mean", "count", "max"], "name": "logged/{column}/{reduce}"}})
+    config = profile({}, {"logged": {"reduce": ["mean", "count", "max"], "name": "logged/{member}/{reduce}"}})
     assert run(config, body, tmp_path).scalars == {
         0: {"logged/queue/mean": 399.5, "logged/queue/count": 800, "logged/queue/max": 799.0}
     }

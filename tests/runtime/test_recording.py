@@ -332,7 +332,7 @@ def test_a_buffer_that_is_used_again_is_logged_as_it_was(kind: str, where: str, 
         "step": {"x": {"axis": "step"}},
     }
     signals = others.get(where, tokens)
-    metric = {"waiting": "mean(x * w)", "family": "mean(column(x, 'a'))"}.get(where, "mean(x)")
+    metric = {"waiting": "mean(x * w)", "family": "mean(member(x, 'a'))"}.get(where, "mean(x)")
     config = profile(signals, {"x": metric}, axes={"token": {"mask": "all"}})
 
     def shaped(value: Any) -> Any:

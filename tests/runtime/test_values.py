@@ -97,7 +97,7 @@ def test_blocks_are_timed(tmp_path: Path) -> None:
             "time": {
                 "expr": "timers",
                 "reduce": {"n": "count", "max": "max", "sum": "sum"},
-                "name": "t/{column}/{reduce}",
+                "name": "t/{member}/{reduce}",
             },
         },
         every=2,

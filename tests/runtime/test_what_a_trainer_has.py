@@ -197,7 +197,7 @@ def test_a_declared_signal_is_still_checked(tmp_path: Path) -> None:
     """Only what nobody declared is taken as it comes."""
     profile = {
         "signals": {"reward": "completion", "rest": {"axis": "step", "family": True, "any": True, "optional": True}},
-        "metrics": {"reward": "mean(reward)", "rest": {"expr": "rest", "reduce": "last", "name": "{column}"}},
+        "metrics": {"reward": "mean(reward)", "rest": {"expr": "rest", "reduce": "last", "name": "{member}"}},
     }
     with pytest.raises(InputError) as caught:
         logged(tmp_path, profile, {"reward": 1.0, "lr": 0.1})

@@ -17,7 +17,7 @@ STEPS, EVERY, ROWS = 6, 2, 3
 COLUMNS = {
     "step": {"type": "int", "expr": "step"}, "id": {"type": "int"}, "score": {"type": "float", "nullable": True},
     "ok": {"type": "bool"}, "text": {"type": "text"},
-    "rewards": {"type": "float", "name": "reward/{column}", "nullable": True}, "extra": {"undeclared": "keep"},
+    "rewards": {"type": "float", "name": "reward/{member}", "nullable": True}, "extra": {"undeclared": "keep"},
 }  # fmt: skip
 PROFILE = profile(
     {

@@ -90,9 +90,9 @@ MESSAGES: Mapping[str, Message] = {
 
     "DL508.column": ("the table `{table}` leaves out the run-time column `{name}`: {why}", "give it another name"),
     "DL508.family": ("the table `{table}` leaves out the run-time column `{name}`: {why}",
-        "give the family a prefix: `name: family/{{column}}`"),
+        "give the family a prefix: `name: family/{{member}}`"),
     "DL508.metric": ("`{key}` would write `{name}`, which is written already: it is left out",
-        "log it under another name, or give run-time names a prefix, such as `name: extra/{{column}}`"),
+        "log it under another name, or give run-time names a prefix, such as `name: extra/{{member}}`"),
 
     "DL509.given": ("{came} came for {count} completions", "one value per completion, once"),
     "DL509.late": ("it came after its generation was done", "await what gives it"),

@@ -21,7 +21,7 @@ from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.hook import Guard, Hooks, Part
 from declog.integrations.trl.steps import EVAL, Steps
 from declog.integrations.trl.support import Support
-from declog.records import RANKS, THEIRS, Beside, other_numbers
+from declog.records import RANKS, THEIRS, Beside, names_of, other_numbers
 
 MERGE = ("replace", "prefix")
 REGULAR = frozenset({"loss", "train_runtime"})  # in what transformers' loop logs at `logging_steps`, and at its end
@@ -300,8 +300,8 @@ class _Names:
 
     def __init__(self, names: Iterable[str]) -> None:
         self._any = bool(names := list(names))
-        patterns = [re.escape(name).replace(r"\{column\}", ".+").replace(r"\{label\}", ".+") for name in names]
-        self._pattern = re.compile("|".join(pattern for pattern in patterns if pattern != ".+") or "(?!)")
+        patterns = map(names_of, names)
+        self._pattern = re.compile("|".join(pattern for pattern in patterns if pattern != "(.+)") or "(?!)")
 
     def __bool__(self) -> bool:
         return self._any

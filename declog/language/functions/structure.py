@@ -12,7 +12,7 @@ import numpy as np
 
 from declog.errors import RuntimeFailure
 from declog.language import segmented
-from declog.language.dtypes import COLUMN, NUMERIC, Axis, DType, Type, per
+from declog.language.dtypes import MEMBER, NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, OVER, Function, Param, Rule
 from declog.language.functions.rules import Call, broadcast, need
 from declog.language.moments import AGGREGATES, FORMULAS
@@ -29,7 +29,7 @@ _LEFT = {Axis.TOKEN: "completion", Axis.COMPLETION: "group", Axis.GROUP: "batch"
 def _without_axis(call: Call, node: Node) -> str:
     """Which axis it is over nobody can know: the nearest axis, or all rows, which is a metric's own reduction."""
     axis = node.type.axis
-    nearest = f"`{call.name}({node}, over={COLUMN if axis is None else axis.label})`"
+    nearest = f"`{call.name}({node}, over={MEMBER if axis is None else axis.label})`"
     if axis not in _LEFT:
         return nearest
     return f"{nearest} is that of each {_LEFT[axis]}; that of all is a metric of its own, which a `formula:` can read"
@@ -49,13 +49,13 @@ def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
 
 
 def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
-    """The argument's shape without the axis ``over``, which must be its finest (or the column axis)."""
+    """The argument's shape without the axis ``over``, which must be its finest (or the members of a family)."""
     need(call, *accept)
     (node,) = call.args
     over = call.params.get("over")
     if over is None:
         call.fail("DL306.needs_over", function=call.name, fix=_without_axis(call, node))
-    if over == COLUMN:
+    if over == MEMBER:
         if not node.type.family:
             call.fail("DL306.no_family", arg=0, node=node)
         return replace(node.type, family=False)
@@ -187,9 +187,9 @@ def _member(call: Call) -> Type:
 
 
 @BUILTIN.rows(
-    "column", "family", Param("member", "constant", types=(str,)), rule=_member, help="one member of a family"
+    "member", "family", Param("member", "constant", types=(str,)), rule=_member, help="one member of a family"
 )
-def _column(view: Any, node: Node, family: Any) -> Any:
+def _pick(view: Any, node: Node, family: Any) -> Any:
     members = view.members(node.args[0])
     member = node.param("member")
     if member not in members:
@@ -198,7 +198,7 @@ def _column(view: Any, node: Node, family: Any) -> Any:
 
 
 BUILTIN.rows(
-    "columns", "family", rule=lambda call: _member(call).with_dtype(DType.INT), help="how many members of a family came"
+    "members", "family", rule=lambda call: _member(call).with_dtype(DType.INT), help="how many members of a family came"
 )(lambda view, node, family: np.sum(~np.broadcast_to(np.asarray(view.absent(node.args[0])), family.shape), 0))
 
 

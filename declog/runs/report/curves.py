@@ -29,7 +29,7 @@ class Output:
 
     @property
     def template(self) -> str:
-        """What trackers show, such as ``rewards/{column}``."""
+        """What trackers show, such as ``rewards/{member}``."""
         return str(self.facts["name"])
 
     @cached_property

@@ -222,8 +222,8 @@ def answer(completion: str, prompt: str = "") -> str | None:
           "declare a signal of what it needs, with `over=`, and name that")),
         ({"type": "float", "call": "untyped", "expr": "score"},
          ("DL202", "a column has one of `expr` and `call`, not both", "drop one of them (null)")),
-        ({"call": "greet", "name": "{column}"},
-         ("DL404", "the name `{column}` has fields that are not known here", "{id}")),
+        ({"call": "greet", "name": "{member}"},
+         ("DL404", "the name `{member}` has fields that are not known here", "{id}")),
     ],
     ids=["unknown", "parameter", "annotation", "no type", "axis", "two of them", "name"],
 )  # fmt: skip

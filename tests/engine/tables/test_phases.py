@@ -25,7 +25,7 @@ PROFILE: dict[str, Any] = {
     "filters": {"ends": {"key": "reward", "top": 2, "bottom": 1, "where": "gain < 100"}},
     "schemas": {
         "row": {
-            "row": "int", "reward": "float", "parts": {"type": "float", "name": "part/{column}"}, "said": "text",
+            "row": "int", "reward": "float", "parts": {"type": "float", "name": "part/{member}"}, "said": "text",
             "tau": "float", "gain": "float",
             "tokens": {"type": "tokens", "expr": "ids", "values": {"reward": "reward", "gain": "gain"}},
         },

@@ -26,8 +26,8 @@ FAR = [
 ]  # fmt: skip
 NEAR = [
     "index(completion)", "size(completion)", "rank(r, within=group)", "max(r, over=completion)", "step", "s", "g",
-    "o if r > 2 else r", "columns(f)", "columns(h)", "mean(f, over=column)", "column(f, 'b')",
-    "column(h, 'q')", "len(t)",
+    "o if r > 2 else r", "members(f)", "members(h)", "mean(f, over=member)", "member(f, 'b')",
+    "member(h, 'q')", "len(t)",
 ]  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def observed(rank: int, step: int, batch: int) -> dict[str, Any]:
 @pytest.mark.parametrize("expr", [*FAR, *NEAR])
 def test_a_column_says_the_same_by_rank_and_through_rank_0(expr: str, tmp_path: Path) -> None:
     """One value whatever the sink: of groups, batches, earlier steps, texts, and unlike members of families."""
-    kind = "int" if expr.partition("(")[0] in ("index", "size", "rank", "columns", "len") or expr == "step" else "float"
+    kind = "int" if expr.partition("(")[0] in ("index", "size", "rank", "members", "len") or expr == "step" else "float"
     schema = {"r": {"type": "float"}, "v": {"type": kind, "expr": expr, "nullable": True}}
     profile = {
         "axes": {"group": {"of": "pid"}}, "signals": SIGNALS, "schemas": {"s": schema},

@@ -267,7 +267,7 @@ def test_a_file_dataset_stays_whole(tmp_path: Path) -> None:
 def test_a_run_time_name_never_takes_a_declared_ones_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Columns of log_extra and members of families yield, wherever they stand in the schema, reported once."""
     schema = {
-        "extra": {"undeclared": "keep"}, "rewards": {"type": "float", "name": "{column}", "nullable": True},
+        "extra": {"undeclared": "keep"}, "rewards": {"type": "float", "name": "{member}", "nullable": True},
         "double": {"type": "float", "expr": "2 * score"}, "named": {"type": "text", "expr": "text", "name": "shown"},
     }  # fmt: skip
     made = scores(
@@ -297,7 +297,7 @@ def test_a_member_that_comes_later_stays(tmp_path: Path) -> None:
     given: list[dict[str, list[Any]]] = [{"a": [1.0]}, {"a": [2.0], "b": [3.0]}, {"b": [4.0]}]
 
     def tables(nullable: bool) -> list[Table]:
-        schema = {"rewards": {"type": "float", "name": "reward/{column}", "nullable": nullable}}
+        schema = {"rewards": {"type": "float", "name": "reward/{member}", "nullable": nullable}}
 
         def body(log: Recorder) -> None:
             for step, rewards in enumerate(given):

@@ -214,10 +214,10 @@ def test_a_metric_is_logged_when_its_condition_holds(tmp_path: Path) -> None:
 
 
 def test_conditions_on_members_and_missing_values(tmp_path: Path) -> None:
-    """`columns(id)` is how many members came, `nan_count(id)` how many values were left out."""
+    """`members(id)` is how many members came, `nan_count(id)` how many values were left out."""
     signals = {"rewards": {**ROWS, "family": True}, "x": ROWS}
     metrics = {
-        "rewards": {"expr": "rewards", "when": "columns(rewards) > 1"},
+        "rewards": {"expr": "rewards", "when": "members(rewards) > 1"},
         "x": "mean(x)",
         "gaps": {"formula": "nan_count(x) + 0 * x", "when": "nan_count(x) > 0"},
     }

@@ -139,10 +139,10 @@ def test_a_window_does_not_depend_on_how_its_rows_were_cut(frame: pd.DataFrame) 
     """All reductions, of rows, families, labels, chosen rows, weighted rows and tokens."""
     metrics = {
         "reward": {"expr": "reward", "reduce": list(REDUCE)},
-        "member": {"expr": "rewards", "reduce": list(REDUCE), "name": "member/{column}/{reduce}"},
+        "member": {"expr": "rewards", "reduce": list(REDUCE), "name": "member/{member}/{reduce}"},
         "label": {"expr": "reward", "reduce": list(REDUCE), "by": "source", "name": "label/{label}/{reduce}"},
         "chosen": {"expr": "reward", "reduce": list(REDUCE), "where": "length > 4", "name": "chosen/{reduce}"},
-        "weighted": {"expr": "rewards", "weight": "length", "name": "weighted/{column}"},
+        "weighted": {"expr": "rewards", "weight": "length", "name": "weighted/{member}"},
         "logp": {"expr": "logp", "reduce": list(OVER_TOKENS)},
         "short": {"expr": "exp(logp / 100)", "reduce": list(OVER_TOKENS), "where": "length < 5",
                   "name": "short/{reduce}"},

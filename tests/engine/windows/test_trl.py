@@ -70,7 +70,7 @@ def names(preset: str, **constants: Any) -> set[str]:
     """
     made = declog.plan(declog.compose(preset, ["declog/sinks=[]"]), constants=constants).names()
     return {
-        "{name}" if name == "{column}" else name.replace("{column}", "{reward_func_name}")
+        "{name}" if name == "{member}" else name.replace("{member}", "{reward_func_name}")
         for name in set(made) - {"loss"}
     }  # fmt: skip
 

@@ -305,7 +305,7 @@ def test_a_plan_says_what_its_values_are() -> None:
         "reward": "mean of reward, over the completions of 10 steps",
         "trl": "mean of batch means of reward, over the completions of 10 steps",
         "total": "sum of reward, over the completions from the start of the run",
-        "{column}": "mean of logged, over the batches of 10 steps",
+        "{member}": "mean of logged, over the batches of 10 steps",
     }
 
 
@@ -339,7 +339,7 @@ def test_a_formula_over_families_that_have_different_members(tmp_path: Path) -> 
     families = {name: {"axis": "step", "family": True, "optional": True} for name in ("total", "count", "other")}
     metrics = {
         **{name: {"expr": name, "reduce": "sum", "log": False} for name in families},
-        "each": {"formula": "total / count if present(count) else other", "name": "{column}"},
+        "each": {"formula": "total / count if present(count) else other", "name": "{member}"},
     }
     sink = MemorySink()
     with declog.start(profile(families, metrics), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
@@ -350,7 +350,7 @@ def test_a_formula_over_families_that_have_different_members(tmp_path: Path) -> 
 def test_a_total_of_a_family_that_comes_late(tmp_path: Path) -> None:
     """Before it comes there are no members, whatever `empty` says; then each has its own total."""
     signals = {"reward": ROWS, "parts": {**ROWS, "family": True, "optional": True}}
-    total = {"expr": "parts", "reduce": "sum", "cumulative": True, "empty": 0.0, "name": "total/{column}"}
+    total = {"expr": "parts", "reduce": "sum", "cumulative": True, "empty": 0.0, "name": "total/{member}"}
     sink = MemorySink()
     with declog.start(profile(signals, {"total": total}), sinks=[sink], output_dir=tmp_path) as log:
         for step in range(3):

@@ -116,7 +116,7 @@ def test_the_healthy_range_is_left_for_several_values() -> None:
 def test_a_family_is_one_row() -> None:
     """Members that break at different steps: the first step, and how many broke."""
     curves = [
-        {"name": f"rewards/{member}", "mode": "train", "template": "rewards/{column}", "title": "", "good": None,
+        {"name": f"rewards/{member}", "mode": "train", "template": "rewards/{member}", "title": "", "good": None,
          "healthy": None, "x": STEPS, "y": np.where(step <= STEPS, np.nan, 1.0)}
         for member, step in (("a", 90), ("b", 60))
     ]  # fmt: skip

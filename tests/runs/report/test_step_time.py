@@ -83,7 +83,7 @@ def test_a_timer_of_the_whole_step_is_no_part_of_it(tmp_path: Path) -> None:
             Records("train", 100.0 + 30 * step, tuple(Scalar(name, one, "timing") for name, one in values.items())),
         )
     sink.close()
-    output = {"name": "timing_s/{column}", "key": "timing", "metric": "timing", "unit": "s", "reduction": "sum"}
+    output = {"name": "timing_s/{member}", "key": "timing", "metric": "timing", "unit": "s", "reduction": "sum"}
     found = step_time(read(tmp_path).scalars.arrow(), Meanings({"outputs": [output]}))
     assert found is not None
     assert {one["name"]: one["share"] for one in found["parts"]} == {"gen": 0.625, "update": 0.25}
@@ -100,7 +100,7 @@ def test_no_time_is_no_section(tmp_path: Path) -> None:
 def test_timers_of_a_profile_are_known_by_what_it_says(tmp_path: Path) -> None:
     """A real run of `grpo`, with another name for them."""
     with declog.start(
-        "grpo", ['metrics.time.name="seconds/{column}/{reduce}"', "declog/sinks=[jsonl]"], output_dir=tmp_path
+        "grpo", ['metrics.time.name="seconds/{member}/{reduce}"', "declog/sinks=[jsonl]"], output_dir=tmp_path
     ) as log:
         for step in range(3):
             with log.step(step):

@@ -31,7 +31,7 @@ PROFILE: dict[str, Any] = {
     "name": "parts",
     "signals": SIGNALS,
     "metrics": {
-        "product": "sum(x * y * needed)", "reward": "mean(sum(rewards, over=column))",
+        "product": "sum(x * y * needed)", "reward": "mean(sum(rewards, over=member))",
         "named": "sum(x * (name == 'a'))",
         "rows": "count(needed)", "batches": {"expr": "needed", "pool": "batch"}, "loss": "sum(loss)",
     },
