@@ -46,11 +46,9 @@ def formulas(draft: Draft) -> None:
 
 
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
-    for key in ("expr", "reduce", "where", "by", "weight", "pool", "combine"):
-        if getattr(spec, key) is not None:
+    for key in ("expr", "reduce", "where", "by", "weight", "over", "combine"):
+        if getattr(spec, key) is not None and not (key == "combine" and spec.ema is not None):
             draft.report("DL202.formula_key", ("metrics", name, key), key=key)
-    if spec.cumulative:
-        draft.report("DL202.formula_key", ("metrics", name, "cumulative"), key="cumulative")
     text = spec.formula or ""
     node = over_metrics(draft, text)
     used = read(node)
@@ -72,7 +70,7 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
         refuse("DL305.formula", text, dtype=node.type.dtype)
     labels = _labels(draft, used, text)
     if spec.ema is not None and pool in ("rank", "rank_batch"):
-        draft.report("DL312.over_run", ("metrics", name, "ema"), key="ema", pool=pool)
+        draft.report("DL312.over_run", ("metrics", name, "combine"), pool=pool)
     family = node.type.family
     names = names_of(draft, name, spec, None, family=family, labels=labels)
     draft.formulas.append(

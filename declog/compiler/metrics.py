@@ -29,7 +29,7 @@ Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
 RANKS = 2**20  # of `per_rank` each rank has a value, however many there are
 PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
-WINDOWED = ("every", "pool", "combine", "family")  # keys that depend on what is computed
+WINDOWED = ("every", "combine", "family")  # keys that depend on what is computed
 
 
 def metrics(draft: Draft) -> None:
@@ -84,7 +84,7 @@ class _Metric:
 
     def ops(self) -> list[MetricOp]:
         self.draft.window(self.spec.every, "metrics", self.id, "every")
-        if self.spec.combine is not None and _pooling(self.spec)[0] == "window":
+        if self.spec.combine is not None and self.spec.pool == "window" and self.spec.ema is None:
             self.draft.report("DL202.combine", ("metrics", self.id, "combine"))
         args, reductions = self._expressions()
         if args is None:
@@ -298,14 +298,14 @@ class _Metric:
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
         key = self.id if suffix is None else f"{self.id}.{suffix}"
-        pool, combine, nan = _pooling(spec)
-        if spec.cumulative and pool == "window" and not (reduction.foldable or reduction.ordered):
-            draft.report("DL312.cumulative", ("metrics", self.id, "cumulative"), reduction=reduction.name)
-        key_of = "ema" if spec.ema is not None else "cumulative"
-        if (spec.cumulative and pool == "rank") or (spec.ema is not None and pool in ("rank", "rank_batch")):
-            draft.report("DL312.over_run", ("metrics", self.id, "pool"), key=key_of, pool=pool)
+        pool, nan = spec.pool, spec.nan or "skip"
+        combine = "mean" if pool == "window" or spec.ema is not None else spec.combine or "mean"
+        if spec.over == "run" and not (reduction.foldable or reduction.ordered):
+            draft.report("DL312.cumulative", ("metrics", self.id, "over"), reduction=reduction.name)
+        if spec.ema is not None and pool in ("rank", "rank_batch"):
+            draft.report("DL312.over_run", ("metrics", self.id, "over"), pool=pool)
         if spec.cumulative and spec.ema is not None:
-            draft.report("DL312.ema_cumulative", ("metrics", self.id, "cumulative"))
+            draft.report("DL312.ema_cumulative", ("metrics", self.id, "over"))
         if reduction.histogram and pool != "window":
             draft.report("DL312.combine", place, reduction=reduction.name, combine=combine)
         if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":
@@ -417,6 +417,7 @@ def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
         chart=spec.chart,
     )  # fmt: skip
     own = {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "when": None, "shown": spec.log, "about": about}
+    own["ema"] = spec.ema
     written = as_written(spec, OutputOp)
     return {key: value for key, value in written.items() if key not in WINDOWED} | own
 
@@ -429,9 +430,3 @@ def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
         draft.report("DL202.empty", ("metrics", id, "empty"), empty=spec.empty)
         return None
     return float(spec.empty)
-
-
-def _pooling(spec: MetricSpec) -> tuple[str, str, str]:
-    """`pool`, `combine` and `nan` of a metric; of a whole window there is one value, and nothing to combine."""
-    pool = spec.pool or ("step" if spec.ema is not None and not spec.cumulative else "window")
-    return pool, "mean" if pool == "window" else spec.combine or "mean", spec.nan or "skip"

@@ -22,7 +22,7 @@ _ALERTS = 'a condition worth a message is an alert of the YAML: alerts: {kl: "> 
 _SHAPES = "observe the values; the YAML says what is logged of them: reward: {expr: reward, reduce: histogram}"
 _IMAGES = "a column of a table shows images: observe them as PIL images in a signal of `type: object`"
 _FILES = "declog keeps no files of yours; what it logs lies in `log.output_dir`"
-_SUMMARY = "a value over the whole run is a metric of the YAML with `cumulative: true`"
+_SUMMARY = "a value over the whole run is a metric of the YAML with `over: run`"
 _STEPS = "a step is `with log.step(k):`"
 _RUN = "the open run is declog.current()"
 

@@ -20,8 +20,9 @@ from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
 Every = int | Literal["trainer", "epoch"]
 AxisName = Literal["step", "group", "completion", "token"]
-Pool = Literal["window", "step", "batch", "rank", "rank_batch"]
-Combine = Literal["mean", "min", "max", "sum", "last", "var"]
+Over = Literal["window", "step", "batch", "rank", "rank_batch", "run", "run_step", "run_batch", "run_rank_batch"]
+COMBINE = ("mean", "min", "max", "sum", "last", "var")
+_EMA = re.compile(r"ema\(\s*(0?\.\d*[1-9]\d*)\s*\)\Z")  # the weight of the past
 
 Words = str | list[str]
 IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
@@ -192,18 +193,14 @@ class MetricSpec(Model):
     """A condition over other metrics' values, checked at each log event."""
     every: int | None = Field(None, ge=1)
     """Its own window in optimizer steps: a multiple of the profile's."""
-    pool: Pool | None = None
-    """What one value covers; the default is the window."""
-    combine: Combine | None = None
-    """How the values of a window become one, where `pool` makes several; the default is mean."""
+    over: Over | None = None
+    """What one value covers, the window by default: each step, batch or rank of it; the run; each step of the run."""
+    combine: str | None = None
+    """How values of several steps, batches or ranks become one: mean, min, max, sum, last, var, or `ema(0.9)`."""
     empty: Scalar | None = None
     """What is logged where nothing counts; absent by default."""
     nan: Literal["skip", "propagate", "raise"] | None = None
     """What missing values do: they are left out, make the value missing, or are an error."""
-    cumulative: bool = False
-    """From the start of the run: all that came so far is reduced together."""
-    ema: float | None = Field(None, gt=0, lt=1)
-    """A moving average of the values of steps, or of what `pool` says: the weight of the past, such as 0.9."""
     ranks: Literal["all", "main"] = "all"
     """Whose rows count: those of all ranks, or of rank 0."""
     axis: AxisName | None = None
@@ -244,6 +241,33 @@ class MetricSpec(Model):
         if words != tags:
             raise refused("DL202.tag", tag=next(tag for tag in tags if tag not in words), tags=", ".join(words))
         return tags
+
+    @field_validator("combine")
+    @classmethod
+    def _combines(cls, combine: str | None) -> str | None:
+        if combine is None or combine in COMBINE or _EMA.match(combine):
+            return combine
+        if combine.startswith("ema"):
+            raise refused("DL202.ema", text=combine)
+        raise refused("DL202.combine_name", name=combine, known=COMBINE)
+
+    @property
+    def ema(self) -> float | None:
+        """The weight of the past in a moving average."""
+        average = _EMA.match(self.combine or "")
+        return None if average is None else float(average[1])
+
+    @property
+    def cumulative(self) -> bool:
+        """Whether a value covers the run so far."""
+        return self.over is not None and self.over.startswith("run")
+
+    @property
+    def pool(self) -> str:
+        """What is reduced at once: the window, or each step, batch or rank."""
+        if self.over is None:
+            return "window" if self.ema is None else "step"
+        return self.over.removeprefix("run").removeprefix("_") or "window"
 
     @field_validator("healthy", mode="before")
     @classmethod

@@ -63,8 +63,9 @@ _EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "paren
 
 def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     """An unknown key at the top, as what it mostly is: a word too many, or an entry that lost its indentation."""
-    if problem.code == "DL201" and problem.path[0] == "alerts" and problem.path[2:] in (("metric",), ("optional",)):
-        return replace(problem, fix=_of_alert(str(problem.path[2]), str(problem.path[1]), data))
+    if problem.code == "DL201" and len(problem.path) == 3 and (known := _RETIRED.get(str(problem.path[0]))) is not None:
+        section, name, word = map(str, problem.path)
+        return replace(problem, fix=known(word, name, data[section][name]) or problem.fix)
     key = str(problem.path[0]) if len(problem.path) == 1 else None
     if key is None:
         return problem
@@ -79,7 +80,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     if key == "declog":
         return replace(problem, fix="write its keys at the top, without `declog:`: a preset stands under it already")
     if key in ("metric_defaults", "metric_groups"):
-        return replace(problem, fix="share keys by an anchor: a: {<<: &batch {pool: batch}, expr: a}, b: {<<: *batch}")
+        return replace(problem, fix="share keys by an anchor: a: {<<: &batch {over: batch}, expr: a}, b: {<<: *batch}")
     if data[key] is None and set(data) == {key}:  # a file with one word
         return replace(
             problem, fix=f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
@@ -96,16 +97,28 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     return problem
 
 
-def _of_alert(key: str, name: str, data: Mapping[str, Any]) -> str:
+def _of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """What to write for a metric's keys of 0.1: one key says what a value covers, one how values are combined."""
+    pool = entry.get("pool")
+    run = f"run_{pool}" if pool not in (None, "window") else "run"
+    over = f"over: {run if entry.get('cumulative') else pool}"
+    return {"pool": over, "cumulative": over, "ema": f"combine: ema({entry.get(key)})"}.get(key)
+
+
+def _of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """What to write for keys of 0.1: bounds are of the metric that an alert is named by, and an alert may be off."""
     if key == "optional":
         return "drop it: an alert is off where its metric was deleted"
-    entry = data["alerts"][name]
+    if key != "metric":
+        return None
     if (metric := entry[key]) == name:
         return "drop it: an alert is about the metric of its name"
     signs = {"above": ">", "below": "<"}
     when = " or ".join(f"{metric} {sign} {entry[bound]}" for bound, sign in signs.items() if bound in entry)
     return f"{name}: {{when: {when or f'{metric} > 0.2'}}}"
+
+
+_RETIRED = {"metrics": _of_metric, "alerts": _of_alert}  # by section: what to write for keys that are gone
 
 
 def as_map(section: str, given: Any) -> str:

@@ -32,7 +32,7 @@ def profile(count: int, reductions: Sequence[str] = ("mean",), every: int = EVER
         for reduction in reductions:
             reduce, _, pool = reduction.partition(":")
             entry = {"expr": f"x{place}", "reduce": reduce, "name": f"x{place}/{reduction}"}
-            metrics[f"x{place}_{len(metrics)}"] = {**entry, "pool": pool} if pool else entry
+            metrics[f"x{place}_{len(metrics)}"] = {**entry, "over": pool} if pool else entry
     signals = {f"x{place}": {"axis": "completion"} for place in range(count)}
     return {"name": "bench", "every": every, "signals": signals, "metrics": metrics}
 

@@ -33,8 +33,8 @@ def profile(every: int) -> dict[str, Any]:
     metrics: dict[str, Any] = {
         name: {"expr": expr, "reduce": reduce, "name": name} for name, (expr, reduce) in made.items()
     }
-    metrics["reward_last"]["pool"] = "step"
-    metrics["reward_batch"]["pool"] = "rank_batch"
+    metrics["reward_last"]["over"] = "step"
+    metrics["reward_batch"]["over"] = "rank_batch"
     signals = {name: {"axis": "completion"} for name in ("reward", "length")}
     signals |= {name: {"axis": "token"} for name in ("ratio", "kl")}
     signals |= {

@@ -215,8 +215,8 @@ def test_keys_have_the_models_descriptions() -> None:
     """What an editor shows is what the reference says."""
     schema = json_schema()
     assert schema["properties"]["every"]["description"] == LogSpec.model_fields["every"].description
-    described = schema["$defs"]["MetricSpec"]["properties"]["pool"]["description"]
-    assert described == spec.MetricSpec.model_fields["pool"].description
+    described = schema["$defs"]["MetricSpec"]["properties"]["over"]["description"]
+    assert described == spec.MetricSpec.model_fields["over"].description
     assert schema["$defs"]["FilterSpec"]["description"].startswith("Which rows of a table")
 
 

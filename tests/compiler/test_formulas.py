@@ -46,7 +46,7 @@ TWO = {"a": {**ROWS, "phase": "rollout"}, "b": {**ROWS, "phase": "update"}}
 @pytest.mark.parametrize(("reduce", "folds"), [("mean", True), ("p50", False)])
 def test_steps_of_two_phases_meet_by_their_numbers(limit: int, reduce: str, folds: bool, tmp_path: Path) -> None:
     """Unequal numbers of steps and batches; of a window that is folded to states as of one that has its rows."""
-    metrics = {"a": {"reduce": reduce, "pool": "step"}, "b": {"pool": "step"}, "r": {"formula": "a / b"},
+    metrics = {"a": {"reduce": reduce, "over": "step"}, "b": {"over": "step"}, "r": {"formula": "a / b"},
                "more": {"formula": "r + b"}}  # fmt: skip
 
     def body(log: Recorder) -> None:
@@ -70,7 +70,7 @@ def test_steps_of_two_phases_meet_by_their_numbers(limit: int, reduce: str, fold
 @pytest.mark.parametrize("pool", ["batch", "rank_batch"])
 def test_batches_of_two_phases_do_not_meet(pool: str, formula: str) -> None:
     """A generation's second batch is not the second micro-batch of an update; also through another formula."""
-    metrics = {"a": {"pool": pool}, "b": {"pool": pool}, "r": {"formula": formula}}
+    metrics = {"a": {"over": pool}, "b": {"over": pool}, "r": {"formula": formula}}
     if formula != "a / b":
         metrics["c"] = {"formula": "a + b"}
     refused = {"c", "r"} & metrics.keys() if formula == "a / b" else {"c"}
@@ -81,7 +81,7 @@ def test_batches_of_two_phases_do_not_meet(pool: str, formula: str) -> None:
 
 def test_the_pieces_of_a_formula_are_combined_in_one_way() -> None:
     """Metrics that say different ways leave it open, and which of them was meant is not guessed."""
-    metrics = {"a": {"pool": "step", "combine": "max"}, "b": {"pool": "step"}, "r": {"formula": "a / b"}}
+    metrics = {"a": {"over": "step", "combine": "max"}, "b": {"over": "step"}, "r": {"formula": "a / b"}}
     signals = {"a": ROWS, "b": ROWS}
     assert problems(profile(signals, metrics)) == [("DL310", ("metrics", "r", "formula"))]
 
@@ -214,12 +214,12 @@ def test_a_condition_reads_what_is_known_at_its_log_events(tmp_path: Path) -> No
 
 
 TEXTS: dict[str, tuple[dict[str, Any], str, str, str]] = {
-    "combined": ({"expr": "x", "pool": "step", "combine": "max"}, "m > 5", "{m:.2f}", "10.00"),
-    "var": ({"expr": "x", "pool": "step", "combine": "var"}, "m > 5", "{m:.1f}", "50.0"),
+    "combined": ({"expr": "x", "over": "step", "combine": "max"}, "m > 5", "{m:.2f}", "10.00"),
+    "var": ({"expr": "x", "over": "step", "combine": "var"}, "m > 5", "{m:.1f}", "50.0"),
     "last": ({"expr": "x", "reduce": "last"}, "m > 5", "{m:g} {other}", "10 absent"),
     "member": ({"expr": "f", "name": "m/{member}"}, "m > 3", "{m:g}", "4"),
     "label": ({"expr": "x", "by": "t", "name": "m/{label}"}, "m > 5", "{m:g}", "10"),
-    "cumulative": ({"expr": "x", "reduce": "sum", "cumulative": True}, "m > 5", "{m:g}", "10"),
+    "cumulative": ({"expr": "x", "reduce": "sum", "over": "run"}, "m > 5", "{m:g}", "10"),
     "empty": ({"expr": "x", "where": "x > 99", "empty": 7}, "m > 5", "{m:g}", "7"),
     "formula": ({"formula": "other_max * 2"}, "m > 5", "{m:g} {other_max:g}", "20 10"),
     "several": ({"expr": "f", "name": "m/{member}"}, "max(m, over=member) > 3", "{m:g}", "4"),
@@ -231,7 +231,7 @@ def test_a_text_shows_the_value_that_is_logged_and_that_was_judged(name: str, tm
     """For every way in which a value can be made; of members and labels what the condition read."""
     metric, when, text, expected = TEXTS[name]
     signals = {"x": ROWS, "f": {**ROWS, "family": True}, "t": {**ROWS, "type": "text"}, "o": {**ROWS, "optional": True}}
-    metrics = {"m": metric, "other": "mean(o)", "other_max": {"expr": "x", "pool": "step", "combine": "max"}}
+    metrics = {"m": metric, "other": "mean(o)", "other_max": {"expr": "x", "over": "step", "combine": "max"}}
     config = profile(signals, metrics, every=2, alerts={"a": {"when": when, "text": text}})
 
     def body(log: Recorder) -> None:

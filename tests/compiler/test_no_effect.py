@@ -19,7 +19,7 @@ METRICS: dict[str, Any] = {
     "a": "mean(a)", "spread": {"expr": "a", "reduce": "std"}, "share": "mean(b)", "hit": "mean(1 if a > 0 else 0)",
     "n": {"expr": "a", "reduce": "count"}, "size": "mean(abs(a))", "odds": {"formula": "share if share > 0 else 1"},
     "total": {"expr": "b", "reduce": "sum"},
-    "summed": {"expr": "b", "reduce": "mean", "pool": "step", "combine": "sum"},
+    "summed": {"expr": "b", "reduce": "mean", "over": "step", "combine": "sum"},
 }  # fmt: skip
 
 

@@ -14,10 +14,10 @@ from tests.conftest import WritePreset
 SIGNALS = "signals: {loss: step, lr: step, tau: step, length: completion}\n"
 SHARED = {
     "flow": (
-        "metrics:\n  loss: {<<: &batch {pool: batch, combine: max}, reduce: mean}\n"
+        "metrics:\n  loss: {<<: &batch {over: batch, combine: max}, reduce: mean}\n"
         "  lr: {<<: *batch, reduce: last}\n  tau: {<<: *batch, combine: min}\n",
-        "metrics: {loss: {pool: batch, combine: max, reduce: mean}, lr: {pool: batch, combine: max, reduce: last},"
-        " tau: {pool: batch, combine: min}}\n",
+        "metrics: {loss: {over: batch, combine: max, reduce: mean}, lr: {over: batch, combine: max, reduce: last},"
+        " tau: {over: batch, combine: min}}\n",
     ),
     "block": (
         "metrics:\n  loss: &loss\n    expr: loss\n    reduce: [mean, max]\n    tags: core\n"
@@ -76,7 +76,7 @@ def test_shared_keys_are_written_keys(anchors: str, written: str, write_preset: 
 BROKEN = """\
 signals: {loss: step, lr: step}
 metrics:
-  loss: {<<: &shared {expr: los, reduce: mena, poll: batch}, title: Loss}
+  loss: {<<: &shared {expr: los, reduce: mena, ovr: batch}, title: Loss}
   lr: {<<: *shared, expr: lr}
   both:
     <<: [&high {where: lr > 1 and}, *shared]
@@ -84,11 +84,11 @@ metrics:
 sinks: [console]
 """
 SAID = """\
-error[DL201] declog/anchors.yaml:3:48 in metrics.loss.poll
-  unknown key `poll`
-    3 | ... s: &shared {expr: los, reduce: mena, poll: batch}, title: Loss}
+error[DL201] declog/anchors.yaml:3:48 in metrics.loss.ovr
+  unknown key `ovr`
+    3 | ... s: &shared {expr: los, reduce: mena, ovr: batch}, title: Loss}
       |                                           ^^^^
-  fix: did you mean `pool`?
+  fix: did you mean `over`?
 """
 
 
@@ -108,8 +108,8 @@ def test_an_error_of_a_shared_key_is_said_once(write_preset: WritePreset, monkey
             found.append((f"{where.line}:{where.column}", problem.code, excerpt.text[excerpt.start : excerpt.end]))
         return found
 
-    assert said() == [("3:48", "DL201", "poll")]
-    write_preset("anchors", BROKEN.replace("poll", "pool"))
+    assert said() == [("3:48", "DL201", "ovr")]
+    write_preset("anchors", BROKEN.replace("ovr", "over"))
     assert said() == [("3:29", "DL302", "los"), ("3:42", "DL311", "mena"), ("6:34", "DL301", "}")]
 
 
@@ -139,4 +139,4 @@ def test_keys_for_whole_groups_of_metrics_are_answered_with_an_anchor() -> None:
     """What former versions had for it names the form that works."""
     for key in ("metric_defaults", "metric_groups"):
         with pytest.raises(declog.ConfigError, match=r"<<: \*batch"):
-            declog.plan({key: {"pool": "batch"}, "signals": {"x": "step"}, "metrics": {"x": "mean"}})
+            declog.plan({key: {"over": "batch"}, "signals": {"x": "step"}, "metrics": {"x": "mean"}})

@@ -39,7 +39,7 @@ OWN = {
     "anchors, and what is deleted": """
         defaults: [grpo, _self_]
         metrics:
-          one: {<<: &shared {expr: reward, pool: batch}, reduce: max}
+          one: {<<: &shared {expr: reward, over: batch}, reduce: max}
           two: {<<: *shared, combine: max}
           kl: null
           entropy: null
@@ -136,6 +136,6 @@ def test_a_profile_is_one_plan_however_it_is_handed_over(tmp_path: Path) -> None
 
 def test_a_difference_is_noticed() -> None:
     """Profiles that differ in one key of one metric have different plans: the comparison can fail."""
-    one, other = (declog.plan("grpo", words) for words in ([], ["metrics.reward.pool=batch"]))
+    one, other = (declog.plan("grpo", words) for words in ([], ["metrics.reward.over=batch"]))
     assert one.fingerprint != other.fingerprint
     assert "reward" in str(difference([one.canonical, other.canonical]))

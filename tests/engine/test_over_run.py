@@ -36,7 +36,7 @@ def test_a_moving_average_is_of_steps_however_long_windows_are(tmp_path: Path) -
     for mean in (3.0, 1.0, 5.0):
         averages.append(0.5 * averages[-1] + 0.5 * mean)
     for every in (1, 2, 3, 6):
-        found[every] = values({"ema": 0.5}, steps, tmp_path / str(every), every=every)
+        found[every] = values({"combine": "ema(0.5)"}, steps, tmp_path / str(every), every=every)
     after = dict(enumerate([averages[0], averages[1], averages[1], averages[2], averages[2], averages[3]]))
     assert found == {every: {step: after[step] for step in range(every - 1, 6, every)} for every in found}
 
@@ -47,15 +47,15 @@ def test_a_moving_average_is_of_steps_however_long_windows_are(tmp_path: Path) -
         ({"reduce": "max"}, {0: 3.0, 1: 3.0, 2: 7.0, 3: 7.0}),
         ({"reduce": "mean"}, {0: 2.0, 1: 2.0, 2: 11 / 3, 3: 2.5}),
         ({"reduce": "last"}, {0: 3.0, 1: 3.0, 2: 7.0, 3: -1.0}),
-        ({"pool": "step", "combine": "max"}, {0: 2.0, 1: 2.0, 2: 7.0, 3: 7.0}),
-        ({"pool": "step", "combine": "last"}, {0: 2.0, 1: 2.0, 2: 7.0, 3: -1.0}),
+        ({"over": "run_step", "combine": "max"}, {0: 2.0, 1: 2.0, 2: 7.0, 3: 7.0}),
+        ({"over": "run_step", "combine": "last"}, {0: 2.0, 1: 2.0, 2: 7.0, 3: -1.0}),
         ({"reduce": "min", "where": "x > 5", "empty": 0}, {0: 0.0, 1: 0.0, 2: 7.0, 3: 7.0}),
     ],
 )
 def test_all_that_came_is_reduced_together(metric: dict[str, Any], expected: dict[int, float], tmp_path: Path) -> None:
     """A step without rows leaves the value as it is."""
     steps: list[list[Any]] = [[1.0, 3.0], [], [7.0], [-1.0]]
-    assert values({**metric, "cumulative": True}, steps, tmp_path) == expected
+    assert values({"over": "run", **metric}, steps, tmp_path) == expected
 
 
 @pytest.mark.parametrize("every", [1, 2, 4])
@@ -67,7 +67,7 @@ def test_what_makes_no_value_yet_is_absent_and_not_missing(
     combine: str, expected: dict[int, float | None], every: int, tmp_path: Path
 ) -> None:
     """The variance of one value, also where what came last is missing; however the run is cut into windows."""
-    metric = {"reduce": "sum", "pool": "step", "combine": combine, "cumulative": True, "every": every}
+    metric = {"reduce": "sum", "over": "run_step", "combine": combine, "every": every}
     steps: list[list[Any]] = [[1.0, 2.0], [None, None], [7.0], [None]]
     found = values(metric, steps, tmp_path)
     assert found == {step: value for step, value in expected.items() if value is not None and step % every == every - 1}
@@ -76,7 +76,7 @@ def test_what_makes_no_value_yet_is_absent_and_not_missing(
 def test_empty_stands_for_what_came_without_a_value(tmp_path: Path) -> None:
     """The label `b` from then on, and not before; a step without rows adds nothing."""
     signals = {"x": ROWS, "bonus": {**ROWS, "optional": True}, "who": {**ROWS, "type": "text"}}
-    seen = {"expr": "x + bonus", "reduce": "last", "by": "who", "cumulative": True, "empty": 0, "name": "{label}"}
+    seen = {"expr": "x + bonus", "reduce": "last", "by": "who", "over": "run", "empty": 0, "name": "{label}"}
 
     steps: list[dict[str, Any]] = [{"bonus": [1.0], "who": ["a"]}, {"who": ["b"]}, {"bonus": [3.0], "who": ["a"]}]
 
@@ -92,17 +92,17 @@ def test_empty_stands_for_what_came_without_a_value(tmp_path: Path) -> None:
 def test_a_missing_value_shows_where_it_is_propagated_and_changes_nothing(tmp_path: Path) -> None:
     """NaN at its own log event; the values beside it count."""
     steps: list[list[Any]] = [[1.0], [3.0, None], [5.0]]
-    found = values({"reduce": "max", "cumulative": True, "nan": "propagate"}, steps, tmp_path / "max")
+    found = values({"reduce": "max", "over": "run", "nan": "propagate"}, steps, tmp_path / "max")
     assert (found[0], str(found[1]), found[2]) == (1.0, "nan", 5.0)
-    total = values({"reduce": "sum", "cumulative": True, "nan": "propagate"}, steps, tmp_path / "sum")
+    total = values({"reduce": "sum", "over": "run", "nan": "propagate"}, steps, tmp_path / "sum")
     assert (total[0], str(total[1]), total[2]) == (1.0, "nan", 9.0)
 
 
 def test_each_mode_has_its_own_and_a_total_is_of_all(tmp_path: Path) -> None:
     """The best evaluation is none of training's."""
     metrics = {
-        "best": {"expr": "x", "reduce": "max", "cumulative": True}, "smooth": {"expr": "x", "ema": 0.5},
-        "n": {"expr": "x", "reduce": "count", "cumulative": True},
+        "best": {"expr": "x", "reduce": "max", "over": "run"}, "smooth": {"expr": "x", "combine": "ema(0.5)"},
+        "n": {"expr": "x", "reduce": "count", "over": "run"},
     }  # fmt: skip
 
     def body(log: Recorder) -> None:
@@ -120,7 +120,7 @@ def test_each_mode_has_its_own_and_a_total_is_of_all(tmp_path: Path) -> None:
 
 def test_an_evaluation_that_ends_late_is_left_out_of_averages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Two evaluations overlap, and the one of the later step ends first; what has no order counts all the same."""
-    metrics = {"smooth": {"expr": "x", "ema": 0.5}, "best": {"expr": "x", "reduce": "max", "cumulative": True},
+    metrics = {"smooth": {"expr": "x", "combine": "ema(0.5)"}, "best": {"expr": "x", "reduce": "max", "over": "run"},
                "x": "mean(x)"}  # fmt: skip
 
     def body(log: Recorder) -> None:
@@ -148,8 +148,8 @@ def test_an_evaluation_that_ends_late_is_left_out_of_averages(tmp_path: Path, ca
 def test_a_formula_and_an_alert_read_what_goes_on(tmp_path: Path) -> None:
     """Beside metrics of the window: how far it is below the best so far."""
     metrics = {
-        "x": "mean(x)", "best": {"expr": "x", "pool": "step", "combine": "max", "cumulative": True},
-        "below": {"formula": "best - x"}, "smooth": {"formula": "best - x", "ema": 0.5},
+        "x": "mean(x)", "best": {"expr": "x", "over": "run_step", "combine": "max"},
+        "below": {"formula": "best - x"}, "smooth": {"formula": "best - x", "combine": "ema(0.5)"},
     }  # fmt: skip
     config = profile({"x": ROWS}, metrics, alerts={"fell": {"when": "below > 3", "text": "{below:g}"}})
     sink = MemorySink()
@@ -168,19 +168,19 @@ LABELS = [["a", "a", "b"], ["c", "c", "c", "b"], ["d", "c", "a"]]  # of each ste
     ("metric", "expected"),
     [
         (
-            {"reduce": "sum", "cumulative": True},
+            {"reduce": "sum", "over": "run"},
             [{"a": 2, "b": 1}, {"a": 2, "b": 2, "_other": 3}, {"a": 3, "b": 2, "_other": 5}],
         ),
         (
-            {"reduce": "last", "cumulative": True},
+            {"reduce": "last", "over": "run"},
             [{"a": 0, "b": 0}, {"a": 0, "b": 1, "_other": 1}, {"a": 2, "b": 1, "_other": 2}],
         ),
         (
-            {"reduce": "sum", "pool": "step", "combine": "max", "cumulative": True},
+            {"reduce": "sum", "over": "run_step", "combine": "max"},
             [{"a": 2, "b": 1}, {"a": 2, "b": 1, "_other": 3}, {"a": 2, "b": 1, "_other": 3}],
         ),
         (
-            {"reduce": "sum", "ema": 0.5},
+            {"reduce": "sum", "combine": "ema(0.5)"},
             [{"a": 2, "b": 1}, {"a": 2, "b": 1, "_other": 3}, {"a": 1.5, "b": 1, "_other": 2.5}],
         ),
     ],
@@ -214,7 +214,7 @@ def test_an_average_of_a_formula_has_as_many_labels_as_what_it_reads(
     """Of windows that have other labels each; the others are left out, once with a warning."""
     metrics = {
         "n": {"expr": "x", "reduce": "sum", "by": "who", "max_labels": 2, "log": False},
-        "m": {"formula": "n * 1", "ema": 0.5, "name": "{label}"},
+        "m": {"formula": "n * 1", "combine": "ema(0.5)", "name": "{label}"},
     }
 
     def body(log: Recorder) -> None:
@@ -233,7 +233,7 @@ def test_no_real_label_takes_the_name_of_the_rest(tmp_path: Path) -> None:
     """One that is called `_other` and comes later is among the rest; one that was there first keeps its name."""
 
     def body(order: list[list[str]]) -> dict[int, dict[str, float]]:
-        seen = {"expr": "x", "reduce": "count", "cumulative": True, "by": "who", "max_labels": 1, "name": "{label}"}
+        seen = {"expr": "x", "reduce": "count", "over": "run", "by": "who", "max_labels": 1, "name": "{label}"}
         config = profile({"x": ROWS, "who": {**ROWS, "type": "text"}}, {"seen": seen})
 
         def steps(log: Recorder) -> None:
@@ -249,7 +249,7 @@ def test_no_real_label_takes_the_name_of_the_rest(tmp_path: Path) -> None:
 
 def test_labels_that_are_numbers_show_what_is_missing_as_their_own(tmp_path: Path) -> None:
     """Their order as numbers is not that of their names."""
-    seen = {"expr": "x", "reduce": "max", "cumulative": True, "nan": "propagate", "by": "who", "name": "{label}"}
+    seen = {"expr": "x", "reduce": "max", "over": "run", "nan": "propagate", "by": "who", "name": "{label}"}
     config = profile({"x": ROWS, "who": {**ROWS, "type": "int"}}, {"seen": seen})
 
     def body(log: Recorder) -> None:

@@ -38,7 +38,7 @@ def _plan() -> declog.Plan:
     ):
         key = f"m{len(metrics)}"
         name = f"{key}/{{member}}" if value.startswith("f") else key
-        metrics[key] = {"expr": value, "reduce": reduction, "pool": pool, "nan": nan, "name": name}
+        metrics[key] = {"expr": value, "reduce": reduction, "over": pool, "nan": nan, "name": name}
     return declog.plan(profile(SIGNALS, metrics))
 
 
@@ -138,7 +138,7 @@ def test_a_layout_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_number_of_one_piece_says_of_which() -> None:
     """So that formulas pair it with others; the variance of one piece is absent, and no number."""
-    entries = {how: {"expr": "x", "reduce": "mean", "pool": "batch", "combine": how} for how in ("mean", "last", "var")}
+    entries = {how: {"expr": "x", "reduce": "mean", "over": "batch", "combine": how} for how in ("mean", "last", "var")}
     plan = declog.plan(profile(SIGNALS, entries))
     found = Reductions(plan.metrics).run({"default": View(_frame(LAYOUTS["beside each other"], 4).take(np.array([1])))})
     assert set(found.numbers) == {"mean", "last"}

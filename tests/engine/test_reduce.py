@@ -67,7 +67,7 @@ def _plan() -> Plan:
     for value, reduction, pool, more in itertools.product(VALUES, REDUCTIONS, POOLS, MORE):
         key = f"m{len(metrics)}"
         name = f"{key}/{{member}}" if value == "f" else key
-        metrics[key] = {"expr": value, "reduce": reduction, "pool": pool, "name": name, **more}
+        metrics[key] = {"expr": value, "reduce": reduction, "over": pool, "name": name, **more}
     return declog.plan(profile(SIGNALS, metrics))
 
 

@@ -66,12 +66,12 @@ def test_a_window_that_was_open_keeps_its_time(tmp_path: Path) -> None:
 def test_seconds_are_of_whole_windows() -> None:
     """A step or a batch of a window has none of its own."""
     with pytest.raises(ConfigError) as caught:
-        declog.plan(profile(SIGNALS, {"n": {"reduce": "sum", "pool": "step"}, "f": {"formula": "n / seconds"}}))
+        declog.plan(profile(SIGNALS, {"n": {"reduce": "sum", "over": "step"}, "f": {"formula": "n / seconds"}}))
     assert str(caught.value) == (
         "error[DL310] metrics.f.formula\n"
-        "  `seconds` are those of a whole window, and the metrics have a `pool: step`\n"
+        "  `seconds` are those of a whole window, and the metrics have an `over: step`\n"
         "    n / seconds\n"
-        "  fix: metrics with `pool: window`"
+        "  fix: metrics with `over: window`"
     )
 
 
@@ -83,12 +83,12 @@ def test_seconds_are_of_whole_windows() -> None:
 def test_a_total_of_the_run_has_no_seconds_of_a_window(formulas: dict[str, Any]) -> None:
     """Their ratio would grow with the run, also where another formula is between them."""
     with pytest.raises(ConfigError) as caught:
-        declog.plan(profile(SIGNALS, {"n": {"reduce": "sum", "cumulative": True}, **formulas}))
+        declog.plan(profile(SIGNALS, {"n": {"reduce": "sum", "over": "run"}, **formulas}))
     assert str(caught.value) == (
         "error[DL310] metrics.f.formula\n"
         "  `n` is a total of the whole run, and `seconds` are those of one window\n"
         f"    {formulas['f']['formula']}\n"
-        "  fix: `elapsed` for the whole run, or a metric without `cumulative`"
+        "  fix: `elapsed` for the whole run, or a metric without `over: run`"
     )
 
 

@@ -37,7 +37,7 @@ SIGNALS = {"t": {**ROWS, "type": "text"}, "x": ROWS, "env": {**ROWS, "type": "te
 def test_texts_of_all_ranks_are_reduced_together(tmp_path: Path) -> None:
     """Missing ones left out; by label, by step, and beside numbers."""
     metrics = {
-        "v": "vocabulary(t)", "by": {"expr": "t", "reduce": "vocabulary", "by": "env", "pool": "rank"},
+        "v": "vocabulary(t)", "by": {"expr": "t", "reduce": "vocabulary", "by": "env", "over": "rank"},
         "w": {"expr": ["t", "x"], "reduce": "spoken", "where": "x > 1"},
     }  # fmt: skip
     sink = MemorySink()

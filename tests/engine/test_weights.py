@@ -24,9 +24,9 @@ PROFILE: dict[str, Any] = {
         "token_sum": {"expr": "t", "weight": "w", "reduce": "sum"},
         "token_mean": {"expr": "t", "weight": "w"},
         "by": {"expr": "x", "weight": "w", "reduce": "sum", "by": "x > 2"},
-        "run": {"expr": "x", "weight": "w", "reduce": "sum", "cumulative": True},
-        "run_mean": {"expr": "x", "weight": "w", "cumulative": True},
-        "steps": {"expr": "x", "weight": "w", "pool": "step"},
+        "run": {"expr": "x", "weight": "w", "reduce": "sum", "over": "run"},
+        "run_mean": {"expr": "x", "weight": "w", "over": "run"},
+        "steps": {"expr": "x", "weight": "w", "over": "step"},
     },
 }
 

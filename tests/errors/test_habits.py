@@ -28,7 +28,7 @@ def log(tmp_path: Path) -> Any:
         ("init", 'with declog.start("grpo") as log:'), ("start_run", "declog.start("), ("login", "declog.start("),
         ("log", "declog.scalars({...}, step)"), ("log_metrics", "declog.observe(reward=...)"),
         ("finish", "log.close()"), ("run", "declog.current()"), ("Table", "tables: {worst:"),
-        ("alert", 'alerts: {kl: "> 0.5"}'), ("Histogram", "reduce: histogram"), ("summary", "cumulative: true"),
+        ("alert", 'alerts: {kl: "> 0.5"}'), ("Histogram", "reduce: histogram"), ("summary", "over: run"),
         ("watch", "declog.observe(grad_norm=...)"), ("SummaryWriter", "declog.tee(writer)"),
         ("save", "log.output_dir"), ("strat", "did you mean `declog.start`?"), ("obesrve", "`declog.observe`"),
     ],

@@ -25,7 +25,7 @@ PROFILE: dict[str, Any] = {
     "name": "resuming", "every": EVERY,
     "signals": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
     "metrics": {
-        "x": "sum(x)", "rows": "count(x)", "total": {"expr": "x", "reduce": "sum", "cumulative": True},
+        "x": "sum(x)", "rows": "count(x)", "total": {"expr": "x", "reduce": "sum", "over": "run"},
         "slow": {"expr": "x", "reduce": "max", "every": 2 * EVERY},
     },
     "schemas": {"s": {"at": {"type": "int", "expr": "step"}, "text": {"type": "text"}}},

@@ -17,10 +17,10 @@ strict: true
 constants: {epsilon_low: 0.2, epsilon_high: 0.2, value_clip: 0.2}
 metrics:
   learning_rate: {name: charts/learning_rate}
-  value_loss: {name: losses/value_loss, pool: batch, combine: last}
-  policy_loss: {name: losses/policy_loss, pool: batch, combine: last}
-  entropy: {name: losses/entropy, pool: batch, combine: last}
-  approx_kl: {name: losses/approx_kl, pool: batch, combine: last}
+  value_loss: {name: losses/value_loss, over: batch, combine: last}
+  policy_loss: {name: losses/policy_loss, over: batch, combine: last}
+  entropy: {name: losses/entropy, over: batch, combine: last}
+  approx_kl: {name: losses/approx_kl, over: batch, combine: last}
   clipfrac: {expr: "abs(ratio - 1) > epsilon_low", name: losses/clipfrac}
   explained_variance: {name: losses/explained_variance}
 """

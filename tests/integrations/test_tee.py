@@ -102,7 +102,7 @@ defaults: [trainer, override sinks: [parquet], _self_]
 name: mine
 every: 1
 profile: full
-metrics: {logged: {reduce: last, pool: step, nan: propagate}}
+metrics: {logged: {reduce: last, over: step, nan: propagate}}
 """
 
 

@@ -205,7 +205,7 @@ def test_pools_and_how_they_are_combined(window: pd.DataFrame, name: str) -> Non
     found = run(
         window,
         {
-            f"{pool}_{combine}": {"expr": "x", "reduce": name, "pool": pool, "combine": combine}
+            f"{pool}_{combine}": {"expr": "x", "reduce": name, "over": pool, "combine": combine}
             for pool in POOLS
             for combine in COMBINES
         },
@@ -326,7 +326,7 @@ def test_every_reduction_says_what_it_does(name: str) -> None:
 TOKENS = {"axes": {"token": {"mask": "m"}}, "signals": {"m": {"axis": "token", "type": "bool"}, "u": {"axis": "token"}}}
 
 
-@pytest.mark.parametrize("clause", [{}, {"by": "label"}, {"weight": "w"}, {"pool": "batch"}], ids=str)
+@pytest.mark.parametrize("clause", [{}, {"by": "label"}, {"weight": "w"}, {"over": "batch"}], ids=str)
 @pytest.mark.parametrize("axis", ["completion", "token"])
 def test_missing_values_are_skipped_shown_or_refused(axis: str, clause: dict[str, str]) -> None:
     """`nan` says which, of rows and of tokens, under every clause."""

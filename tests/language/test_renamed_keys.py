@@ -47,3 +47,23 @@ def test_a_member_of_a_family_was_called_a_column(metric: Any, fix: str) -> None
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(made)
     assert caught.value.problems[0].fix == fix
+
+
+@pytest.mark.parametrize(
+    ("keys", "fixes"),
+    [
+        ({"pool": "batch"}, ["over: batch"]),
+        ({"cumulative": True}, ["over: run"]),
+        ({"pool": "step", "cumulative": True}, ["over: run_step", "over: run_step"]),
+        ({"ema": 0.9}, ["combine: ema(0.9)"]),
+        ({"combine": "product"}, ["ways: last, max, mean, min, sum, var"]),
+        ({"combine": "avg"}, ["did you mean `mean`?"]),
+        ({"combine": "ema(9)"}, ["ema(0.9)"]),
+    ],
+)
+def test_over_says_what_a_value_covers_and_combine_how_values_become_one(keys: Any, fixes: list[str]) -> None:
+    """Class: a key that is gone, or a way that is none, is answered with the line to write."""
+    made = {"signals": {"a": {"axis": "completion"}}, "metrics": {"m": {"expr": "a", **keys}}}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(made)
+    assert [problem.fix for problem in caught.value.problems] == fixes

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.oracle.expressions import ODD, Expressions
+from tests.oracle.pieces import goes_on, pool_of
 from tests.oracle.tables import Tables
 from tests.oracle.trees import Tree, axis_of, family_of, kind_of, signals_of, text, walk
 
@@ -155,8 +156,8 @@ class Declared:
         if axis in ("token", "completion", "group", "step") and not sketch and not family and self.maybe(0.2):
             self.labels(spec, trees, axis, event)
         if not binned and self.maybe(0.45):
-            spec["pool"] = random.choice(POOLS)
-            if spec["pool"] != "window" and self.maybe(0.6):
+            spec["over"] = random.choice(POOLS)
+            if spec["over"] != "window" and self.maybe(0.6):
                 spec["combine"] = random.choice([how for how in COMBINE if not sketch or how != "var"])
         if self.maybe(0.2):
             spec["every"] = profile["every"] * random.choice((1, 2, 3))
@@ -167,14 +168,12 @@ class Declared:
         quantile = (
             not plain and not sketch and not binned and axis != "batch" and "p" in trees["reduce"].get("", "")[:1]
         )
-        pieces = spec.get("pool", "window") != "window"
-        if one and (plain or (quantile and pieces)) and spec.get("pool") != "rank" and self.maybe(0.3):
-            spec["cumulative"] = True
-        elif (
-            one and (plain or quantile) and spec.get("pool", "step") in ("window", "step", "batch") and self.maybe(0.15)
-        ):
-            spec["ema"] = random.choice((0.9, 0.5))
-            spec.pop("combine", None)
+        over = spec.get("over", "window")
+        pieces = over != "window"
+        if one and (plain or (quantile and pieces)) and over != "rank" and self.maybe(0.3):
+            spec["over"] = f"run_{over}" if pieces else "run"
+        elif one and (plain or quantile) and over in ("window", "step", "batch") and self.maybe(0.15):
+            spec["combine"] = f"ema({random.choice((0.9, 0.5))})"
         if self.maybe(0.1):
             spec["ranks"] = "main"
         if self.maybe(0.2):
@@ -241,9 +240,9 @@ class Declared:
         if "formula" in trees:
             return self.window(trees["reads"])
         event = None
-        if spec.get("cumulative") or "ema" in spec:
+        if goes_on(spec):
             return spec.get("every", self.profile["every"]), "window", None, "mean"
-        if spec.get("pool", "window") in ("batch", "rank_batch"):  # batches of two events do not meet
+        if pool_of(spec) in ("batch", "rank_batch"):  # batches of two events do not meet
             read = [*trees["expr"], *(trees[item] for item in ("where", "weight", "by") if item in trees)]
             event = max(
                 (self.signals[found].get("event", "") for tree in read for found in signals_of(tree)),
@@ -252,7 +251,7 @@ class Declared:
             )
         return (
             spec.get("every", self.profile["every"]),
-            spec.get("pool", "window"),
+            pool_of(spec),
             event,
             spec.get("combine", "mean"),
         )

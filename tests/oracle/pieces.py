@@ -31,14 +31,26 @@ def all_there(row: tuple[Point, tuple[Any, ...], Any]) -> bool:
     return all(there(value) for value in row[1])
 
 
+def pool_of(spec: Mapping[str, Any]) -> str:
+    """What is reduced at once: the window, or each step, batch or rank."""
+    default = "step" if weight_of_past(spec) else "window"
+    return str(spec.get("over", default)).removeprefix("run").removeprefix("_") or "window"
+
+
+def weight_of_past(spec: Mapping[str, Any]) -> float:
+    """The weight of the past in a moving average, 0 for none."""
+    combine = str(spec.get("combine", ""))
+    return float(combine[4:-1]) if combine.startswith("ema(") else 0.0
+
+
 def carried(spec: Mapping[str, Any]) -> bool:
     """Whether pieces over the run become one value."""
-    return "ema" in spec or (bool(spec.get("cumulative")) and spec.get("pool", "window") != "window")
+    return bool(weight_of_past(spec)) or spec.get("over", "").startswith("run_")
 
 
 def goes_on(spec: Mapping[str, Any]) -> bool:
     """Whether a metric is over the run."""
-    return "ema" in spec or bool(spec.get("cumulative"))
+    return bool(weight_of_past(spec)) or spec.get("over", "").startswith("run")
 
 
 def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int], came: bool) -> dict[Piece, Any]:
@@ -49,11 +61,11 @@ def over_run(spec: Mapping[str, Any], pieces: dict[Piece, Any], window: list[int
         return {(): math.nan}
     if not values:
         return {(): spec["empty"]} if "empty" in spec else {}
-    if "ema" in spec:
-        average = values[0]
+    if past := weight_of_past(spec):
+        found = values[0]
         for value in values[1:]:
-            average = spec["ema"] * average + (1 - spec["ema"]) * value
-        return {(): average}
+            found = past * found + (1 - past) * value
+        return {(): found}
     found = together(spec.get("combine", "mean"), values)
     found = spec.get("empty") if found is None else found
     return {} if found is None else {(): found}
@@ -129,7 +141,7 @@ def shown(label: Any) -> str:
 
 def combine(spec: Mapping[str, Any], pieces: dict[Piece, Any]) -> Any:
     """One value of the values of a window's pieces."""
-    if spec.get("pool", "window") == "window" or spec.get("cumulative") or "ema" in spec:
+    if pool_of(spec) == "window" or goes_on(spec):
         return next(iter(pieces.values()), None)
     values = [value for _, value in sorted(pieces.items())]
     if not values:

@@ -8,7 +8,20 @@ from typing import Any
 from tests.oracle.cases import Point
 from tests.oracle.interpreter import World, families_of
 from tests.oracle.log_events import Moment
-from tests.oracle.pieces import GAP, POOLS, Cells, Piece, all_there, carried, frequent, goes_on, narrow, over_run
+from tests.oracle.pieces import (
+    GAP,
+    POOLS,
+    Cells,
+    Piece,
+    all_there,
+    carried,
+    frequent,
+    goes_on,
+    narrow,
+    over_run,
+    pool_of,
+    weight_of_past,
+)
 from tests.oracle.reductions import reduced, weighted_tokens
 from tests.oracle.trees import Tree, family_of, names_in
 from tests.oracle.values import ABSENT, there
@@ -41,7 +54,7 @@ class Reduced:
         """The steps that a metric covers now."""
         spec = self.spec(self.source(name))
         every = spec.get("every", self.case.profile.get("every", 1))
-        if not spec.get("cumulative") and "ema" not in spec:
+        if not goes_on(spec):
             return self.moment.windows.get(every)
         return [block for window in self.past(name) for block in window] if every in self.moment.windows else None
 
@@ -49,7 +62,7 @@ class Reduced:
         """The windows up to now that a metric over the run is of."""
         spec = self.spec(self.source(name))
         ended = self.moment.ended[self.every(self.source(name))]
-        if spec.get("pool", "window") == "window" and spec.get("reduce") in ("sum", "count") and "ema" not in spec:
+        if spec.get("over") == "run" and spec.get("reduce") in ("sum", "count"):
             return ended  # a total is of all modes
         return [window for window in ended if self.case.blocks[window[0]].mode == self.moment.mode]
 
@@ -108,8 +121,8 @@ class Reduced:
         world.window = blocks
         family = family_of(trees["expr"][0], world.signals)
         members = world.members(trees["expr"][0]) if family else [""]
-        pool = POOLS[spec.get("pool", "step" if "ema" in spec else "window")]
-        if "ema" in spec and spec.get("pool") == "window":  # of the values of log events
+        pool = POOLS[pool_of(spec)]
+        if weight_of_past(spec) and pool_of(spec) == "window":  # of the values of log events
             ends = {block: window[-1] for window in self.past(name) for block in window}
             pool = lambda at: (ends[at.block],)  # noqa: E731
         tokens = world.axis(trees["expr"][0]) == "token"

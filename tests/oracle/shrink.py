@@ -21,7 +21,7 @@ from tests.oracle.compare import differences, report
 from tests.oracle.generator import generated
 from tests.oracle.trees import Tree, axis_of, family_of, kind_of, text, walk
 
-OPTIONS = ("where", "weight", "by", "pool", "combine", "every", "empty", "nan", "cumulative", "ranks", "when", "tags",
+OPTIONS = ("where", "weight", "by", "over", "combine", "every", "empty", "nan", "ranks", "when", "tags",
            "max_labels", "name", "log", "filter", "keep", "limit", "from", "for")  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def smaller(case: Case) -> Iterator[Case]:
                 if key in spec:
                     made = copied(case)
                     del made.profile[section][name][key]
-                    if key == "pool":
+                    if key == "over":
                         made.profile[section][name].pop("combine", None)
                     made.trees[section].get(name, {}).pop(key, None)
                     yield made

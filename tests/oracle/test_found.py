@@ -70,13 +70,13 @@ def test_a_column_of_a_family_with_something_absent() -> None:
 def test_what_does_not_count_adds_nothing_to_a_total() -> None:
     """Neither what `empty` says, which is for a total of nothing, nor a window of nothing but missing values."""
     steps: Steps = [[{"x": []}], [{"x": [2.0]}], [{"x": []}], [{"x": [float("nan")]}], [{"x": [1.0]}]]
-    metric = {"expr": "x", "reduce": "sum", "cumulative": True, "empty": -1}
+    metric = {"expr": "x", "reduce": "sum", "over": "run", "empty": -1}
     found = {step: shown["m"] for step, shown in logged(metric, steps, x=ROWS).items()}
     assert found == {0: -1.0, 1: 2.0, 2: 2.0, 3: 2.0, 4: 3.0}
 
 
 @pytest.mark.parametrize(
-    ("reduce", "where"), [("histogram", {}), *product(["std", "var"], [{}, {"by": "t"}, {"pool": "batch"}])]
+    ("reduce", "where"), [("histogram", {}), *product(["std", "var"], [{}, {"by": "t"}, {"over": "batch"}])]
 )
 def test_one_value_beside_missing_ones_is_not_broken(reduce: str, where: dict[str, str]) -> None:
     """Of one value a deviation is absent: NaN is for nothing but missing values."""
@@ -168,7 +168,7 @@ def test_empty_goes_on_over_steps_without_the_rows_of_its_phase(reduce: str) -> 
     signals = {"f": {**FAMILY, "phase": "rollout", "optional": True}, "x": {**ROWS, "phase": "update"}}
     steps: Steps = [[{"f": {"a": [], "b": []}}, {"x": []}], [{"x": [1.0]}]]
     metrics = {
-        "m": {"expr": "f", "reduce": reduce, "cumulative": True, "empty": -1},
+        "m": {"expr": "f", "reduce": reduce, "over": "run", "empty": -1},
         "x": {"expr": "x", "reduce": "count"},
     }
     nothing = {"m/a": -1, "m/b": -1}
@@ -232,7 +232,7 @@ def test_a_value_of_a_step_that_names_a_phase_is_not_of_another(read: dict[str, 
 def test_a_member_counts_in_the_windows_in_which_it_comes() -> None:
     """An average of counts begins with it, and does not fall where it is not."""
     steps: Steps = [[{"f": {"a": [1.0]}}], [{"f": {"a": [1.0], "b": [1.0]}}], [{"f": {"a": [1.0]}}]]
-    found = logged({"expr": "f", "reduce": "count", "ema": 0.5}, steps, f=FAMILY)
+    found = logged({"expr": "f", "reduce": "count", "combine": "ema(0.5)"}, steps, f=FAMILY)
     assert found == {0: {"m/a": 1.0}, 1: {"m/a": 1.0, "m/b": 1.0}, 2: {"m/a": 1.0, "m/b": 1.0}}
 
 

@@ -81,7 +81,7 @@ def test_the_loops_are_right_about_a_hand_worked_case() -> None:
         0,
         {
             "axes": {"group": {"of": "gid", "split": "ranks"}, "token": {"mask": "mask"}},
-            "metrics": {"group": {}, "tokens": {"pool": "rank"}, "above": {}},
+            "metrics": {"group": {}, "tokens": {"over": "rank"}, "above": {}},
         },
         2,
         [Block(3, "train", {"main": batches})],

@@ -33,10 +33,10 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
     "trl_grpo": {
         "entropy_coef: reduction": "of rank 0 alone: a batch has one value",
         "entropy_coef: another reduction": "the same",
-        "entropy_coef: pool": "the same",
+        "entropy_coef: over": "the same",
         "step_time: reduction": "of rank 0 alone: a batch has one value",
         "step_time: another reduction": "the same",
-        "step_time: pool": "the same",
+        "step_time: over": "the same",
         "num_tokens: another reduction": "the latest value of a counter is its greatest",
     },
     "maxent_grpo": {
@@ -44,13 +44,13 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
         "clip_high_max: mask": "of single tokens: 1 wherever one is clipped",
         "global_step: reduction": "a log event of one step, in all tests but one",
         "global_step: another reduction": "the latest step is the greatest",
-        "global_step: pool": "a log event of one step, in all tests but one",
+        "global_step: over": "a log event of one step, in all tests but one",
         "grpo_objective: reduction": "a constant",
         "grpo_objective: another reduction": "a constant",
-        "grpo_objective: pool": "a constant",
+        "grpo_objective: over": "a constant",
         "maxent_objective: reduction": "a constant",
         "maxent_objective: another reduction": "a constant",
-        "maxent_objective: pool": "a constant",
+        "maxent_objective: over": "a constant",
     },
 }
 # Presets whose own tests are few, since others compare every value.
@@ -92,11 +92,11 @@ def without(key: str, metric: Metric) -> Metric | None:
 
 def pooled(metric: Metric) -> Metric | None:
     """One value per batch, averaged; or of the window, where it was one per batch."""
-    if "formula" in metric or metric.get("cumulative") or "histogram" in str(metric.get("reduce")):
+    if "formula" in metric or str(metric.get("over")).startswith("run") or "histogram" in str(metric.get("reduce")):
         return None
-    pool = metric.get("pool") or "window"
-    changed = {key: value for key, value in metric.items() if key not in ("pool", "combine")}
-    return {**changed, "pool": "batch"} if pool == "window" else {**changed, "pool": "window"}
+    over = metric.get("over") or "window"
+    changed = {key: value for key, value in metric.items() if key not in ("over", "combine")}
+    return {**changed, "over": "batch" if over == "window" else "window"}
 
 
 def mutants(data: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], set[str]]]:
@@ -104,7 +104,7 @@ def mutants(data: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], set[
     kinds: dict[str, Change] = {
         "reduction": partial(reduced, 0), "another reduction": partial(reduced, 1),
         "where": partial(without, "where"), "weight": partial(without, "weight"),
-        "pool": pooled,
+        "over": pooled,
     }  # fmt: skip
     for kind, change in kinds.items():
         made = copy.deepcopy(dict(data))

@@ -25,7 +25,7 @@ from tests import forks
 
 PROFILE: dict[str, Any] = {
     "name": "branched", "every": 2, "signals": {"x": {"axis": "completion"}},
-    "metrics": {"x": {"expr": "x", "reduce": "sum"}, "all": {"expr": "x", "reduce": "count", "cumulative": True}},
+    "metrics": {"x": {"expr": "x", "reduce": "sum"}, "all": {"expr": "x", "reduce": "count", "over": "run"}},
     "schemas": {"s": {"x": "float"}}, "tables": {"t": {"schema": "s"}},
     "sinks": {"jsonl": {}, "parquet": {}, "tensorboard": {}, "trackio": {"dir": "tracked"}},
 }  # fmt: skip

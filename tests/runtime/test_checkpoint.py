@@ -37,13 +37,13 @@ CONFIG = profile(
         "slow_p05": {"expr": "reward", "reduce": "p05", "every": 36},
         "loss_change": {"expr": "loss - prev(loss, 0.0)", "reduce": "sum"},
         "weighted": {"expr": "mean(logprobs, over=token) * reward", "reduce": "mean"},
-        "tokens": {"expr": "logprobs", "reduce": "count", "cumulative": True},
-        "spread": {"expr": "reward", "reduce": "std", "cumulative": True},
-        "best_step": {"expr": "reward", "pool": "step", "combine": "max", "cumulative": True},
-        "latest": {"expr": "loss", "reduce": "last", "cumulative": True},
-        "smooth": {"expr": "logprobs", "ema": 0.9},
-        "smooth_by": {"expr": "reward", "by": "ids > 3", "ema": 0.5, "pool": "batch"},
-        "smooth_of": {"formula": "p95 - reward", "ema": 0.75},
+        "tokens": {"expr": "logprobs", "reduce": "count", "over": "run"},
+        "spread": {"expr": "reward", "reduce": "std", "over": "run"},
+        "best_step": {"expr": "reward", "over": "run_step", "combine": "max"},
+        "latest": {"expr": "loss", "reduce": "last", "over": "run"},
+        "smooth": {"expr": "logprobs", "combine": "ema(0.9)"},
+        "smooth_by": {"expr": "reward", "by": "ids > 3", "over": "batch", "combine": "ema(0.5)"},
+        "smooth_of": {"formula": "p95 - reward", "combine": "ema(0.75)"},
     },
     every=4,
     axes={"completion": {"ids": "ids"}, "token": {"mask": "mask"}},
@@ -198,7 +198,7 @@ def test_files_have_no_step_twice_and_none_is_missing(tmp_path: Path) -> None:
 def test_a_state_of_another_profile_continues_its_totals(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Rows of windows cannot be continued under another plan: they are dropped, and that is reported."""
     signals = {"length": {"axis": "completion", "type": "int"}}
-    before = profile(signals, {"tokens": {"expr": "length", "reduce": "sum", "cumulative": True}}, every=2)
+    before = profile(signals, {"tokens": {"expr": "length", "reduce": "sum", "over": "run"}}, every=2)
     after = profile(signals, {**before["metrics"], "longest": "max(length)"}, every=2)
     with declog.start(before, output_dir=tmp_path) as log:
         for step in range(3):
@@ -238,12 +238,12 @@ def test_what_is_computed_otherwise_begins_anew_over_the_run(tmp_path: Path, cap
         "mask": {"axis": "token", "type": "bool"}, "kl": {"axis": "token"}, "reward": {"axis": "completion"},
         "source": {"axis": "completion", "type": "text"},
     }  # fmt: skip
-    total = {"reduce": "sum", "cumulative": True}
+    total = {"reduce": "sum", "over": "run"}
     same = {
         "same": {"expr": "reward", **total},
         "same_tokens": {"expr": "2 * kl", **total},
         "same_by": {"expr": "sum(kl, over=token)", "by": "source", "where": "reward > 0", **total},
-        "same_ema": {"formula": "part / same_tokens", "ema": 0.5},
+        "same_ema": {"formula": "part / same_tokens", "combine": "ema(0.5)"},
     }
     before = {
         "part": {"expr": "reward", "reduce": "sum", "log": False},
@@ -253,8 +253,8 @@ def test_what_is_computed_otherwise_begins_anew_over_the_run(tmp_path: Path, cap
         "where": {"expr": "reward", **total},
         "reduced": {"expr": "reward", **total},
         "folded": {"expr": "sum(kl, over=token)", **total},
-        "smooth": {"expr": "reward", "ema": 0.5},
-        "formula": {"formula": "hidden", "ema": 0.5},
+        "smooth": {"expr": "reward", "combine": "ema(0.5)"},
+        "formula": {"formula": "hidden", "combine": "ema(0.5)"},
         "hidden": {"expr": "reward", "log": False},
     }
     after = {
@@ -264,10 +264,10 @@ def test_what_is_computed_otherwise_begins_anew_over_the_run(tmp_path: Path, cap
         "total": {"expr": "10 * reward", **total},
         "tokens": {"expr": "10 * kl", **total},
         "where": {"expr": "reward", "where": "reward < 2", **total},
-        "reduced": {"expr": "reward", "cumulative": True},
+        "reduced": {"expr": "reward", "over": "run"},
         "folded": {"expr": "max(kl, over=token)", **total},
-        "smooth": {"expr": "reward", "ema": 0.9},
-        "formula": {"formula": "hidden", "ema": 0.5},
+        "smooth": {"expr": "reward", "combine": "ema(0.9)"},
+        "formula": {"formula": "hidden", "combine": "ema(0.5)"},
         "hidden": {"expr": "10 * reward", "log": False},
     }
     rows = {"mask": torch.ones(2, 2, dtype=torch.bool), "kl": torch.ones(2, 2), "source": ["a", "b"]}

@@ -28,7 +28,7 @@ READERS = {
         "reward_of_length": {"expr": "reward", "by": "bucket(length, 2, 3)"},
         "weighted": {"expr": "reward", "weight": "length"},
         "per_token": "mean(reward / maximum(length, 1))",
-        "tokens": {"expr": "length", "reduce": "sum", "cumulative": True},
+        "tokens": {"expr": "length", "reduce": "sum", "over": "run"},
         "words": {"expr": "count(completion, over=completion)", "where": "max(length, over=completion) > 2"},
         "half": {"formula": "tokens / 2"},
     },

@@ -81,7 +81,7 @@ def test_a_nan_of_one_name_is_logged(tmp_path: Path) -> None:
         log.scalars({"a": 3.0, "loss": math.nan}, 0)
         log.scalars({"b": 4.0}, 1)
 
-    metric = {"reduce": "last", "pool": "step"}
+    metric = {"reduce": "last", "over": "step"}
     for number, options in enumerate([{}, {"nan": "propagate"}, {"reduce": "last", "nan": "propagate"}, metric]):
         metrics = {"logged": {"reduce": "mean", **options}}
         sink, _ = run(loop, tmp_path / str(number), profile={"metrics": metrics, "alerts": {}, "every": 2})

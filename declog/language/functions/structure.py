@@ -39,7 +39,7 @@ def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
     """A value for each of ``over`` mostly means that the next finer axis goes; or all of them go, one by one."""
     first = f"`{call.name}({node}, over={axis.label})`, one value per {_LEFT[axis]}"
     if over is Axis.STEP:
-        return f"{first}; a value for each step is `pool: step` of the metric"
+        return f"{first}; a value for each step is `over: step` of the metric"
     inner = call.name if call.name in ("sum", "min", "max", "any", "all") else "mean"
     text = str(node)
     for finer in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):

@@ -33,7 +33,7 @@ PROFILE: dict[str, Any] = {
         "logprob": "mean(logprobs)",
         "lr": {"expr": "lr", "reduce": "last"},
         "parts": "mean(parts)",
-        "best": {"expr": "reward", "reduce": "max", "cumulative": True},
+        "best": {"expr": "reward", "reduce": "max", "over": "run"},
         "lengths": {"expr": "sum(mask, over=token)", "reduce": "histogram"},
     },
     "schemas": {"rows": {"answer": "text", "reward": "float"}},

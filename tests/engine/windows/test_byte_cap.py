@@ -17,7 +17,7 @@ from tests.running import profile
 
 POOLS = ("window", "step", "batch", "rank", "rank_batch")
 METRICS: dict[str, Any] = {
-    f"{name}_{pool}": {"expr": expr, "reduce": name, "pool": pool, **({} if pool == "window" else {"combine": combine})}
+    f"{name}_{pool}": {"expr": expr, "reduce": name, "over": pool, **({} if pool == "window" else {"combine": combine})}
     for pool, combine in zip(POOLS, ("mean", "mean", "max", "last", "var"), strict=True)
     for name, expr in (
         ("mean", "reward"), ("std", "reward"), ("max", "kl"), ("sum", "length"),
@@ -40,11 +40,11 @@ METRICS |= {
     "last": "last(loss)",
     "middle": "p50(kl)",
     "changes": {"expr": "loss - prev(loss, 0.0)", "reduce": "max"},
-    "tokens": {"expr": "length", "reduce": "sum", "cumulative": True},
-    "spread": {"expr": "kl", "reduce": "std", "cumulative": True, "by": "tags"},
-    "best": {"expr": "reward", "pool": "step", "combine": "max", "cumulative": True},
-    "smooth": {"expr": "reward", "weight": "length", "ema": 0.9, "by": "source"},
-    "smooth_share": {"formula": "tagged / weighted", "ema": 0.5},
+    "tokens": {"expr": "length", "reduce": "sum", "over": "run"},
+    "spread": {"expr": "kl", "reduce": "std", "over": "run", "by": "tags"},
+    "best": {"expr": "reward", "over": "run_step", "combine": "max"},
+    "smooth": {"expr": "reward", "weight": "length", "combine": "ema(0.9)", "by": "source"},
+    "smooth_share": {"formula": "tagged / weighted", "combine": "ema(0.5)"},
 }
 CONFIG = profile(
     {
@@ -150,10 +150,10 @@ def test_what_comes_late_or_never_is_absent_alike(nan: str, pool: str, tmp_path:
     names = {"late": "late", "never": "never", "parts": "parts"}
     signals = {"reward": {"axis": "completion"}, "late": late, "never": late, "parts": {**late, "family": True}}
     metrics: dict[str, Any] = {
-        f"{name}_{kind}": {"expr": expr, "reduce": reduction, "nan": nan, "pool": pool}
+        f"{name}_{kind}": {"expr": expr, "reduce": reduction, "nan": nan, "over": pool}
         for name, expr in names.items() for kind, reduction in (("sum", "sum"), ("middle", "p50"))
     }  # fmt: skip
-    metrics["n"] = {"expr": "reward", "reduce": "count", "pool": pool}  # all rows are recorded
+    metrics["n"] = {"expr": "reward", "reduce": "count", "over": pool}  # all rows are recorded
     found = []
     for limit in (2**30, 1):
         sink = MemorySink()

@@ -299,13 +299,13 @@ def test_a_window_is_a_multiple_of_the_profiles() -> None:
 
 def test_a_formula_over_different_pools() -> None:
     """Values that cover different things are not computed with."""
-    metrics = {"r": "mean(reward)", "b": {"expr": "reward", "pool": "batch"}, "f": {"formula": "r - b"}}
+    metrics = {"r": "mean(reward)", "b": {"expr": "reward", "over": "batch"}, "f": {"formula": "r - b"}}
 
     assert refused(profile(EVENTS, metrics)) == (
         "error[DL310] metrics.f.formula\n"
-        "  a formula needs metrics of one window and pool\n"
+        "  the metrics of a formula cover different windows, or different parts of one\n"
         "    r - b\n"
-        "  fix: give them the same `every` and `pool`"
+        "  fix: give them the same `every` and `over`"
     )
 
 
@@ -321,22 +321,21 @@ def test_a_first_log_event_is_an_early_one() -> None:
 
 def test_what_goes_on_over_the_run_needs_no_rows_of_it() -> None:
     """A quantile of all so far would need them; a value of each rank and whole window is cut as windows are."""
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "reduce": "p50", "cumulative": True}})) == (
-        "error[DL312] metrics.r.cumulative\n"
-        "  `p50` needs all its rows at once, and `cumulative` keeps none from the start of the run\n"
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "reduce": "p50", "over": "run"}})) == (
+        "error[DL312] metrics.r.over\n"
+        "  `p50` needs all its rows at once, and `over: run` keeps none from the start of the run\n"
         "  fix: reduce: mean, or another one with a mergeable state"
     )
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "pool": "rank", "ema": 0.9}})) == (
-        "error[DL312] metrics.r.pool\n"
-        "  `ema` goes on from step to step, and `pool: rank` has a value for each rank of a whole window\n"
-        "  fix: pool: step"
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "over": "rank", "combine": "ema(0.9)"}})) == (
+        "error[DL312] metrics.r.over\n"
+        "  `ema` goes on from step to step, and `over: rank` has a value for each rank of a whole window\n"
+        "  fix: over: step"
     )
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "cumulative": True, "ema": 0.9}})) == (
-        "error[DL312] metrics.r.cumulative\n  `ema` is an average over the run already\n  fix: drop `cumulative`"
+    assert refused(profile(EVENTS, {"r": {"expr": "reward", "over": "run", "combine": "ema(0.9)"}})) == (
+        "error[DL312] metrics.r.over\n  `ema` is an average over the run already\n  fix: over: step"
     )
-    assert refused(profile(EVENTS, {"r": "mean(reward)", "f": {"formula": "r + 1", "cumulative": True}})) == (
-        "error[DL202] metrics.f.cumulative\n"
-        "  a formula has no `cumulative`: it is computed from other metrics\n  fix: drop `cumulative`"
+    assert refused(profile(EVENTS, {"r": "mean(reward)", "f": {"formula": "r + 1", "over": "run"}})) == (
+        "error[DL202] metrics.f.over\n  a formula has no `over`: it is computed from other metrics\n  fix: drop `over`"
     )
 
 

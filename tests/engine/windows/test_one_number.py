@@ -114,7 +114,7 @@ def test_an_infinity_is_one_on_every_way(steps: Steps, tmp_path: Path) -> None:
     """In a window, in parts of it, by label, of a member, of tokens, weighted, over the run, resumed, over ranks."""
     every, observed = len(steps), plain(steps)
     x, u, f, by = {"expr": "x"}, {"expr": "u"}, {"expr": "f"}, {"by": "l"}
-    run, weight = {"cumulative": True}, {"weight": "w"}
+    run, weight = {"over": "run"}, {"weight": "w"}
     ways: Ways = {
         "window": (x, {"every": every}), "parts": (x, {"every": every, "window_bytes": 1}),
         "label": (x | by, {"every": every}), "member": (f, {"every": every}),
@@ -142,10 +142,10 @@ def test_an_infinity_is_one_on_every_way(steps: Steps, tmp_path: Path) -> None:
 def test_a_piece_of_infinities_is_one_on_every_way(steps: Steps, tmp_path: Path) -> None:
     """A step whose value is NaN or infinite counts in what is combined, in a window and over the run."""
     every, observed = len(steps), plain(steps)
-    x, u, f, by, run = {"expr": "x"}, {"expr": "u"}, {"expr": "f"}, {"by": "l"}, {"cumulative": True}
+    x, u, f, by, run = {"expr": "x"}, {"expr": "u"}, {"expr": "f"}, {"by": "l"}, {"over": "run_step"}
     ways: Ways = {
         "window": (x, {"every": every}), "parts": (x, {"every": every, "window_bytes": 1}),
-        "batches": (x | {"pool": "batch"}, {"every": every}), "label": (x | by, {"every": every}),
+        "batches": (x | {"over": "batch"}, {"every": every}), "label": (x | by, {"every": every}),
         "member": (f, {"every": every}), "tokens": (u, {"every": every}), "run": (x | run, {}),
         "run of windows": (x | run, {"every": 2}), "run, resumed": (x | run, {"cut": 1}),
         "run, label": (x | run | by, {}), "run, member": (f | run, {}),
@@ -153,7 +153,7 @@ def test_a_piece_of_infinities_is_one_on_every_way(steps: Steps, tmp_path: Path)
     for way, (keys, profile) in ways.items():
         pairs = list(product(("mean", "pstd", "max", *([] if way == "tokens" else ["last"])), COMBINED))
         metrics = {
-            f"{name}_{how}": {"pool": "step", **keys, "reduce": name, "combine": how} for name, how in pairs
+            f"{name}_{how}": {"over": "step", **keys, "reduce": name, "combine": how} for name, how in pairs
         }  # fmt: skip
         shown = logged(metrics, observed, tmp_path / way, **profile)
         for name, how in pairs:
@@ -172,17 +172,18 @@ def averaged(pieces: Sequence[float], ema: float = 0.5) -> float:
 @pytest.mark.parametrize("steps", [*INFINITE, [[1.0], [2.0, 4.0], [3.0]]])
 def test_an_average_over_the_run_has_the_infinities_of_its_steps(steps: Steps, tmp_path: Path) -> None:
     """Whatever `every` is, by label, of a member, resumed, and of a formula."""
-    observed, x, f, by = plain(steps), {"expr": "x", "ema": 0.5}, {"expr": "f", "ema": 0.5}, {"by": "l"}
+    observed, by, average = plain(steps), {"by": "l"}, {"combine": "ema(0.5)"}
+    x, f = {"expr": "x", **average}, {"expr": "f", **average}
     ways: Ways = {
         "steps": (x, {}), "windows of two": (x, {"every": 2}), "one window": (x, {"every": len(steps)}),
         "label": (x | by, {"every": 2}), "member": (f, {"every": 2}), "resumed": (x, {"cut": 1}),
-        "of windows": (x | {"pool": "window"}, {}), "formula": ({"expr": "x"}, {}),
+        "of windows": (x | {"over": "window"}, {}), "formula": ({"expr": "x"}, {}),
     }  # fmt: skip
     names = ("mean", "pstd", "max")
     for way, (keys, profile) in ways.items():
         metrics: dict[str, Metric] = {name: {**keys, "reduce": name} for name in names}
         if way == "formula":
-            metrics |= {f"of_{name}": {"formula": f"{name} + 0", "ema": 0.5} for name in names}
+            metrics |= {f"of_{name}": {"formula": f"{name} + 0", "combine": "ema(0.5)"} for name in names}
         shown = logged(metrics, observed, tmp_path / way, **profile)
         for name in names:
             pieces = [found for rows in steps if (found := reduced(name, there(rows))) is not None]
@@ -226,13 +227,14 @@ def test_an_absent_member_is_left_out_whatever_every_is(
         rows = values["x"] if kind == "labels" else next(iter(step.values()), [1.0])
         values["z"] = [1.0] * len(rows)
     ways: dict[str, Metric] = {
-        "mean": {"combine": "mean"}, "min": {"combine": "min"}, "last": {"combine": "last"}, "ema": {"ema": 0.5},
-        "run": {"combine": "mean", "cumulative": True}, "propagate": {"combine": "mean", "nan": "propagate"},
+        "mean": {"combine": "mean"}, "min": {"combine": "min"}, "last": {"combine": "last"},
+        "ema": {"combine": "ema(0.5)"},
+        "run": {"combine": "mean", "over": "run_step"}, "propagate": {"combine": "mean", "nan": "propagate"},
     }  # fmt: skip
     if any(None in rows for step in steps for rows in step.values()):
         del ways["propagate"]
     pairs = list(product(("count", "sum", "mean", "max"), ways))
-    metrics = {f"{name}_{way}": {"pool": "step", **keys, "reduce": name, **ways[way]} for name, way in pairs}
+    metrics = {f"{name}_{way}": {"over": "step", **keys, "reduce": name, **ways[way]} for name, way in pairs}
     shown = logged(metrics, observed, tmp_path, every=every)
     for (name, way), member in product(pairs, ("a", "b") if kind != "optional" else ("a",)):
         window = steps if way in ("ema", "run") else steps[len(steps) - every :]
@@ -251,7 +253,7 @@ def test_empty_is_for_members_that_came_whatever_every_is(kind: str, tmp_path: P
         {"b": [3.0]},
     ]  # fmt: skip
     reduce = "sum" if kind == "family" else "std"  # of one row a deviation is `empty`
-    metric: Metric = {"reduce": reduce, "empty": -1, "pool": "step", "combine": "sum"}
+    metric: Metric = {"reduce": reduce, "empty": -1, "over": "step", "combine": "sum"}
     metric |= {"expr": "f", "where": "z > 0"} if kind == "family" else {"expr": "x", "by": "l"}
     families = [{"f": step, "z": [max(row for rows in step.values() for row in there(rows))]} for step in steps]
     observed = families if kind == "family" else [{**values, "z": values["x"]} for values in as_labels(steps)]
@@ -284,7 +286,7 @@ def test_what_holds_until_others_come_holds_whatever_every_is(
         "x": {"axis": "completion", "phase": "update"}, "tau": control, "lr": control, "n": {**control, "type": "int"},
         "h": {**control, "family": True}, "b": {**control, "type": "bool"},
     }  # fmt: skip
-    latest = {"reduce": "sum", "pool": "step", "combine": "last"}
+    latest = {"reduce": "sum", "over": "step", "combine": "last"}
     exprs = {
         "tau": "x * tau",
         "lr": "x * lr",

@@ -186,7 +186,7 @@ def test_a_window_does_not_depend_on_how_its_rows_were_cut(frame: pd.DataFrame) 
 @examples(12)
 @given(cut())
 def test_pools_are_what_their_definition_says(frame: pd.DataFrame) -> None:
-    """`pool` reduces each piece of the window, `combine` those of its values that there are."""
+    """`over` reduces each piece of the window, `combine` those of its values that there are."""
     metrics: dict[str, Any] = {}
     expected: dict[str, float] = {}
     broken: dict[str, Any] = {}
@@ -198,13 +198,13 @@ def test_pools_are_what_their_definition_says(frame: pd.DataFrame) -> None:
             token_pieces = tokens.agg(REDUCE[reduce]).dropna()
             for combine, how in COMBINE.items():
                 id = f"{pool}_{reduce}_{combine}"
-                metrics[id] = {"expr": "reward", "reduce": reduce, "pool": pool, "combine": combine}
+                metrics[id] = {"expr": "reward", "reduce": reduce, "over": pool, "combine": combine}
                 expected[id] = how(pieces) if len(pieces) else math.nan
                 if not frame["reward"].count():  # the variance of one piece is absent, whatever it is
                     alone = combine == "var" and len(frame.groupby(keys)) == 1
                     broken |= nothing(id, [] if alone else [id], len(frame))
                 if reduce != "p50":  # over tokens quantiles are those of a histogram
-                    metrics[f"t_{id}"] = {"expr": "logp", "reduce": reduce, "pool": pool, "combine": combine}
+                    metrics[f"t_{id}"] = {"expr": "logp", "reduce": reduce, "over": pool, "combine": combine}
                     expected[f"t_{id}"] = how(token_pieces) if len(token_pieces) else math.nan
 
     assert window(frame, metrics) == logged(expected) | broken
@@ -231,7 +231,7 @@ def test_the_main_rank_alone(frame: pd.DataFrame) -> None:
     steps = mine.groupby("step")["reward"].sum(min_count=1).dropna()
     metrics = {
         "mean": {"expr": "reward", "ranks": "main"},
-        "steps": {"expr": "reward", "reduce": "sum", "pool": "step", "combine": "mean", "ranks": "main"},
+        "steps": {"expr": "reward", "reduce": "sum", "over": "step", "combine": "mean", "ranks": "main"},
     }
 
     broken: dict[str, Any] = {}
@@ -384,7 +384,7 @@ def test_cumulative_is_a_running_sum_over_train_and_eval(data: st.DataObject) ->
                 with log.mode("eval"):
                     log.observe(length=torch.tensor(made[rank, step, "eval"], dtype=torch.int64))
 
-    metrics = {"tokens": {"expr": "length", "reduce": "sum", "cumulative": True}, "n": "count(length)"}
+    metrics = {"tokens": {"expr": "length", "reduce": "sum", "over": "run"}, "n": "count(length)"}
     config = {"signals": {"length": {**ROWS, "type": "int"}}, "metrics": metrics}
     sink = train({**config, "modes": {"train": {}, "eval": {"prefix": "eval_"}}}, ranks, body)
 
@@ -416,7 +416,7 @@ def test_a_value_per_batch_counts_once_for_all_its_ranks(frame: pd.DataFrame, ev
     metrics: dict[str, Any] = {
         "best": {"expr": value, "reduce": list(REDUCE)}, "groups": {"expr": "size(group)", "reduce": ["sum", "count"]},
         "gap": f"mean(x - {value})", "chosen": {"expr": "x", "where": f"{value} > 0"},
-        "weighted": {"expr": "x", "weight": "size(group)"}, "pools": {"expr": value, "pool": "step", "combine": "max"},
+        "weighted": {"expr": "x", "weight": "size(group)"}, "pools": {"expr": value, "over": "step", "combine": "max"},
         "some": {"expr": value, "where": "size(group) > 1", "reduce": "sum"}, "main": {"expr": value, "ranks": "main"},
         "share": {"formula": "best.sum / groups.sum"},
     }  # fmt: skip
@@ -530,7 +530,7 @@ def test_a_formula_meets_values_of_two_phases_where_both_are(data: st.DataObject
 
     metrics: dict[str, Any] = {}
     for pool in ("window", "step", "rank"):
-        pooled = {} if pool == "window" else {"pool": pool, "combine": "sum"}
+        pooled = {} if pool == "window" else {"over": pool, "combine": "sum"}
         metrics |= {f"a_{pool}": {"expr": "a", **pooled}, f"b_{pool}": {"expr": "b", **pooled},
                     f"gap_{pool}": {"formula": f"a_{pool} - 2 * b_{pool}"}}  # fmt: skip
     signals = {"a": {**ROWS, "phase": "rollout", "optional": True}, "b": {**ROWS, "phase": "update", "optional": True}}

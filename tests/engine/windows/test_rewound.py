@@ -84,7 +84,7 @@ def test_a_step_that_a_flush_cuts_is_not_before_itself(tmp_path: Path) -> None:
 
 def test_a_step_that_is_tried_again_counts_in_averages(tmp_path: Path) -> None:
     """Its window ends at the step at which the one that failed did, and is no late one."""
-    metrics = {"smooth": {"expr": "x", "ema": 0.5}, "last": {"expr": "x", "reduce": "last", "cumulative": True}}
+    metrics = {"smooth": {"expr": "x", "combine": "ema(0.5)"}, "last": {"expr": "x", "reduce": "last", "over": "run"}}
 
     def steps(log: Recorder) -> None:
         for value in (1.0, 3.0):

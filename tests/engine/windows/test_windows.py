@@ -144,11 +144,11 @@ def test_epochs_from_steps(case: str) -> None:
 
 
 def test_the_minimum_of_ten_steps_is_the_minimum() -> None:
-    """Not the mean of ten minima, which `pool: step` gives to those who ask for it."""
+    """Not the mean of ten minima, which `over: step` gives to those who ask for it."""
     steps = [[[float(place), float(10 - place)]] for place in range(10)]
     metrics = {
         "least": "min(reward)", "greatest": "max(reward)",
-        "averaged": {"expr": "reward", "reduce": "min", "pool": "step"},
+        "averaged": {"expr": "reward", "reduce": "min", "over": "step"},
     }  # fmt: skip
 
     assert values({**REWARD, "every": 10, "metrics": metrics}, rewards(*steps)) == {
@@ -160,7 +160,7 @@ def test_the_minimum_of_ten_steps_is_the_minimum() -> None:
 def test_a_deviation_is_of_all_rows() -> None:
     """Steps whose rewards do not vary at all still differ from one another."""
     metrics = {"std": "std(reward)", "pstd": "pstd(reward)", "averaged": {"expr": "reward", "reduce": "std",
-               "pool": "step"}}  # fmt: skip
+               "over": "step"}}  # fmt: skip
 
     assert values({**REWARD, "every": 2, "metrics": metrics}, rewards([[1.0, 1.0, 1.0]], [[4.0]])) == pytest.approx(
         {"std": statistics.stdev([1, 1, 1, 4]), "pstd": statistics.pstdev([1, 1, 1, 4]), "averaged": 0.0}
@@ -178,7 +178,7 @@ def test_uneven_micro_batches_weigh_as_much_as_they_have_rows() -> None:
         [rewards([many]), rewards([few])],
     ):
         assert values(config, *ranks) == {"reward": 0.75}
-    config["metrics"] = {"reward": {"expr": "reward", "pool": "batch"}}
+    config["metrics"] = {"reward": {"expr": "reward", "over": "batch"}}
     assert values(config, rewards([many, few])) == {"reward": 0.5}
 
 
@@ -222,8 +222,8 @@ def test_tokens_since_the_start() -> None:
     """A cumulative sum runs over log events; the same sum without it starts anew at each."""
     signals = {"length": {**ROWS, "type": "int"}}
     metrics = {
-        "num_tokens": {"expr": "length", "reduce": "sum", "cumulative": True},
-        "long": {"expr": "length", "reduce": "count", "where": "length > 4", "cumulative": True},
+        "num_tokens": {"expr": "length", "reduce": "sum", "over": "run"},
+        "long": {"expr": "length", "reduce": "count", "where": "length > 4", "over": "run"},
         "tokens": "sum(length)",
         "share": {"formula": "tokens / num_tokens"},
     }
@@ -269,7 +269,7 @@ PIECES = rewards([[1.0, 3.0], [8.0]], [[6.0], [2.0, 2.0]])  # means by step 4, 1
 )  # fmt: skip
 def test_pool_and_combine_by_hand(pool: str, combine: str, expected: float) -> None:
     """Means of pieces, and what they are combined to."""
-    metrics = {"reward": {"expr": "reward", "pool": pool, "combine": combine}}
+    metrics = {"reward": {"expr": "reward", "over": pool, "combine": combine}}
 
     assert values({**REWARD, "every": 2, "metrics": metrics}, PIECES) == pytest.approx({"reward": expected})
 
@@ -277,14 +277,14 @@ def test_pool_and_combine_by_hand(pool: str, combine: str, expected: float) -> N
 @pytest.mark.parametrize("pool", ["step", "batch", "rank", "rank_batch"])
 def test_one_piece_has_no_variance(pool: str) -> None:
     """The sample variance of one value is absent, as `var` of one row is."""
-    metrics = {"reward": {"expr": "reward", "pool": pool, "combine": "var"}, "n": "count(reward)"}
+    metrics = {"reward": {"expr": "reward", "over": pool, "combine": "var"}, "n": "count(reward)"}
 
     assert values({**REWARD, "metrics": metrics}, rewards([[1.0, 3.0]])) == {"n": 2}
 
 
 def test_a_batch_is_pooled_over_the_ranks() -> None:
     """`batch` pools before it averages, `rank_batch` and `rank` do not."""
-    metrics = {pool: {"expr": "reward", "pool": pool} for pool in ("batch", "rank", "rank_batch")}
+    metrics = {pool: {"expr": "reward", "over": pool} for pool in ("batch", "rank", "rank_batch")}
     ranks = rewards([[1.0, 1.0, 1.0], [2.0]]), rewards([[5.0], [6.0]])
 
     assert values({**REWARD, "metrics": metrics}, *ranks) == {
@@ -298,8 +298,8 @@ def test_a_plan_says_what_its_values_are() -> None:
     """Each output in words, by name."""
     metrics: dict[str, Any] = {
         "reward": "mean(reward)",
-        "trl": {"expr": "reward", "pool": "batch"},
-        "total": {"expr": "reward", "reduce": "sum", "cumulative": True},
+        "trl": {"expr": "reward", "over": "batch"},
+        "total": {"expr": "reward", "reduce": "sum", "over": "run"},
     }
     assert declog.plan(profile({"reward": ROWS}, metrics, every=10)).names() == {
         "reward": "mean of reward, over the completions of 10 steps",
@@ -350,7 +350,7 @@ def test_a_formula_over_families_that_have_different_members(tmp_path: Path) -> 
 def test_a_total_of_a_family_that_comes_late(tmp_path: Path) -> None:
     """Before it comes there are no members, whatever `empty` says; then each has its own total."""
     signals = {"reward": ROWS, "parts": {**ROWS, "family": True, "optional": True}}
-    total = {"expr": "parts", "reduce": "sum", "cumulative": True, "empty": 0.0, "name": "total/{member}"}
+    total = {"expr": "parts", "reduce": "sum", "over": "run", "empty": 0.0, "name": "total/{member}"}
     sink = MemorySink()
     with declog.start(profile(signals, {"total": total}), sinks=[sink], output_dir=tmp_path) as log:
         for step in range(3):

@@ -104,7 +104,7 @@ def test_resumed_inside_a_window(model: Path, tmp_path: Path) -> None:
         if part == 0:
             trainer.add_callback(live.stopping(6))
         sink = declog.testing.MemorySink()
-        total = "+declog.metrics.total={expr: reward, reduce: count, cumulative: true}"
+        total = "+declog.metrics.total={expr: reward, reduce: count, over: run}"
         with declog.attach(trainer, overrides=[*cases.STRICT, COUNT, total], sinks=[sink]):
             trainer.train(resume_from_checkpoint=part == 1)
         logged.append(

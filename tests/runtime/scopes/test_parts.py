@@ -33,7 +33,7 @@ PROFILE: dict[str, Any] = {
     "metrics": {
         "product": "sum(x * y * needed)", "reward": "mean(sum(rewards, over=member))",
         "named": "sum(x * (name == 'a'))",
-        "rows": "count(needed)", "batches": {"expr": "needed", "pool": "batch"}, "loss": "sum(loss)",
+        "rows": "count(needed)", "batches": {"expr": "needed", "over": "batch"}, "loss": "sum(loss)",
     },
     "tables": {"t": {"columns": ["name", "x", "y"]}},
 }  # fmt: skip
