@@ -179,34 +179,33 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]],
 
     The latest is last, the lowest rank of equal ones.
     """
-    key = "pieces", axis, op.pool, op.ranks
+    key = "pieces", axis is Axis.BATCH, op.pool, op.ranks
     known = view.placed.get(key)
     if known is None:
-        known = view.placed[key] = _pieces(op, view, axis)
-    return known
+        known = view.placed[key] = _pieces_of_batches(op, view, axis)
+    names, index = known
+    if axis is Axis.STEP:
+        return names, index
+    if axis is not Axis.BATCH:
+        return names, view.frame.spread(index, Axis.STEP, axis)
+    first = np.zeros(view.frame.count(axis), np.int64)
+    first[view.frame.parts(Axis.STEP, Axis.BATCH).index[::-1]] = index[::-1]
+    return names, first
 
 
-def _pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
-    rows = view.frame.count(axis)
-    if op.pool == "window":
-        return [()], np.zeros(rows, np.int64) if op.ranks == "all" else np.where(ranks(view, axis) == 0, 0, -1)
+def _pieces_of_batches(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
+    """The names of the pieces, and the piece of each batch."""
     batches = view.frame.batches
+    counts = np.ones(len(batches), bool) if op.ranks == "all" else batches.rank == 0
+    if axis is Axis.BATCH:  # a value over all ranks counts as the first one's
+        counts |= np.r_[True, (np.diff(batches.step) != 0) | (np.diff(batches.batch) != 0)][: len(counts)]
+    if op.pool == "window":
+        return [()], np.where(counts, 0, -1)
     keys = {
         "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (-batches.rank,),
         "rank_batch": (batches.step, batches.batch, -batches.rank),
     }[op.pool]  # fmt: skip
-    mine = np.ones(len(batches), bool) if op.ranks == "all" else batches.rank == 0
-    if axis is Axis.BATCH:  # a value over all ranks counts as the first one's
-        mine |= np.r_[True, (np.diff(batches.step) != 0) | (np.diff(batches.batch) != 0)][: len(mine)]
-    first, piece = ordered(*(key[mine] for key in keys))
-    found = list(zip(*(key[mine][first].tolist() for key in keys), strict=True))
+    first, piece = ordered(*(key[counts] for key in keys))
     index = np.full(len(batches), -1)
-    index[mine] = piece
-    if axis is Axis.STEP:
-        return found, index
-    if axis is Axis.BATCH:
-        first = np.zeros(rows, np.int64)
-        batch = view.frame.parts(Axis.STEP, Axis.BATCH).index
-        first[batch[::-1]] = index[::-1]
-        return found, first
-    return found, view.frame.spread(index, Axis.STEP, axis)
+    index[counts] = piece
+    return list(zip(*(key[counts][first].tolist() for key in keys), strict=True)), index

@@ -91,6 +91,15 @@ class Cells:
         values, there = self.settled[0].combined(how)
         return values[self.settled[1]], there[self.settled[1]]
 
+    def logged(self, how: str) -> Cells:
+        """The same metric with one value per cell over the pieces."""
+        values, kept = self.values, self.kept
+        if values.shape[-1] != 1 or how == "var":
+            values, there = (array[..., None] for array in self.combined(how))
+            kept = there & ~present(values)
+            values = np.where(there, values, np.nan)
+        return Cells(values, self.members, self.labels, kept, skipped=self.skipped, rest=self.rest)
+
 
 def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
     """One value over the last axis, and which of them there are."""
@@ -149,17 +158,14 @@ class Found(MutableMapping[str, Cells]):
         self.pieces |= other.pieces
         self.cells |= other.cells
 
-    def add_whole(self, keys: Sequence[str], values: Iterable[float], pieces: tuple[Piece, ...]) -> None:
+    def add_whole(self, keys: Sequence[str], values: Iterable[float]) -> None:
         """Add metrics of one cell each, with finite values of which nothing is missing."""
         self.numbers.update(zip(keys, values, strict=True))
-        if pieces != WHOLE:
-            self.pieces.update(dict.fromkeys(keys, pieces))
 
-    def add_numbers(self, keys: Sequence[str], values: Array, skipped: Array, pieces: tuple[Piece, ...]) -> None:
+    def add_numbers(self, keys: Sequence[str], values: Array, skipped: Array) -> None:
         """Add those metrics of one cell each whose values are finite."""
         finite = np.isfinite(values)
-        kept = [*itertools.compress(keys, finite.tolist())]
-        self.add_whole(kept, values[finite].tolist(), pieces)
+        self.add_whole([*itertools.compress(keys, finite.tolist())], values[finite].tolist())
         self.gaps.update(
             (keys[place], int(skipped[place])) for place in np.flatnonzero(finite & (skipped > 0)).tolist()
         )

@@ -63,9 +63,11 @@ class Sheet:
         known = self._known.get(node.index)
         if known is None:
             values, gone = self._compute(node)
-            if isinstance(gone, np.ndarray | np.bool_) and (gone.all() or not gone.any()):
-                gone = bool(gone.all())
-            known = self._known[node.index] = (values if gone is False else np.where(gone, np.nan, values)), gone
+            if gone is not False:
+                if not isinstance(gone, bool) and (gone.all() or not gone.any()):
+                    gone = bool(gone.all())
+                values = np.where(gone, np.nan, values)
+            known = self._known[node.index] = values, gone
         return known
 
     def broken(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -125,10 +127,11 @@ class Sheet:
             return np.full((1, 1, 1), float(known)), False
         if found is None:
             return NOWHERE, True
-        values, there = found.values, found.there
+        there = found.there
         if self._unlike and found.labels:
             there = there & np.array([label not in self._unlike for label in found.labels])[:, None]
-        return self._laid(found, values, np.nan), ~self._laid(found, there, False)
+        there = self._laid(found, there, False)
+        return self._laid(found, found.values, np.nan), False if there.size and there.all() else ~there
 
     def _laid(self, cells: Cells, values: Array, nothing: float | bool) -> Array:
         """A metric's values among the members, labels and pieces of all."""
@@ -215,15 +218,4 @@ def shown(
 
 def _logged(cells: Mapping[str, Cells], keys: Sequence[str], combine: Mapping[str, str]) -> dict[str, Cells]:
     """Metrics with one value per cell, as they are logged."""
-    made = {}
-    for key in keys:
-        if key in cells:
-            whole = cells[key]
-            values, there = whole.combined(combine[key])
-            values, there = values[..., None], there[..., None]
-            kept = there & ~present(values)
-            made[key] = Cells(
-                np.where(there, values, np.nan), whole.members, whole.labels, kept if kept.any() else None,
-                skipped=whole.skipped, pieces=WHOLE, rest=whole.rest,
-            )  # fmt: skip
-    return made
+    return {key: cells[key].logged(combine[key]) for key in keys if key in cells}

@@ -9,10 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from declog.engine import formulas
 from declog.engine.cells import Cells, Found
 from declog.engine.evaluator import View
+from declog.engine.outputs import cells_of, labelled
 from declog.engine.over_run import OverRun
-from declog.engine.reduce import Block, Reductions, cells_of, labelled, reduce_one
+from declog.engine.partials import State
+from declog.engine.reduce import Reductions, failure, has_state
 from declog.engine.window_state import WindowState
-from declog.errors import RuntimeFailure, error_text
+from declog.errors import RuntimeFailure
 from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import Node
 from declog.plans.needs import needs, ordered
@@ -46,23 +48,32 @@ class Metrics:
         self.at(at[1], held)
         mine = self._periods[period]
         views = {name: View(frame, self._functions) for name, frame in held.rows.items()}
-        ops, reductions = (mine.of_rows, mine.reductions_of_rows) if held.folded else (mine.at_once, mine.reductions)
-        try:
-            found = reductions.run(views)
-        except BaseException:  # noqa: BLE001  (found out, and reported, one by one)
-            found = Found()
-            for op in ops:  # one that fails does not take the others with it
-                try:
-                    found.join(Reductions([op]).run(views))
-                except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-                    report(failure(f"the metric `{op.key}`", error))
+        reductions = mine.reductions_of_rows if held.folded else mine.reductions
+
+        broken: set[str] = set()
+
+        def failed(op: MetricOp, error: BaseException) -> None:
+            broken.add(op.key)
+            report(failure(f"the metric `{op.key}`", error))
+
+        states = reductions.states(views, failed)
+        found = reductions.by_values(views, failed)
+        reductions.finish(states, found)
         held.finish(found)  # those of which there are states instead of rows
-        for op in mine.going_on:
+        for op, by_label in mine.going_on:
+            if op.key in broken:
+                continue
             try:
-                self._go_on(op, at, held, views, found)
+                window, state = found.get(op.key), None
+                if by_label is not None:
+                    window, state = self._by_label(op, by_label, at[0], held, views)
+                elif op.over_run == "moments" and op.pool == "window":
+                    state = held.state_of(op) if held.folded else reductions.state_of(op, states)
+                whole = self.over_run.of(op, *at, window, state)
+                found.update({} if whole is None else {op.key: whole})
             except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                 found.pop(op.key, None)
-                report(failure(f"the metric `{op.key}`", error))
+                failed(op, error)
         for key, preferred in mine.preferred:
             if preferred in found and found[preferred].there.any():
                 found[key] = found[preferred]
@@ -88,25 +99,19 @@ class Metrics:
             if when is not None and not self.holds(when, ChainMap(found, known), what, report):
                 found.update({op.key: found[op.key].hidden() for op in group if op.key in found})
 
-    def _go_on(
-        self, op: MetricOp, at: tuple[str, int], held: WindowState, views: Mapping[str, View], found: Found
-    ) -> None:
-        """A metric over the run is what it was at the last log event, with this window."""
-        whole_window = op.over_run == "moments" and op.pool == "window"
-        state, view, window = None, views.get(op.phase), found.get(op.key)
-        if op.reduction.foldable and (op.by is not None or whole_window):
-            state = held.state_of(op)
-            state = Block([op]).state(view) if state is None and view is not None and not held.folded else state
-        if op.by is not None:
-            names = self.over_run.names(op, at[0])
-            if state is not None:
-                state, rest = labelled(op, state, names)
-                window = cells_of(op, state, rest)
-            elif view is not None:
-                window = reduce_one(op, view, names)
-        whole = self.over_run.of(op, *at, window, state if whole_window else None)
-        if whole is not None:
-            found[op.key] = whole
+    def _by_label(
+        self, op: MetricOp, alone: Reductions, mode: str, held: WindowState, views: Mapping[str, View]
+    ) -> tuple[Cells | None, State | None]:
+        """A window's cells of a metric whose labels keep their names over the run, and its state, where it has one."""
+        names = self.over_run.names(op, mode)
+        if not has_state(op):
+            return alone.by_values(views, run=names).get(op.key), None
+        folded = held.folded and op.reduction.foldable
+        state = held.state_of(op) if folded else alone.states(views).get(0)
+        if state is None:
+            return None, None
+        state, rest = labelled(op, state, names)
+        return cells_of(op, state, rest), state
 
     def holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> formulas.Place | None:
         """The cell in which a condition holds; None: it does not."""
@@ -132,17 +137,18 @@ class Metrics:
 class _Period:
     """The metrics whose windows are equally long.
 
-    Those that are reduced ``at_once`` are all but those whose labels keep names over the run; ``of_rows`` are those of
-    them that a folded window has no states of.
+    ``reductions`` are of all but those whose labels keep names over the run: of each of these there is one in
+    ``going_on``. ``reductions_of_rows`` are of those that a folded window has no states of.
     """
 
     def __init__(self, plan: Plan, made: Sequence[Outputs], period: int) -> None:
         ops = [op for op in plan.metrics if op.every == period]
-        self.at_once = [op for op in ops if op.over_run is None or op.by is None]
-        self.of_rows = [op for op in self.at_once if not op.reduction.foldable]
-        self.reductions = Reductions(self.at_once)
-        self.reductions_of_rows = Reductions(self.of_rows)
-        self.going_on = [op for op in ops if op.over_run is not None]
+        at_once = [op for op in ops if op.over_run is None or op.by is None]
+        self.reductions = Reductions(at_once)
+        self.reductions_of_rows = Reductions(op for op in at_once if not op.reduction.foldable)
+        self.going_on = [
+            (op, None if op.by is None else Reductions([op])) for op in ops if op.over_run is not None
+        ]  # fmt: skip
         self.preferred = [(op.key, op.prefer) for op in ops if op.prefer is not None]
         self.made = [group for group in made if group[0].every == period]
 
@@ -154,12 +160,3 @@ def _made(plan: Plan) -> list[Outputs]:
         by_id.setdefault(op.id, []).append(op)
     groups = [by_id[id] for id in ordered(needs(plan.outputs))[0]]
     return [ops for ops in groups if isinstance(ops[0], FormulaOp) or ops[0].when is not None]
-
-
-def failure(what: str, error: BaseException) -> RuntimeFailure:
-    """An error while something was evaluated, saying what it was; its own cause is kept."""
-    if isinstance(error, RuntimeFailure):
-        return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
-    found = RuntimeFailure.of("DL605.failed", what=what, error=error_text(error))
-    found.__cause__ = error
-    return found

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from declog.engine.cell_index import NAMELESS, Names
 from declog.engine.cells import Cells, came_at_all
 from declog.engine.formulas import laid
+from declog.engine.outputs import cells_of
 from declog.engine.partials import State, rows_of
-from declog.engine.reduce import cells_of
 from declog.language.moments import FORMULAS, Moments
 from declog.plans.ops import FormulaOp, MetricOp
 

@@ -38,6 +38,14 @@ def rows_of(op: MetricOp, members: Sequence[str]) -> tuple[Row, ...]:
     return tuple((source(op), member) for member in members or (None,))
 
 
+def places_of(rows: Sequence[Row], start: int = 0) -> dict[Hashable, list[int]]:
+    """Where the rows of each source stand."""
+    places: dict[Hashable, list[int]] = {}
+    for place, (of, _) in enumerate(rows, start):
+        places.setdefault(of, []).append(place)
+    return places
+
+
 @dataclass(frozen=True)
 class Ordered:
     """The values of a state's rows where their order decides, ``values[rows, n]``: quantiles, and the last one.
@@ -49,6 +57,13 @@ class Ordered:
     label: Array
     piece: Array
     order: Array
+
+    def of(self, label: int, piece: int, *, whole: bool) -> tuple[Array, Array]:
+        """The values of one cell, and their order; ``whole``: it is the only cell."""
+        if whole:
+            return self.values, self.order
+        rows = np.flatnonzero((self.label == label) & (self.piece == piece))
+        return self.values[:, rows], self.order[rows]
 
 
 @dataclass(frozen=True)
@@ -89,6 +104,12 @@ class State:
         return tuple(member for _, member in self.rows if member is not None)
 
     @classmethod
+    def empty(cls, rows: tuple[Row, ...], pieces: tuple[Piece, ...]) -> State:
+        """The state of values that never came, without labels."""
+        shape = len(rows), 1, len(pieces)
+        return cls(rows, (), pieces, Moments.empty(shape), np.zeros(shape), np.zeros(1), np.ones(shape, bool))
+
+    @classmethod
     def merged(cls, states: Sequence[State]) -> State:
         """The state of several sets of values together."""
         if len(states) == 1:
@@ -96,7 +117,7 @@ class State:
         rows = dict.fromkeys(row for state in states for row in state.rows)
         families = {of for of, member in rows if member is not None}
         names = tuple(row for row in rows if row[1] is not None or row[0] not in families)
-        alike = _alike(states, names)
+        alike = aligned(states, names)
         weights = [state.weights for state in alike if state.weights is not None]
         return cls(
             names, alike[0].labels, alike[0].pieces, Moments.stacked([state.moments for state in alike]).pooled(),
@@ -106,19 +127,21 @@ class State:
 
     @classmethod
     def beside(cls, states: Sequence[State]) -> State:
-        """The rows of several states in one: states of the same values' cells, each of other rows."""
-        alike = _alike(states, None)
-        weights = [state.weights for state in alike if state.weights is not None]
+        """The rows of several states in one; they have as many cells each, and the first names them for all."""
+        if len(states) == 1:
+            return states[0]
+        first = states[0]
+        weights = [state.weights for state in states if state.weights is not None]
         return cls(
-            tuple(row for state in alike for row in state.rows), alike[0].labels, alike[0].pieces,
-            Moments.joined([state.moments for state in alike]), np.concatenate([state.lacking for state in alike]),
-            np.max([state.counts for state in alike], 0), np.concatenate([state.here for state in alike]),
-            np.concatenate(weights) if len(weights) == len(alike) else None,
+            tuple(row for state in states for row in state.rows), first.labels, first.pieces,
+            Moments.joined([state.moments for state in states]), np.concatenate([state.lacking for state in states]),
+            first.counts, np.concatenate([state.here for state in states]),
+            np.concatenate(weights) if len(weights) == len(states) else None,
         )  # fmt: skip
 
     def of(self, op: MetricOp) -> State:
         """The rows of one metric alone; none where its source is not among them."""
-        places = [place for place, (of, _) in enumerate(self.rows) if of == source(op)]
+        places = places_of(self.rows).get(source(op), [])
         return replace(
             self, rows=tuple(self.rows[place] for place in places), lacking=self.lacking[places],
             moments=self.moments.map(lambda array, _: array[places]), here=self.here[places],
@@ -200,7 +223,7 @@ class State:
         )  # fmt: skip
 
 
-def _alike(states: Sequence[State], rows: tuple[Row, ...] | None) -> list[State]:
+def aligned(states: Sequence[State], rows: tuple[Row, ...] | None = None) -> list[State]:
     """States among the same labels and pieces, and, if there are any, among the same rows."""
     labels = tuple(sorted({label for state in states for label in state.labels}))
     pieces = tuple(sorted({piece for state in states for piece in state.pieces}))

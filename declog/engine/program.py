@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
 from declog.engine.frame import ABSENT, Frame
-from declog.engine.partials import Row, fold_moments, tokens_asked
+from declog.engine.partials import fold_moments, tokens_asked
 from declog.language.dtypes import Axis, DType
 from declog.language.moments import Moments, Stat
-from declog.language.nodes import CONST, SIGNAL, Node
+from declog.language.nodes import CONST, SIGNAL, Node, walk
 
 Array = NDArray[Any]
 Spot = tuple[int, int]  # a column: which block of a frame, and which row of it
@@ -27,21 +27,19 @@ LAYOUTS = 32  # that are kept
 ARITHMETIC = ("add", "sub", "mul", "div", "neg", "abs")
 _AS_IT_IS = {DType.FLOAT: "fiub", DType.INT: "fi", DType.BOOL: "b"}  # kinds of arrays, by what a signal is
 _T = TypeVar("_T")
-Computed = tuple[tuple[int, tuple[str, ...]], ...]
-Outline = tuple[tuple[Row, ...], list[frozenset[Stat]]]
-Rows = Callable[[Sequence[Any], Sequence[int], Sequence[tuple[str, ...]]], Outline]
+Height = tuple[int, tuple[str, ...]]  # how many rows a source has, and the members of a family
 
 
-def recent(layouts: OrderedDict[Hashable, _T], key: Hashable, make: Callable[[], _T]) -> _T:
-    """What belongs to a layout; that of the layouts which came last is kept."""
-    known = layouts.get(key)
-    if known is None:
-        known = layouts[key] = make()
-        if len(layouts) > LAYOUTS:
-            layouts.popitem(last=False)
+def recent(plans: OrderedDict[Hashable, _T], layout: Hashable, make: Callable[[], _T]) -> _T:
+    """The plan of a layout; the plans of the layouts that came last are kept."""
+    plan = plans.get(layout)
+    if plan is None:
+        plan = plans[layout] = make()
+        if len(plans) > LAYOUTS:
+            plans.popitem(last=False)
     else:
-        layouts.move_to_end(key)
-    return known
+        plans.move_to_end(layout)
+    return plan
 
 
 class Take:
@@ -51,11 +49,11 @@ class Take:
         self._steps: list[tuple[int, Any, slice]] = []
         self.height = 0
         for block, group in itertools.groupby(spots, lambda spot: None if spot is None else spot[0]):
-            some = [*group]
-            rows = slice(self.height, self.height + len(some))
+            neighbours = [*group]
+            rows = slice(self.height, self.height + len(neighbours))
             self.height = rows.stop
             if block is not None:
-                self._steps.append((block, together([spot[1] for spot in some if spot is not None]), rows))
+                self._steps.append((block, together([spot[1] for spot in neighbours if spot is not None]), rows))
 
     def of(self, frame: Frame, count: int) -> Array:
         """The columns of one frame, ``count`` rows each; a column that never came is NaN. Not to be written to."""
@@ -72,10 +70,10 @@ class Take:
             matrix[rows] = frame.blocks[block].floats[index]
 
 
-def together(places: Sequence[int]) -> Any:
+def together(rows: Sequence[int]) -> Any:
     """An index of rows; those that lie together are taken without a copy."""
-    beside = bool(places) and list(places) == [*range(places[0], places[0] + len(places))]
-    return slice(places[0], places[0] + len(places)) if beside else np.array(places, np.int64)
+    beside = bool(rows) and list(rows) == [*range(rows[0], rows[0] + len(rows))]
+    return slice(rows[0], rows[0] + len(rows)) if beside else np.array(rows, np.int64)
 
 
 class _Constants:
@@ -92,7 +90,7 @@ class _Constants:
 class _Call:
     """One arithmetic operation of many values: of columns, of constants, and of other such operations."""
 
-    def __init__(self, run: Callable[..., Any], args: Sequence[_Call | _Constants | Take]) -> None:
+    def __init__(self, run: Callable[..., Any], args: Sequence[_Values]) -> None:
         self._run = run
         self._args = args
 
@@ -101,72 +99,118 @@ class _Call:
         return np.asarray(self._run(np, *(arg.of(frame, count) for arg in self._args)))
 
 
+_Values = Take | _Constants | _Call
+
+
+class _Columns:
+    """Where the nodes of one axis find their values among the columns of a frame; each node is looked up once."""
+
+    def __init__(self, axis: Axis, frame: Frame) -> None:
+        self._axis = axis
+        self._frame = frame
+        self._spots: dict[int, list[Spot]] = {}
+        self._shapes: dict[int, Hashable] = {}
+
+    def spots(self, node: Node) -> list[Spot]:
+        """The columns of a signal that is reduced just as it was recorded, a family by member; empty: it is not."""
+        if node.index not in self._spots:
+            self._spots[node.index] = self._recorded(node)
+        return self._spots[node.index]
+
+    def _recorded(self, node: Node) -> list[Spot]:
+        axis, frame, kinds = self._axis, self._frame, _AS_IT_IS.get(node.type.dtype, "")
+        if node.op != SIGNAL or node.type.axis is not axis or axis is Axis.GROUP:
+            return []
+        columns = frame.columns(node.param("name"))
+        blocks = [frame.blocks[block] for _, block, _ in columns]
+        if any(block.axis is not axis or block.data.dtype.kind not in kinds for block in blocks):
+            return []
+        if {member is None for member, _, _ in columns} != {_flat(node)} or (node.param("name"), None) in frame.texts:
+            return []
+        return [(block, row) for _, block, row in columns]
+
+    def shape(self, node: Node) -> Hashable:
+        """What nodes share whose operations are run at once; None: it is not arithmetic of recorded columns."""
+        if node.index not in self._shapes:
+            self._shapes[node.index] = self._arithmetic(node)
+        return self._shapes[node.index]
+
+    def _arithmetic(self, node: Node) -> Hashable:
+        if node.op == CONST and isinstance(node.param("value"), (int, float)):
+            return CONST
+        if not _flat(node) or node.type.dtype is not DType.FLOAT:
+            return None
+        if self.spots(node):
+            return SIGNAL
+        if node.op not in ARITHMETIC or node.type.axis is not self._axis:
+            return None
+        shapes = tuple(map(self.shape, node.args))
+        return None if None in shapes or set(shapes) == {CONST} else (node.op, *shapes)
+
+    def gather(self, nodes: Sequence[Node], function: Callable[[str], Callable[..., Any]]) -> _Values:
+        """How the values of nodes of one shape are made at once."""
+        first = nodes[0]
+        if first.op == CONST:
+            return _Constants(nodes)
+        if first.op == SIGNAL:
+            return Take(spot for node in nodes for spot in self.spots(node))
+        columns = zip(*(node.args for node in nodes), strict=True)
+        return _Call(function(first.op), [self.gather(args, function) for args in columns])
+
+
 class Program:
     """The values of some nodes of one axis, one below the other, for one layout of columns.
 
-    ``recorded`` have known rows: columns as they were recorded, then arithmetic of such. ``computed`` are evaluated by
-    a view, and follow. ``never`` came: they have no rows. ``marked`` are those of which some rows may be absent.
+    First come nodes with known rows: columns as they were recorded, then arithmetic of such. ``computed`` are
+    evaluated by a view, and follow. ``never`` came: they have no rows. Of ``marked`` some rows may be absent.
     """
 
     def __init__(self, nodes: Sequence[Node], stats: Sequence[frozenset[Stat]], axis: Axis, view: View) -> None:
-        frame = view.frame
-        spots = {node.index: _spots(node, axis, frame) for node in nodes}
+        frame, columns = view.frame, _Columns(axis, view.frame)
         # those of which the same is asked side by side, in the order of the columns
-        order = {node.index: (sorted(asked), spots[node.index] or []) for node, asked in zip(nodes, stats, strict=True)}
+        order = {node.index: (sorted(asked), columns.spots(node)) for node, asked in zip(nodes, stats, strict=True)}
         nodes = sorted(nodes, key=lambda node: order[node.index])
-        loads = [node for node in nodes if spots[node.index]]
-        shapes = {node.index: None if spots[node.index] else _shape(node, axis, frame) for node in nodes}
+        recorded = [node for node in nodes if columns.spots(node)]
         groups: dict[Hashable, list[Node]] = {}
         for node in nodes:
-            if shapes[node.index] is not None:
-                groups.setdefault(shapes[node.index], []).append(node)
-        self._loads = Take(spot for node in loads for spot in spots[node.index] or ())
-        self._calls = [_gather(group, axis, view) for group in groups.values()]
-        self._call_rows = [len(group) for group in groups.values()]
-        self.recorded = [*loads, *(node for group in groups.values() for node in group)]
+            if not columns.spots(node) and columns.shape(node) is not None:
+                groups.setdefault(columns.shape(node), []).append(node)
+        self._recorded = Take(spot for node in recorded for spot in columns.spots(node))
+        self._calls = [(columns.gather(group, view.function), len(group)) for group in groups.values()]
+        planned = [*recorded, *itertools.chain(*groups.values())]
         self.never = [node.index for node in nodes if node.op == SIGNAL and not frame.has(node.param("name"))]
-        known = {*(node.index for node in self.recorded), *self.never}
-        self.computed = [node for node in nodes if node.index not in known]
-        self.sources = [node.index for node in (*self.recorded, *self.computed)]
-        self._members = [() if _flat(node) else frame.members(node.param("name")) for node in self.recorded]
-        self._heights = [max(len(members), 1) for members in self._members]
+        skipped = {*self.never, *(node.index for node in planned)}
+        self.computed = [node for node in nodes if node.index not in skipped]
+        self.sources = [node.index for node in (*planned, *self.computed)]
+        members = [() if _flat(node) else frame.members(node.param("name")) for node in planned]
+        self._heights: list[Height] = [(max(len(names), 1), names) for names in members]
         self.marked = {node.index for node in self.computed} | {
-            node.index for node in self.recorded
-            if any(frame.has(leaf.param("name") + ABSENT) for leaf in (node, *_leaves(node)) if leaf.op == SIGNAL)
+            node.index for node in planned
+            if any(leaf.op == SIGNAL and frame.has(leaf.param("name") + ABSENT) for leaf in walk(node))
         }  # fmt: skip
         self._axis = axis
-        self._outlines: OrderedDict[Hashable, Outline] = OrderedDict()
 
-    def run(self, view: View) -> tuple[Array, Computed]:
-        """The matrix; and of each node that is computed how many rows it has, and its members."""
+    def run(self, view: View) -> tuple[Array, tuple[Height, ...]]:
+        """The matrix, and the heights of ``sources`` in it."""
         frame, count = view.frame, view.frame.count(self._axis)
         if not self._calls and not self.computed:
-            return self._loads.of(frame, count), ()
+            return self._recorded.of(frame, count), tuple(self._heights)
         values = [np.asarray(view.judged(node, self._axis)) for node in self.computed]
-        computed = tuple(
-            (len(one) if one.ndim > 1 else 1, view.members(node))
-            for one, node in zip(values, self.computed, strict=True)
-        )  # fmt: skip
-        matrix = np.empty((sum(self._heights) + sum(height for height, _ in computed), count))
-        self._loads.into(matrix, frame)
-        end = self._loads.height
-        for call, height in zip(self._calls, self._call_rows, strict=True):
+        heights = [
+            *self._heights,
+            *((len(array) if array.ndim > 1 else 1, view.members(node))
+              for array, node in zip(values, self.computed, strict=True)),
+        ]  # fmt: skip
+        matrix = np.empty((sum(height for height, _ in heights), count))
+        self._recorded.into(matrix, frame)
+        end = self._recorded.height
+        for call, height in self._calls:
             matrix[end : end + height] = call.of(frame, count)
             end += height
-        for one, (height, _) in zip(values, computed, strict=True):
-            matrix[end : end + height] = one
+        for array, (height, _) in zip(values, heights[len(self._heights) :], strict=True):
+            matrix[end : end + height] = array
             end += height
-        return matrix, computed
-
-    def outline(self, computed: Computed, rows: Rows) -> Outline:
-        """The rows of the matrix, then those of what never came, and the statistics of each of the first ones."""
-
-        def make() -> Outline:
-            heights, members = zip(*computed, strict=True) if computed else ((), ())
-            made, stats = rows(self.sources, [*self._heights, *heights], [*self._members, *members])
-            return (*made, *((source, None) for source in self.never)), stats
-
-        return recent(self._outlines, computed, make)
+        return matrix, tuple(heights)
 
 
 class FoldProgram:
@@ -178,26 +222,19 @@ class FoldProgram:
     marked: frozenset[Hashable] = frozenset()  # a fold says itself where it did not come
 
     def __init__(self, pairs: Sequence[tuple[str, str | None]], stats: frozenset[Stat], frame: Frame) -> None:
-        self.sources: list[Hashable] = [pair for pair in pairs if frame.has(f"{pair[0]}.n")]
-        self.never: list[Hashable] = [pair for pair in pairs if not frame.has(f"{pair[0]}.n")]
-        here = [pair for pair in pairs if frame.has(f"{pair[0]}.n")]
+        came = [pair for pair in pairs if frame.has(f"{pair[0]}.n")]
+        self.sources: Sequence[Hashable] = came
+        self.never: Sequence[Hashable] = [pair for pair in pairs if pair not in came]
         needed: frozenset[Stat] = frozenset(("n", "total"))
-        self._stats = {stat: Take(_spot(f"{fold}.{stat}", frame) for fold, _ in here) for stat in stats | needed}
-        self._tokens = Take(None if tokens is None else _spot(f"{tokens}.n", frame) for _, tokens in here)
-        self._outline: Outline | None = None
+        self._stats = {stat: Take(_spot(f"{fold}.{stat}", frame) for fold, _ in came) for stat in stats | needed}
+        self._tokens = Take(None if tokens is None else _spot(f"{tokens}.n", frame) for _, tokens in came)
+        self._heights: tuple[Height, ...] = ((1, ()),) * len(came)
 
-    def run(self, view: View) -> tuple[Moments, Array]:
-        """The states, every array ``[folds, rows]``, and of how many tokens each was asked for."""
+    def run(self, view: View) -> tuple[Moments, Array, tuple[Height, ...]]:
+        """The states, every array ``[folds, rows]``, of how many tokens each was asked for, and their heights."""
         frame, count = view.frame, view.frame.count(Axis.COMPLETION)
         columns: dict[Stat, Array] = {stat: take.of(frame, count) for stat, take in self._stats.items()}
-        return fold_moments(columns), tokens_asked(columns["n"], self._tokens.of(frame, count))
-
-    def outline(self, computed: Computed, rows: Rows) -> Outline:
-        """The rows of the states, then those of what never came."""
-        if self._outline is None:
-            made, stats = rows(self.sources, [1] * len(self.sources), [()] * len(self.sources))
-            self._outline = (*made, *((source, None) for source in self.never)), stats
-        return self._outline
+        return fold_moments(columns), tokens_asked(columns["n"], self._tokens.of(frame, count)), self._heights
 
 
 def _spot(name: str, frame: Frame) -> Spot | None:
@@ -207,48 +244,3 @@ def _spot(name: str, frame: Frame) -> Spot | None:
 
 def _flat(node: Node) -> bool:
     return not node.type.family
-
-
-def _leaves(node: Node) -> Iterable[Node]:
-    for arg in node.args:
-        yield arg
-        yield from _leaves(arg)
-
-
-def _spots(node: Node, axis: Axis, frame: Frame) -> list[Spot] | None:
-    """Where a signal stands that is reduced just as it was recorded, a family by member; None: it is something else."""
-    if node.op != SIGNAL or node.type.axis is not axis or axis is Axis.GROUP or node.type.dtype not in _AS_IT_IS:
-        return None
-    columns = frame.columns(node.param("name"))
-    kinds = _AS_IT_IS[node.type.dtype]
-    blocks = [frame.blocks[block] for _, block, _ in columns]
-    if any(block.axis is not axis or block.data.dtype.kind not in kinds for block in blocks):
-        return None
-    if {member is None for member, _, _ in columns} != {_flat(node)} or (node.param("name"), None) in frame.texts:
-        return None
-    return [(block, row) for _, block, row in columns]
-
-
-def _shape(node: Node, axis: Axis, frame: Frame) -> Hashable:
-    """What nodes share whose operations are run at once; None: it is not arithmetic of recorded columns."""
-    if node.op == CONST and isinstance(node.param("value"), (int, float)):
-        return CONST
-    if not _flat(node) or node.type.dtype is not DType.FLOAT:
-        return None
-    if _spots(node, axis, frame):
-        return SIGNAL
-    if node.op not in ARITHMETIC or node.type.axis is not axis:
-        return None
-    shapes = tuple(_shape(arg, axis, frame) for arg in node.args)
-    return None if None in shapes or set(shapes) == {CONST} else (node.op, *shapes)
-
-
-def _gather(nodes: Sequence[Node], axis: Axis, view: View) -> _Call | _Constants | Take:
-    """How the values of nodes of one shape are made at once."""
-    first = nodes[0]
-    if first.op == CONST:
-        return _Constants(nodes)
-    if first.op == SIGNAL:
-        return Take(spot for node in nodes for spot in _spots(node, axis, view.frame) or ())
-    columns = zip(*(node.args for node in nodes), strict=True)
-    return _Call(view.function(first.op), [_gather(args, axis, view) for args in columns])

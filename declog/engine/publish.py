@@ -16,8 +16,9 @@ from declog.engine.cell_values import row_bytes
 from declog.engine.cells import Found
 from declog.engine.frame import Frame
 from declog.engine.inactive import Inactive
-from declog.engine.metrics import Metrics, Report, failure
+from declog.engine.metrics import Metrics, Report
 from declog.engine.naming import Named, Naming, Output
+from declog.engine.reduce import failure
 from declog.engine.tables import Tables
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure

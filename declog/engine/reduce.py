@@ -1,15 +1,16 @@
-"""The metrics of a window: those whose values are in the same cells are reduced together, from one state.
+"""The metrics of a window: those whose values are in the same cells are reduced together, to one state.
 
-How the rows are made is planned once for each layout of columns, and what each reduction takes of them once for each
-layout of members. Imports no torch.
+How the rows of a state are made is planned once for each layout of columns, and what each reduction takes of them once
+for each layout of members (``outputs``). Imports no torch.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections import OrderedDict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,97 +18,127 @@ from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names, place_key, row_axis
-from declog.engine.cells import Cells, Found, Rules, by_sketch, by_values
+from declog.engine.cells import Found, by_sketch, by_values
 from declog.engine.evaluator import View
-from declog.engine.partials import (
-    Ordered,
-    Row,
-    State,
-    cells_here,
-    members_here,
-    rows_of,
-    source,
-)
-from declog.engine.program import FoldProgram, Program, recent, together
+from declog.engine.outputs import CHUNK, Outputs, labelled
+from declog.engine.partials import Ordered, Row, State, cells_here, members_here, places_of, rows_of, source
+from declog.engine.program import FoldProgram, Height, Program, recent
+from declog.errors import RuntimeFailure, error_text
 from declog.language.moments import ALL, Moments, Stat
-from declog.language.reductions import Reduction, quantiles
 from declog.language.segmented import Segments, present
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
-CHUNK = 2**15  # values that are reduced at once: 256 KiB stay in a core's cache
+Outline = tuple[tuple[Row, ...], list[frozenset[Stat]]]
+Failed = Callable[[MetricOp, BaseException], None]
+States = Mapping[int, State]  # by the place of a block
 
 
 class Reductions:
-    """How to reduce some metrics, for any window."""
+    """How to reduce some metrics, for any window; ``kept``: a checkpoint may hold their states."""
 
-    def __init__(self, ops: Iterable[MetricOp]) -> None:
-        ops = list(ops)
-        self._blocks = blocks(ops)
-        self._alone = [op for op in ops if not has_state(op)]
+    def __init__(self, ops: Iterable[MetricOp], *, kept: bool = False) -> None:
+        groups: dict[Hashable, list[MetricOp]] = {}
+        self._alone: list[MetricOp] = []
+        for op in ops:
+            if has_state(op):
+                limit = None if op.by is None else op.max_labels
+                groups.setdefault((op.phase, op.fold is not None, limit, *place_key(op)), []).append(op)
+            else:
+                self._alone.append(op)
+        self._stats: frozenset[Stat] = ALL if kept else frozenset()
+        self.blocks = [Block(group, self._stats) for group in groups.values()]
+        self._block_of = {op.key: place for place, block in enumerate(self.blocks) for op in block.ops}
+        self._outputs: OrderedDict[Hashable, Outputs] = OrderedDict()
 
     def run(self, views: Mapping[str, View]) -> Found:
         """The cells of every metric whose phase has a view."""
+        found = self.by_values(views)
+        self.finish(self.states(views), found)
+        return found
+
+    def by_values(self, views: Mapping[str, View], failed: Failed | None = None, run: Names = NAMELESS) -> Found:
+        """The cells of the metrics that have no states; ``run``: the names that labels have over the run.
+
+        One that fails does not take the others with it.
+        """
         found = Found()
         for op in self._alone:
             if op.phase in views:
-                found[op.key] = _by_itself(op, views[op.phase], NAMELESS)
-        for block in self._blocks:
-            if block.phase in views:
-                block.finish(block.state(views[block.phase]), found)
+                with _guarded([op], failed):
+                    view = views[op.phase]
+                    found[op.key] = by_values(op, view, run) if op.fold is None else by_sketch(op, view)
         return found
+
+    def states(self, views: Mapping[str, View], failed: Failed | None = None) -> dict[int, State]:
+        """The states of all others; what fails is left out."""
+        return {
+            place: state for place, block in enumerate(self.blocks)
+            if block.phase in views and (state := self._state(block, views[block.phase], failed)) is not None
+        }  # fmt: skip
+
+    def _state(self, block: Block, view: View, failed: Failed | None) -> State | None:
+        try:
+            return block.state(view)
+        except BaseException:
+            if failed is None:
+                raise
+        working: list[MetricOp] = []
+        for ops in block.by_source.values():
+            with _guarded(ops, failed):
+                Block(ops, self._stats).state(view)
+                working += ops
+        return Block(working, self._stats).state(view) if working else None
+
+    def state_of(self, op: MetricOp, states: States) -> State | None:
+        """The state of one metric among those of all."""
+        state = states.get(self._block_of.get(op.key, -1))
+        rows = None if state is None else state.of(op)
+        return rows if rows is not None and rows.rows else None
+
+    def finish(self, states: States, found: Found) -> None:
+        """Add the cells of all metrics that have states; of labels beyond the limit the rare ones are pooled."""
+        alike: dict[Hashable, dict[int, State]] = {}
+        rests: dict[Hashable, str | None] = {}
+        for place, state in states.items():
+            state, rest = labelled(self.blocks[place].ops[0], state)
+            shape: Hashable = (state.labels, rest, state.lacking.shape[1:], state.weights is None)
+            alike.setdefault(shape, {})[place] = state
+            rests[shape] = rest
+        for shape, parts in alike.items():
+            layout = tuple((place, state.rows) for place, state in parts.items())
+            outputs = recent(self._outputs, layout, partial(self._planned, layout))
+            outputs.finish([*parts.values()], rests[shape], found)
+
+    def _planned(self, layout: Sequence[tuple[int, Sequence[Row]]]) -> Outputs:
+        return Outputs([(self.blocks[place].ops, rows) for place, rows in layout])
+
+
+@contextmanager
+def _guarded(ops: Sequence[MetricOp], failed: Failed | None) -> Iterator[None]:
+    """What goes wrong with some metrics is told of each of them; without ``failed`` it is raised."""
+    try:
+        yield
+    except BaseException as error:
+        if failed is None:
+            raise
+        for op in ops:  # a user's function may raise anything
+            failed(op, error)
+
+
+def failure(what: str, error: BaseException) -> RuntimeFailure:
+    """An error while something was evaluated, saying what it was; its own cause is kept."""
+    if isinstance(error, RuntimeFailure):
+        return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
+    found = RuntimeFailure.of("DL605.failed", what=what, error=error_text(error))
+    found.__cause__ = error
+    return found
 
 
 def has_state(op: MetricOp) -> bool:
     """Whether a metric is finished from a state: not one of several columns, a histogram, or a user's reduction."""
     ordered = op.reduction.level is not None or op.reduction.name == "last"
     return op.reduction.foldable or (ordered and op.fold is None)
-
-
-def blocks(ops: Iterable[MetricOp], *, kept: bool = False) -> list[Block]:
-    """The blocks of the metrics that are finished from states; ``kept``: a checkpoint may hold their states."""
-    groups: dict[Hashable, list[MetricOp]] = {}
-    for op in ops:
-        if has_state(op):
-            limit = None if op.by is None else op.max_labels
-            groups.setdefault((op.phase, op.fold is not None, limit, *place_key(op)), []).append(op)
-    return [Block(group, ALL if kept else frozenset()) for group in groups.values()]
-
-
-def reduce_one(op: MetricOp, view: View, run: Names = NAMELESS) -> Cells:
-    """The cells of one metric, by label and piece; ``run``: the names that labels have over the run."""
-    if not has_state(op):
-        return _by_itself(op, view, run)
-    block, found = Block([op]), Found()
-    block.finish(block.state(view), found, run)
-    return found[op.key]
-
-
-def _by_itself(op: MetricOp, view: View, run: Names) -> Cells:
-    return by_values(op, view, run) if op.fold is None else by_sketch(op, view)
-
-
-def labelled(op: MetricOp, state: State, run: Names = NAMELESS) -> tuple[State, str | None]:
-    """A state by the names of its labels, of which those beyond the limit are pooled, and the name of these."""
-    if op.by is None:
-        return state, None
-    labels = tuple(cell_index.shown(item, op.by.type.dtype) for item in state.labels)
-    names, place = cell_index.named(labels, state.counts, op.max_labels, run)
-    return replace(state, labels=labels) if names.rest is None else state.pooled(names.all, place), names.rest
-
-
-def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = None) -> Cells:
-    """The cells of a metric from its state whose labels are names.
-
-    ``ever`` is how many values were missing up to now, where the state goes on: a count of nothing else stays 0.
-    """
-    found = Found()
-    _Outputs([op], state.rows).finish(state, rest, found, {})
-    cells = found[op.key]
-    if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
-        values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
-        return replace(cells, values=values)
-    return cells
 
 
 class Block:
@@ -122,23 +153,28 @@ class Block:
         self.phase = first.phase
         self._axis = row_axis(first)
         self._folds = first.fold is not None
-        self._sources: dict[Hashable, MetricOp] = {}
+        self.by_source: dict[Hashable, list[MetricOp]] = {}
         self._stats: dict[Hashable, frozenset[Stat]] = {}
         for op in ops:
-            self._sources.setdefault(source(op), op)
+            self.by_source.setdefault(source(op), []).append(op)
             taken = self._stats.get(source(op), frozenset() if self._folds else stats)
             self._stats[source(op)] = taken | op.reduction.stats
+        self._sources = {name: ops[0] for name, ops in self.by_source.items()}
         self._all: frozenset[Stat] = frozenset().union(*self._stats.values())
         self._families = [] if self._folds else [op for op in self._sources.values() if op.family]
         self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
         self._shows_empty = bool(stats) or any(op.empty is not None for op in ops)
         self._last = any(op.reduction.name == "last" for op in ops)
         self._programs: OrderedDict[Hashable, Any] = OrderedDict()
-        self._outputs: OrderedDict[Hashable, _Outputs] = OrderedDict()
+        self._outlines: OrderedDict[Hashable, Outline] = OrderedDict()
 
     def state(self, view: View) -> State:
         """The state of one frame's values."""
         first = self.ops[0]
+        program = recent(self._programs, view.frame.layout, lambda: self._program(view))
+        if not program.sources and first.by is None and first.weight is None:  # cheaper: many signals never come
+            rows, _ = self._outline(view, program, ())
+            return State.empty(rows, tuple(cell_index.pieces(first, view, self._axis)[0]))
         placed = cell_index.placed(first, view)
         shape = (len(placed.labels) if first.by is not None else 1, len(placed.pieces))
         count = shape[0] * shape[1]
@@ -147,16 +183,15 @@ class Block:
         chosen = slice(None) if every else placed.rows
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
         weights = ordered = None
-        program = recent(self._programs, view.frame.layout, lambda: self._program(view))
         if self._folds:
-            folds, asked = program.run(view)
-            rows, _ = program.outline((), self._rows)
+            folds, asked, heights = program.run(view)
+            rows, _ = self._outline(view, program, heights)
             folds = folds.take(chosen)
             moments, weights = (_pooled(folds, cells), None) if weight is None else _weighted(folds, weight, cells)
             lacking = np.maximum(_added(asked[:, chosen], cells) - moments.n, 0.0) if len(asked) else moments.n
         else:
-            matrix, computed = program.run(view)
-            rows, stats = program.outline(computed, self._rows)
+            matrix, heights = program.run(view)
+            rows, stats = self._outline(view, program, heights)
             matrix = matrix if every else matrix.take(placed.rows, 1)  # its rows side by side in memory
             if weight is None:
                 moments = _moments(matrix, stats, cells)
@@ -173,22 +208,14 @@ class Block:
         never = len(rows) - len(lacking)
 
         def laid_out(array: Array, neutral: float = 0.0) -> Array:
-            array = array.reshape(len(rows) - never, count)
-            array = np.concatenate([array, np.full((never, count), neutral)]) if never else array
-            return array.reshape(len(rows), *shape)
+            array = array.reshape(-1, *shape) if count else np.empty((len(rows) - never, *shape))
+            return np.concatenate([array, np.full((never, *shape), neutral)]) if never else array
 
         return State(
             rows, placed.labels, placed.pieces, moments.map(laid_out), laid_out(lacking),
             np.bincount(placed.label, minlength=shape[0]).astype(np.float64),
             self._here(view, program, rows, shape), None if weights is None else laid_out(weights), ordered,
         )  # fmt: skip
-
-    def finish(self, state: State, found: Found, run: Names = NAMELESS) -> None:
-        """Add the cells of these metrics; of labels beyond the limit the rare ones are pooled."""
-        outputs = recent(self._outputs, state.rows, lambda: _Outputs(self.ops, state.rows))
-        state, rest = labelled(self.ops[0], state, run)
-        picked = {} if state.ordered is None else _picked(state, state.ordered, self._levels, self._last)
-        outputs.finish(state, rest, found, picked)
 
     def _program(self, view: View) -> Program | FoldProgram:
         """How the values of the sources are made for the columns of a frame."""
@@ -197,17 +224,19 @@ class Block:
         nodes = [op.args[0] for op in self._sources.values()]
         return Program(nodes, [*self._stats.values()], self._axis, view)
 
-    def _rows(
-        self, sources: Sequence[Hashable], heights: Sequence[int], members: Sequence[tuple[str, ...]]
-    ) -> tuple[tuple[Row, ...], list[frozenset[Stat]]]:
-        """The rows of sources, by how many each has and the members of families, and the statistics of each row."""
-        rows: list[Row] = []
-        stats: list[frozenset[Stat]] = []
-        for name, height, names in zip(sources, heights, members, strict=True):
-            op = self._sources[name]
-            rows += rows_of(op, names if op.family else ())[:height]
-            stats += [self._stats[name]] * height
-        return tuple(rows), stats
+    def _outline(self, view: View, program: Program | FoldProgram, heights: tuple[Height, ...]) -> Outline:
+        """The rows of the values, then those of what never came, and the statistics of each of the first ones."""
+
+        def make() -> Outline:
+            rows: list[Row] = []
+            stats: list[frozenset[Stat]] = []
+            for name, (height, members) in zip(program.sources, heights, strict=True):
+                op = self._sources[name]
+                rows += rows_of(op, members if op.family else ())[:height]
+                stats += [self._stats[name]] * height
+            return (*rows, *((name, None) for name in program.never)), stats
+
+        return recent(self._outlines, (view.frame.layout, heights), make)
 
     def _without_absent(
         self, lacking: Array, marked: Collection[Hashable], rows: Sequence[Row], view: View, chosen: Any,
@@ -215,7 +244,7 @@ class Block:
     ) -> Array:  # fmt: skip
         """How many values are missing, of those that are no values: not those that did not come."""
         gone = np.zeros((len(lacking), view.frame.count(self._axis)))
-        for name, places in _places(rows[: len(lacking)]).items():
+        for name, places in places_of(rows[: len(lacking)]).items():
             if name in marked:
                 gone[places] = view.lost(self._sources[name].args[0], self._axis)
         lacking = lacking - _added(gone[:, chosen], cells)
@@ -228,71 +257,10 @@ class Block:
         here = np.broadcast_to(cells_here(self.ops[0], view), (len(rows), *shape))
         partly = [op for op in self._families if source(op) in program.marked or source(op) in program.never]
         if partly:
-            here, places = here.copy(), _places(rows)
+            here, places = here.copy(), places_of(rows)
             for op in partly:
                 here[places.get(source(op), [])] &= members_here(op, view)
         return here
-
-
-class _Outputs:
-    """What the metrics of a block take of the rows of a state: those that are numbers come first; by reduction."""
-
-    def __init__(self, ops: Sequence[MetricOp], rows: Sequence[Row]) -> None:
-        places = _places(rows)
-        self._ops = sorted(
-            (op for op in ops if source(op) in places),
-            key=lambda op: (not _is_number(op), op.reduction.name, places[source(op)]),
-        )
-        mine = [places[source(op)] for op in self._ops]
-        self._spans = list(itertools.pairwise(itertools.accumulate(map(len, mine), initial=0)))
-        self._reductions: list[tuple[Reduction, Any, slice]] = []
-        kinds = [(_is_number(op), op.reduction.name) for op in self._ops]
-        for _, group in itertools.groupby(range(len(mine)), kinds.__getitem__):
-            some = [*group]
-            taken = together([place for at in some for place in mine[at]])
-            span = slice(self._spans[some[0]][0], self._spans[some[-1]][1])
-            self._reductions.append((self._ops[some[0]].reduction, taken, span))
-        self._index = together([place for each in mine for place in each])
-        self._count = sum(map(len, mine))
-        members = [[member for place in each if (member := rows[place][1]) is not None] for each in mine]
-        self._members = [tuple(each) if op.family else () for op, each in zip(self._ops, members, strict=True)]
-        self._rules = Rules(self._ops, self._members, [len(each) for each in mine])
-        self._keys = [op.key for op in self._ops if _is_number(op)]
-
-    def finish(self, state: State, rest: str | None, found: Found, picked: Mapping[float | None, Array]) -> None:
-        """Add the cells of these metrics; ``picked`` are the values of all rows that their order decides."""
-        values = np.empty((self._count, *state.lacking.shape[1:]))
-        for reduction, index, span in self._reductions:
-            if not reduction.foldable:
-                values[span] = picked[reduction.level][index]
-            else:
-                values[span] = reduction.run(state.moments, index, state.even)
-            if state.weights is not None and reduction.name == "mean":  # of no weight in all NaN, though values count
-                weights = state.weights[index]
-                with np.errstate(invalid="ignore"):
-                    shares = state.moments.total[index] / (weights + (weights == 0))
-                values[span] = np.where(weights == 0, np.nan, shares)
-        one = values.shape[1:] == (1, 1) and not state.labels
-        keys = self._keys if one else []
-        if len(keys) == self._count and state.whole and np.isfinite(values).all():  # most metrics
-            found.add_whole(keys, values.ravel().tolist(), state.pieces)
-            return
-        index = self._index
-        settled = self._rules.settled(values, state.lacking[index], state.moments.n[index], state.here[index])
-        if one:
-            found.add_numbers(keys, settled.values[: len(keys), 0, 0], settled.skipped[: len(keys)], state.pieces)
-        labels = tuple(map(str, state.labels))
-        for place, (op, (start, end)) in enumerate(zip(self._ops, self._spans, strict=True)):
-            if op.key not in found.numbers:
-                found[op.key] = settled.cells(
-                    place, slice(start, end), members=self._members[place], labels=labels, pieces=state.pieces,
-                    rest=rest,
-                )  # fmt: skip
-
-
-def _is_number(op: MetricOp) -> bool:
-    """Whether a value of the only cell of a window is all that a metric has: a variance of one piece is absent."""
-    return not op.family and op.combine != "var"
 
 
 def _moments(matrix: Array, stats: Sequence[frozenset[Stat]], cells: Segments | None) -> Moments:
@@ -305,38 +273,6 @@ def _moments(matrix: Array, stats: Sequence[frozenset[Stat]], cells: Segments | 
         some, asked = matrix[start : start + step], frozenset().union(*stats[start : start + step])
         parts.append(Moments.of(some, asked) if cells is None else Moments.by_segment(some, cells, asked))
     return parts[0] if len(parts) == 1 else Moments.joined(parts)
-
-
-def _picked(state: State, ordered: Ordered, levels: Sequence[float], last: bool) -> dict[float | None, Array]:
-    """By level the quantiles, and by None the last values of all rows, ``[rows, labels, pieces]``."""
-    shape = state.lacking.shape
-    picked: dict[float | None, Array] = {
-        level: np.full(shape, np.nan) for level in (*levels, *([None] if last else []))
-    }
-    for label, piece in itertools.product(range(shape[1]), range(shape[2])):
-        mine: Any = slice(None)
-        if shape[1:] != (1, 1):
-            mine = np.flatnonzero((ordered.label == label) & (ordered.piece == piece))
-        values = ordered.values[:, mine]
-        if levels:
-            step = max(1, CHUNK // max(values.shape[1], 1))
-            for start in range(0, len(values), step):
-                some = quantiles(values[start : start + step], levels)
-                for level, row in zip(levels, some, strict=True):
-                    picked[level][start : start + step, label, piece] = row
-        if last and values.shape[1]:
-            back = values[:, np.argsort(ordered.order[mine], kind="stable")[::-1]]
-            latest = (back == back).argmax(1)  # of no value the first, which is none
-            picked[None][:, label, piece] = back[np.arange(len(back)), latest]
-    return picked
-
-
-def _places(rows: Sequence[Row]) -> dict[Hashable, list[int]]:
-    """Where the rows of each source stand."""
-    places: dict[Hashable, list[int]] = {}
-    for place, (of, _) in enumerate(rows):
-        places.setdefault(of, []).append(place)
-    return places
 
 
 def _added(values: Array, cells: Segments | None) -> Array:
@@ -358,4 +294,5 @@ def _weighted(values: Moments, weight: Array, cells: Segments | None) -> tuple[M
 
 def _pooled(values: Moments, cells: Segments | None) -> Moments:
     """Moments of each cell, ``[k, cells]``."""
-    return values.pooled(Segments(np.zeros(values.n.shape[-1], np.int64), 1) if cells is None else cells)
+    rows = values.n.shape[-1]
+    return values.pooled(Segments(np.zeros(rows, np.int64), 1, rows or None) if cells is None else cells)

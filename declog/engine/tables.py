@@ -19,7 +19,6 @@ from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
-from declog.language.segmented import Segments
 from declog.plans.ops import ColumnOp, TableOp
 from declog.records import Column, Places, Table
 
@@ -235,12 +234,12 @@ class Tables:
 
 
 def _places(frame: Frame, axis: Axis, rows: Rows, why: list[str] | None) -> Places:
-    """Where rows of an axis come from: steps are whole in a frame, so their rows and groups are counted there."""
+    """Where rows of an axis come from: steps are whole in a frame, and sorted, so rows and groups are counted there."""
     steps = frame.batches.step
 
     def counted(of: Axis) -> NDArray[np.int64]:
         inside = frame.spread(steps, Axis.STEP, of)
-        return Segments.of_keys(inside).position if len(inside) else inside
+        return np.asarray(np.arange(len(inside)) - np.searchsorted(inside, inside))
 
     step, row = frame.spread(steps, Axis.STEP, axis)[rows].tolist(), counted(axis)[rows].tolist()
     group = row if axis is Axis.GROUP else None

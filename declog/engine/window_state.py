@@ -19,12 +19,11 @@ from declog.engine import filters
 from declog.engine.cells import Found
 from declog.engine.evaluator import View
 from declog.engine.frame import GROUP_ID, Frame, merged
-from declog.engine.partials import State, source
-from declog.engine.reduce import Block, blocks
+from declog.engine.partials import State, aligned, source
+from declog.engine.reduce import Reductions, failure
 from declog.engine.tables import EXTRA
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
-from declog.language.moments import ALL
 from declog.language.nodes import LEAVES, Node, walk
 from declog.plans.ops import MetricOp, Plan, TableOp
 
@@ -67,7 +66,7 @@ class WindowState:
         others = [op for op in plan.metrics if op.every == period and not op.reduction.foldable]
         tables = [op for op in plan.tables if op.every == period]
         ids = {GROUP_ID} if plan.ids is None else {GROUP_ID, plan.ids}
-        self._blocks = blocks(self._folding, kept=True)
+        self._reductions = Reductions(self._folding, kept=True)
         self._all = _needs([*self._folding, *others], tables, ids)
         self._others = _needs(others, [], ids)
         self._tables = _needs([], tables, ids)
@@ -134,18 +133,11 @@ class WindowState:
 
     def state_of(self, op: MetricOp) -> State | None:
         """The state that there is of a metric instead of rows."""
-        if op.key in self._failed:
-            return None
-        for place, state in self._states.items():
-            if op in self._blocks[place].ops:
-                own = state.of(op)
-                return own if own.rows else None
-        return None
+        return None if op.key in self._failed else self._reductions.state_of(op, self._states)
 
     def finish(self, found: Found) -> None:
         """Add the metrics of which there are states instead of rows."""
-        for place, state in self._states.items():
-            self._blocks[place].finish(state, found)
+        self._reductions.finish(self._states, found)
         for key in self._failed:
             found.pop(key, None)
 
@@ -155,11 +147,15 @@ class WindowState:
         """Take the states of what is held, and let go of its rows."""
         frames = merged(self._parts)
         views = {name: View(frame, self._functions) for name, frame in frames.items()}
-        for place, block in enumerate(self._blocks):
-            state = self._state(block, views[block.phase], report) if block.phase in views else None
-            if state is not None:
-                states = [self._states[place], state] if place in self._states else [state]
-                self._states[place] = State.merged(states)
+
+        def failed(op: MetricOp, error: BaseException) -> None:
+            if op.key not in self._failed:
+                self._failed.add(op.key)
+                report(failure(f"the metric `{op.key}`", error))
+
+        for place, state in self._reductions.states(views, failed).items():
+            states = [self._states[place], state] if place in self._states else [state]
+            self._states[place] = State.merged(states)
         self._folded = True
         self._kept.append(_only(self._others, frames))
         picked = merged([*self._picked, _only(self._tables, frames)])
@@ -176,22 +172,6 @@ class WindowState:
                 self._plan.window_bytes,
             )
         self._bytes = 0  # what must stay does not make it fold each time
-
-    def _state(self, block: Block, view: View, report: Report) -> State | None:
-        """The state of one block; one metric that fails does not take the others with it."""
-        try:
-            return block.state(view)
-        except BaseException:  # noqa: BLE001  (each is tried alone, and what fails is reported)
-            states = {}
-            for op in block.ops:
-                if op.key in self._failed or source(op) in states:
-                    continue
-                try:
-                    states[source(op)] = Block([op], ALL).state(view)
-                except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-                    self._failed |= {other.key for other in block.ops if source(other) == source(op)}
-                    report(error)
-            return State.beside([*states.values()]) if states else None
 
     def _candidates(self, phase: str, frame: Frame) -> Frame:
         """The steps that have rows which a table may show."""
@@ -234,11 +214,11 @@ class WindowState:
         self._folded = bool(data.get("folded"))
         self.partial = data.get("partial")
         self.seconds = data.get("seconds", 0.0)
-        for place, block in enumerate(self._blocks):
-            states = {source(op): op for op in block.ops if op.key in data.get("states", {})}
-            if states:
-                plain = [State.of_plain(op, data["states"][op.key]) for op in states.values()]
-                self._states[place] = State.beside(plain)
+        for place, block in enumerate(self._reductions.blocks):
+            ops = {source(op): op for op in block.ops if op.key in data.get("states", {})}
+            if ops:
+                states = [State.of_plain(op, data["states"][op.key]) for op in ops.values()]
+                self._states[place] = State.beside(aligned(states))
         self._failed = set(data.get("failed", ()))
 
 

@@ -15,7 +15,7 @@ from declog.engine.cells import Cells, Found
 from declog.engine.evaluator import View
 from declog.engine.frame import Block, Frame, Key, batches_of
 from declog.engine.partials import State
-from declog.engine.reduce import Reductions, blocks
+from declog.engine.reduce import Reductions
 from declog.language.dtypes import Axis
 from tests.running import profile
 
@@ -107,7 +107,7 @@ def test_a_planned_layout_gives_what_a_view_gives(kept: int, monkeypatch: pytest
     assert len(ops) == len(VALUES) * 4 * len(POOLS) * 2
     planned = Reductions(ops)
     found = [_cells(planned, frame) for frame in frames]
-    monkeypatch.setattr(program, "_spots", lambda *args: None)  # nothing is taken as it was recorded
+    monkeypatch.setattr(program._Columns, "spots", lambda *args: [])  # nothing is taken as it was recorded
     for frame, cells in zip(frames, found, strict=True):
         expected = _cells(Reductions(ops), frame)
         assert cells.keys() == expected.keys()
@@ -151,10 +151,11 @@ def test_states_of_two_layouts_are_merged_to_that_of_all_rows() -> None:
     ops = [op for op in PLAN.metrics if op.reduction.foldable and op.phase == "default" and not op.family]
     frames = [_frame(one, step) for step, one in enumerate(LAYOUTS.values())]
     for pair in itertools.pairwise([*frames, frames[0]]):
-        found = Found()
+        found, reductions = Found(), Reductions(ops, kept=True)
         with np.errstate(all="ignore"):
-            for block in blocks(ops, kept=True):
-                block.finish(State.merged([block.state(View(frame)) for frame in pair]), found)
+            parts = [reductions.states({"default": View(frame)}) for frame in pair]
+            merged = {place: State.merged([part[place] for part in parts]) for place in parts[0]}
+            reductions.finish(merged, found)
         expected = _cells(Reductions(ops), Frame.merge(list(pair)))
         assert set(found) == expected.keys()
         for key, cells in expected.items():

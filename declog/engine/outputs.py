@@ -1,0 +1,162 @@
+"""What metrics take of states: the values of all metrics whose states have the same shape are finished at once.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine import cell_index
+from declog.engine.cell_index import NAMELESS, Names
+from declog.engine.cells import WHOLE, Cells, Found, Rules
+from declog.engine.partials import Row, State, places_of, source
+from declog.engine.program import together
+from declog.language.reductions import Reduction, quantiles
+from declog.language.segmented import present
+from declog.plans.ops import MetricOp
+
+Array = NDArray[Any]
+CHUNK = 2**15  # values that are reduced at once: 256 KiB stay in a core's cache
+
+
+class _Output(NamedTuple):
+    """A metric, and the rows of a state that it takes; ``part`` is the state's place among several."""
+
+    op: MetricOp
+    rows: list[int]
+    part: int
+
+    @property
+    def kind(self) -> tuple[bool, str]:
+        """What metrics share that are finished at once; those that are numbers come first."""
+        return not _is_number(self.op), self.op.reduction.name
+
+
+class Outputs:
+    """What metrics take of states whose rows stand one below the other: those that are numbers come first.
+
+    ``blocks`` are the metrics of each state, and its rows.
+    """
+
+    def __init__(self, blocks: Sequence[tuple[Sequence[MetricOp], Sequence[Row]]]) -> None:
+        rows = [row for _, part in blocks for row in part]
+        outputs: list[_Output] = []
+        start = 0
+        for part, (ops, part_rows) in enumerate(blocks):
+            places = places_of(part_rows, start)
+            outputs += [_Output(op, places[source(op)], part) for op in ops if source(op) in places]
+            start += len(part_rows)
+        outputs.sort(key=lambda output: (output.kind, output.rows))
+        self._ops = [output.op for output in outputs]
+        self._parts = [output.part for output in outputs]
+        heights = [len(output.rows) for output in outputs]
+        self._spans = list(itertools.pairwise(itertools.accumulate(heights, initial=0)))
+        self._count = sum(heights)
+        self._index = together([row for output in outputs for row in output.rows])
+        self._reductions: list[tuple[Reduction, Any, slice]] = []
+        end = 0
+        for _, group in itertools.groupby(outputs, lambda output: output.kind):
+            same = [*group]
+            taken = [row for output in same for row in output.rows]
+            self._reductions.append((same[0].op.reduction, together(taken), slice(end, end + len(taken))))
+            end += len(taken)
+        members = [[member for row in output.rows if (member := rows[row][1]) is not None] for output in outputs]
+        self._members = [tuple(names) if op.family else () for op, names in zip(self._ops, members, strict=True)]
+        self._rules = Rules(self._ops, self._members, heights)
+        self._keys = [op.key for op in self._ops if _is_number(op)]
+        self._levels = [
+            sorted({op.reduction.level for op in ops if op.reduction.level is not None}) for ops, _ in blocks
+        ]
+        self._last = any(op.reduction.name == "last" for op in self._ops)
+
+    def finish(self, states: Sequence[State], rest: str | None, found: Found) -> None:
+        """Add the cells of these metrics."""
+        picked = self._picked(states)
+        state = State.beside(states)
+        values = np.empty((self._count, *state.lacking.shape[1:]))
+        for reduction, index, span in self._reductions:
+            if not reduction.foldable:
+                values[span] = picked[reduction.level][index]
+            else:
+                values[span] = reduction.run(state.moments, index, state.even)
+            if state.weights is not None and reduction.name == "mean":  # of no weight in all NaN, though values count
+                weights = state.weights[index]
+                with np.errstate(invalid="ignore"):
+                    shares = state.moments.total[index] / (weights + (weights == 0))
+                values[span] = np.where(weights == 0, np.nan, shares)
+        one = values.shape[1:] == (1, 1) and not state.labels
+        keys = self._keys if one else []
+        for part, key in zip(self._parts, keys, strict=False):
+            if states[part].pieces != WHOLE:
+                found.pieces[key] = states[part].pieces
+        if len(keys) == self._count and state.whole and np.isfinite(values).all():  # most metrics
+            found.add_whole(keys, values.ravel().tolist())
+            return
+        index = self._index
+        settled = self._rules.settled(values, state.lacking[index], state.moments.n[index], state.here[index])
+        if one:
+            found.add_numbers(keys, settled.values[: len(keys), 0, 0], settled.skipped[: len(keys)])
+        labels = tuple(map(str, state.labels))
+        for place, (op, (start, end)) in enumerate(zip(self._ops, self._spans, strict=True)):
+            if op.key not in found.numbers:
+                found[op.key] = settled.cells(
+                    place, slice(start, end), members=self._members[place], labels=labels,
+                    pieces=states[self._parts[place]].pieces, rest=rest,
+                )  # fmt: skip
+
+    def _picked(self, states: Sequence[State]) -> dict[float | None, Array]:
+        """By level the quantiles, and by None the last values of all rows, ``[rows, labels, pieces]``."""
+        shape = sum(len(state.rows) for state in states), *states[0].lacking.shape[1:]
+        kinds = {*itertools.chain(*self._levels), *([None] if self._last else [])}
+        picked: dict[float | None, Array] = {kind: np.full(shape, np.nan) for kind in kinds}
+        top = 0
+        for state, levels in zip(states, self._levels, strict=True):
+            top, first = top + len(state.rows), top
+            for label, piece in itertools.product(*map(range, shape[1:])) if state.ordered is not None else ():
+                assert state.ordered is not None
+                values, order = state.ordered.of(label, piece, whole=shape[1:] == (1, 1))
+                step = max(1, CHUNK // max(values.shape[1], 1))
+                for start in range(0, len(values) if levels else 0, step):
+                    found = quantiles(values[start : start + step], levels)
+                    for level, row in zip(levels, found, strict=True):
+                        picked[level][first + start : first + start + len(row), label, piece] = row
+                if self._last and values.shape[1]:
+                    back = values[:, np.argsort(order, kind="stable")[::-1]]
+                    latest = (back == back).argmax(1)  # of no value the first, which is none
+                    picked[None][first:top, label, piece] = back[np.arange(len(back)), latest]
+        return picked
+
+
+def _is_number(op: MetricOp) -> bool:
+    """Whether a value of the only cell of a window is all that a metric has: a variance of one piece is absent."""
+    return not op.family and op.combine != "var"
+
+
+def labelled(op: MetricOp, state: State, run: Names = NAMELESS) -> tuple[State, str | None]:
+    """A state by the names of its labels, of which those beyond the limit are pooled, and the name of these."""
+    if op.by is None:
+        return state, None
+    labels = tuple(cell_index.shown(item, op.by.type.dtype) for item in state.labels)
+    names, place = cell_index.named(labels, state.counts, op.max_labels, run)
+    return replace(state, labels=labels) if names.rest is None else state.pooled(names.all, place), names.rest
+
+
+def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = None) -> Cells:
+    """The cells of a metric from its state whose labels are names.
+
+    ``ever`` is how many values were missing up to now, where the state goes on: a count of nothing else stays 0.
+    """
+    found = Found()
+    Outputs([([op], state.rows)]).finish([state], rest, found)
+    cells = found[op.key]
+    if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
+        values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
+        return replace(cells, values=values)
+    return cells
