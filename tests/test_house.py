@@ -19,6 +19,7 @@ RETIRED = {
     "fates of packets by id": "WeakSet _count_packets",
     "a store that rank 0 opens": "_clone _new_connection Via",
     "Block and State": "_Fused _Picked _Together states_of _by_values",
+    "LogEvent": "WindowItem Envelope",
     "Program": "take_alike requested_tokens",
 }
 

@@ -20,9 +20,7 @@ from declog.plans.ops import Plan
 from declog.runtime.collector import Collector, fits
 from declog.runtime.comm import Event, LocalComm
 from declog.runtime.failures import Failures
-from declog.runtime.message import Envelope
-from declog.runtime.window import Window
-from declog.runtime.window_item import WindowItem
+from declog.runtime.log_event import LogEvent
 
 log = logging.getLogger("declog")
 Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
@@ -104,7 +102,7 @@ class _Part(NamedTuple):
     """One actor's part of a log event, and how many bytes it was."""
 
     frames: dict[str, Frame]
-    envelope: Envelope
+    event: LogEvent
     bytes: int
 
 
@@ -129,7 +127,7 @@ class Merger:
         self._world_size = world_size
         self._waiting: dict[Event, _Event] = {}  # in the order in which they came
         self._missed: set[int] = set()
-        self._last: dict[str, tuple[WindowItem, set[int]]] = {}  # of each mode, and which actors there were rows of
+        self._last: dict[str, tuple[LogEvent, set[int]]] = {}  # of each mode, and which actors there were rows of
         self._done: dict[str, int] = {}  # the last log event of each mode
 
     def merge(self, exports: Iterable[Export], wait_s: float) -> float | None:
@@ -172,17 +170,17 @@ class Merger:
 
     def _take(self, rank: int, data: bytes, until: float) -> None:
         try:
-            frames, envelope = self._collector.read(rank, data)
+            frames, message = self._collector.read(rank, data)
         except CommError as error:
             self._failures.report(error)
             return
-        event = Event(envelope.mode, envelope.event)
+        event = message.key
         if event.number <= self._done.get(event.mode, -1):
             self._failures.report(CommError.of("DL603.late_actor", rank=rank))
         elif rank in self._waiting.setdefault(event, _Event(until)):
             self._failures.report(CommError.of("DL603.twice", rank=rank))
         else:
-            self._waiting[event][rank] = _Part(frames, envelope, len(data))
+            self._waiting[event][rank] = _Part(frames, message, len(data))
 
     def _finish(self, event: Event) -> None:
         missing = self._missing(event)
@@ -191,20 +189,18 @@ class Merger:
         self._missed |= missing
         if missing:
             self._failures.report(CommError.of("DL603.no_actor", missing=sorted(missing)))
-        going = [part.envelope for part in found.values() if not part.envelope.last]
-        first = (
-            going[0] if going else max((part.envelope for part in found.values()), key=lambda envelope: envelope.count)
-        )
-        for rank in [rank for rank, part in found.items() if not fits(first, part.envelope)]:
-            self._failures.report(self._collector.mismatch(f"actor {rank}", first, found.pop(rank).envelope))
-        tail = all(part.envelope.tail for part in found.values())
-        whole = {rank for rank, part in found.items() if self._collector.opened(part.envelope, tail=tail)}
-        item = WindowItem(event.number, first.step, first.count, Window(), tail, event.mode, first.part)
+        going = [part.event for part in found.values() if not part.event.last]
+        first = going[0] if going else max((part.event for part in found.values()), key=lambda message: message.count)
+        for rank in [rank for rank, part in found.items() if not fits(first, part.event)]:
+            self._failures.report(self._collector.mismatch(f"actor {rank}", first, found.pop(rank).event))
+        tail = all(part.event.tail for part in found.values())
+        whole = {rank for rank, part in found.items() if self._collector.opened(part.event, tail=tail)}
+        item = LogEvent(event.number, first.step, first.count, event.mode, tail=tail, part=first.part)
         self._last[event.mode] = item, whole
         self._collect(item, {rank: part.frames for rank, part in found.items()}, whole)
 
     def _collect(
-        self, item: WindowItem, parts: Mapping[int, dict[str, Frame]], whole: Collection[int] | None = None
+        self, item: LogEvent, parts: Mapping[int, dict[str, Frame]], whole: Collection[int] | None = None
     ) -> None:
         try:
             self._collector.finish(item, parts, parts if whole is None else whole)

@@ -27,9 +27,9 @@ from declog.runtime.collector import Collector
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
 from declog.runtime.local_tables import LocalTables
+from declog.runtime.log_event import LogEvent
 from declog.runtime.packets import Fate, fates
 from declog.runtime.sender import Sender
-from declog.runtime.window_item import WindowItem
 from declog.runtime.worker import Task, Worker
 from declog.sinks.run_folder import Choice, Origin, RunFolder
 from declog.sinks.runner import CloseReport, SinkRunner
@@ -103,7 +103,7 @@ class Background:
             self._worker.call(lambda: None, self.close_s)
         return dict(self._missing)
 
-    def submit(self, item: WindowItem | Task) -> None:
+    def submit(self, item: LogEvent | Task) -> None:
         """Hand over a log event, or something to do after it."""
         self._worker.submit(item)
 
@@ -142,7 +142,7 @@ class Background:
             "declog/unsent": sum(runner.dropped for runner in runners),
         }
 
-    def wait_for(self, item: WindowItem) -> None:
+    def wait_for(self, item: LogEvent) -> None:
         """Until a log event that somebody waits for is in the sinks; what takes longer than it may is reported."""
         if item.done is None:
             return

@@ -24,12 +24,11 @@ from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import NO_SINK, PhaseOp, Plan
 from declog.records import Beside
 from declog.runtime import self_metrics
-from declog.runtime.arrivals import arrivals
 from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
-from declog.runtime.message import Envelope, decode
+from declog.runtime.log_event import LogEvent
+from declog.runtime.message import decode
 from declog.runtime.packets import Fate, fates
-from declog.runtime.window_item import WindowItem
 
 log = logging.getLogger("declog")
 
@@ -72,37 +71,32 @@ class Collector:
         self._figures: list[Figures] = []
         self._ended: set[int] = set()  # ranks whose last message came
 
-    def collect(self, item: WindowItem, frames: Frames, error: str | None, figures: Figures) -> dict[str, float]:
+    def collect(self, item: LogEvent, frames: Frames) -> dict[str, float]:
         """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
-        self._figures.append(figures)
-        self._dispatcher.inactive.came(item.mode, item.event, item.count, arrivals(item.window, self._plan.phases))
         if item.last:
             self._ended.add(0)
-        parts, whole = {0: frames}, {0} if item.window.whole else set[int]()
-        if error is not None:
-            self._failures.report(RuntimeFailure("DL605", error))
+        parts, whole = {0: frames}, {0} if self.opened(item, tail=True) else set[int]()
         if self._comm.world_size > 1:
             wait_s = min(self.wait_s, SHORT_WAIT_S) if item.short_wait else self.wait_s
             if item.answer is not None:
                 # in time for an answer, but no rank's rows are given up because somebody was impatient
                 wait_s = min(wait_s, max(item.answer.left / 2, SHORT_WAIT_S))
-            event = Event(item.mode, item.event)
             latest = -1
-            for rank, data in enumerate(self._comm.receive(event, wait_s), 1):
+            for rank, data in enumerate(self._comm.receive(item.key, wait_s), 1):
                 if data is None:
                     self._failures.report(CommError.of("DL603.no_window", rank=rank))
                     continue
                 try:
-                    theirs, envelope = self.read(rank, data)
-                    self._in_step(item, rank, envelope)
+                    theirs, message = self.read(rank, data)
+                    self._in_step(item, rank, message)
                 except CommError as failure:
                     self._failures.report(failure)
                     continue
                 parts[rank] = theirs
                 # one that made fewer steps than this one ended before it, though both end here
-                together = item.tail and envelope.count >= item.count
-                whole |= {rank} if self.opened(envelope, tail=together) else set()
-                latest = max(latest, envelope.step)
+                together = item.tail and message.count >= item.count
+                whole |= {rank} if self.opened(message, tail=together) else set()
+                latest = max(latest, message.step)
             if latest > item.step:  # rank 0 ended before the others, without this step
                 item, whole = replace(item, step=latest), whole - {0}
         unused = self._unused() if item.last and item.mode == "train" and self.all_ended else 0
@@ -118,7 +112,7 @@ class Collector:
             self._dispatcher.inactive.rewind(item.mode, item.back)
         return logged
 
-    def finish(self, item: WindowItem, parts: Mapping[int, Frames], whole: Collection[int]) -> dict[str, float]:
+    def finish(self, item: LogEvent, parts: Mapping[int, Frames], whole: Collection[int]) -> dict[str, float]:
         """Evaluate what is due at this event; slower metrics keep the window until theirs is.
 
         ``parts`` are the frames by rank, and ``whole`` the ranks whose frames are all that they had.
@@ -185,43 +179,43 @@ class Collector:
 
     # -- other ranks' messages
 
-    def read(self, rank: int, data: bytes) -> tuple[Frames, Envelope]:
+    def read(self, rank: int, data: bytes) -> tuple[Frames, LogEvent]:
         """A rank's frames and what it says of them; raises ``CommError`` for what no rank of this plan sends."""
         frames, meta = decode(data, self._plan.grouping)
-        envelope = Envelope.read(meta)
-        if envelope.mode not in self._plan.modes:
-            raise CommError.of("DL603.unknown_mode", mode=repr(envelope.mode)[:400])
+        message = LogEvent.read(meta)
+        if message.mode not in self._plan.modes:
+            raise CommError.of("DL603.unknown_mode", mode=repr(message.mode)[:400])
         for name, frame in frames.items():
             if name not in self._plan.phases:
                 raise CommError.of("DL603.unknown_phase", phase=repr(name)[:400])
             _check_columns(self._plan.phases[name], frame)
-        fates.heard(envelope.consumed, itertools.starmap(Fate, envelope.unused))
-        if envelope.last:
+        fates.heard(message.consumed, itertools.starmap(Fate, message.unused))
+        if message.last:
             self._ended.add(rank)
-        return frames, envelope
+        return frames, message
 
-    def opened(self, envelope: Envelope, *, tail: bool) -> bool:
+    def opened(self, message: LogEvent, *, tail: bool) -> bool:
         """Note what a message tells; whether its rows are all that the rank had: one that left early sent its tail."""
-        if envelope.error is not None:
-            self._failures.report(RuntimeFailure("DL605", envelope.error))
-        self._figures.append(envelope.figures)
-        self._dispatcher.inactive.came(envelope.mode, envelope.event, envelope.count, envelope.arrivals)
-        return envelope.whole and (tail or not envelope.tail)
+        if message.error is not None:
+            self._failures.report(RuntimeFailure("DL605", message.error))
+        self._figures.append(message.figures)
+        self._dispatcher.inactive.came(message.mode, message.event, message.count, message.arrivals)
+        return message.whole and (tail or not message.tail)
 
-    def _in_step(self, mine: WindowItem, rank: int, envelope: Envelope) -> None:
+    def _in_step(self, mine: LogEvent, rank: int, message: LogEvent) -> None:
         """Raise where a message is not of this log event: it would mix modes, or rows of different steps."""
-        if not mine.last and not envelope.last:
-            for mode, count in envelope.sent.items():
+        if not mine.last and not message.last:
+            for mode, count in message.sent.items():
                 if mode in self._plan.modes and count > mine.begun.get(mode, 0):
                     self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode))
                     self._comm.drop(Event(mode, count - 1 - KEPT), rank)
-        if not fits(mine, envelope):
-            raise self.mismatch(f"rank {rank}", mine, envelope)
+        if not fits(mine, message):
+            raise self.mismatch(f"rank {rank}", mine, message)
 
-    def mismatch(self, who: str, mine: WindowItem | Envelope, envelope: Envelope) -> CommError:
+    def mismatch(self, who: str, mine: LogEvent, message: LogEvent) -> CommError:
         """What is wrong with a message that is not of this log event; in what it differs is reported once."""
         detail = "" if who in self._mismatched else (
-            f" (step {envelope.step}, its {envelope.count}. of mode {envelope.mode}, where this is step {mine.step}, "
+            f" (step {message.step}, its {message.count}. of mode {message.mode}, where this is step {mine.step}, "
             f"the {mine.count}. of mode {mine.mode})"
         )  # fmt: skip
         self._mismatched.add(who)
@@ -267,15 +261,15 @@ class Collector:
         self._dispatcher.load(data["dispatch"])
 
 
-def fits(mine: WindowItem | Envelope, envelope: Envelope) -> bool:
+def fits(mine: LogEvent, message: LogEvent) -> bool:
     """Whether a message is of this log event: of its mode, step and count, or one of the two ranks has ended."""
-    if (envelope.mode, envelope.event) != (mine.mode, mine.event):
+    if (message.mode, message.event) != (mine.mode, mine.event):
         return False
-    if envelope.last and envelope.count <= mine.count and envelope.step <= mine.step:
+    if message.last and message.count <= mine.count and message.step <= mine.step:
         return True  # that rank ended before this one: all that it had left
-    if mine.last and envelope.count >= mine.count:
+    if mine.last and message.count >= mine.count:
         return True  # this one ended before that
-    return (envelope.step, envelope.count, envelope.tail, envelope.part) == (
+    return (message.step, message.count, message.tail, message.part) == (
         mine.step,
         mine.count,
         mine.tail,

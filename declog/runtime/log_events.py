@@ -15,10 +15,10 @@ from declog.runtime.alarm import Alarm
 from declog.runtime.background import Background
 from declog.runtime.dropped_rows import DroppedRows
 from declog.runtime.failures import Failures
+from declog.runtime.log_event import Answer, LogEvent
 from declog.runtime.self_metrics import Meter
 from declog.runtime.steps import Step, Stream, WindowEnd
 from declog.runtime.window import Window
-from declog.runtime.window_item import Answer, WindowItem
 
 PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
 
@@ -27,7 +27,7 @@ PART = 16  # a window longer than so many steps goes to rank 0 in parts of so ma
 class _Outgoing:
     """A log event on its way to the worker: once it is here, it gets there."""
 
-    item: WindowItem
+    item: LogEvent
     stream: Stream
     steps: Sequence[Step]
     end: WindowEnd | None
@@ -121,7 +121,7 @@ class LogEvents:
     def _hand_over(
         self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None, tail: bool = False,
         failed: bool = False, last: bool = False, answer: Answer | None = None, back: int | None = None,
-    ) -> WindowItem:  # fmt: skip
+    ) -> LogEvent:  # fmt: skip
         """Give the worker the rows of steps: a window, or a part of it."""
         if self._outgoing is not None:
             self.deliver()
@@ -140,7 +140,7 @@ class LogEvents:
         begun = self.begun
         if stream.event is None:
             begun = {**begun, mode: begun.get(mode, 0) + 1}
-        item = WindowItem(
+        item = LogEvent(
             event=begun[mode] - 1 if stream.event is None else stream.event,
             step=step,
             count=self.counts.get(mode, 0) if end is None else end.count,

@@ -5,8 +5,7 @@ Imports numpy, frames and the container only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,59 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.frame import PARTS, Batches, Block, Frame, texts_of
-from declog.engine.inactive import Arrivals, spans
 from declog.errors import CommError
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
 from declog.records import Image, images_in
 from declog.runtime.wire import UNREADABLE, VERSION, Container, Packer
 
-__all__ = ["VERSION", "Envelope", "decode", "encode"]
+__all__ = ["VERSION", "decode", "encode"]
 EMPTY_CELLS = 2**25  # values that a message may say are there, besides those that its own bytes hold
-GREATEST = 2**62
-_RARE = ("consumed", "unused")  # what most messages do not say
-
-
-@dataclass(frozen=True)
-class Envelope:
-    """What a rank's message of a log event says besides its rows; see ``WindowItem``."""
-
-    event: int
-    mode: str
-    step: int
-    count: int
-    tail: bool
-    part: bool
-    last: bool
-    sent: Mapping[str, int]
-    error: str | None  # why local columns are missing
-    whole: bool  # whether the rows are all that there are
-    figures: Mapping[str, float]
-    arrivals: Arrivals  # which signals came
-    consumed: Sequence[str] = ()  # ids of packets, since the message before; left out where there are none
-    unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank had at its end: id, place and rows
-
-    @classmethod
-    def read(cls, meta: Any) -> Envelope:
-        """What a message's meta says; raises ``CommError`` for anything else."""
-        try:
-            names = [item.name for item in fields(cls) if item.name not in _RARE or item.name in meta]
-            made = cls(**{name: meta[name] for name in names} | {"arrivals": spans(meta["arrivals"])})
-            right = (
-                all(type(number) is int and abs(number) < GREATEST for number in (made.event, made.step, made.count))
-                and all(type(flag) is bool for flag in (made.tail, made.part, made.last, made.whole))
-                and isinstance(made.mode, str)
-                and (made.error is None or isinstance(made.error, str))
-                and all(type(number) is int for number in made.sent.values())
-                and all(type(number) in (int, float) for number in made.figures.values())
-                and all(isinstance(id, str) for id in made.consumed)
-                and all([type(item) for item in packet] == [str, str, int] for packet in made.unused)
-            )
-        except UNREADABLE as error:
-            raise CommError.of("DL603.unreadable", error=error) from error
-        if not right:
-            raise CommError.of("DL603.meta", meta=str(meta)[:400])
-        return made
 
 
 def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:

@@ -31,13 +31,12 @@ from declog.runtime.checkpoint import pack, unpack
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
 from declog.runtime.in_trainer import InTrainer, usable
+from declog.runtime.log_event import GREATEST, Answer
 from declog.runtime.logged_numbers import LoggedNumbers
-from declog.runtime.message import GREATEST
 from declog.runtime.packets import Given, Packet, named, rows_of
 from declog.runtime.scopes import Origin, Scope, here, origin
 from declog.runtime.seen_session import SeenSession
 from declog.runtime.session import Session
-from declog.runtime.window_item import Answer
 from declog.sinks.run_folder import Choice, RunFolder
 from declog.sinks.runner import SinkRunner
 

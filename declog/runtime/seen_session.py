@@ -10,10 +10,10 @@ from weakref import WeakKeyDictionary
 from declog.runtime.batches import OpenBatches
 from declog.runtime.call_log import Hook
 from declog.runtime.failures import Refused
+from declog.runtime.log_event import Answer
 from declog.runtime.packets import Packet
 from declog.runtime.scopes import Origin, Scope
 from declog.runtime.session import Session
-from declog.runtime.window_item import Answer
 
 _WORDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}  # how the ends of scopes are called
 

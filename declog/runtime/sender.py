@@ -5,8 +5,7 @@ Imports the window, evaluation and the plan; torch only through the window.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from declog.engine.frame import Frame
 from declog.engine.local_columns import with_locals
@@ -16,10 +15,10 @@ from declog.plans.ops import Plan
 from declog.runtime.arrivals import arrivals
 from declog.runtime.failures import Failures
 from declog.runtime.local_tables import LocalTables
+from declog.runtime.log_event import LogEvent
 from declog.runtime.message import encode
 from declog.runtime.packets import fates
 from declog.runtime.projection import projected
-from declog.runtime.window_item import WindowItem
 
 
 class Sender:
@@ -39,31 +38,30 @@ class Sender:
         self._functions = functions
         self._local = tables  # writes this rank's own tables
 
-    def frames(self, item: WindowItem) -> tuple[dict[str, Frame], str | None]:
-        """This rank's frames with its local columns, and why they lack some of those."""
-        frames = item.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
+    def described(self, event: LogEvent) -> LogEvent:
+        """The event with what a message says of its rows."""
+        return replace(event, whole=event.window.whole, arrivals=arrivals(event.window, self._plan.phases))
+
+    def frames(self, event: LogEvent) -> tuple[LogEvent, dict[str, Frame]]:
+        """This rank's frames with its local columns, and the event, which says why they lack some of those."""
+        frames = event.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
         try:
             frames = with_locals(frames, self._plan, self._functions)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
-            return frames, f"rank {self._rank}: {error_text(error)}"
+            return replace(event, error=f"rank {self._rank}: {error_text(error)}"), frames
         if self._local is not None:
-            self._local.write(item.step, item.mode, frames, self._failures.report)
-        return frames, None
+            self._local.write(event.step, event.mode, frames, self._failures.report)
+        return event, frames
 
-    def message(self, item: WindowItem, figures: Mapping[str, float]) -> bytes:
+    def message(self, event: LogEvent) -> bytes:
         """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
-        meta: dict[str, Any] = {
-            "event": item.event, "mode": item.mode, "step": item.step, "count": item.count,
-            "tail": item.tail, "part": item.part, "last": item.last, "sent": dict(item.sent),
-            "error": None, "whole": item.window.whole, "figures": dict(figures),
-            "arrivals": arrivals(item.window, self._plan.phases),
-        }  # fmt: skip
-        consumed, unused = fates.told(last=item.last)
-        meta |= ({"consumed": consumed} if consumed else {}) | ({"unused": unused} if unused else {})
+        consumed, unused = fates.told(last=event.last)
+        event = replace(event, consumed=consumed, unused=unused)
         try:
-            frames, meta["error"] = self.frames(item)
+            event, frames = self.frames(event)
             needed = {name: projected(self._plan, frame, self._functions) for name, frame in frames.items()}
-            return encode(needed, meta)
+            return encode(needed, event.meta())
         except BaseException as error:  # noqa: BLE001  (reported here, and by rank 0)
             self._failures.report(error)
-            return encode({}, {**meta, "error": f"rank {self._rank} sent no rows: {error_text(error)}", "whole": False})
+            problem = f"rank {self._rank} sent no rows: {error_text(error)}"
+            return encode({}, replace(event, error=problem, whole=False).meta())

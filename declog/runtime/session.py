@@ -22,13 +22,13 @@ from declog.runtime.batches import TIMERS, Intake, Locate, OpenBatches
 from declog.runtime.call_log import Clock
 from declog.runtime.dropped_rows import DroppedRows
 from declog.runtime.failures import Failures, Refused
+from declog.runtime.log_event import Answer
 from declog.runtime.log_events import LogEvents
 from declog.runtime.packets import Packet
 from declog.runtime.pending import Pending
 from declog.runtime.scopes import Origin, Scope
 from declog.runtime.self_metrics import Meter
 from declog.runtime.steps import Step, Stream
-from declog.runtime.window_item import Answer
 
 _AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
 

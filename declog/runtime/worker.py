@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,9 +20,9 @@ from declog.runtime.backlog import Backlog
 from declog.runtime.collector import SHORT_WAIT_S, Collector
 from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
+from declog.runtime.log_event import LogEvent
 from declog.runtime.self_metrics import Meter
 from declog.runtime.sender import Sender
-from declog.runtime.window_item import WindowItem
 
 
 @dataclass
@@ -56,13 +56,13 @@ class Worker:
         self._ended = False
         self._over = threading.Event()
         self._last: Event | None = None
-        self._queue: queue.SimpleQueue[WindowItem | Task | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[LogEvent | Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
         self._thread.start()
 
-    def submit(self, item: WindowItem | Task) -> None:
+    def submit(self, item: LogEvent | Task) -> None:
         """Hand over one log event, or something to do after those before."""
-        if isinstance(item, WindowItem):
+        if isinstance(item, LogEvent):
             self._backlog.put(item.bytes)
         self._queue.put(item)
 
@@ -118,8 +118,8 @@ class Worker:
             self._backlog.done()
         else:
             try:
-                if (event := Event(item.mode, item.event)) != self._last:  # an interrupt may have handed it over twice
-                    self._last = event
+                if item.key != self._last:  # an interrupt may have handed it over twice
+                    self._last = item.key
                     self._process(item)
             finally:
                 if item.answer is not None:
@@ -137,17 +137,17 @@ class Worker:
                 task.report(error)
         task.done.set()
 
-    def _process(self, item: WindowItem) -> None:
-        figures = {} if item.part else {**item.figures, **self._meter.read_worker()}
-        event = Event(item.mode, item.event)
+    def _process(self, event: LogEvent) -> None:
+        figures = {} if event.part else {**event.figures, **self._meter.read_worker()}
+        event = self._sender.described(replace(event, figures=figures))
         with np.errstate(all="ignore"):
             if self._collector is None:
-                self._comm.send(event, self._sender.message(item, figures))
-                if item.answer is not None:
-                    text = self._comm.answer(event, item.answer.left)
-                    item.answer.give(None if text is None else json.loads(text))
+                self._comm.send(event.key, self._sender.message(event))
+                if event.answer is not None:
+                    text = self._comm.answer(event.key, event.answer.left)
+                    event.answer.give(None if text is None else json.loads(text))
                 return
-            values = self._collector.collect(item, *self._sender.frames(item), figures)
-            if item.answer is not None:
-                self._comm.publish(event, json.dumps(values).encode())
-                item.answer.give(values)
+            values = self._collector.collect(*self._sender.frames(event))
+            if event.answer is not None:
+                self._comm.publish(event.key, json.dumps(values).encode())
+                event.answer.give(values)

@@ -1,0 +1,42 @@
+"""A log event of a rank is one object: what rank 0 reads in a message is what the rank had."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import fields, replace
+
+import pytest
+
+from declog.engine.inactive import Span
+from declog.errors import CommError
+from declog.runtime.log_event import RARE, SENT, LogEvent
+
+EVENT = LogEvent(
+    3, 7, 5, "eval", tail=True, part=False, last=True, sent={"train": 2}, figures={"declog/late": 1.0}, whole=False,
+    error="rank 1: no", arrivals={"update": {"loss": Span(1, 5, 2)}}, consumed=["a"], unused=[("b", "f.py:3", 4)],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("event", [EVENT, replace(EVENT, consumed=(), unused=()), LogEvent(0, 0, 0)])
+def test_rank_0_reads_what_a_rank_sent(event: LogEvent) -> None:
+    """All that is sent, and nothing else: what only the rank itself needs stays there."""
+    own = replace(event, done=threading.Event(), begun={"train": 9}, seconds=2.0, elapsed=3.0, bytes=4, back=1)
+    read = LogEvent.read(json.loads(json.dumps(own.meta())))
+    assert {name: getattr(read, name) for name in SENT} == {name: getattr(event, name) for name in SENT}
+    assert [list(map(tuple, getattr(read, name))) for name in RARE] == [
+        list(map(tuple, getattr(event, name))) for name in RARE
+    ]
+    for field in fields(LogEvent):
+        if field.name not in (*SENT, *RARE):
+            assert getattr(read, field.name) == getattr(LogEvent(0, 0, 0), field.name)
+    assert read.key == (event.mode, event.event)
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_a_message_that_does_not_say_all_is_refused(name: str) -> None:
+    """Each of the fields is needed."""
+    meta = EVENT.meta()
+    del meta[name]
+    with pytest.raises(CommError):
+        LogEvent.read(meta)
