@@ -20,6 +20,7 @@ RETIRED = {
     "a store that rank 0 opens": "_clone _new_connection Via",
     "Block and State": "_Fused _Picked _Together states_of _by_values",
     "LogEvent": "WindowItem Envelope",
+    "MetricValues and ValueBlock": "Found Settled",
     "Program": "take_alike requested_tokens",
 }
 

@@ -138,17 +138,17 @@ def pooled(labels: Iterable[str]) -> str:
 class Names:
     """The labels that are shown by their names, and as what the others are pooled, if any are."""
 
-    known: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
     rest: str | None = None
 
     @property
     def all(self) -> tuple[str, ...]:
         """All names."""
-        return self.known if self.rest is None else (*self.known, self.rest)
+        return self.shown if self.rest is None else (*self.shown, self.rest)
 
-    def with_others(self, found: Names) -> Names:
+    def with_others(self, names: Names) -> Names:
         """These names, and then others."""
-        return Names(tuple(dict.fromkeys((*self.known, *found.known))), self.rest or found.rest)
+        return Names(tuple(dict.fromkeys((*self.shown, *names.shown))), self.rest or names.rest)
 
 
 NAMELESS = Names()
@@ -159,14 +159,14 @@ def named(labels: tuple[str, ...], counts: Array, limit: int, run: Names = NAMEL
 
     What has its name over the run keeps it; beside that those that are the most frequent have one.
     """
-    old = np.isin(np.array(labels, object), np.array(run.known, object)) if run.known else np.zeros(len(labels), bool)
-    new, free = np.flatnonzero(~old), limit - len(run.known)
+    old = np.isin(np.array(labels, object), np.array(run.shown, object)) if run.shown else np.zeros(len(labels), bool)
+    new, free = np.flatnonzero(~old), limit - len(run.shown)
     if len(new) <= free:
         return Names(labels), np.arange(len(labels))
     chosen = np.sort(np.r_[np.flatnonzero(old), new[np.lexsort((new, -counts[new]))[:free]]])
     place = np.full(len(labels), len(chosen))
     place[chosen] = np.arange(len(chosen))
-    return Names(tuple(labels[item] for item in chosen), run.rest or pooled((*run.known, *labels))), place
+    return Names(tuple(labels[item] for item in chosen), run.rest or pooled((*run.shown, *labels))), place
 
 
 def shown(value: Label, dtype: DType) -> str:

@@ -36,10 +36,9 @@ class Cells:
     """A metric's values over a window: ``values[members, labels, pieces]``, NaN for none.
 
     ``kept`` marks a NaN that is a value: of nothing but missing values, or under ``nan: propagate``, or of infinities,
-    which ``infinite`` marks, too. ``skipped`` counts missing values, ``broken`` those that made a NaN, and the values
-    that are infinite. ``histograms`` holds
-    (counts, edges) instead, by (member, label). ``pieces`` names each piece: by step, batch and rank, as far as `pool`
-    distinguishes them.
+    which ``infinite`` marks, too. ``skipped`` counts missing values, ``nonfinite`` those that made a NaN, and the
+    values that are infinite. ``histograms`` holds (counts, edges) instead, by (member, label). ``pieces`` names each
+    piece: by step, batch and rank, as far as the metric distinguishes them.
     """
 
     values: Array
@@ -48,11 +47,11 @@ class Cells:
     kept: Array | None = None
     infinite: Array | None = None
     skipped: int = 0
-    broken: int = 0
+    nonfinite: int = 0
     histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
     pieces: tuple[Piece, ...] = WHOLE
     rest: str | None = None  # the label of the pooled rest, which is another one for other labels
-    settled: tuple[Settled, slice] | None = field(default=None, init=False, repr=False)  # of what they are some rows
+    block: tuple[ValueBlock, slice] | None = field(default=None, init=False, repr=False)  # of what they are some rows
 
     @property
     def there(self) -> Array:
@@ -86,10 +85,10 @@ class Cells:
 
     def combined(self, how: str) -> tuple[Array, Array]:
         """One value per cell over the pieces, and which of them there are: both ``[members, labels]``."""
-        if self.settled is None:
+        if self.block is None:
             return combined(self.values, self.there, how)
-        values, there = self.settled[0].combined(how)
-        return values[self.settled[1]], there[self.settled[1]]
+        values, there = self.block[0].combined(how)
+        return values[self.block[1]], there[self.block[1]]
 
     def logged(self, how: str) -> Cells:
         """The same metric with one value per cell over the pieces."""
@@ -113,7 +112,7 @@ def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
     return FORMULAS[how].of(moments), moments.n > (1 if how == "var" else 0)
 
 
-class Found(MutableMapping[str, Cells]):
+class MetricValues(MutableMapping[str, Cells]):
     """Metrics' cells by key.
 
     Of most there is one finite value, in ``numbers`` until somebody asks for its cells; ``gaps`` says how many values
@@ -151,7 +150,7 @@ class Found(MutableMapping[str, Cells]):
     def __len__(self) -> int:
         return len(self.numbers) + len(self.cells)
 
-    def join(self, other: Found) -> None:
+    def join(self, other: MetricValues) -> None:
         """Add what other metrics have."""
         self.numbers |= other.numbers
         self.gaps |= other.gaps
@@ -202,30 +201,30 @@ class Rules:
         self._has_empty = column(value is not None for value in empty)
         self._empty = column(0.0 if value is None else float(value) for value in empty)
 
-    def settled(self, values: Array, lacking: Array, n: Array, here: Array, between: Array | None = None) -> Settled:
+    def apply(self, values: Array, missing: Array, n: Array, here: Array, between: Array | None = None) -> ValueBlock:
         """The values with what `nan` and `empty` say.
 
-        ``lacking`` and ``n`` count the values of each cell that are missing and that came, and ``here`` says in which
+        ``missing`` and ``n`` count the values of each cell that are missing and that came, and ``here`` says in which
         pieces a cell came. ``between`` says where a result is NaN of infinities; by default where enough values came
         and it is NaN. What is missing here and there may be left out. Where nothing else came it is NaN, and not
         absent. `empty` is for cells in pieces in which they came and nothing counted: an absent member or label is
         left out.
         """
-        gaps = bool(lacking.any())
+        gaps = bool(missing.any())
         none = np.zeros(self._count, np.int64)
         if np.isfinite(values).all() and not (gaps and self._propagates):  # most: what is missing is left out
-            return Settled(values, None, None, self._of_ops(lacking) if gaps else none, none)
-        there, missing = present(values), lacking > 0
-        values = np.where(missing & ~there & ~self._propagate & self._has_of_missing, self._of_missing, values)
-        shown = missing & self._propagate
+            return ValueBlock(values, None, None, self._of_ops(missing) if gaps else none, none)
+        there, incomplete = present(values), missing > 0
+        values = np.where(incomplete & ~there & ~self._propagate & self._has_of_missing, self._of_missing, values)
+        shown = incomplete & self._propagate
         infinite = (n >= self._least if between is None else between) & ~there
         there = present(values)
-        kept = shown | (missing & ~there & ~self._came(n > 0))
-        skipped = self._of_ops(lacking)
-        broken = np.where(self._of_ops(kept) > 0, skipped, 0) + self._of_ops(infinite)
+        kept = shown | (incomplete & ~there & ~self._came(n > 0))
+        skipped = self._of_ops(missing)
+        nonfinite = np.where(self._of_ops(kept) > 0, skipped, 0) + self._of_ops(infinite)
         kept = kept | infinite
         values = np.where(shown, np.nan, np.where(there | kept | ~here | ~self._has_empty, values, self._empty))
-        return Settled(values, kept, infinite & ~shown, skipped, broken + self._of_ops(np.isinf(values)))
+        return ValueBlock(values, kept, infinite & ~shown, skipped, nonfinite + self._of_ops(np.isinf(values)))
 
     def _came(self, counted: Array) -> Array:
         """Where a value came in any cell, of members that come each for itself by member."""
@@ -240,14 +239,14 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Settled:
+class ValueBlock:
     """Values of several metrics, ``[rows, labels, pieces]``, as `Cells` has those of one; counts are by metric."""
 
     values: Array
     kept: Array | None
     infinite: Array | None
     skipped: Array
-    broken: Array
+    nonfinite: Array
     _combined: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
     def combined(self, how: str) -> tuple[Array, Array]:
@@ -257,16 +256,16 @@ class Settled:
             self._combined[how] = combined(self.values, there if self.kept is None else there | self.kept, how)
         return self._combined[how]
 
-    def cells(self, place: int, rows: slice, **names: Any) -> Cells:
+    def cells(self, index: int, rows: slice, **names: Any) -> Cells:
         """The cells of one metric, by its place among them and its rows."""
         kept, infinite = (
             None if marks is None or not marks[rows].any() else marks[rows] for marks in (self.kept, self.infinite)
         )
         cells = Cells(
-            self.values[rows], kept=kept, infinite=infinite, skipped=int(self.skipped[place]),
-            broken=int(self.broken[place]), **names,
+            self.values[rows], kept=kept, infinite=infinite, skipped=int(self.skipped[index]),
+            nonfinite=int(self.nonfinite[index]), **names,
         )  # fmt: skip
-        cells.settled = self, rows
+        cells.block = self, rows
         return cells
 
 
@@ -304,7 +303,7 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     members = view.members(op.args[0]) if op.family else ()
     height = max(len(members), 1)
     values = np.full((height, *shape), np.nan)
-    lacking, counted = np.zeros((height, *shape)), np.zeros((height, *shape), bool)
+    missing, counted = np.zeros((height, *shape)), np.zeros((height, *shape), bool)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
     gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
@@ -319,7 +318,7 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
             mine = cell == index
             rows = np.flatnonzero(mine & ok)
             at = divmod(index, max(shape[1], 1))
-            lacking[(member, *at)] = np.count_nonzero(mine & gaps)
+            missing[(member, *at)] = np.count_nonzero(mine & gaps)
             counted[(member, *at)] = bool(len(rows))
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
@@ -333,13 +332,13 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
                 outside += odd
             elif odd and result != result:
                 between[(member, *at)] = True
-    settled = Rules([op], [members], [height]).settled(
-        values, lacking, counted, np.broadcast_to(came, values.shape), between
+    block = Rules([op], [members], [height]).apply(
+        values, missing, counted, np.broadcast_to(came, values.shape), between
     )
-    cells = settled.cells(
+    cells = block.cells(
         0, slice(None), members=members, labels=labels, histograms=histograms, pieces=placed.pieces, rest=rest
     )
-    cells.broken += outside
+    cells.nonfinite += outside
     return cells
 
 
@@ -368,8 +367,8 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
             else:
                 values[0, 0, place] = result
     between = (found > 0) & np.isnan(values) & (op.reduction.level is not None)
-    lacking = np.maximum(sought - found, 0)
-    settled = Rules([op], [()], [1]).settled(values, lacking, found, np.ones(values.shape, bool), between)
-    cells = settled.cells(0, slice(None), histograms=histograms, pieces=tuple(pieces))
-    cells.broken += outside
+    missing = np.maximum(sought - found, 0)
+    block = Rules([op], [()], [1]).apply(values, missing, found, np.ones(values.shape, bool), between)
+    cells = block.cells(0, slice(None), histograms=histograms, pieces=tuple(pieces))
+    cells.nonfinite += outside
     return cells

@@ -38,8 +38,8 @@ class View:
         self.frame = frame
         self._functions = functions
         self._values: dict[int, Array] = {}
-        self._gone: dict[int, Absence] = {}
-        self._open: dict[int, Absence] = {}
+        self._absences: dict[int, Absence] = {}
+        self._unknown: dict[int, Absence] = {}
         self._members: dict[int, Members] = {}
         self.placed: dict[tuple[object, ...], Any] = {}  # which cells rows are in: many metrics ask alike
 
@@ -105,10 +105,10 @@ class View:
         """Where a bool is neither true nor false, since something that it compares is missing."""
         if node.type.dtype is not DType.BOOL or node.op in ("const", "builtin"):
             return False
-        known = self._open.get(node.index)
+        known = self._unknown.get(node.index)
         if known is None:
             found = self._undecided(node)
-            known = self._open[node.index] = found if isinstance(found, np.ndarray) and found.any() else False
+            known = self._unknown[node.index] = found if isinstance(found, np.ndarray) and found.any() else False
         return known
 
     def _undecided(self, node: Node) -> Absence:
@@ -136,12 +136,12 @@ class View:
 
     def absent(self, node: Node) -> Absence:
         """Where a value is absent, on its own axis: ``[rows]`` or ``[members, rows]``."""
-        known = self._gone.get(node.index)
+        known = self._absences.get(node.index)
         if known is None:
             known = self._absent(node)
             if known is not True and known is not False and (not known.ndim or not known.any()):
                 known = bool(known.any())
-            self._gone[node.index] = known
+            self._absences[node.index] = known
         return known
 
     def _absent(self, node: Node) -> Absence:
@@ -247,7 +247,7 @@ class View:
         """
         values = self._picked(node, axis, rows)
         if node.type.dtype is DType.INT and values.dtype.kind == "f" and self.came(node):
-            values = self._at(node, self._whole(node), axis, rows)
+            values = self._at(node, self._exact(node), axis, rows)
         height = (len(self.members(node)),) if node.type.family else ()
         return values if values.ndim else np.broadcast_to(values, (*height, *rows.shape))
 
@@ -269,13 +269,13 @@ class View:
             return values
         return np.asarray(values[..., rows if own is axis else self.frame.parts(axis, own).index[rows]])
 
-    def _whole(self, node: Node) -> Array:
+    def _exact(self, node: Node) -> Array:
         """An integer's value where something is missing: objects where it is a column, or its first or last."""
         if node.op in COLUMNS:
             values = self.frame.column(node.param("name"), exact=True)
             return self.value(node) if values is None else values
         if node.op in ("first", "last") and node.over is Axis.COMPLETION:
-            values = self._whole(node.args[0])
+            values = self._exact(node.args[0])
             groups = self.frame.parts(Axis.COMPLETION, Axis.GROUP)
             whole = values.astype(object) if values.dtype.kind == "i" else values
             return segmented.aggregate(AGGREGATES[node.op], whole, groups) if values.ndim else values
@@ -367,7 +367,7 @@ class View:
             unknown = self.undecided(arg)
             return _applied(function, [self.value(arg) if unknown is False else _blanked(self.value(arg), unknown)])
         if node.op == WRITTEN[DType.INT]:  # with every bit
-            return _applied(function, [self._whole(node.args[0])])
+            return _applied(function, [self._exact(node.args[0])])
         axes = {arg.type.axis for arg in node.args if arg.op != "const"}
         if len(axes) < 2 and not node.type.family:  # most: nothing is to be brought anywhere
             return _applied(function, [self.value(arg) for arg in node.args])
@@ -407,14 +407,14 @@ def _nothing(node: Node) -> Array:
     return np.asarray(None, object) if node.type.dtype in (DType.TEXT, DType.OBJECT) else np.asarray(np.nan)
 
 
-def _blanked(values: Array, gone: Array) -> Array:
+def _blanked(values: Array, absent: Array) -> Array:
     """Missing where it is absent."""
-    return np.where(gone, segmented.NOTHING if values.dtype.kind == "O" else np.nan, values)
+    return np.where(absent, segmented.NOTHING if values.dtype.kind == "O" else np.nan, values)
 
 
-def _all_of(gone: Array, parts: Segments) -> Array:
-    found: Array = segmented.aggregate(segmented.all_of, gone, parts) == 1
-    return found
+def _all_of(absent: Array, parts: Segments) -> Array:
+    everywhere: Array = segmented.aggregate(segmented.all_of, absent, parts) == 1
+    return everywhere
 
 
 def typed(values: Array, dtype: DType) -> Array:

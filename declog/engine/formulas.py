@@ -31,7 +31,7 @@ Names = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class CellName:
     """A cell: the member and the label of a condition that held there; None: it has none."""
 
     member: str | None = None
@@ -56,18 +56,18 @@ class Sheet:
         self._unlike = rests if len(labelled) > 1 else set()  # rests of other labels each: they do not compare
         self.rest = next(iter(rests - self._unlike), None)
         self.pieces = tuple(sorted(_union(item.pieces for item in found))) or WHOLE
-        self._known: dict[int, tuple[Array, Absence]] = {}
+        self._memo: dict[int, tuple[Array, Absence]] = {}
 
     def value(self, node: Node) -> tuple[Array, Absence]:
         """A node's value, NaN where it is absent, and where that is."""
-        known = self._known.get(node.index)
+        known = self._memo.get(node.index)
         if known is None:
             values, gone = self._compute(node)
             if gone is not False:
                 if not isinstance(gone, bool) and (gone.all() or not gone.any()):
                     gone = bool(gone.all())
                 values = np.where(gone, np.nan, values)
-            known = self._known[node.index] = values, gone
+            known = self._memo[node.index] = values, gone
         return known
 
     def broken(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -82,7 +82,7 @@ class Sheet:
                 found |= odd if len(odd) <= shape[0] else odd.any(0, keepdims=True)
                 cells = self._cells.get(str(node.param("name")))
                 if cells is not None:
-                    marks = odd & self._laid(cells, cells.infinities, False)
+                    marks = odd & self._reindexed(cells, cells.infinities, False)
                     infinite |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
         return found, infinite
 
@@ -130,15 +130,15 @@ class Sheet:
         there = found.there
         if self._unlike and found.labels:
             there = there & np.array([label not in self._unlike for label in found.labels])[:, None]
-        there = self._laid(found, there, False)
-        return self._laid(found, found.values, np.nan), False if there.size and there.all() else ~there
+        there = self._reindexed(found, there, False)
+        return self._reindexed(found, found.values, np.nan), False if there.size and there.all() else ~there
 
-    def _laid(self, cells: Cells, values: Array, nothing: float | bool) -> Array:
+    def _reindexed(self, cells: Cells, values: Array, nothing: float | bool) -> Array:
         """A metric's values among the members, labels and pieces of all."""
         axes = ((cells.members, self.members), (cells.labels, self.labels), (cells.pieces, self.pieces))
         for axis, (own, whole) in enumerate(axes):
             if own != whole and (own or not values.shape[axis]):  # without names it is one for all of them
-                values = laid(values, axis, own, whole, nothing)
+                values = reindexed(values, axis, own, whole, nothing)
         return values
 
 
@@ -146,12 +146,10 @@ def _union(parts: Iterable[Names]) -> Names:
     return tuple(dict.fromkeys(item for part in parts for item in part))
 
 
-def laid(values: Array, axis: int, own: Names, whole: Names, nothing: float | bool) -> Array:
+def reindexed(values: Array, axis: int, names: Names, wanted: Names, fill: float | bool) -> Array:
     """Values of some names among those of more."""
-    padding = np.full_like(
-        np.take(values, [0], axis) if values.shape[axis] else values.sum(axis, keepdims=True), nothing
-    )
-    order = [own.index(name) if name in own else -1 for name in whole]
+    padding = np.full_like(np.take(values, [0], axis) if values.shape[axis] else values.sum(axis, keepdims=True), fill)
+    order = [names.index(name) if name in names else -1 for name in wanted]
     return np.take(np.concatenate([values, padding], axis), order, axis)
 
 
@@ -168,52 +166,52 @@ def formula(
     members = sheet.members if op.family else ()
     shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
     result = np.array(np.broadcast_to(np.asarray(values, np.float64), shape))
-    lacking = np.broadcast_to(gone, shape) | ~present(result)
+    missing = np.broadcast_to(gone, shape) | ~present(result)
     made = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
-    if lacking.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
+    if missing.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
         broken, infinite = sheet.broken(op.expr, shape)
-        made.kept = lacking & ~np.broadcast_to(gone, shape) & broken
+        made.kept = missing & ~np.broadcast_to(gone, shape) & broken
         made.infinite = made.kept & infinite
-        lacking = lacking & ~made.kept
+        missing = missing & ~made.kept
     if op.empty is not None and (sheet.labels or not op.labels):  # without labels it has no cell
-        made.values = np.where(lacking, op.empty, result)
+        made.values = np.where(missing, op.empty, result)
     return made
 
 
 def first_place(
     condition: Node, cells: Mapping[str, Cells], combine: Mapping[str, str], functions: Functions = DEFAULT,
     facts: Mapping[str, float] = NO_FACTS,
-) -> Place | None:  # fmt: skip
+) -> CellName | None:  # fmt: skip
     """The first cell in which a condition over metrics, as they are logged, is true; None: it does not hold."""
     sheet = Sheet(_logged(cells, read(condition), combine), read(condition), functions, facts)
     true = np.atleast_3d(truth(np.asarray(sheet.value(condition)[0])))
     if not true.any():
         return None
     member, label, _ = np.argwhere(true)[0].tolist()
-    return Place(
+    return CellName(
         sheet.members[member] if true.shape[0] > 1 else None, sheet.labels[label] if true.shape[1] > 1 else None
     )
 
 
 def shown(
-    fields: Mapping[str, Node], cells: Mapping[str, Cells], combine: Mapping[str, str], place: Place
+    fields: Mapping[str, Node], cells: Mapping[str, Cells], combine: Mapping[str, str], place: CellName
 ) -> dict[str, float | None]:
     """The values of metrics for a text about a condition that held: those that it read; None for one that is absent."""
-    found: dict[str, float | None] = {}
+    numbers: dict[str, float | None] = {}
     for name, node in fields.items():
         (key,) = read(node)
-        whole = _logged(cells, [key], combine)
-        values, gone = Sheet(whole, [key]).value(node)
+        logged = _logged(cells, [key], combine)
+        values, gone = Sheet(logged, [key]).value(node)
         at = [
             names.index(one) if names and one in names else 0
-            for names, one in ((whole[key].members, place.member), (whole[key].labels, place.label))
-        ] if key in whole else [0, 0]  # fmt: skip
+            for names, one in ((logged[key].members, place.member), (logged[key].labels, place.label))
+        ] if key in logged else [0, 0]  # fmt: skip
         at = [
             place if place < size else 0 for place, size in zip(at, values.shape, strict=False)
         ]  # of members one value
         value = float(values[*at, 0]) if values.size else np.nan
-        found[name] = None if np.broadcast_to(gone, values.shape)[*at, 0] else value
-    return found
+        numbers[name] = None if np.broadcast_to(gone, values.shape)[*at, 0] else value
+    return numbers
 
 
 def _logged(cells: Mapping[str, Cells], keys: Sequence[str], combine: Mapping[str, str]) -> dict[str, Cells]:

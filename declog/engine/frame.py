@@ -313,12 +313,12 @@ class Frame:
         dtype: DType,
         members: Sequence[str] = (),
         *,
-        gone: Absence = False,
+        absent: Absence = False,
         undecided: Absence = False,
     ) -> Frame:
         """The frame with one more column ``[rows]``, or one more family ``[members, rows]``.
 
-        ``gone``: where it is absent; ``undecided``: where it is neither true nor false.
+        ``absent``: where it is; ``undecided``: where it is neither true nor false.
         """
         keys = tuple((name, member) for member in members) if members else ((name, None),)
         marked = [
@@ -326,7 +326,7 @@ class Frame:
                 axis, tuple((name + ends, member) for _, member in keys),
                 np.array(np.broadcast_to(where, (len(keys), values.shape[-1]))),
             )
-            for ends, where in ((ABSENT, gone), (UNDECIDED, undecided)) if where is not False
+            for ends, where in ((ABSENT, absent), (UNDECIDED, undecided)) if where is not False
         ]  # fmt: skip
         if marked:
             return replace(self, blocks=[*self.blocks, *marked]).with_column(name, axis, values, dtype, members)
@@ -400,13 +400,13 @@ def _joined(frames: Sequence[Frame]) -> list[Block]:
     return blocks + _absences(frames, columns)
 
 
-def _column(key: Key, axis: Axis, found: Sequence[Block | None], rows: Sequence[int]) -> Block:
+def _column(key: Key, axis: Axis, parts: Sequence[Block | None], rows: Sequence[int]) -> Block:
     """One column of several frames; missing in those that lack it, a float where any has it as floats."""
-    here = [block.data for block in found if block is not None]
+    here = [block.data for block in parts if block is not None]
     integers = all(data.dtype.kind in "iub" for data in here)
     dtype = np.result_type(*here) if integers else np.dtype(np.float64)
     pieces = []
-    for block, count in zip(found, rows, strict=True):
+    for block, count in zip(parts, rows, strict=True):
         if block is None:
             nothing = np.full((1, count), 0 if integers else np.nan, dtype)
             block = Block(axis, (key,), nothing, np.zeros((1, count), bool) if integers else None)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from declog.engine.cells import Found
+from declog.engine.cells import MetricValues
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
@@ -39,10 +39,10 @@ class Span(NamedTuple):
         return Span(min(self.first, later.first), max(self.last, later.last), max(self.gap, later.gap, between))
 
 
-def spans(given: Any) -> Arrivals:
+def spans(data: Any) -> Arrivals:
     """What a message says of signals that came; raises ``ValueError``, ``TypeError`` or the like for anything else."""
     return {
-        str(phase): {str(name): Span(*map(int, span)) for name, span in names.items()} for phase, names in given.items()
+        str(phase): {str(name): Span(*map(int, span)) for name, span in names.items()} for phase, names in data.items()
     }
 
 
@@ -87,8 +87,8 @@ class Inactive:
         """
         state = self._modes[mode]
         for phase, names in arrivals.items():
-            for name, given in names.items():
-                span, at = (given, count) if self._in_steps(mode) else (Span(event, event), event)
+            for name, span_of_rank in names.items():
+                span, at = (span_of_rank, count) if self._in_steps(mode) else (Span(event, event), event)
                 need = Need(phase, name)
                 before = state.spans.get(need)
                 state.spans[need] = span if before is None else before.then(span)
@@ -104,22 +104,24 @@ class Inactive:
 
     # -- what does not
 
-    def judge(self, mode: str, event: int, step: int, count: int, periods: Collection[int], found: Found) -> None:
+    def judge(
+        self, mode: str, event: int, step: int, count: int, periods: Collection[int], results: MetricValues
+    ) -> None:
         """A log event: windows of these periods end with these values."""
         state = self._modes[mode]
         if mode == "train" and not count:  # no step has ended
             return
         before = state.inactive.copy()
-        for id in [id for id in state.inactive if self._has_value(id, found)]:
+        for id in [id for id in state.inactive if self._has_value(id, results)]:
             del state.inactive[id]
         now = (step, count) if self._in_steps(mode) else (event, event)
         state.begun = state.begun or now
-        self._note_stopped(mode, state, now, found)
-        self._note_inactive(mode, state, periods, found)
+        self._note_stopped(mode, state, now, results)
+        self._note_inactive(mode, state, periods, results)
         if state.inactive != before:
             self._changed(self.reasons)
 
-    def _note_inactive(self, mode: str, state: _Mode, periods: Collection[int], found: Found) -> None:
+    def _note_inactive(self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues) -> None:
         first = [id for id in self._keys if id not in state.judged and self._every[id] in periods]
         if mode != "train":  # what nothing is observed for is not meant to be in it
             first = [
@@ -130,7 +132,7 @@ class Inactive:
         state.judged.update(first)
         reasons: dict[str, list[str]] = {}
         for id in first:
-            why = "" if self._has_value(id, found) else self._why(id, state)
+            why = "" if self._has_value(id, results) else self._why(id, state)
             if why:
                 state.inactive[id] = why
                 reasons.setdefault(why, []).append(id)
@@ -179,7 +181,7 @@ class Inactive:
         names = [self._signals[need].source if need in self._signals else need.name for need in clause]
         return _listed(list(dict.fromkeys(names)), SIGNALS, "or")
 
-    def _note_stopped(self, mode: str, state: _Mode, now: tuple[int, int], found: Found) -> None:
+    def _note_stopped(self, mode: str, state: _Mode, now: tuple[int, int], results: MetricValues) -> None:
         """Signals that came, and have not come for twice as long as they ever stayed away."""
         stopped: dict[int, list[Need]] = {}
         step, count = state.begun or now
@@ -193,7 +195,7 @@ class Inactive:
                 state.stopped[need] = span.last
                 stopped.setdefault(span.last, []).append(need)
         for last, needs in stopped.items():
-            ids = [id for id in self._keys if id in state.judged and not self._has_value(id, found)]
+            ids = [id for id in self._keys if id in state.judged and not self._has_value(id, results)]
             ids = [id for id in ids if any(need in clause for clause in self._needs[id] for need in needs)]
             names = list(dict.fromkeys(self._signals[need].source for need in needs))
             why = f"{_listed(names, SIGNALS)} stopped after {self._when(mode, last)}"
@@ -220,10 +222,10 @@ class Inactive:
     def _when(self, mode: str, number: int) -> str:
         return f"step {number}" if self._in_steps(mode) else f"log event {number + 1} of mode {mode}"
 
-    def _has_value(self, id: str, found: Found) -> bool:
+    def _has_value(self, id: str, results: MetricValues) -> bool:
         return any(
-            key in found.numbers
-            or ((cells := found.cells.get(key)) is not None and bool(cells.histograms or cells.there.any()))
+            key in results.numbers
+            or ((cells := results.cells.get(key)) is not None and bool(cells.histograms or cells.there.any()))
             for key in self._keys[id]
         )
 

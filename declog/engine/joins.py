@@ -137,7 +137,7 @@ class Carryover:
         for rank, last in pending.items():
             known.setdefault(rank, deque(maxlen=KEPT)).append(last)
         column[gone] = np.nan
-        return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, gone=gone if gone.any() else False)
+        return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, absent=gone if gone.any() else False)
 
     # -- joins
 
@@ -160,7 +160,7 @@ class Carryover:
         undecided = view.undecided(op.expr)
         return target.with_column(
             op.name, Axis.STEP, values[..., rows], op.expr.type.dtype, members,
-            gone=gone if gone.any() else False,
+            absent=gone if gone.any() else False,
             undecided=undecided[..., rows] if isinstance(undecided, np.ndarray) else undecided,
         )  # fmt: skip
 
@@ -192,7 +192,7 @@ class Carryover:
 
         gone, undecided = looked_up(view.absent(op.expr)), looked_up(view.undecided(op.expr))
         return target.with_column(
-            op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, gone=gone, undecided=undecided
+            op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, absent=gone, undecided=undecided
         )
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:

@@ -36,7 +36,7 @@ def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = 
             gone, open_ = either(rows < 0, np.asarray(gone)[..., rows] if np.ndim(gone) else gone), False
             values = values[..., rows] if values.shape[-1] else np.full(len(rows), np.nan)
             values = np.where(rows < 0, np.nan, values)
-        made[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, gone=gone, undecided=open_)
+        made[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, absent=gone, undecided=open_)
     return made
 
 

@@ -7,7 +7,7 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 
 from declog.engine import formulas
-from declog.engine.cells import Cells, Found
+from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
 from declog.engine.outputs import cells_of, labelled
 from declog.engine.over_run import OverRun
@@ -35,20 +35,22 @@ class Metrics:
         self._facts: Mapping[str, float] = {}  # of the window that is evaluated, by the names of expressions
         self._by_key = {op.key: op for op in plan.metrics}
         self._gaps: set[str] = set()  # metrics whose missing values are reported already
-        made = _made(plan)
-        self._periods = {period: _Period(plan, made, period) for period in plan.periods}
+        computed = _computed(plan)
+        self._periods = {period: _Period(plan, computed, period) for period in plan.periods}
 
     def at(self, step: int, held: WindowState) -> None:
         """Formulas and conditions read what is known of this window besides metrics; what is not known is not there."""
         known = {"elapsed": held.elapsed, "seconds": held.seconds}
         self._facts = {"step": float(step), **{name: value for name, value in known.items() if value}}
 
-    def of(self, period: int, held: WindowState, known: Found, at: tuple[str, int], report: Report) -> Found:
-        """The metrics whose windows of this period end; ``known`` are those of shorter ones, ``at`` mode and step."""
-        self.at(at[1], held)
-        mine = self._periods[period]
-        views = {name: View(frame, self._functions) for name, frame in held.rows.items()}
-        reductions = mine.reductions_of_rows if held.folded else mine.reductions
+    def of(
+        self, period: int, window: WindowState, shorter: MetricValues, at: tuple[str, int], report: Report
+    ) -> MetricValues:
+        """The metrics whose windows of this period end; ``shorter`` are those of shorter ones, ``at`` mode and step."""
+        self.at(at[1], window)
+        of_period = self._periods[period]
+        views = {name: View(frame, self._functions) for name, frame in window.rows.items()}
+        reductions = of_period.reductions_of_rows if window.folded else of_period.reductions
 
         broken: set[str] = set()
 
@@ -57,47 +59,49 @@ class Metrics:
             report(failure(f"the metric `{op.key}`", error))
 
         states = reductions.states(views, failed)
-        found = reductions.by_values(views, failed)
-        reductions.finish(states, found)
-        held.finish(found)  # those of which there are states instead of rows
-        for op, by_label in mine.going_on:
+        results = reductions.by_values(views, failed)
+        reductions.finish(states, results)
+        window.finish(results)  # those of which there are states instead of rows
+        for op, by_label in of_period.going_on:
             if op.key in broken:
                 continue
             try:
-                window, state = found.get(op.key), None
+                cells, state = results.get(op.key), None
                 if by_label is not None:
-                    window, state = self._by_label(op, by_label, at[0], held, views)
+                    cells, state = self._by_label(op, by_label, at[0], window, views)
                 elif op.over_run == "moments" and op.pool == "window":
-                    state = held.state_of(op) if held.folded else reductions.state_of(op, states)
-                whole = self.over_run.of(op, *at, window, state)
-                found.update({} if whole is None else {op.key: whole})
+                    state = window.state_of(op) if window.folded else reductions.state_of(op, states)
+                cells = self.over_run.of(op, *at, cells, state)
+                results.update({} if cells is None else {op.key: cells})
             except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-                found.pop(op.key, None)
+                results.pop(op.key, None)
                 failed(op, error)
-        for key, preferred in mine.preferred:
-            if preferred in found and found[preferred].there.any():
-                found[key] = found[preferred]
-        for key, count in found.skipped().items():
+        for key, preferred in of_period.preferred:
+            if preferred in results and results[preferred].there.any():
+                results[key] = results[preferred]
+        for key, count in results.skipped().items():
             if self._by_key[key].nan != "propagate":
-                self._note_gaps(self._by_key[key], count, key in found.numbers or found[key].has_values, report)
-        self._compute(mine, found, known, at, report)
-        return found
+                self._note_gaps(self._by_key[key], count, key in results.numbers or results[key].has_values, report)
+        self._compute(of_period, results, shorter, at, report)
+        return results
 
-    def _compute(self, mine: _Period, found: Found, known: Found, at: tuple[str, int], report: Report) -> None:
+    def _compute(
+        self, of_period: _Period, results: MetricValues, shorter: MetricValues, at: tuple[str, int], report: Report
+    ) -> None:
         """Add the formulas; take away what a condition hides, so that all that reads it finds it absent."""
-        for group in mine.made:
+        for group in of_period.computed:
             for op in group:
                 if isinstance(op, FormulaOp):
                     try:
-                        whole = formulas.formula(op, found, self._functions, self._facts)
-                        whole = whole if op.over_run is None else self.over_run.of(op, *at, whole)
+                        cells = formulas.formula(op, results, self._functions, self._facts)
+                        cells = cells if op.over_run is None else self.over_run.of(op, *at, cells)
                     except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                         report(failure(f"the metric `{op.key}`", error))
                     else:
-                        found.update({} if whole is None else {op.key: whole})
+                        results.update({} if cells is None else {op.key: cells})
             when, what = group[0].when, f"the metric `{group[0].id}`"
-            if when is not None and not self.holds(when, ChainMap(found, known), what, report):
-                found.update({op.key: found[op.key].hidden() for op in group if op.key in found})
+            if when is not None and not self.holds(when, ChainMap(results, shorter), what, report):
+                results.update({op.key: results[op.key].hidden() for op in group if op.key in results})
 
     def _by_label(
         self, op: MetricOp, alone: Reductions, mode: str, held: WindowState, views: Mapping[str, View]
@@ -113,10 +117,12 @@ class Metrics:
         state, rest = labelled(op, state, names)
         return cells_of(op, state, rest), state
 
-    def holds(self, condition: Node, found: Mapping[str, Cells], what: str, report: Report) -> formulas.Place | None:
+    def holds(
+        self, condition: Node, results: Mapping[str, Cells], what: str, report: Report
+    ) -> formulas.CellName | None:
         """The cell in which a condition holds; None: it does not."""
         try:
-            return formulas.first_place(condition, found, self.combine, self._functions, self._facts)
+            return formulas.first_place(condition, results, self.combine, self._functions, self._facts)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             report(failure(what, error))
             return None
@@ -141,7 +147,7 @@ class _Period:
     ``going_on``. ``reductions_of_rows`` are of those that a folded window has no states of.
     """
 
-    def __init__(self, plan: Plan, made: Sequence[Outputs], period: int) -> None:
+    def __init__(self, plan: Plan, computed: Sequence[Outputs], period: int) -> None:
         ops = [op for op in plan.metrics if op.every == period]
         at_once = [op for op in ops if op.over_run is None or op.by is None]
         self.reductions = Reductions(at_once)
@@ -150,10 +156,10 @@ class _Period:
             (op, None if op.by is None else Reductions([op])) for op in ops if op.over_run is not None
         ]  # fmt: skip
         self.preferred = [(op.key, op.prefer) for op in ops if op.prefer is not None]
-        self.made = [group for group in made if group[0].every == period]
+        self.computed = [group for group in computed if group[0].every == period]
 
 
-def _made(plan: Plan) -> list[Outputs]:
+def _computed(plan: Plan) -> list[Outputs]:
     """Formulas, and what has a condition: each with its reductions, after what it needs."""
     by_id: dict[str, list[MetricOp | FormulaOp]] = {}
     for op in plan.outputs:

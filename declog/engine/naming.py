@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from declog.engine.cells import Cells, Found
+from declog.engine.cells import Cells, MetricValues
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import DType
 from declog.language.functions.text import BETWEEN
@@ -63,15 +63,15 @@ class Naming:
         self._owners: dict[str, Output] = {}  # of each name as trackers show it, what wrote it
         self._reported: set[str] = set()
 
-    def add(self, named: Named, period: int, found: Found, partial: bool, report: Report, prefix: str) -> None:
+    def add(self, named: Named, period: int, results: MetricValues, partial: bool, report: Report, prefix: str) -> None:
         """The values of the metrics of one period; ``partial``: ranks are missing from its window."""
-        numbers, taken, owners, scalars = found.numbers, set[str](), self._owners, named.scalars
+        numbers, taken, owners, scalars = results.numbers, set[str](), self._owners, named.scalars
         for entry in self._entries[period]:
             key, names = entry.key, entry.names
             value = numbers.get(key)
             if value is None or names is None:
-                if key in found:
-                    self._add_cells(named, entry, found[key], partial, report, prefix, taken)
+                if key in results:
+                    self._add_cells(named, entry, results[key], partial, report, prefix, taken)
                 continue
             if entry.integer and value.is_integer() and abs(value) < EXACT:
                 value = int(value)
@@ -80,15 +80,15 @@ class Naming:
                 scalars.append((output, Scalar(name, value, key, partial)))
 
     def _add_cells(
-        self, named: Named, entry: _Entry, whole: Cells, partial: bool, report: Report, prefix: str, taken: set[str]
+        self, named: Named, entry: _Entry, cells: Cells, partial: bool, report: Report, prefix: str, taken: set[str]
     ) -> None:
         op = entry.op
-        if op.family and not whole.members:
+        if op.family and not cells.members:
             return  # a family that never came has no names
-        for member, label, value in _present(whole, self._combine[op.key]):
+        for member, label, value in _present(cells, self._combine[op.key]):
             number = int(value) if entry.integer and value.is_integer() and abs(value) < EXACT else value
             for item in op.names:
-                name = _filled(op, item.template, whole, member, label)
+                name = _filled(op, item.template, cells, member, label)
                 if name == item.template:
                     self._owners[prefix + name] = op.key, item.alias
                 elif (
@@ -99,9 +99,9 @@ class Naming:
                     continue
                 taken.add(name)
                 named.scalars.append(((op.key, item.alias), Scalar(name, number, op.key, partial)))
-        for (member, label), (counts, edges) in whole.histograms.items():
+        for (member, label), (counts, edges) in cells.histograms.items():
             for item in op.names:
-                name = _filled(op, item.template, whole, member, label)
+                name = _filled(op, item.template, cells, member, label)
                 histogram = Histogram(name, [int(n) for n in counts], [float(edge) for edge in edges], op.key)
                 named.histograms.append(((op.key, item.alias), histogram))
 
@@ -119,11 +119,11 @@ class Naming:
                 found.append((output, Scalar(name, value, output[0], partial)))
         return found
 
-    def broken(self, found: Found) -> list[Scalar]:
+    def broken(self, results: MetricValues) -> list[Scalar]:
         """Of the metrics that are NaN or infinite, how many values are."""
         counts = {
             key: n
-            for key, cells in found.cells.items()
+            for key, cells in results.cells.items()
             if key in self._shown and (n := _infinite(cells, self._shown[key]))
         }
         return [Scalar(NONFINITE + op.id, counts[key], key) for key, op in self._shown.items() if key in counts]
@@ -141,27 +141,27 @@ def _entry(op: Op) -> _Entry:
     return _Entry(op, op.key, integer, names if len(names) == len(op.names) else None)
 
 
-def _infinite(whole: Cells, op: Op) -> int:
+def _infinite(cells: Cells, op: Op) -> int:
     if isinstance(op, MetricOp):
-        return whole.broken
-    return int(np.isinf(whole.values).sum()) + (0 if whole.kept is None else int(whole.kept.sum()))
+        return cells.nonfinite
+    return int(np.isinf(cells.values).sum()) + (0 if cells.kept is None else int(cells.kept.sum()))
 
 
-def _present(whole: Cells, how: str) -> Iterable[tuple[int, int, float]]:
+def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
     """The values that there are: (member, label, value)."""
-    values, there = whole.combined(how)
+    values, there = cells.combined(how)
     if values.size == 1:  # most metrics
         return ((0, 0, float(values[0, 0])),) if there[0, 0] else ()
     return [(member, label, float(values[member, label])) for member, label in np.argwhere(there).tolist()]
 
 
-def _filled(op: Op, template: str, whole: Cells, member: int, label: int) -> str:
+def _filled(op: Op, template: str, cells: Cells, member: int, label: int) -> str:
     """The name of a cell. A label may have several parts, each with a field of its own; the rest has one for all."""
     if "{" not in template:
         return template
-    fields = {"member": whole.members[member]} if whole.members else {}
-    if whole.labels:
-        parts = whole.labels[label].split(BETWEEN) if len(op.labels) > 1 else [whole.labels[label]]
+    fields = {"member": cells.members[member]} if cells.members else {}
+    if cells.labels:
+        parts = cells.labels[label].split(BETWEEN) if len(op.labels) > 1 else [cells.labels[label]]
         fields |= {"label": "/".join(parts)}
         fields |= dict(zip(op.labels, parts if len(parts) > 1 else parts * len(op.labels), strict=True))
     return FIELD.sub(lambda found: fields.get(found[1], found[0]), template)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names
-from declog.engine.cells import WHOLE, Cells, Found, Rules
+from declog.engine.cells import WHOLE, Cells, MetricValues, Rules
 from declog.engine.partials import Row, State, places_of, source
 from declog.engine.program import together
 from declog.language.reductions import Reduction, quantiles
@@ -76,11 +76,11 @@ class Outputs:
         ]
         self._last = any(op.reduction.name == "last" for op in self._ops)
 
-    def finish(self, states: Sequence[State], rest: str | None, found: Found) -> None:
+    def finish(self, states: Sequence[State], rest: str | None, results: MetricValues) -> None:
         """Add the cells of these metrics."""
         picked = self._picked(states)
         state = State.beside(states)
-        values = np.empty((self._count, *state.lacking.shape[1:]))
+        values = np.empty((self._count, *state.missing.shape[1:]))
         for reduction, index, span in self._reductions:
             if not reduction.foldable:
                 values[span] = picked[reduction.level][index]
@@ -95,25 +95,25 @@ class Outputs:
         keys = self._keys if one else []
         for part, key in zip(self._parts, keys, strict=False):
             if states[part].pieces != WHOLE:
-                found.pieces[key] = states[part].pieces
-        if len(keys) == self._count and state.whole and np.isfinite(values).all():  # most metrics
-            found.add_whole(keys, values.ravel().tolist())
+                results.pieces[key] = states[part].pieces
+        if len(keys) == self._count and state.complete and np.isfinite(values).all():  # most metrics
+            results.add_whole(keys, values.ravel().tolist())
             return
         index = self._index
-        settled = self._rules.settled(values, state.lacking[index], state.moments.n[index], state.here[index])
+        block = self._rules.apply(values, state.missing[index], state.moments.n[index], state.here[index])
         if one:
-            found.add_numbers(keys, settled.values[: len(keys), 0, 0], settled.skipped[: len(keys)])
+            results.add_numbers(keys, block.values[: len(keys), 0, 0], block.skipped[: len(keys)])
         labels = tuple(map(str, state.labels))
         for place, (op, (start, end)) in enumerate(zip(self._ops, self._spans, strict=True)):
-            if op.key not in found.numbers:
-                found[op.key] = settled.cells(
+            if op.key not in results.numbers:
+                results[op.key] = block.cells(
                     place, slice(start, end), members=self._members[place], labels=labels,
                     pieces=states[self._parts[place]].pieces, rest=rest,
                 )  # fmt: skip
 
     def _picked(self, states: Sequence[State]) -> dict[float | None, Array]:
         """By level the quantiles, and by None the last values of all rows, ``[rows, labels, pieces]``."""
-        shape = sum(len(state.rows) for state in states), *states[0].lacking.shape[1:]
+        shape = sum(len(state.rows) for state in states), *states[0].missing.shape[1:]
         kinds = {*itertools.chain(*self._levels), *([None] if self._last else [])}
         picked: dict[float | None, Array] = {kind: np.full(shape, np.nan) for kind in kinds}
         top = 0
@@ -121,7 +121,7 @@ class Outputs:
             top, first = top + len(state.rows), top
             for label, piece in itertools.product(*map(range, shape[1:])) if state.ordered is not None else ():
                 assert state.ordered is not None
-                values, order = state.ordered.of(label, piece, whole=shape[1:] == (1, 1))
+                values, order = state.ordered.of(label, piece, alone=shape[1:] == (1, 1))
                 step = max(1, CHUNK // max(values.shape[1], 1))
                 for start in range(0, len(values) if levels else 0, step):
                     found = quantiles(values[start : start + step], levels)
@@ -153,9 +153,9 @@ def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = 
 
     ``ever`` is how many values were missing up to now, where the state goes on: a count of nothing else stays 0.
     """
-    found = Found()
-    Outputs([([op], state.rows)]).finish([state], rest, found)
-    cells = found[op.key]
+    results = MetricValues()
+    Outputs([([op], state.rows)]).finish([state], rest, results)
+    cells = results[op.key]
     if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
         values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)
         return replace(cells, values=values)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from declog.engine.cell_index import NAMELESS, Names
 from declog.engine.cells import Cells, came_at_all
-from declog.engine.formulas import laid
+from declog.engine.formulas import reindexed
 from declog.engine.outputs import cells_of
 from declog.engine.partials import State, rows_of
 from declog.language.moments import FORMULAS, Moments
@@ -64,8 +64,8 @@ class OverRun:
         """A window whose labels all have names over the run; the labels of a formula, as many as have room."""
         key, found = _key(op, mode), Names(tuple(name for name in window.labels if name != window.rest), window.rest)
         whole = self._names.get(key, NAMELESS).with_others(found)
-        if isinstance(op, FormulaOp) and len(whole.known) > op.max_labels:
-            whole = Names(whole.known[: op.max_labels], whole.rest)
+        if isinstance(op, FormulaOp) and len(whole.shown) > op.max_labels:
+            whole = Names(whole.shown[: op.max_labels], whole.rest)
             gone = sorted({*window.labels} - {*whole.all})
             if gone and key not in self._reported:
                 self._reported.add(key)
@@ -86,8 +86,8 @@ class OverRun:
         assert whole is not None
         self._states[key] = whole
         if op.pool == "window":
-            here = replace(whole, lacking=np.zeros_like(whole.lacking)) if state is None else _latest(whole, state)
-            return cells_of(op, here.among(names.all), names.rest, whole.among(names.all).lacking)
+            here = replace(whole, missing=np.zeros_like(whole.missing)) if state is None else _latest(whole, state)
+            return cells_of(op, here.among(names.all), names.rest, whole.among(names.all).missing)
         whole = whole.among(names.all)
         values, n = FORMULAS[op.combine].of(whole.moments), whole.moments.n
         infinite = np.isnan(values) & (n > (1 if op.combine == "var" else 0))
@@ -129,7 +129,7 @@ class OverRun:
     def plain(self) -> dict[str, Any]:
         """For a checkpoint."""
         return {
-            "names": [[*key, names.known, names.rest] for key, names in self._names.items()],
+            "names": [[*key, names.shown, names.rest] for key, names in self._names.items()],
             "states": [[*key, state.plain()] for key, state in self._states.items()],
             "values": [
                 [*key, [[*cell, value] for cell, value in cells.items()]] for key, cells in self._values.items()
@@ -137,17 +137,17 @@ class OverRun:
             "steps": [[*key, step] for key, step in self._steps.items()],
         }
 
-    def load(self, data: Mapping[str, Any], known: Mapping[str, MetricOp | FormulaOp]) -> None:
+    def load(self, data: Mapping[str, Any], ops: Mapping[str, MetricOp | FormulaOp]) -> None:
         """Continue from a checkpoint; what the plan does not carry on any more is left out."""
 
         def carried(key: str, *kinds: str) -> bool:
-            return key in known and known[key].over_run in kinds
+            return key in ops and ops[key].over_run in kinds
 
         self._names = {
             (mode, key): Names(tuple(names), rest) for mode, key, names, rest in data["names"]
             if carried(key, "moments", "last", "ema")
         }  # fmt: skip
-        self._states = {(mode, key): _loaded(known[key], state) for mode, key, state in data["states"]
+        self._states = {(mode, key): _loaded(ops[key], state) for mode, key, state in data["states"]
                         if carried(key, "moments")}  # fmt: skip
         self._values = {
             (mode, key): {(member, label): value for member, label, value in cells}
@@ -170,10 +170,10 @@ def _loaded(op: MetricOp | FormulaOp, data: Mapping[str, Any]) -> State:
     return State.of_plain(op, data)
 
 
-def _latest(whole: State, state: State) -> State:
+def _latest(run: State, state: State) -> State:
     """All rows, of which those are missing that are so in the window that came last."""
-    labels = tuple(map(str, whole.labels))
-    return replace(whole, lacking=state.within(whole.rows, labels, whole.pieces).lacking)
+    labels = tuple(map(str, run.labels))
+    return replace(run, missing=state.within(run.rows, labels, run.pieces).missing)
 
 
 def _of_pieces(op: MetricOp, window: Cells) -> State:
@@ -195,11 +195,11 @@ def _shown(op: MetricOp | FormulaOp, cells: Cells, infinite: Array, counted: Arr
     if window is not None and window.kept is not None:
         gone: Array = np.asarray((window.kept & ~window.counted).any(-1, keepdims=True))
         for axis, (own, whole) in enumerate(((window.members, cells.members), (window.labels, cells.labels))):
-            gone = laid(gone, axis, own, whole, False) if whole else gone
+            gone = reindexed(gone, axis, own, whole, False) if whole else gone
         shows = isinstance(op, MetricOp) and op.nan == "propagate"
         came = came_at_all(op, counted) if isinstance(op, MetricOp) else counted
         kept = infinite | (gone if shows else gone & ~came)
         cells.values = np.where(kept, np.nan, cells.values)
     cells.kept, cells.infinite = (marks if marks.any() else None for marks in (kept, infinite))
-    cells.broken = int(np.isinf(cells.values).sum() + kept.sum())
+    cells.nonfinite = int(np.isinf(cells.values).sum() + kept.sum())
     return cells

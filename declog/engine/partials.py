@@ -58,9 +58,9 @@ class Ordered:
     piece: Array
     order: Array
 
-    def of(self, label: int, piece: int, *, whole: bool) -> tuple[Array, Array]:
-        """The values of one cell, and their order; ``whole``: it is the only cell."""
-        if whole:
+    def of(self, label: int, piece: int, *, alone: bool) -> tuple[Array, Array]:
+        """The values of one cell, and their order; ``alone``: it is the only cell."""
+        if alone:
             return self.values, self.order
         rows = np.flatnonzero((self.label == label) & (self.piece == piece))
         return self.values[:, rows], self.order[rows]
@@ -71,7 +71,7 @@ class State:
     """The moments of metrics whose values are in the same cells, ``[rows, labels, pieces]``; of all labels.
 
     A row is a source of values and a member of it; what is no family has none, nor has a family that never came.
-    ``lacking`` counts the values (or tokens) of each cell that came and are missing, ``counts`` the frame's rows of
+    ``missing`` counts the values (or tokens) of each cell that came and are missing, ``counts`` the frame's rows of
     each label, ``here`` says in which pieces a cell came. What is absent lacks nothing. Without `by` there is one
     label without a name. With `weight` sums are of weighted values, and ``weights`` has what the weights come to, which
     may be nothing though values count: they may be negative.
@@ -81,16 +81,16 @@ class State:
     labels: tuple[Label, ...]
     pieces: tuple[Piece, ...]
     moments: Moments
-    lacking: Array
+    missing: Array
     counts: Array
     here: Array
     weights: Array | None = None
     ordered: Ordered | None = None  # of one frame's values: it is not merged
 
     @cached_property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether no value is missing."""
-        return not self.lacking.any()
+        return not self.missing.any()
 
     @cached_property
     def even(self) -> int:
@@ -121,7 +121,7 @@ class State:
         weights = [state.weights for state in alike if state.weights is not None]
         return cls(
             names, alike[0].labels, alike[0].pieces, Moments.stacked([state.moments for state in alike]).pooled(),
-            np.sum([state.lacking for state in alike], 0), np.sum([state.counts for state in alike], 0),
+            np.sum([state.missing for state in alike], 0), np.sum([state.counts for state in alike], 0),
             np.any([state.here for state in alike], 0), np.sum(weights, 0) if len(weights) == len(alike) else None,
         )  # fmt: skip
 
@@ -134,45 +134,45 @@ class State:
         weights = [state.weights for state in states if state.weights is not None]
         return cls(
             tuple(row for state in states for row in state.rows), first.labels, first.pieces,
-            Moments.joined([state.moments for state in states]), np.concatenate([state.lacking for state in states]),
+            Moments.joined([state.moments for state in states]), np.concatenate([state.missing for state in states]),
             first.counts, np.concatenate([state.here for state in states]),
             np.concatenate(weights) if len(weights) == len(states) else None,
         )  # fmt: skip
 
     def of(self, op: MetricOp) -> State:
         """The rows of one metric alone; none where its source is not among them."""
-        places = places_of(self.rows).get(source(op), [])
+        taken = places_of(self.rows).get(source(op), [])
         return replace(
-            self, rows=tuple(self.rows[place] for place in places), lacking=self.lacking[places],
-            moments=self.moments.map(lambda array, _: array[places]), here=self.here[places],
-            weights=None if self.weights is None else self.weights[places],
-            ordered=None if self.ordered is None else replace(self.ordered, values=self.ordered.values[places]),
+            self, rows=tuple(self.rows[row] for row in taken), missing=self.missing[taken],
+            moments=self.moments.map(lambda array, _: array[taken]), here=self.here[taken],
+            weights=None if self.weights is None else self.weights[taken],
+            ordered=None if self.ordered is None else replace(self.ordered, values=self.ordered.values[taken]),
         )  # fmt: skip
 
     def within(self, rows: tuple[Row, ...], labels: tuple[Label, ...], pieces: tuple[Piece, ...]) -> State:
         """The same among more rows, labels and pieces, in their order; a row that is not among them is left out."""
         if (self.rows, self.labels, self.pieces) == (rows, labels, pieces):
             return self
-        place = {row: at for at, row in enumerate(rows)}
-        mine = [at for at, row in enumerate(self.rows) if row in place]
-        axes = ((self.labels, labels, self.lacking.shape[1]), (self.pieces, pieces, self.lacking.shape[2]))
-        index = [np.array([place[self.rows[at]] for at in mine], np.int64)]
+        places = {row: at for at, row in enumerate(rows)}
+        kept = [at for at, row in enumerate(self.rows) if row in places]
+        axes = ((self.labels, labels, self.missing.shape[1]), (self.pieces, pieces, self.missing.shape[2]))
+        index = [np.array([places[self.rows[at]] for at in kept], np.int64)]
         shape = [len(rows)]
-        for names, whole, size in axes:
-            order = {name: at for at, name in enumerate(whole)}
+        for names, wanted, size in axes:
+            order = {name: at for at, name in enumerate(wanted)}
             index.append(np.array([order[name] for name in names] if names else range(size), np.int64))
-            shape.append(len(whole) if whole else size)
+            shape.append(len(wanted) if wanted else size)
         cells = np.ix_(*index)
 
         def laid(values: Array, neutral: float) -> Array:
             result = np.full(shape, neutral)
-            result[cells] = values if len(mine) == len(self.rows) else values[mine]
+            result[cells] = values if len(kept) == len(self.rows) else values[kept]
             return result
 
         counts = np.zeros(shape[1])
         counts[index[1]] = self.counts
         return State(
-            rows, labels, pieces, self.moments.map(laid), laid(self.lacking, 0.0), counts, laid(self.here, False),
+            rows, labels, pieces, self.moments.map(laid), laid(self.missing, 0.0), counts, laid(self.here, False),
             None if self.weights is None else laid(self.weights, 0.0),
         )  # fmt: skip
 
@@ -180,9 +180,9 @@ class State:
         """The same, with some more labels, in their order."""
         return self.within(self.rows, labels, self.pieces)
 
-    def pooled(self, names: tuple[str, ...], place: Array) -> State:
-        """The state by fewer labels; ``place`` is that of each label among ``names``."""
-        parts = Segments(place, len(names))
+    def pooled(self, names: tuple[str, ...], index: Array) -> State:
+        """The state by fewer labels; ``index`` is the place of each label among ``names``."""
+        parts = Segments(index, len(names))
 
         def summed(values: Array) -> Array:  # [..., labels, pieces]
             return np.swapaxes(parts.apply(np.add, np.swapaxes(values, -1, -2)), -1, -2)
@@ -192,18 +192,18 @@ class State:
 
         return replace(
             self, labels=names, moments=self.moments.map(turned).pooled(parts).map(turned),
-            lacking=summed(self.lacking), counts=parts.apply(np.add, self.counts),
+            missing=summed(self.missing), counts=parts.apply(np.add, self.counts),
             here=summed(self.here.astype(np.int64)) > 0,
             weights=None if self.weights is None else summed(self.weights),
-            ordered=None if self.ordered is None else replace(self.ordered, label=place[self.ordered.label]),
+            ordered=None if self.ordered is None else replace(self.ordered, label=index[self.ordered.label]),
         )  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
         """The state of one metric for a checkpoint, as JSON has it."""
         arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in STATS}
         return {
-            "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.lacking.shape,
-            "lacking": self.lacking.tolist(), "rows": self.counts.tolist(), "here": self.here.tolist(),
+            "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.missing.shape,
+            "lacking": self.missing.tolist(), "rows": self.counts.tolist(), "here": self.here.tolist(),
             "weights": None if self.weights is None else self.weights.tolist(), **arrays,
         }  # fmt: skip
 
@@ -213,10 +213,10 @@ class State:
         shape = tuple(data["shape"])
         moments = Moments(*(np.array(data[stat], np.float64).reshape(shape) for stat in STATS))
         pieces = tuple(tuple(piece) for piece in data["pieces"])
-        lacking = np.array(data["lacking"], np.float64).reshape(shape)
+        missing = np.array(data["lacking"], np.float64).reshape(shape)
         weights = data.get("weights")
         return cls(
-            rows_of(op, data["members"]), tuple(data["labels"]), pieces, moments, lacking,
+            rows_of(op, data["members"]), tuple(data["labels"]), pieces, moments, missing,
             np.array(data["rows"], np.float64),
             np.array(data["here"], bool).reshape(shape) if "here" in data else np.ones(shape, bool),
             None if weights is None else np.array(weights, np.float64).reshape(shape),
@@ -284,9 +284,9 @@ def known_tokens(op: MetricOp, view: View) -> Array | None:
     return tokens_asked(own, counts)
 
 
-def tokens_asked(own: Array, counts: Array) -> Array:
+def tokens_asked(values: Array, counts: Array) -> Array:
     """Of how many tokens each completion is asked for a fold's values, given what that and the tokens' fold count."""
-    return np.where(np.isnan(own) | np.isnan(counts), 0.0, counts)
+    return np.where(np.isnan(values) | np.isnan(counts), 0.0, counts)
 
 
 def fold_states(name: str, view: View, stats: Sequence[Stat]) -> Moments:

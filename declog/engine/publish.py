@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from declog.engine import formulas
 from declog.engine.cell_values import row_bytes
-from declog.engine.cells import Found
+from declog.engine.cells import MetricValues
 from declog.engine.frame import Frame
 from declog.engine.inactive import Inactive
 from declog.engine.metrics import Metrics, Report
@@ -63,12 +63,12 @@ class _Event:
 
     blank: Records  # of its mode and time, without values
     prefix: str
-    found: Found
+    results: MetricValues
     named: Named
     tables: Sequence[Table]
     alerts: tuple[Alert, ...]
     broken: Sequence[Scalar]  # of metrics that are NaN or infinite, how many values are
-    own: Sequence[Scalar]  # what declog itself cost
+    costs: Sequence[Scalar]  # what declog itself cost
     partial: int | None  # of how many ranks there are rows, where some are missing
     exact: Sequence[tuple[Output, Scalar]]  # numbers whose names the mode's prefix is no part of
 
@@ -142,30 +142,31 @@ class Dispatcher:
         """
         if not any(due.values()):
             return {}  # nothing came since the last log event
-        partial = min((held.partial for held in due.values() if held.partial is not None), default=None)
+        partial = min((window.partial for window in due.values() if window.partial is not None), default=None)
         prefix = self._plan.modes[mode].prefix
-        named, found, tables = Named(), Found(), list[Table]()
-        for period, held in sorted(due.items()):  # a condition may read metrics of shorter windows
-            mine = self._metrics.of(period, held, found, (mode, step), report)
-            found.join(mine)
-            self._naming.add(named, period, mine, held.partial is not None, report, prefix)
-            tables += self._tables(period, held.table_rows, report) if self._plan.tables else ()
-        self.inactive.judge(mode, number, step, count, due.keys(), found)
+        named, results, tables = Named(), MetricValues(), list[Table]()
+        for period, window in sorted(due.items()):  # a condition may read metrics of shorter windows
+            of_period = self._metrics.of(period, window, results, (mode, step), report)
+            results.join(of_period)
+            self._naming.add(named, period, of_period, window.partial is not None, report, prefix)
+            tables += self._tables(period, window.table_rows, report) if self._plan.tables else ()
+        self.inactive.judge(mode, number, step, count, due.keys(), results)
         beside = beside or Beside()
         if partial is None:
             differing = other_numbers(beside.compared, {scalar.name: scalar.value for _, scalar in named.scalars})
             shown = {f"{THEIRS}{name}": value for name, value in differing.items()}
             named.scalars += self._naming.passed_through(shown, partial=False)
-        self._metrics.at(step, due.get(self._plan.every, held))
-        own = _lost(figures)
+        self._metrics.at(step, due.get(self._plan.every, window))
+        costs = _lost(figures)
         if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
-            skipped = sum(found.skipped().values())
+            skipped = sum(results.skipped().values())
             cost = {name: value for name, value in figures.items() if not (value and name in LOST)}
-            own += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
-        alerts = tuple(self._alerts(mode, found, due.keys(), report))
-        broken = self._naming.broken(found)
+            costs += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
+        alerts = tuple(self._alerts(mode, results, due.keys(), report))
+        broken = self._naming.broken(results)
         exact = self._naming.passed_through(beside.exact, partial=partial is not None)
-        event = _Event(Records(mode, time.time()), prefix, found, named, tables, alerts, broken, own, partial, exact)
+        blank = Records(mode, time.time())
+        event = _Event(blank, prefix, results, named, tables, alerts, broken, costs, partial, exact)
         self._events[mode] += 1
         for place, route in enumerate(self._routes):
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
@@ -188,7 +189,7 @@ class Dispatcher:
         named = Named(self._naming.passed_through(beside.numbers, partial=alone))
         exact = self._naming.passed_through(beside.exact, partial=alone)
         blank, prefix, lost = Records(mode, time.time()), self._plan.modes[mode].prefix, _lost(figures)
-        event = _Event(blank, prefix, Found(), named, (), (), (), lost, 0 if alone else None, exact)
+        event = _Event(blank, prefix, MetricValues(), named, (), (), (), lost, 0 if alone else None, exact)
         for route in self._routes:
             if self._events[mode] % route.every == 0:
                 _submit(route, step, self._share(route, event, report), report)
@@ -255,17 +256,17 @@ class Dispatcher:
         report(RuntimeFailure.of("DL405.size", message=message, sink=route.id))
         return True
 
-    def _alerts(self, mode: str, found: Found, due: Collection[int], report: Report) -> Iterable[Alert]:
+    def _alerts(self, mode: str, results: MetricValues, due: Collection[int], report: Report) -> Iterable[Alert]:
         """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
         for op in self._plan.alerts:
             if not all(self._outputs[key].every in due for key in read(op.when)):
                 continue
-            here = any(key in found for key in read(op.when))  # else nothing of them is of this mode
-            place = self._metrics.holds(op.when, found, f"the alert `{op.id}`", report) if here else None
+            here = any(key in results for key in read(op.when))  # else nothing of them is of this mode
+            place = self._metrics.holds(op.when, results, f"the alert `{op.id}`", report) if here else None
             self._streaks[mode, op.id] = 0 if place is None else self._streaks[mode, op.id] + 1
             if place is not None and self._streaks[mode, op.id] == op.for_:
                 yield Alert(
-                    op.id, op.level, _worded(op, formulas.shown(dict(op.fields), found, self._metrics.combine, place))
+                    op.id, op.level, _worded(op, formulas.shown(dict(op.fields), results, self._metrics.combine, place))
                 )
 
     # -- sinks
@@ -273,7 +274,7 @@ class Dispatcher:
     def _share(self, route: Route, event: _Event, report: Report) -> Records:
         """What the route's profile shows of a log event, as far as its sink accepts it."""
         profile, prefix = self._plan.profiles[route.profile], route.prefix + event.prefix
-        hidden = self._hidden(profile, event.found, report)
+        hidden = self._hidden(profile, event.results, report)
         scalars = _prefixed(_shown(event.named.scalars, profile, hidden), prefix)
         scalars += _prefixed(_shown(event.exact, profile, hidden), route.prefix)
         broken = [
@@ -285,8 +286,8 @@ class Dispatcher:
         histograms = _prefixed(_shown(event.named.histograms, profile, hidden), prefix)
         if (scalars or histograms) and event.partial is not None:
             scalars.append(Scalar(route.prefix + RANKS, event.partial, RANKS))
-        lost = [item for item in event.own if item.name in LOST and item.value]  # whatever the profile shows
-        scalars += _prefixed(event.own if profile.self_metrics else lost, route.prefix)
+        lost = [item for item in event.costs if item.name in LOST and item.value]  # whatever the profile shows
+        scalars += _prefixed(event.costs if profile.self_metrics else lost, route.prefix)
         tables = [
             table for table in event.tables
             if self._takes(route, table.table) and not self._too_large(route, table, report)
@@ -301,13 +302,13 @@ class Dispatcher:
             event.alerts if "alert" in accepts else (),
         )
 
-    def _hidden(self, profile: ProfileOp, found: Found, report: Report) -> set[Word]:
+    def _hidden(self, profile: ProfileOp, results: MetricValues, report: Report) -> set[Word]:
         """The names that the profile's conditions hide at this log event."""
         what = f"a condition of the profile `{profile.name}`"
         return {
             item
             for outputs, node, hides in profile.conditions
-            if (self._metrics.holds(node, found, what, report) is not None) is hides
+            if (self._metrics.holds(node, results, what, report) is not None) is hides
             for item in outputs
         }
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names, place_key, row_axis
-from declog.engine.cells import Found, by_sketch, by_values
+from declog.engine.cells import MetricValues, by_sketch, by_values
 from declog.engine.evaluator import View
 from declog.engine.outputs import CHUNK, Outputs, labelled
 from declog.engine.partials import Ordered, Row, State, cells_here, members_here, places_of, rows_of, source
@@ -51,24 +51,24 @@ class Reductions:
         self._block_of = {op.key: place for place, block in enumerate(self.blocks) for op in block.ops}
         self._outputs: OrderedDict[Hashable, Outputs] = OrderedDict()
 
-    def run(self, views: Mapping[str, View]) -> Found:
+    def run(self, views: Mapping[str, View]) -> MetricValues:
         """The cells of every metric whose phase has a view."""
-        found = self.by_values(views)
-        self.finish(self.states(views), found)
-        return found
+        results = self.by_values(views)
+        self.finish(self.states(views), results)
+        return results
 
-    def by_values(self, views: Mapping[str, View], failed: Failed | None = None, run: Names = NAMELESS) -> Found:
+    def by_values(self, views: Mapping[str, View], failed: Failed | None = None, run: Names = NAMELESS) -> MetricValues:
         """The cells of the metrics that have no states; ``run``: the names that labels have over the run.
 
         One that fails does not take the others with it.
         """
-        found = Found()
+        results = MetricValues()
         for op in self._alone:
             if op.phase in views:
                 with _guarded([op], failed):
                     view = views[op.phase]
-                    found[op.key] = by_values(op, view, run) if op.fold is None else by_sketch(op, view)
-        return found
+                    results[op.key] = by_values(op, view, run) if op.fold is None else by_sketch(op, view)
+        return results
 
     def states(self, views: Mapping[str, View], failed: Failed | None = None) -> dict[int, State]:
         """The states of all others; what fails is left out."""
@@ -96,19 +96,19 @@ class Reductions:
         rows = None if state is None else state.of(op)
         return rows if rows is not None and rows.rows else None
 
-    def finish(self, states: States, found: Found) -> None:
+    def finish(self, states: States, results: MetricValues) -> None:
         """Add the cells of all metrics that have states; of labels beyond the limit the rare ones are pooled."""
         alike: dict[Hashable, dict[int, State]] = {}
         rests: dict[Hashable, str | None] = {}
         for place, state in states.items():
             state, rest = labelled(self.blocks[place].ops[0], state)
-            shape: Hashable = (state.labels, rest, state.lacking.shape[1:], state.weights is None)
+            shape: Hashable = (state.labels, rest, state.missing.shape[1:], state.weights is None)
             alike.setdefault(shape, {})[place] = state
             rests[shape] = rest
         for shape, parts in alike.items():
             layout = tuple((place, state.rows) for place, state in parts.items())
             outputs = recent(self._outputs, layout, partial(self._planned, layout))
-            outputs.finish([*parts.values()], rests[shape], found)
+            outputs.finish([*parts.values()], rests[shape], results)
 
     def _planned(self, layout: Sequence[tuple[int, Sequence[Row]]]) -> Outputs:
         return Outputs([(self.blocks[place].ops, rows) for place, rows in layout])
@@ -188,7 +188,7 @@ class Block:
             rows, _ = self._outline(view, program, heights)
             folds = folds.take(chosen)
             moments, weights = (_pooled(folds, cells), None) if weight is None else _weighted(folds, weight, cells)
-            lacking = np.maximum(_added(asked[:, chosen], cells) - moments.n, 0.0) if len(asked) else moments.n
+            missing = np.maximum(_added(asked[:, chosen], cells) - moments.n, 0.0) if len(asked) else moments.n
         else:
             matrix, heights = program.run(view)
             rows, stats = self._outline(view, program, heights)
@@ -198,21 +198,21 @@ class Block:
             else:
                 moments, weights = _weighted(Moments.single(matrix), weight, cells)
             sizes = len(placed.rows) if cells is None else cells.counts
-            lacking = sizes - moments.n.reshape(len(matrix), count)
-            if program.marked and lacking.any():
-                lacking = self._without_absent(lacking, program.marked, rows, view, chosen, cells)
+            missing = sizes - moments.n.reshape(len(matrix), count)
+            if program.marked and missing.any():
+                missing = self._without_absent(missing, program.marked, rows, view, chosen, cells)
             if self._levels or self._last:
                 order = cell_index.latest(view, self._axis)[chosen]
                 nothing = np.full((len(rows) - len(matrix), matrix.shape[1]), np.nan)
                 ordered = Ordered(np.concatenate([matrix, nothing]), placed.label, placed.piece, order)
-        never = len(rows) - len(lacking)
+        never = len(rows) - len(missing)
 
         def laid_out(array: Array, neutral: float = 0.0) -> Array:
             array = array.reshape(-1, *shape) if count else np.empty((len(rows) - never, *shape))
             return np.concatenate([array, np.full((never, *shape), neutral)]) if never else array
 
         return State(
-            rows, placed.labels, placed.pieces, moments.map(laid_out), laid_out(lacking),
+            rows, placed.labels, placed.pieces, moments.map(laid_out), laid_out(missing),
             np.bincount(placed.label, minlength=shape[0]).astype(np.float64),
             self._here(view, program, rows, shape), None if weights is None else laid_out(weights), ordered,
         )  # fmt: skip
@@ -239,16 +239,16 @@ class Block:
         return recent(self._outlines, (view.frame.layout, heights), make)
 
     def _without_absent(
-        self, lacking: Array, marked: Collection[Hashable], rows: Sequence[Row], view: View, chosen: Any,
+        self, missing: Array, marked: Collection[Hashable], rows: Sequence[Row], view: View, chosen: Any,
         cells: Segments | None,
     ) -> Array:  # fmt: skip
         """How many values are missing, of those that are no values: not those that did not come."""
-        gone = np.zeros((len(lacking), view.frame.count(self._axis)))
-        for name, places in places_of(rows[: len(lacking)]).items():
+        gone = np.zeros((len(missing), view.frame.count(self._axis)))
+        for name, places in places_of(rows[: len(missing)]).items():
             if name in marked:
                 gone[places] = view.lost(self._sources[name].args[0], self._axis)
-        lacking = lacking - _added(gone[:, chosen], cells)
-        return np.maximum(lacking, 0.0)
+        missing = missing - _added(gone[:, chosen], cells)
+        return np.maximum(missing, 0.0)
 
     def _here(self, view: View, program: Program | FoldProgram, rows: Sequence[Row], shape: tuple[int, int]) -> Array:
         """In which pieces each cell came; all, where no metric tells by `empty` that it came without a value."""

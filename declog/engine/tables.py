@@ -30,7 +30,7 @@ STAMPS = frozenset({"step", "mode", "group", "row", "why", "declog_step"})
 
 
 @dataclass(frozen=True)
-class _Made:
+class _TableColumn:
     """One finished column. The name of a ``runtime`` one was made at run time, and yields to declared ones."""
 
     column: Column
@@ -58,7 +58,7 @@ class Tables:
         if not len(chosen.rows):
             return None
         declared = {column.template for column in op.columns if column.undeclared is None and not column.family}
-        made: dict[str, _Made] = {}
+        made: dict[str, _TableColumn] = {}
         for column in op.columns:
             for item in self._columns(column, op, view, chosen.rows):
                 name = item.column.name
@@ -73,27 +73,29 @@ class Tables:
 
     # -- columns
 
-    def _columns(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_Made]:
+    def _columns(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_TableColumn]:
         if column.undeclared is not None:
             yield from self._extras(column, op, view.frame, rows) if column.keeps else ()
         elif column.call is not None:
-            yield self._made(column, op, column.template, self._called(column, op, view, rows))
+            yield self._checked(column, op, column.template, self._called(column, op, view, rows))
         elif column.tokens is not None:
-            yield self._made(column, op, column.template, self._tokens(column, op, view, rows))
+            yield self._checked(column, op, column.template, self._tokens(column, op, view, rows))
         elif column.family:
             yield from self._family(column, op, view, rows)
         else:
             assert column.expr is not None
             values = _typed(column, op, plain(view.picked(column.expr, op.axis, rows)))
-            yield self._made(column, op, column.template, values)
+            yield self._checked(column, op, column.template, values)
 
-    def _made(self, column: ColumnOp, op: TableOp, name: str, values: list[Any], *, runtime: bool = False) -> _Made:
+    def _checked(
+        self, column: ColumnOp, op: TableOp, name: str, values: list[Any], *, runtime: bool = False
+    ) -> _TableColumn:
         if (column.redact or column.max_chars) and column.tokens is None:
             values = [shortened(column, item) for item in values]
         if not column.nullable and any(item is None for item in values):
             raise RuntimeFailure.of("DL509.null", column=column.id, table=op.id)
         tokens = None if column.tokens is None else tuple(name for name, _ in column.tokens.values)
-        return _Made(Column(name, column.type, column.nullable, column.role, tokens), values, runtime)
+        return _TableColumn(Column(name, column.type, column.nullable, column.role, tokens), values, runtime)
 
     def _tokens(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
         """Each row's tokens; null where pieces and values are not of the same ones, which is reported."""
@@ -110,7 +112,7 @@ class Tables:
                 made.append(None)
         return made
 
-    def _family(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_Made]:
+    def _family(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_TableColumn]:
         """A column per member. One that came before, and not in this window, is null where it may be."""
         assert column.expr is not None
         values = view.picked(column.expr, op.axis, rows)
@@ -121,11 +123,11 @@ class Tables:
             name = column.template.replace("{member}", member)
             if member in members:
                 typed = _typed(column, op, plain(values[members.index(member)]))
-                yield self._made(column, op, name, typed, runtime=True)
+                yield self._checked(column, op, name, typed, runtime=True)
             elif column.nullable:
-                yield self._made(column, op, name, [None] * len(rows), runtime=True)
+                yield self._checked(column, op, name, [None] * len(rows), runtime=True)
 
-    def _extras(self, column: ColumnOp, op: TableOp, frame: Frame, rows: Rows) -> Iterator[_Made]:
+    def _extras(self, column: ColumnOp, op: TableOp, frame: Frame, rows: Rows) -> Iterator[_TableColumn]:
         """Columns of log_extra, by first appearance; each keeps the type of its first values."""
         types = self._types.setdefault(op.id, {})
         came = sorted(name.removeprefix(EXTRA) for name, _ in frame.texts if name.startswith(EXTRA))
@@ -145,7 +147,7 @@ class Tables:
                 self._warn(("type", op.id, name), text, op.id, name, type, wrong[0])
             convert = CONVERT[type]
             fitting = [convert(item) if item is not None and fits(type, item) else None for item in values]
-            yield _Made(Column(name, type, nullable=True), fitting, runtime=True)
+            yield _TableColumn(Column(name, type, nullable=True), fitting, runtime=True)
 
     def _called(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
         """A registered function's value for each picked row."""

@@ -48,7 +48,7 @@ def pieces_of(tokenizer: Any) -> Pieces:
     if isinstance(tokenizer, Tokenizer):
         return _Decoded(_copied(tokenizer))
     if callable(tokenizer):
-        return _Given(tokenizer)
+        return _UserPieces(tokenizer)
     raise UsageError.of("DL510.tokenizer", type=type(tokenizer).__name__)
 
 
@@ -83,7 +83,7 @@ def _copied(tokenizer: Tokenizer) -> Tokenizer:
         return tokenizer
 
 
-class _Given:
+class _UserPieces:
     """A user's function, whose answer is checked."""
 
     def __init__(self, function: Callable[[list[int]], Sequence[str]]) -> None:
@@ -101,7 +101,7 @@ class _Decoded:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._known: dict[int, str] = {}
+        self._memo: dict[int, str] = {}
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
         pieces = [self._piece(id) for id in ids]
@@ -121,12 +121,12 @@ class _Decoded:
         return pieces
 
     def _piece(self, id: int) -> str:
-        known = self._known.get(id)
+        known = self._memo.get(id)
         if known is None:
             known = self._tokenizer.decode([id])
             if isinstance(self._tokenizer, _Words) and not known.startswith(" "):
                 (word,) = self._tokenizer.convert_ids_to_tokens([id])
                 if isinstance(word, str) and word.startswith("▁"):  # sentencepiece's blank, which it drops at a start
                     known = f" {known}"
-            self._known[id] = known
+            self._memo[id] = known
         return known

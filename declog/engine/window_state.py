@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from declog.engine import filters
-from declog.engine.cells import Found
+from declog.engine.cells import MetricValues
 from declog.engine.evaluator import View
 from declog.engine.frame import GROUP_ID, Frame, merged
 from declog.engine.partials import State, aligned, source
@@ -68,7 +68,7 @@ class WindowState:
         ids = {GROUP_ID} if plan.ids is None else {GROUP_ID, plan.ids}
         self._reductions = Reductions(self._folding, kept=True)
         self._all = _needs([*self._folding, *others], tables, ids)
-        self._others = _needs(others, [], ids)
+        self._of_rows = _needs(others, [], ids)
         self._tables = _needs([], tables, ids)
         self._table_ops = tables
         self._clear()
@@ -135,11 +135,11 @@ class WindowState:
         """The state that there is of a metric instead of rows."""
         return None if op.key in self._failed else self._reductions.state_of(op, self._states)
 
-    def finish(self, found: Found) -> None:
+    def finish(self, results: MetricValues) -> None:
         """Add the metrics of which there are states instead of rows."""
-        self._reductions.finish(self._states, found)
+        self._reductions.finish(self._states, results)
         for key in self._failed:
-            found.pop(key, None)
+            results.pop(key, None)
 
     # -- folding
 
@@ -157,7 +157,7 @@ class WindowState:
             states = [self._states[place], state] if place in self._states else [state]
             self._states[place] = State.merged(states)
         self._folded = True
-        self._kept.append(_only(self._others, frames))
+        self._kept.append(_only(self._of_rows, frames))
         picked = merged([*self._picked, _only(self._tables, frames)])
         self._picked = [{phase: self._candidates(phase, frame) for phase, frame in picked.items()}]
         self._parts.clear()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from declog.engine.cells import Found
+from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame, merged
 from declog.engine.joins import Carryover
 from declog.engine.publish import DROPPED, Dispatcher
@@ -131,7 +131,7 @@ class Collector:
         if not any(due.values()):  # nothing came since the last log event
             if item.mode == "train" and not item.part:
                 periods = self._plan.periods if item.tail else tuple(due)
-                self._dispatcher.inactive.judge(item.mode, item.event, item.step, item.count, periods, Found())
+                self._dispatcher.inactive.judge(item.mode, item.event, item.step, item.count, periods, MetricValues())
             return {}
         if self._unseen and item.answer is None:
             self._unseen = False

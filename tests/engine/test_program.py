@@ -11,7 +11,7 @@ import pytest
 
 import declog
 from declog.engine import program
-from declog.engine.cells import Cells, Found
+from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
 from declog.engine.frame import Block, Frame, Key, batches_of
 from declog.engine.partials import State
@@ -115,7 +115,7 @@ def test_a_planned_layout_gives_what_a_view_gives(kept: int, monkeypatch: pytest
             other = expected[key]
             np.testing.assert_allclose(one.values, other.values, rtol=1e-12, atol=0.0, err_msg=key)
             np.testing.assert_array_equal(one.there, other.there, err_msg=key)
-            facts = [(item.members, item.labels, item.pieces, item.skipped, item.broken) for item in (one, other)]
+            facts = [(item.members, item.labels, item.pieces, item.skipped, item.nonfinite) for item in (one, other)]
             assert facts[0] == facts[1], key
 
 
@@ -151,7 +151,7 @@ def test_states_of_two_layouts_are_merged_to_that_of_all_rows() -> None:
     ops = [op for op in PLAN.metrics if op.reduction.foldable and op.phase == "default" and not op.family]
     frames = [_frame(one, step) for step, one in enumerate(LAYOUTS.values())]
     for pair in itertools.pairwise([*frames, frames[0]]):
-        found, reductions = Found(), Reductions(ops, kept=True)
+        found, reductions = MetricValues(), Reductions(ops, kept=True)
         with np.errstate(all="ignore"):
             parts = [reductions.states({"default": View(frame)}) for frame in pair]
             merged = {place: State.merged([part[place] for part in parts]) for place in parts[0]}

@@ -89,6 +89,6 @@ def test_what_is_reduced_together_is_what_it_is_alone(gaps: bool) -> None:
         rounding = 1e-12 if op.reduction.foldable else 0.0  # sums may be added up in another order
         np.testing.assert_allclose(mine.values, other.values, rtol=rounding, atol=0.0, err_msg=repr(op))
         np.testing.assert_array_equal(mine.there, other.there, err_msg=repr(op))
-        assert (mine.members, mine.labels, mine.pieces, mine.skipped, mine.broken) == (
-            other.members, other.labels, other.pieces, other.skipped, other.broken,
+        assert (mine.members, mine.labels, mine.pieces, mine.skipped, mine.nonfinite) == (
+            other.members, other.labels, other.pieces, other.skipped, other.nonfinite,
         ), op  # fmt: skip
