@@ -55,6 +55,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
             reads="constants signals signal_paths default_phase phase_order grouping",
             adds="inactive metrics",
         ),
+        Pass(metrics.about),
         Pass(formulas.formulas, reads="constants signals metrics", adds="inactive formulas"),
         Pass(formulas.conditions, adds="inactive metrics formulas"),
         Pass(outputs.names, reads="metrics formulas"),

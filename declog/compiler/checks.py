@@ -91,7 +91,7 @@ def conditions(draft: Draft) -> None:
         healthy = metric.about.healthy
         low, high = known[metric.key]
         if healthy is not None and (healthy[0] > high or healthy[1] < low):
-            draft.warn(f"metrics.{metric.id}: `healthy` is {_span(healthy)}, and the metric {_span((low, high))}")
+            draft.warn(f"about.{metric.id}: `healthy` is {_span(healthy)}, and the metric {_span((low, high))}")
 
 
 def _span(bounds: tuple[float, float]) -> str:

@@ -19,7 +19,7 @@ from declog.language.expression import Compiler, join, labels
 from declog.language.functions import REQUIRED
 from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
-from declog.language.spec import MetricSpec
+from declog.language.spec import AboutSpec, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
 from declog.plans.ops import AboutOp, MetricOp, OutputOp
 
@@ -45,6 +45,13 @@ def metrics(draft: Draft) -> None:
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
             made = _Metric(draft, name, spec).ops()
             draft.metrics += made if spec.prefer is None else [*_preferred(draft, name, spec, made)]
+
+
+def about(draft: Draft) -> None:
+    """What is said of metrics is of metrics that there are; what is said of a deleted one is ignored."""
+    for name in draft.spec.about:
+        if name not in (*draft.spec.metrics, LOGGED) and not draft.deleted(f"metrics.{name}"):
+            draft.report("DL403.about", ("about", name), name=name, known=draft.spec.metrics)
 
 
 def _preferred(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricOp]) -> Iterator[MetricOp]:
@@ -412,10 +419,7 @@ def _is_label(type: Type) -> bool:
 
 def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
     """The fields of ``OutputOp`` that a metric's keys say, whether it is reduced or a formula."""
-    about = AboutOp(
-        help=spec.help, title=spec.title, unit=spec.unit, good=spec.good, healthy=spec.healthy, runbook=spec.runbook,
-        chart=spec.chart,
-    )  # fmt: skip
+    about = AboutOp(**as_written(draft.spec.about.get(id, AboutSpec()), AboutOp))
     own = {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "when": None, "shown": spec.log, "about": about}
     own["ema"] = spec.ema
     written = as_written(spec, OutputOp)

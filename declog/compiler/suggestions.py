@@ -11,7 +11,7 @@ from declog.language.reductions import Reductions, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import tree_of
 
-_PLAIN = frozenset({"expr", "help", "name", "tags"})  # what a formula may say as well
+_PLAIN = frozenset({"expr", "name", "tags"})  # what a formula may say as well
 
 
 def as_formula(
@@ -27,7 +27,7 @@ def as_formula(
     if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
     entries = [f"{name}: {{expr: {in_flow(text)}, log: false}}" for name, text in parts.items()]
-    own = [f"{key}: {in_flow(str(getattr(spec, key)))}" for key in ("help", "name") if key in spec.model_fields_set]
+    own = [] if spec.name is None else [f"name: {in_flow(spec.name)}"]
     own += [f"tags: [{', '.join(map(in_flow, spec.tags))}]"] if spec.tags else []
     inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *own])
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"

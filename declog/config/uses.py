@@ -42,6 +42,8 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
             yield use
     if section == "metrics" and isinstance(alert := entries(data, "alerts").get(name), Mapping):
         yield from [Use(("alerts", name))] if {"above", "below"} & set(alert) else []
+    if section == "metrics" and name in entries(data, "about"):
+        yield Use(("about", name))
     if section == "signals":
         for table, columns in entries(data, "schemas").items():
             column = (columns or {}).get(name, "") if isinstance(columns, Mapping) else ""
@@ -128,7 +130,7 @@ def readers(data: Mapping[str, Any], section: str, name: str) -> list[str]:
     found = [use.path[:2] for use in uses(data, section, name) if use.path[:2] != (section, name)]
     if section == "signals" and isinstance(metric := entries(data, "metrics").get(name), Mapping):
         found += [("metrics", name)] if not {"expr", "formula", "axis"} & set(metric) else []
-    return list(dict.fromkeys(".".join(map(str, path)) for path in found if path[0] != "tests"))
+    return list(dict.fromkeys(".".join(map(str, path)) for path in found if path[0] not in ("tests", "about")))
 
 
 def old_names(data: Mapping[str, Any], section: str) -> dict[str, str]:

@@ -219,20 +219,6 @@ class MetricSpec(Model):
     """What it was called before: an error names this one where it is still used."""
     deprecated: str | None = None
     """What to use instead: a warning for everybody else's profile that uses it."""
-    help: str = ""
-    """What it is, in a line."""
-    title: str = ""
-    """What stands above its curve; the default is its name."""
-    unit: str = ""
-    """What it is counted in, such as nats."""
-    good: Literal["up", "down"] | None = None
-    """Which way is better, where one is."""
-    healthy: Annotated[tuple[float, float] | None, Short(tuple[float | None, float | None])] = None
-    """The least and the greatest value of a run that is well; null where there is no bound."""
-    runbook: str = ""
-    """What to do where it is not."""
-    chart: str = ""
-    """The name of the chart of a report that its curve shares with all metrics that say it."""
 
     @field_validator("tags")
     @classmethod
@@ -268,6 +254,25 @@ class MetricSpec(Model):
         if self.over is None:
             return "window" if self.ema is None else "step"
         return self.over.removeprefix("run").removeprefix("_") or "window"
+
+
+class AboutSpec(Model):
+    """What a metric is to whoever reads its curve; the section `metrics` says how it is computed."""
+
+    title: str = ""
+    """What stands above its curve; the default is its name."""
+    unit: str = ""
+    """What it is counted in, such as nats."""
+    good: Literal["up", "down"] | None = None
+    """Which way is better, where one is."""
+    healthy: Annotated[tuple[float, float] | None, Short(tuple[float | None, float | None])] = None
+    """The least and the greatest value of a run that is well; null where there is no bound."""
+    runbook: str = ""
+    """What to do where it is not."""
+    chart: str = ""
+    """The name of the chart of a report that its curve shares with all metrics that say it."""
+    help: str = ""
+    """What it is, in a line."""
 
     @field_validator("healthy", mode="before")
     @classmethod
@@ -401,6 +406,8 @@ class LogSpec(Model):
     """A value for each rank, `reward/rank0`, of every metric that has no `by`, and none of all ranks."""
     metrics: dict[str, MetricSpec] = {}
     """What is logged."""
+    about: dict[str, AboutSpec] = {}
+    """What metrics are, by their ids: titles, units, what is healthy, what to do."""
     filters: dict[str, FilterSpec] = {}
     """Which rows tables take."""
     schemas: dict[str, dict[str, ColumnSpec]] = {}

@@ -16,11 +16,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from declog.distribution import NAME
-from declog.errors import ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
+from declog.errors import SYNONYMS, ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
 from declog.errors.catalogue import MESSAGES
 from declog.language.keys import SECTIONS, below, keys, model_of
 from declog.language.shorthand import long
-from declog.language.spec import IDENTIFIER, LogSpec, SinkSpec
+from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, SinkSpec
 from declog.language.spec_of_tables import FilterSpec, Length, TableSpec
 from declog.language.tree import tree_of
 
@@ -98,7 +98,12 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
 
 
 def _of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """What to write for a metric's keys of 0.1: one key says what a value covers, one how values are combined."""
+    """What to write for a metric's keys of 0.1: one key says what a value covers, one how values are combined.
+
+    What a curve means to its readers has a section of its own.
+    """
+    if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
+        return f"about: {{{name}: {{{word}: {_flow(entry.get(key))}}}}}"
     pool = entry.get("pool")
     run = f"run_{pool}" if pool not in (None, "window") else "run"
     over = f"over: {run if entry.get('cumulative') else pool}"

@@ -66,11 +66,10 @@ class Trends:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Trends:
-        """What the metrics of a resolved profile say of themselves."""
-        entries = config.get("metrics")
-        metrics = {id: one for id, one in entries.items() if isinstance(one, Mapping)} if entries else {}
-        core = frozenset(id for id, one in metrics.items() if "core" in _words(one.get("tags")))
-        return cls(core, {id: one["good"] for id, one in metrics.items() if one.get("good") in ("up", "down")})
+        """What a resolved profile says of its metrics."""
+        metrics, about = ((config.get(section) or {}).items() for section in ("metrics", "about"))
+        core = frozenset(id for id, one in metrics if isinstance(one, Mapping) and "core" in _words(one.get("tags")))
+        return cls(core, {id: one["good"] for id, one in about if one and one.get("good") in ("up", "down")})
 
     def is_core(self, scalar: Scalar) -> bool:
         """Whether it is never left out, and stands before the others."""

@@ -19,7 +19,7 @@ import contextlib
 import hashlib
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self
@@ -118,8 +118,8 @@ class WandbSink(BaseSink):
         if joined is None and self._choice == "join":
             raise SinkError.of("DL601.wandb")
         config = tracker_config(run)
-        metrics = (run.config.get("metrics") or {}).items()
-        self._good = {name: one["good"] for name, one in metrics if isinstance(one, Mapping) and one.get("good")}
+        about = (run.config.get("about") or {}).items()
+        self._good = {name: one["good"] for name, one in about if one and one.get("good")}
         if joined is not None:
             self._run = joined
             # The trainer's own settings stay as they are; everything of ours is below one key.

@@ -33,7 +33,7 @@ signals:
 metrics:
   reward: mean(reward)
   length: {expr: length, reduce: {mean: mean, max: max}, name: "completions/{reduce}_length"}
-  penalised: {expr: penalised, help: what is optimised}
+  penalised: {expr: penalised}
 
 filters:
   long: {key: length, top: 2}

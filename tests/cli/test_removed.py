@@ -29,7 +29,7 @@ profiles: {short: {include: reward}}
 NOW = "defaults: [grpo, _self_]\nname: acme\n"
 COMPLETIONS = {
     "tables": "worst: {every: 10}", "filters": "hard: {top: 8}", "alerts": "low: {below: 0.2}",
-    "metrics": "solved: {help: the share that is right}", "signals": "difficulty: {help: from 0 to 1}",
+    "metrics": "solved: {tags: mine}", "signals": "difficulty: {help: from 0 to 1}",
     "sinks": "mirror: {every: 10}",
 }  # fmt: skip
 MINE = "conf/declog/mine.yaml"

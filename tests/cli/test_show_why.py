@@ -137,12 +137,15 @@ def test_a_deviation_is_of_a_sample_or_of_a_population(small: Path, cli: Cli, re
     assert text.count("; of a ") == 1
 
 
-ABOUT = "{title: Reward, unit: points, good: up, healthy: [0.5, null], runbook: Look at the samples., tags: core}"
+ABOUT = (
+    "{title: Reward, help: what is optimised, unit: points, good: up, healthy: [0.5, null],"
+    " runbook: Look at the samples.}"
+)
 
 
 def test_what_a_metric_means(small: Path, cli: Cli) -> None:
     """Its title and help, its unit, what is healthy, and what to do where it is not."""
-    words = ["small", f"metrics.penalised={{help: what is optimised, {ABOUT[1:]}", "--config-dir", "."]
+    words = ["small", "metrics.penalised.tags=core", f"about.penalised={ABOUT}", "--config-dir", "."]
     shown = json.loads(cli("show", *words, "--format", "json").out)["names"]
     (found,) = (each for each in shown if each["name"] == "penalised")
     assert {key: found[key] for key in ("unit", "good", "healthy", "tags")} == {

@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Any, list[float]]] = {
     "a constant beside it": ("beta * mean(reward) + 1", [2 * REWARD.mean() + 1]),
     "one reduction twice": ("mean(reward) / (mean(reward) + 1)", [REWARD.mean() / (REWARD.mean() + 1)]),
     "commas and colons": ("mean(clip(reward, 0, 2)) / max(reward)", [np.clip(REWARD, 0, 2).mean() / 9]),
-    "in a map": ({"expr": "mean(reward) / mean(length)", "help": "a: b"}, [REWARD.mean() / LENGTH.mean()]),
+    "in a map": ({"expr": "mean(reward) / mean(length)", "name": "m"}, [REWARD.mean() / LENGTH.mean()]),
     "a median": ("median(reward)", [np.median(REWARD)]),
     "a median as a reduction": ({"expr": "reward", "reduce": "median"}, [np.median(REWARD)]),
     "an average": ("average(reward)", [REWARD.mean()]),
@@ -262,7 +262,7 @@ def test_a_quoted_text_is_read_as_it_was(text: str) -> None:
 
 FLOW = {
     "metrics: {m: {expr: reward, name: loss/{reduce}}}": "loss/",
-    "metrics: {m: {expr: reward, help: what: it is}}": "m",
+    "metrics: {m: {expr: reward, alias: what: it is}}": "m",
     "metrics: {m: {expr: reward, name: run #3}}": "run #3",
     "metrics: {m: {expr: reward, name: [a] b}}": "[a] b",
     "metrics: {m: {name: a: b, expr: reward}}": "a: b",

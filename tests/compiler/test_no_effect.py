@@ -117,9 +117,9 @@ def test_prefixes_that_glue_names(case: str) -> None:
 
 def test_healthy_ranges_that_cannot_be() -> None:
     """A share with a range in percent is never healthy."""
-    (found,) = warned(metrics={"x": {"expr": "b", "healthy": [20, 80]}})
-    assert found == "metrics.x: `healthy` is 20 to 80, and the metric 0 to 1"
-    assert warned(metrics={"x": {"expr": "b", "healthy": [0.2, 80]}}) == []
+    (found,) = warned(metrics={"x": {"expr": "b"}}, about={"x": {"healthy": [20, 80]}})
+    assert found == "about.x: `healthy` is 20 to 80, and the metric 0 to 1"
+    assert warned(metrics={"x": {"expr": "b"}}, about={"x": {"healthy": [0.2, 80]}}) == []
 
 
 @pytest.mark.parametrize("preset", presets())

@@ -26,15 +26,15 @@ SHARED = {
         " lr: {expr: lr, reduce: [mean, max], tags: core}}\n",
     ),
     "several, of which the first wins": (
-        "metrics:\n  loss: {<<: &a {reduce: last, unit: nats}}\n  lr: {<<: &b {reduce: max, title: LR}}\n"
+        "metrics:\n  loss: {<<: &a {reduce: last, empty: 0}}\n  lr: {<<: &b {reduce: max, tags: slow}}\n"
         "  tau: {<<: [*b, *a], expr: tau}\n",
-        "metrics: {loss: {reduce: last, unit: nats}, lr: {reduce: max, title: LR},"
-        " tau: {expr: tau, reduce: max, title: LR, unit: nats}}\n",
+        "metrics: {loss: {reduce: last, empty: 0}, lr: {reduce: max, tags: slow},"
+        " tau: {expr: tau, reduce: max, tags: slow, empty: 0}}\n",
     ),
     "one that takes another": (
-        "metrics:\n  loss: &loss {<<: &last {reduce: last}, tags: core}\n  lr: {<<: *loss, title: LR}\n"
+        "metrics:\n  loss: &loss {<<: &last {reduce: last}, tags: core}\n  lr: {<<: *loss, empty: 0}\n"
         "  tau: {<<: *last}\n",
-        "metrics: {loss: {reduce: last, tags: core}, lr: {reduce: last, tags: core, title: LR}, tau: {reduce: last}}\n",
+        "metrics: {loss: {reduce: last, tags: core}, lr: {reduce: last, tags: core, empty: 0}, tau: {reduce: last}}\n",
     ),
     "null for what is shared": (
         "metrics:\n  length: {<<: &cut {expr: length, where: length > 2, weight: length}}\n"
@@ -65,7 +65,7 @@ def test_shared_keys_are_written_keys(anchors: str, written: str, write_preset: 
     """A file with anchors is the file that says all of it, alone and extended."""
     write_preset("anchors", SIGNALS + anchors)
     write_preset("written", SIGNALS + written)
-    own = "metrics: {loss: {help: of a step}}\n" if "loss" in written else "metrics: {length: {help: of all}}\n"
+    own = "metrics: {loss: {tags: mine}}\n" if "loss" in written else "metrics: {length: {tags: mine}}\n"
     plans = []
     for base in ("anchors", "written"):
         folder = write_preset(f"on_{base}", f"defaults: [{base}, _self_]\n{own}")
@@ -76,7 +76,7 @@ def test_shared_keys_are_written_keys(anchors: str, written: str, write_preset: 
 BROKEN = """\
 signals: {loss: step, lr: step}
 metrics:
-  loss: {<<: &shared {expr: los, reduce: mena, ovr: batch}, title: Loss}
+  loss: {<<: &shared {expr: los, reduce: mena, ovr: batch}, name: Loss}
   lr: {<<: *shared, expr: lr}
   both:
     <<: [&high {where: lr > 1 and}, *shared]
@@ -86,7 +86,7 @@ sinks: [console]
 SAID = """\
 error[DL201] declog/anchors.yaml:3:48 in metrics.loss.ovr
   unknown key `ovr`
-    3 | ... s: &shared {expr: los, reduce: mena, ovr: batch}, title: Loss}
+    3 | ... s: &shared {expr: los, reduce: mena, ovr: batch}, name: Loss}
       |                                           ^^^^
   fix: did you mean `over`?
 """
@@ -119,10 +119,10 @@ def test_an_override_of_one_entry_changes_that_alone(
     """Each key has the place at which it is written, also in `show`; nothing is shared once the file is read."""
     folder = write_preset(
         "base", "signals: {loss: step, lr: step}\nmetrics:\n"
-        "  loss: {<<: &last {reduce: last, tags: [core]}, title: Loss}\n  lr: {<<: *last, tags: null}\n",
+        "  loss: {<<: &last {reduce: last, tags: [core]}, name: Loss}\n  lr: {<<: *last, tags: null}\n",
     )  # fmt: skip
     monkeypatch.chdir(folder)
-    write_preset("own", "defaults: [base, _self_]\nmetrics: {lr: {unit: nats}}\n")
+    write_preset("own", "defaults: [base, _self_]\nmetrics: {lr: {empty: 0}}\n")
     composed = declog.compose("own", ["metrics.loss.reduce=max"], config_dir=folder)
     assert {op.key: (op.reduction.name, op.tags) for op in declog.plan(composed).metrics if op.id != "logged"} == {
         "loss": ("max", ("core",)), "lr": ("last", ()),
@@ -130,7 +130,7 @@ def test_an_override_of_one_entry_changes_that_alone(
     assert main(["show", "base", "--config-dir", str(folder), "--key", "metrics"]) == 0
     shown = [line.split("#") for line in visible_lines(capsys.readouterr().out).splitlines()]
     assert [(what.strip(), Path(place[0].strip()).name) for what, *place in shown if place] == [
-        ("reduce: last", "base.yaml:3:21"), ("tags: [core]", "base.yaml:3:35"), ("title: Loss", "base.yaml:3:50"),
+        ("reduce: last", "base.yaml:3:21"), ("tags: [core]", "base.yaml:3:35"), ("name: Loss", "base.yaml:3:50"),
         ("reduce: last", "base.yaml:3:21"), ("tags: null", "base.yaml:4:19"),
     ]  # fmt: skip
 

@@ -831,8 +831,9 @@ def test_composing_inside_an_application_does_not_disturb_it(tmp_path: Path) -> 
 def test_a_preset_says_what_its_metrics_mean(preset: str) -> None:
     """In a line each; it has an evaluation, and alerts and a slim profile where it knows metrics by name."""
     profile = profile_of(preset)
-    shown = {name: entry for name, entry in profile["metrics"].items() if entry and entry.get("log", True)}
-    assert [name for name, entry in shown.items() if not entry.get("help") or "\n" in entry["help"]] == []
+    shown = [name for name, entry in profile["metrics"].items() if entry and entry.get("log", True)]
+    said = {name: profile["about"].get(name, {}).get("help", "") for name in shown}
+    assert [name for name, help in said.items() if not help or "\n" in help] == []
     assert len(profile["modes"]) == 2 - (preset == "trl_async_grpo")  # its evaluations are the trainer's own
     if preset not in ("minimal", "trainer"):
         assert "slim" in profile["profiles"] and profile["alerts"]

@@ -324,7 +324,7 @@ def test_an_applications_command_line_names_their_place(words: list[str], tmp_pa
 PACK = """
 signals: {rollout: {judge: completion}}
 metrics:
-  judge: {expr: judge, reduce: mean, title: Judge, name: judges/mean}
+  judge: {expr: judge, reduce: mean, name: judges/mean}
 """
 
 
@@ -334,7 +334,7 @@ def test_parts_of_a_profile(write_preset: WritePreset, entry: str) -> None:
     write_preset("packs/quality", PACK)
     folder = write_preset("mine", f"defaults: [grpo, {entry if ':' not in entry else '{' + entry + '}'}, _self_]")
     metrics = profile_of(compose("mine", config_dir=folder))["metrics"]
-    assert metrics["judge"] == {"expr": "judge", "reduce": "mean", "title": "Judge", "name": "judges/mean"}
+    assert metrics["judge"] == {"expr": "judge", "reduce": "mean", "name": "judges/mean"}
     assert {**profile_of("grpo")["metrics"], "judge": metrics["judge"]} == metrics
 
 

@@ -172,9 +172,11 @@ metrics:
   mine:
     expr: mean(reward)
     name: 'x/${oc.env:MY_KEY}'
+    tags: ['${oc.env:MY_KEY}']
+about:
+  mine:
     title: 'T ${oc.env:MY_KEY}'
     help: 'H ${oc.env:MY_KEY} ${oc.env:MY_QUOTES}'
-    tags: ['${oc.env:MY_KEY}']
     unit: '${oc.env:MY_KEY}'
     runbook: 'https://x/${oc.env:MY_KEY}'
 signals: {extra: {axis: completion, optional: true, help: 'S ${oc.env:MY_KEY}'}}

@@ -18,7 +18,7 @@ from declog.language.shorthand import long
 from declog.language.tree import tree_of
 
 CONF = Path(__file__).parents[2] / "conf" / "declog"
-ABOUT = ("help", "title", "unit", "good", "healthy", "runbook", "name", "alias", "tags", "log")
+ABOUT = ("help", "title", "unit", "good", "healthy", "runbook", "chart", "name", "alias", "tags", "log")
 FIRST = ("grpo", "rloo", "ppo", "maxent_grpo", "forge_grpo", "minimal", "trainer")  # the others are those of TRL
 Entry = Mapping[str, Any]
 
@@ -38,10 +38,11 @@ def metrics(source: str) -> dict[str, Entry]:
     """The metrics of a preset, or those that a pack says, ``packs/NAME``."""
     if source.startswith("packs/"):
         layer, _ = long(tree_of(yaml.safe_load((CONF / f"{source}.yaml").read_text("utf-8"))))
-        found = layer.plain["metrics"]
+        found = layer.plain
     else:
-        found = declog.profile_of(source)["metrics"]
-    return {name: entry for name, entry in found.items() if entry is not None and entry.get("log", True)}
+        found = declog.profile_of(source)
+    shown = {name: entry for name, entry in found["metrics"].items() if entry is not None and entry.get("log", True)}
+    return {name: {**entry, **(found["about"].get(name) or {})} for name, entry in shown.items()}
 
 
 @functools.cache

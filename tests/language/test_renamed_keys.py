@@ -24,12 +24,11 @@ def test_a_key_of_an_earlier_version_is_told_its_new_name(value: Any) -> None:
 )
 def test_a_chart_is_the_name_that_metrics_share(chart: dict[str, str], fix: str) -> None:
     """Class: nothing accepts an old form beside the new one. A map, as charts had before, is told the text of it."""
-    made = {"signals": {"a": {"axis": "completion"}}, "metrics": {"m": {"expr": "a", "chart": chart}}}
+    made = {"signals": {"a": {"axis": "completion"}}, "metrics": {"m": "mean(a)"},
+            "about": {"m": {"chart": chart}}}  # fmt: skip
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(made)
-    assert [(one.code, one.path, one.fix) for one in caught.value.problems] == [
-        ("DL202", ("metrics", "m", "chart"), fix)
-    ]
+    assert [(one.code, one.path, one.fix) for one in caught.value.problems] == [("DL202", ("about", "m", "chart"), fix)]
 
 
 @pytest.mark.parametrize(
@@ -67,3 +66,32 @@ def test_over_says_what_a_value_covers_and_combine_how_values_become_one(keys: A
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(made)
     assert [problem.fix for problem in caught.value.problems] == fixes
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("title", "KL", "about: {m: {title: KL}}"), ("healthy", [0, 0.2], "about: {m: {healthy: [0, 0.2]}}"),
+        ("description", "far", "about: {m: {help: far}}"), ("chart", "divergence", "about: {m: {chart: divergence}}"),
+    ],
+)  # fmt: skip
+def test_what_a_metric_means_has_a_section(key: str, value: Any, fix: str) -> None:
+    """Class: a key that moved to another section is answered with its line there."""
+    made = {"signals": {"a": {"axis": "completion"}}, "metrics": {"m": {"expr": "a", key: value}}}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(made)
+    assert [problem.fix for problem in caught.value.problems] == [fix]
+
+
+def test_about_is_of_metrics_that_there_are() -> None:
+    """What is said of a deleted metric, or of one that is off, is ignored; a wrong name is not."""
+    made = {
+        "signals": {"a": {"axis": "completion"}}, "metrics": {"m": "mean(a)", "gone": None, "off": {"enabled": False}},
+        "about": {"m": {"unit": "s"}, "gone": {"unit": "s"}, "off": {"unit": "s"}, "logged": {"title": "Others"}},
+    }  # fmt: skip
+    assert [op.about.unit for op in declog.plan(made).metrics if op.id == "m"] == ["s"]
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan({**made, "about": {"mm": {"unit": "s"}}})
+    assert [(one.code, one.path, one.fix) for one in caught.value.problems] == [
+        ("DL403", ("about", "mm"), "did you mean `m`?")
+    ]

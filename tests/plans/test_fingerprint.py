@@ -57,11 +57,12 @@ PROFILE: dict[str, Any] = {
         "loss": {"axis": "step", "phase": "update"}, "words": "len(text)",
     },
     "metrics": {
-        "reward": {"reduce": ["mean", "sum"], "where": "reward > 1", "weight": "words", "help": "as given"},
+        "reward": {"reduce": ["mean", "sum"], "where": "reward > 1", "weight": "words"},
         "p": "p95(reward)",
         "kl": {"expr": "softened(kl)", "reduce": ["mean", "max"]}, "late": "mean(reward * mean(kl, over=token))",
-        "change": "mean(loss - prev(loss, 0.0))", "ratio": {"formula": "kl.mean / kl.max", "help": "of two"},
+        "change": "mean(loss - prev(loss, 0.0))", "ratio": {"formula": "kl.mean / kl.max"},
     },
+    "about": {"reward": {"help": "as given"}, "ratio": {"help": "of two"}},
     "filters": {
         "some": {"first": 3}, "best": {"key": "reward", "top": 1, "from": "some"},
     },

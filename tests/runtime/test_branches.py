@@ -30,7 +30,7 @@ PROFILE: dict[str, Any] = {
     "sinks": {"jsonl": {}, "parquet": {}, "tensorboard": {}, "trackio": {"dir": "tracked"}},
 }  # fmt: skip
 FILES: dict[str, Any] = {**PROFILE, "sinks": {"jsonl": {}, "parquet": {}, "tensorboard": {}}}
-TITLED = {"expr": "x", "reduce": "sum", "title": "X", "tags": ["core"]}
+TAGGED = {"expr": "x", "reduce": "sum", "tags": ["core"]}
 ON = range(3, 8)  # the steps after the state
 
 
@@ -237,7 +237,7 @@ def test_ranks_branch_and_go_on_together(how: str, tmp_path: Path) -> None:
         ({}, {"config": {"sinks": {"parquet": {}}}}),
         ({}, {"config": {"sinks": {}}}),
         ({}, {"config": {"alerts": {"high": {"when": "x > 1", "text": "high"}}}}),
-        ({}, {"config": {"metrics": {**PROFILE["metrics"], "x": TITLED}}}),
+        ({}, {"config": {"metrics": {**PROFILE["metrics"], "x": TAGGED}, "about": {"x": {"title": "X"}}}}),
         ({}, {"config": {"tables": {"t": {"schema": "s", "to": ["jsonl"], "max_bytes": 1000}}}}),
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "twice": {"formula": "x * 2"}}}}),
         ({}, {"config": {"signals": {"x": {"axis": "completion"}, "y": {"axis": "completion", "optional": True}}}}),

@@ -19,7 +19,8 @@ from declog.sinks._scalar_lines import POINTS, Course, Trends, number, scalar_li
 from declog.sinks.console import ConsoleSink, _beside_bars, table_cards
 
 CONFIG: Mapping[str, Any] = {
-    "metrics": {"reward": {"tags": ["core"], "good": "up"}, "kl": {"tags": "core, policy", "good": "down"}, "n": "mean"}
+    "metrics": {"reward": {"tags": ["core"]}, "kl": {"tags": "core, policy"}, "n": "mean"},
+    "about": {"reward": {"good": "up"}, "kl": {"good": "down"}, "gone": None},
 }
 
 

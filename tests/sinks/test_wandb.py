@@ -131,7 +131,7 @@ def test_rows_say_why_they_were_picked(wandb_folder: Path) -> None:
 
 def test_the_best_value_is_in_the_summary(wandb_folder: Path) -> None:
     """A metric that is to rise has its greatest there, one that is to fall its smallest, beside the last."""
-    good = {"metrics": {"reward": {"good": "up"}, "kl": {"good": "down"}, "loss": {}, "odd": "mean(x)"}}
+    good = {"about": {"reward": {"good": "up"}, "kl": {"good": "down"}, "loss": {}, "gone": None}}
     runner = SinkRunner("wandb", WandbSink())
     runner.open(replace(run_info(wandb_folder), config=good))
     names = {"reward/mean": "reward.mean", "kl": "kl", "loss": "loss"}

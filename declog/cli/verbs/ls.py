@@ -151,17 +151,18 @@ def _presets(given: argparse.Namespace) -> list[Row]:
 
 
 def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
-    """Lists a section's entries: the keys that say what they are, and their help."""
+    """Lists a section's entries: the keys that say what they are, and their help; that of metrics is under `about`."""
 
     def rows(found: Layered) -> list[Row]:
         listed: list[Row] = []
+        about = (found.data.get("about") or {}) if section == "metrics" else {}
         for name, entry in (found.data.get(section) or {}).items():
             if entry is None:
                 continue
             words, text = str(entry), ""
             if isinstance(entry, Mapping):
                 words = ", ".join(_words(key, entry[key]) for key in keys if entry.get(key) is not None)
-                text = str(entry.get("help") or "")
+                text = str((about.get(name) or entry).get("help") or "")
             listed.append((name, words, text))
         return listed
 

@@ -20,6 +20,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL402.outputs": ("`{other}` and `{key}` both write `{template}`",
         "give one of them another `name`, or put {{reduce}} into it"),
 
+    "DL403.about": ("there is no metric `{name}` to say this of", Known("metrics")),
     "DL403.config_dir": ("[{table}] says `config_dir = {name!r}`, and there is no such folder in {folder}",
         "correct it, or make the folder"),
     "DL403.constant": ("there is no constant `{name}`", Known("constants")),

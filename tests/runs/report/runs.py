@@ -29,7 +29,8 @@ OVERRIDES = [
     "schemas.samples.pieces={type: object, expr: pieces, nullable: true}",
     "filters.everything={first: 1000000}",
     "tables.samples={rows: completion, schema: samples, filter: everything, every: 10}",
-    "metrics.reward_spread={expr: reward, reduce: histogram, name: reward/distribution, title: Rewards}",
+    "metrics.reward_spread={expr: reward, reduce: histogram, name: reward/distribution}",
+    "about.reward_spread={title: Rewards}",
     "alerts.kl_runaway={when: kl > 0.3, for: 1, level: error, text: 'KL {kl:.3f} left the trust region'}",
 ]
 
