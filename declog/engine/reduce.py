@@ -161,6 +161,7 @@ class Block:
             self._stats[source(op)] = taken | op.reduction.stats
         self._sources = {name: ops[0] for name, ops in self.by_source.items()}
         self._all: frozenset[Stat] = frozenset().union(*self._stats.values())
+        self._pooled = self._all | stats
         self._families = [] if self._folds else [op for op in self._sources.values() if op.family]
         self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
         self._shows_empty = bool(stats) or any(op.empty is not None for op in ops)
@@ -187,7 +188,9 @@ class Block:
             folds, asked, heights = program.run(view)
             rows, _ = self._outline(view, program, heights)
             folds = folds.take(chosen)
-            moments, weights = (_pooled(folds, cells), None) if weight is None else _weighted(folds, weight, cells)
+            moments, weights = (
+                (_pooled(folds, cells, self._pooled), None) if weight is None else _weighted(folds, weight, cells)
+            )
             missing = np.maximum(_added(asked[:, chosen], cells) - moments.n, 0.0) if len(asked) else moments.n
         else:
             matrix, heights = program.run(view)
@@ -292,7 +295,7 @@ def _weighted(values: Moments, weight: Array, cells: Segments | None) -> tuple[M
     return _pooled(replace(values, n=counted, total=total), cells), _added(weights, cells)
 
 
-def _pooled(values: Moments, cells: Segments | None) -> Moments:
-    """Moments of each cell, ``[k, cells]``."""
+def _pooled(values: Moments, cells: Segments | None, stats: frozenset[Stat] = ALL) -> Moments:
+    """Moments of each cell, ``[k, cells]``. Only ``stats`` are computed."""
     rows = values.n.shape[-1]
-    return values.pooled(Segments(np.zeros(rows, np.int64), 1, rows or None) if cells is None else cells)
+    return values.pooled(Segments(np.zeros(rows, np.int64), 1, rows or None) if cells is None else cells, stats)
