@@ -66,13 +66,13 @@ class DriverComm(LocalComm):
 
 def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[list[Export], DeclogError | None]:
     """The exports that can be merged, and what is wrong with the first that cannot."""
-    taken, wrong = [], None
+    taken, problem = [], None
     for data in exports:
         try:
             taken.append(read(data, plan, world_size))
         except DeclogError as error:
-            wrong = wrong or error
-    return taken, wrong
+            problem = problem or error
+    return taken, problem
 
 
 def read(data: bytes, plan: Plan, world_size: int) -> Export:
@@ -155,8 +155,8 @@ class Merger:
     def end(self) -> None:
         """Finish all, and end the windows that are open: no more will come."""
         self.settle()
-        for item, whole in self._last.values():
-            nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in whole}
+        for item, complete in self._last.values():
+            nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in complete}
             self._collect(replace(item, tail=True, part=False), nothing)
 
     def _ready(self, event: Event) -> bool:
@@ -184,25 +184,27 @@ class Merger:
 
     def _finish(self, event: Event) -> None:
         missing = self._missing(event)
-        found = dict(sorted(self._waiting.pop(event).items()))
+        parts = dict(sorted(self._waiting.pop(event).items()))
         self._done[event.mode] = event.number
         self._missed |= missing
         if missing:
             self._failures.report(CommError.of("DL603.no_actor", missing=sorted(missing)))
-        going = [part.event for part in found.values() if not part.event.last]
-        first = going[0] if going else max((part.event for part in found.values()), key=lambda message: message.count)
-        for rank in [rank for rank, part in found.items() if not fits(first, part.event)]:
-            self._failures.report(self._collector.mismatch(f"actor {rank}", first, found.pop(rank).event))
-        tail = all(part.event.tail for part in found.values())
-        whole = {rank for rank, part in found.items() if self._collector.opened(part.event, tail=tail)}
+        running = [part.event for part in parts.values() if not part.event.last]
+        first = (
+            running[0] if running else max((part.event for part in parts.values()), key=lambda message: message.count)
+        )
+        for rank in [rank for rank, part in parts.items() if not fits(first, part.event)]:
+            self._failures.report(self._collector.mismatch(f"actor {rank}", first, parts.pop(rank).event))
+        tail = all(part.event.tail for part in parts.values())
+        complete = {rank for rank, part in parts.items() if self._collector.opened(part.event, tail=tail)}
         item = LogEvent(event.number, first.step, first.count, event.mode, tail=tail, part=first.part)
-        self._last[event.mode] = item, whole
-        self._collect(item, {rank: part.frames for rank, part in found.items()}, whole)
+        self._last[event.mode] = item, complete
+        self._collect(item, {rank: part.frames for rank, part in parts.items()}, complete)
 
     def _collect(
-        self, item: LogEvent, parts: Mapping[int, dict[str, Frame]], whole: Collection[int] | None = None
+        self, item: LogEvent, parts: Mapping[int, dict[str, Frame]], complete: Collection[int] | None = None
     ) -> None:
         try:
-            self._collector.finish(item, parts, parts if whole is None else whole)
+            self._collector.finish(item, parts, parts if complete is None else complete)
         except RuntimeFailure as error:
             self._failures.report(error)

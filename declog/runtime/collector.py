@@ -75,7 +75,7 @@ class Collector:
         """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
         if item.last:
             self._ended.add(0)
-        parts, whole = {0: frames}, {0} if self.opened(item, tail=True) else set[int]()
+        parts, complete = {0: frames}, {0} if self.opened(item, tail=True) else set[int]()
         if self._comm.world_size > 1:
             wait_s = min(self.wait_s, SHORT_WAIT_S) if item.short_wait else self.wait_s
             if item.answer is not None:
@@ -87,22 +87,22 @@ class Collector:
                     self._failures.report(CommError.of("DL603.no_window", rank=rank))
                     continue
                 try:
-                    theirs, message = self.read(rank, data)
+                    rows, message = self.read(rank, data)
                     self._in_step(item, rank, message)
                 except CommError as failure:
                     self._failures.report(failure)
                     continue
-                parts[rank] = theirs
+                parts[rank] = rows
                 # one that made fewer steps than this one ended before it, though both end here
                 together = item.tail and message.count >= item.count
-                whole |= {rank} if self.opened(message, tail=together) else set()
+                complete |= {rank} if self.opened(message, tail=together) else set()
                 latest = max(latest, message.step)
             if latest > item.step:  # rank 0 ended before the others, without this step
-                item, whole = replace(item, step=latest), whole - {0}
+                item, complete = replace(item, step=latest), complete - {0}
         unused = self._unused() if item.last and item.mode == "train" and self.all_ended else 0
         if unused:
             self._figures.append({DROPPED: unused})
-        logged = self.finish(item, parts, whole)
+        logged = self.finish(item, parts, complete)
         if unused and self._figures:  # the last window has no rows, so no log event told it
             figures = self_metrics.greatest(self._figures)
             self._dispatcher.pass_through(item.step, item.mode, Beside(), self._failures.report, figures)
@@ -112,14 +112,14 @@ class Collector:
             self._dispatcher.inactive.rewind(item.mode, item.back)
         return logged
 
-    def finish(self, item: LogEvent, parts: Mapping[int, Frames], whole: Collection[int]) -> dict[str, float]:
+    def finish(self, item: LogEvent, parts: Mapping[int, Frames], complete: Collection[int]) -> dict[str, float]:
         """Evaluate what is due at this event; slower metrics keep the window until theirs is.
 
-        ``parts`` are the frames by rank, and ``whole`` the ranks whose frames are all that they had.
+        ``parts`` are the frames by rank, and ``complete`` the ranks whose frames are all that they had.
         """
         self._watch(list(parts.values()))
         frames, taken = self._merged(parts)
-        ranks = len(taken & set(whole))
+        ranks = len(taken & set(complete))
         frames = self._carries[item.mode].apply(frames, self._failures.report)
         due: dict[int, WindowState] = {}
         partial = None if ranks == self._comm.world_size else ranks
@@ -202,21 +202,21 @@ class Collector:
         self._dispatcher.inactive.came(message.mode, message.event, message.count, message.arrivals)
         return message.whole and (tail or not message.tail)
 
-    def _in_step(self, mine: LogEvent, rank: int, message: LogEvent) -> None:
+    def _in_step(self, event: LogEvent, rank: int, message: LogEvent) -> None:
         """Raise where a message is not of this log event: it would mix modes, or rows of different steps."""
-        if not mine.last and not message.last:
+        if not event.last and not message.last:
             for mode, count in message.sent.items():
-                if mode in self._plan.modes and count > mine.begun.get(mode, 0):
+                if mode in self._plan.modes and count > event.begun.get(mode, 0):
                     self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode))
                     self._comm.drop(Event(mode, count - 1 - KEPT), rank)
-        if not fits(mine, message):
-            raise self.mismatch(f"rank {rank}", mine, message)
+        if not fits(event, message):
+            raise self.mismatch(f"rank {rank}", event, message)
 
-    def mismatch(self, who: str, mine: LogEvent, message: LogEvent) -> CommError:
+    def mismatch(self, who: str, event: LogEvent, message: LogEvent) -> CommError:
         """What is wrong with a message that is not of this log event; in what it differs is reported once."""
         detail = "" if who in self._mismatched else (
-            f" (step {message.step}, its {message.count}. of mode {message.mode}, where this is step {mine.step}, "
-            f"the {mine.count}. of mode {mine.mode})"
+            f" (step {message.step}, its {message.count}. of mode {message.mode}, where this is step {event.step}, "
+            f"the {event.count}. of mode {event.mode})"
         )  # fmt: skip
         self._mismatched.add(who)
         return CommError.of("DL603.event", who=who, detail=detail)
@@ -261,34 +261,34 @@ class Collector:
         self._dispatcher.load(data["dispatch"])
 
 
-def fits(mine: LogEvent, message: LogEvent) -> bool:
+def fits(event: LogEvent, message: LogEvent) -> bool:
     """Whether a message is of this log event: of its mode, step and count, or one of the two ranks has ended."""
-    if (message.mode, message.event) != (mine.mode, mine.event):
+    if (message.mode, message.event) != (event.mode, event.event):
         return False
-    if message.last and message.count <= mine.count and message.step <= mine.step:
+    if message.last and message.count <= event.count and message.step <= event.step:
         return True  # that rank ended before this one: all that it had left
-    if mine.last and message.count >= mine.count:
+    if event.last and message.count >= event.count:
         return True  # this one ended before that
     return (message.step, message.count, message.tail, message.part) == (
-        mine.step,
-        mine.count,
-        mine.tail,
-        mine.part,
+        event.step,
+        event.count,
+        event.tail,
+        event.part,
     )
 
 
 def _check_columns(phase: PhaseOp, frame: Frame) -> None:
     """Raise where a column that the plan knows is of another axis, or is no number where it should be one."""
-    known: dict[str, tuple[Axis | None, bool]] = {GROUP_ID: (Axis.COMPLETION, False)}
-    known |= {op.name: (op.axis, op.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.signals if op.recorded}
-    known |= {op.name: (op.expr.type.axis, op.expr.type.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.locals}
+    declared: dict[str, tuple[Axis | None, bool]] = {GROUP_ID: (Axis.COMPLETION, False)}
+    declared |= {op.name: (op.axis, op.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.signals if op.recorded}
+    declared |= {op.name: (op.expr.type.axis, op.expr.type.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.locals}
     for fold in phase.folds:
         traced = fold.trace is not None
-        known |= {fold.column(stat): (Axis.COMPLETION, traced) for stat in fold.stats if stat != "hist"}
-    found = [(name, block.axis, False) for block in frame.blocks for name, _ in block.keys]
-    found += [(name, axis, True) for (name, _), (axis, _) in frame.texts.items()]
-    for name, axis, text in found:
-        if name in known and (known[name][0] != axis or text > known[name][1]):
+        declared |= {fold.column(stat): (Axis.COMPLETION, traced) for stat in fold.stats if stat != "hist"}
+    columns = [(name, block.axis, False) for block in frame.blocks for name, _ in block.keys]
+    columns += [(name, axis, True) for (name, _), (axis, _) in frame.texts.items()]
+    for name, axis, text in columns:
+        if name in declared and (declared[name][0] != axis or text > declared[name][1]):
             raise CommError.of("DL603.column", name=name)
 
 

@@ -68,38 +68,41 @@ class Start:
     run_config: Mapping[str, Any] = field(default_factory=dict)  # how the trainer is configured
 
 
-def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
+def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
     """A recorder of the plan, its sinks open. What one rank cannot do raises on every rank."""
-    start_s = given.start_s
-    agree(channel, made, start_s)
-    resume = _resumed(channel, made, given.resume, start_s)
-    before = 0 if given.resume is None else given.resume.get("world_size", 0)  # ranks of the run that is continued
+    start_s = options.start_s
+    agree(channel, plan, start_s)
+    resume = _resumed(channel, plan, options.resume, start_s)
+    before = 0 if options.resume is None else options.resume.get("world_size", 0)  # ranks of the run that is continued
     origin = None
     if resume is not None and resume.get("run_id"):
         origin = Origin(resume["run_id"], resume["output_dir"], resume["step"])
-    chosen = partial(_folder, made, given, origin)
-    runners, routes, run, home, choice = _open(channel, made, given, chosen)
+    chosen = partial(_folder, plan, options, origin)
+    runners, routes, run, home, choice = _open(channel, plan, options, chosen)
     folder = None if run is None else run.output_dir
     if channel.collects:
         if (version := namesake()) is not None:
             _warn_of_namesake(version)
-        for warning in made.warnings:
+        for warning in plan.warnings:
             log.warning("%s", warning)
-        for what, why in made.inactive:
+        for what, why in plan.inactive:
             log.debug("%s is inactive: %s", what, why)
     try:
-        capture = _capture(channel, made, folder, runners.values(), start_s)
+        capture = _capture(channel, plan, folder, runners.values(), start_s)
         if home is not None and run is not None:
-            modules = [*given.modules, *(type(sink).__module__ for sink in given.sinks)]
-            facts = manifest.facts(made, run.run_id, run.world_size, modules, given.packages, given.overrides)
-            texts = {CONFIG: manifest.yaml_text(run.config), PLAN: manifest.plan_text(made, given.places(), given.mask)}
-            if given.run_config:
+            modules = [*options.modules, *(type(sink).__module__ for sink in options.sinks)]
+            facts = manifest.facts(plan, run.run_id, run.world_size, modules, options.packages, options.overrides)
+            texts = {
+                CONFIG: manifest.yaml_text(run.config),
+                PLAN: manifest.plan_text(plan, options.places(), options.mask),
+            }
+            if options.run_config:
                 texts[RUN_CONFIG] = manifest.yaml_text(run.run_config)
             home.begin(facts, texts)
         recorder = Recorder(
-            made, channel, runners, routes, folder, run_id="" if run is None else run.run_id, functions=given.functions,
-            wait_s=given.wait_s, locate=given.locate, clock=capture, hooks=[capture] if capture else [], home=home,
-            run=run, choice=choice, commits=given.commits,
+            plan, channel, runners, routes, folder, run_id="" if run is None else run.run_id,
+            functions=options.functions, wait_s=options.wait_s, locate=options.locate, clock=capture,
+            hooks=[capture] if capture else [], home=home, run=run, choice=choice, commits=options.commits,
         )  # fmt: skip
     except BaseException:
         if home is not None:
@@ -108,9 +111,9 @@ def open_run(made: Plan, channel: Comm, given: Start) -> Recorder:
     if resume is not None:
         try:
             recorder.load_state_dict(resume)
-            others = range(channel.world_size, before)
+            missing_ranks = range(channel.world_size, before)
             if run is not None and channel.collects and not (origin and choice.branches(origin, run.output_dir)):
-                _rewind_others(channel, made, run, others, resume["step"], start_s)
+                _rewind_others(channel, plan, run, missing_ranks, resume["step"], start_s)
         except BaseException:
             recorder.close(failed=True)
             raise
@@ -123,7 +126,7 @@ def _warn_of_namesake(version: str) -> None:
 
 
 def connect(
-    made: Plan, role: str, rank: int | None, world_size: int | None, process_group: Any, start_s: float
+    plan: Plan, role: str, rank: int | None, world_size: int | None, process_group: Any, start_s: float
 ) -> Comm:
     """How this process reaches the others; ``role`` is rank, actor or driver."""
     if role == "rank":
@@ -134,31 +137,31 @@ def connect(
     return DriverComm(world_size) if role == "driver" else ActorComm(rank or 0, world_size)
 
 
-def _resumed(channel: Comm, made: Plan, state: Mapping[str, Any] | None, start_s: float) -> Mapping[str, Any] | None:
+def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s: float) -> Mapping[str, Any] | None:
     """This rank's state, when those of all ranks go together; ranks that the run had not before begin where it is."""
-    found: dict[str, Any] | None = None
-    own: UsageError | None = None
+    saved: dict[str, Any] | None = None
+    refusal: UsageError | None = None
     try:
-        found = None if state is None else checkpoint.place(made, state, channel.rank)
+        saved = None if state is None else checkpoint.place(plan, state, channel.rank)
     except UsageError as error:
-        own = error
-        found = {"error": str(error)}
-    states = [json.loads(text) for text in channel.agree("resume", json.dumps(found), start_s)]
+        refusal = error
+        saved = {"error": str(error)}
+    states = [json.loads(text) for text in channel.agree("resume", json.dumps(saved), start_s)]
     alone = isinstance(channel, DriverComm | ActorComm)  # they hear nobody
-    wrong = own or checkpoint.mismatch(states, channel.world_size, alone=alone)
+    wrong = refusal or checkpoint.mismatch(states, channel.world_size, alone=alone)
     if wrong is not None:
         channel.close()
         raise wrong
     if state is None and states[0] is not None and not alone:
-        return checkpoint.joined(made, channel, states[0])
+        return checkpoint.joined(plan, channel, states[0])
     return state
 
 
-def _rewind_others(channel: Comm, made: Plan, run: RunInfo, gone: Iterable[int], step: int, start_s: float) -> None:
+def _rewind_others(channel: Comm, plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, start_s: float) -> None:
     """Ranks that are no more left rows of steps that will be made again in files of their own."""
-    local = {sink for table in made.tables for sink in table.local}
-    for rank in gone:
-        for op in made.sinks:
+    local = {sink for table in plan.tables for sink in table.local}
+    for rank in ranks:
+        for op in plan.sinks:
             if op.id in local and sink_kinds.traits(op.kind).per_rank:
                 runner = SinkRunner(op.id, sink_kinds.make_sink(op.kind, dict(op.options)))
                 runner.open(replace(run, rank=rank), start_s)
@@ -167,10 +170,10 @@ def _rewind_others(channel: Comm, made: Plan, run: RunInfo, gone: Iterable[int],
 
 
 def _capture(
-    channel: Comm, made: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float
+    channel: Comm, plan: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float
 ) -> CaptureLog | None:
     """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
-    op = made.capture
+    op = plan.capture
     named = None if op is None else op.folder
     base = folder and folder / "capture"
     if named is not None:
@@ -183,7 +186,7 @@ def _capture(
     try:
         if not chosen:
             raise SinkError.of("DL601.capture_folder")
-        return CaptureLog(made, op, Path(chosen), channel.rank, channel.world_size)
+        return CaptureLog(plan, op, Path(chosen), channel.rank, channel.world_size)
     except SinkError:
         channel.close()
         for runner in runners:
@@ -191,35 +194,35 @@ def _capture(
         raise
 
 
-def agree(channel: Comm, made: Plan, start_s: float) -> None:
+def agree(channel: Comm, plan: Plan, start_s: float) -> None:
     """Refuse on every rank alike where plans differ, or the versions of declog that made them."""
-    mine = {"declog": VERSION, **made.canonical}
-    if len(set(channel.agree("plan", fingerprint.digest(mine), start_s))) == 1:
+    facts = {"declog": VERSION, **plan.canonical}
+    if len(set(channel.agree("plan", fingerprint.digest(facts), start_s))) == 1:
         return
-    plans = [json.loads(text) for text in channel.agree("parts", json.dumps(mine), start_s)]
+    plans = [json.loads(text) for text in channel.agree("parts", json.dumps(facts), start_s)]
     channel.close()  # rank 0 waits here until all have read what the others have
     raise PlanMismatchError([Problem.of("DL604.ranks", difference=fingerprint.difference(plans))])
 
 
-def _folder(made: Plan, given: Start, origin: Origin | None) -> tuple[RunFolder, Choice, str]:
+def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolder, Choice, str]:
     """The run's folder, what the caller said of it, and the run's id.
 
     The folder is the one that is named, that of the run which goes on, or a new one: Hydra's own, or under outputs/.
     """
-    named = given.output_dir or (made.output_dir if given.base_dir is None else None)
-    own = given.base_dir or given.application
-    folder = None if named is None else Path(named).absolute()
-    base = Path(own) if own else Path("outputs") / made.name / time.strftime("%Y-%m-%d_%H-%M-%S")
+    path = options.output_dir or (plan.output_dir if options.base_dir is None else None)
+    parent = options.base_dir or options.application
+    folder = None if path is None else Path(path).absolute()
+    base = Path(parent) if parent else Path("outputs") / plan.name / time.strftime("%Y-%m-%d_%H-%M-%S")
     new = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
     try:
-        choice = run_folder.choice(folder, None if given.base_dir is None else Path(given.base_dir).absolute())
+        choice = run_folder.choice(folder, None if options.base_dir is None else Path(options.base_dir).absolute())
         target = None if origin is None else choice.target(origin)
         if target is not None:
-            return run_folder.named(target[0], resume=True, append=made.append), choice, target[1]
+            return run_folder.named(target[0], resume=True, append=plan.append), choice, target[1]
         if folder is not None:
-            home = run_folder.named(folder, resume=False, append=made.append)
+            home = run_folder.named(folder, resume=False, append=plan.append)
         else:
-            home = run_folder.fresh(base.absolute(), beside=own is None)
+            home = run_folder.fresh(base.absolute(), beside=parent is None)
     except OSError as error:
         raise SinkError.of("DL601.run_folder", error=error) from error
     return home, choice, origin.run_id if origin is not None and choice.replaces(origin, home.path) else new
@@ -227,32 +230,32 @@ def _folder(made: Plan, given: Start, origin: Origin | None) -> tuple[RunFolder,
 
 def _open(
     channel: Comm,
-    made: Plan,
-    given: Start,
+    plan: Plan,
+    options: Start,
     chosen: Callable[[], tuple[RunFolder, Choice, str]],
 ) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None, RunFolder | None, Choice]:
     """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
-    start_s = given.start_s
+    start_s = options.start_s
     runners: dict[str, SinkRunner] = {}
     routes: list[Route] = []
     run: RunInfo | None = None
     home: RunFolder | None = None  # rank 0 has it for all
     choice = Choice()
-    each = {sink for table in made.tables for sink in table.local} if _gathers(channel) else set()
+    per_rank = {sink for table in plan.tables for sink in table.local} if _gathers(channel) else set()
 
     def rank_0() -> None:
         nonlocal run, home, choice
         until = time.monotonic() + start_s  # all sinks together
         home, choice, run_id = chosen()
-        run = _run_info(channel, made, home.path, run_id, given.run_config)
-        for op in made.sinks:
-            _open_sink(op, made, run, runners, routes, _left(until), gathers=bool(each))
-        for place, sink in enumerate(given.sinks):
-            runner = runners[f"{CODE}{place}"] = SinkRunner(f"{CODE}{place}", sink)
-            runner.open(run, _left(until))
-            routes.append(Route(CODE, min(made.requested), 1, "", sink.accepts, runner.submit))
+        run = _run_info(channel, plan, home.path, run_id, options.run_config)
+        for op in plan.sinks:
+            _open_sink(op, plan, run, runners, routes, _seconds(until), gathers=bool(per_rank))
+        for index, sink in enumerate(options.sinks):
+            runner = runners[f"{CODE}{index}"] = SinkRunner(f"{CODE}{index}", sink)
+            runner.open(run, _seconds(until))
+            routes.append(Route(CODE, min(plan.requested), 1, "", sink.accepts, runner.submit))
 
-    def others() -> None:
+    def other_ranks() -> None:
         nonlocal run, choice
         until = time.monotonic() + start_s
         folder, run_id, chosen = json.loads(opened)
@@ -261,18 +264,18 @@ def _open(
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SinkError.of("DL601.run_folder", error=error) from error
-        run = _run_info(channel, made, Path(folder), run_id, given.run_config)
-        for op in made.sinks:
-            if op.id in each:
-                _open_sink(op, made, run, runners, routes, _left(until), gathers=True)
+        run = _run_info(channel, plan, Path(folder), run_id, options.run_config)
+        for op in plan.sinks:
+            if op.id in per_rank:
+                _open_sink(op, plan, run, runners, routes, _seconds(until), gathers=True)
 
     replica = isinstance(channel, comms.StoreComm) and channel.replica  # another process writes its rows
     try:
         _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
-        if each:
-            place = "" if run is None else json.dumps([str(run.output_dir), run.run_id, asdict(choice)])
-            opened = channel.agree("folder", place, start_s)[0]
-            _all_or_none(channel, "each", None if channel.collects or replica else others, runners, 2 * start_s)
+        if per_rank:
+            text = "" if run is None else json.dumps([str(run.output_dir), run.run_id, asdict(choice)])
+            opened = channel.agree("folder", text, start_s)[0]
+            _all_or_none(channel, "each", None if channel.collects or replica else other_ranks, runners, 2 * start_s)
     except BaseException:
         if home is not None:
             home.abandon()
@@ -280,7 +283,7 @@ def _open(
     return runners, routes, run, home, choice
 
 
-def _left(until: float) -> float:
+def _seconds(until: float) -> float:
     return max(0.1, until - time.monotonic())
 
 
@@ -290,7 +293,7 @@ def _gathers(channel: Comm) -> bool:
 
 
 def _open_sink(
-    op: SinkOp, made: Plan, run: RunInfo, runners: dict[str, SinkRunner], routes: list[Route], left_s: float, *,
+    op: SinkOp, plan: Plan, run: RunInfo, runners: dict[str, SinkRunner], routes: list[Route], left_s: float, *,
     gathers: bool,
 ) -> None:  # fmt: skip
     sink = sink_kinds.make_sink(op.kind, dict(op.options))
@@ -298,7 +301,7 @@ def _open_sink(
         op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
     )
     runner.open(run, left_s)
-    local = frozenset(table.id for table in made.tables if gathers and op.id in table.local)
+    local = frozenset(table.id for table in plan.tables if gathers and op.id in table.local)
     traits = sink_kinds.traits(op.kind)
     most, last = traits.unfiltered_bytes, traits.shows_last
     routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, local, most, last))
@@ -323,16 +326,16 @@ def _all_or_none(
         raise failure or SinkError.of("DL601.rank", rank=failed, cause=answers[failed].removeprefix("[DL601] "))
 
 
-def _run_info(channel: Comm, made: Plan, folder: Path, run_id: str, run_config: Mapping[str, Any]) -> RunInfo:
+def _run_info(channel: Comm, plan: Plan, folder: Path, run_id: str, run_config: Mapping[str, Any]) -> RunInfo:
     return RunInfo(
-        name=made.name,
+        name=plan.name,
         run_id=run_id,
         output_dir=folder,
-        fingerprint=made.fingerprint,
+        fingerprint=plan.fingerprint,
         rank=channel.rank,
         world_size=channel.world_size,
-        config=made.config,
-        run_config={**manifest.plain(run_config), **made.run_config},
-        plan=made.explain(),
+        config=plan.config,
+        run_config={**manifest.plain(run_config), **plan.run_config},
+        plan=plan.explain(),
         version=VERSION,
     )
