@@ -6,7 +6,6 @@ node's axis; a family has its members in front: ``[members, rows]``.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import groups
+from declog.engine.blocks import typed
 from declog.engine.frame import GROUP_ID, UNDECIDED, Frame
 from declog.errors import RuntimeFailure
 from declog.language import segmented
@@ -415,24 +415,6 @@ def _blanked(values: Array, absent: Array) -> Array:
 def _all_of(absent: Array, parts: Segments) -> Array:
     everywhere: Array = segmented.aggregate(segmented.all_of, absent, parts) == 1
     return everywhere
-
-
-def typed(values: Array, dtype: DType) -> Array:
-    """A recorded column as the evaluators read it: by its dtype, and by whether something is missing."""
-    if dtype in (DType.TEXT, DType.OBJECT):
-        return values
-    if values.dtype.kind == "O":  # given as a list with None in it
-        flat = [math.nan if item is None else float(item) for item in values.ravel()]
-        values = np.array(flat, np.float64).reshape(values.shape)
-    if dtype is DType.FLOAT:
-        return values if values.dtype == np.float64 else values.astype(np.float64)
-    if values.dtype.kind == "f":  # something is missing
-        if dtype is DType.INT:
-            return values
-        return np.where(np.isnan(values), values, values != 0) if np.isnan(values).any() else values != 0
-    if dtype is DType.BOOL:
-        return values if values.dtype.kind == "b" else values != 0
-    return values if values.dtype == np.int64 else values.astype(np.int64)
 
 
 def _applied(function: Function, arrays: list[Array]) -> Array:

@@ -16,105 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import groups
+from declog.engine.blocks import Batches, Block, Key, Layout
 from declog.errors import RuntimeFailure
 from declog.language.absence import Absence
 from declog.language.dtypes import Axis, DType
-from declog.language.segmented import NOTHING, Segments
+from declog.language.segmented import Segments
 from declog.plans.ops import Grouping
 
 Array = NDArray[Any]
-Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
 ABSENT = ".absent"  # ends the name of the column that says where another did not come
 UNDECIDED = ".undecided"  # and of the one that says where a bool is neither true nor false
 GROUP_ID = "GROUP"  # the column of what names each completion's group, as digests; no signal can have the name
-
-
-@dataclass(frozen=True)
-class Block:
-    """Columns of one axis and dtype: ``data[k, rows]``, one row of it per key.
-
-    ``valid``, of the same shape, says which integers or bools are there; None: all. A missing float is NaN.
-    """
-
-    axis: Axis
-    keys: tuple[Key, ...]
-    data: Array
-    valid: Array | None = None
-
-    @classmethod
-    def of_integers(cls, axis: Axis, keys: tuple[Key, ...], values: Array) -> Block:
-        """Columns of objects, integers and None: ``[k, rows]`` or, of one key, ``[rows]``."""
-        valid = np.asarray(np.not_equal(values, NOTHING), bool).reshape(len(keys), -1)
-        data = np.where(valid, values.reshape(valid.shape), 0).astype(np.int64)
-        return cls(axis, keys, data, None if valid.all() else valid)
-
-    def column(self, row: int | slice, *, exact: bool = False) -> Array:
-        """One row or several in their own dtype; where something is missing floats, or ``exact`` objects."""
-        data = self.data[row]
-        if self.valid is None or self.valid[row].all():
-            return data
-        if exact and data.dtype.kind in "iu":
-            return np.where(self.valid[row], data.astype(object), NOTHING)
-        return np.where(self.valid[row], data, np.nan)
-
-    @cached_property
-    def floats(self) -> Array:
-        """All columns as float64, NaN where something is missing; made once."""
-        data = self.data if self.data.dtype == np.float64 else self.data.astype(np.float64)
-        return data if self.valid is None else np.where(self.valid, data, np.nan)
-
-    def some(self, places: Sequence[int] | slice) -> Block:
-        """Some of the columns."""
-        valid = None if self.valid is None else self.valid[places]
-        keys = self.keys[places] if isinstance(places, slice) else tuple(self.keys[place] for place in places)
-        return Block(self.axis, keys, self.data[places], valid)
-
-    def pick(self, rows: Array) -> Block:
-        """Some of the rows, in some order."""
-        return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
-
-
-class Layout:
-    """What frames have alike that hold the same columns in the same blocks: the key of what is planned for them."""
-
-    __slots__ = ("_hash", "_key")
-
-    def __init__(self, *key: object) -> None:
-        self._key = key
-        self._hash = hash(key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Layout) and self._hash == other._hash and self._key == other._key)
-
-
-@dataclass(frozen=True)
-class Batches:
-    """One entry per (step, batch, rank), all ``[batches]``."""
-
-    step: NDArray[np.int64]
-    batch: NDArray[np.int64]
-    rank: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    elapsed: NDArray[np.float64]
-    order: NDArray[np.int64]  # in which a rank opened its batches, of all phases
-
-    def __len__(self) -> int:
-        return len(self.step)
-
-    def take(self, order: Array) -> Batches:
-        """Some batches, in some order."""
-        return Batches(*(getattr(self, name)[order] for name in PARTS))
-
-    @classmethod
-    def join(cls, parts: Sequence[Batches]) -> Batches:
-        """The batches of several frames, one after the other."""
-        return cls(*(np.concatenate([part.__dict__[name] for part in parts]) for name in PARTS))
-
-
-PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")
 
 
 @dataclass
@@ -455,17 +367,3 @@ def _joined_texts(frames: Sequence[Frame]) -> dict[Key, tuple[Axis, Array]]:
         return frame.texts[key][1] if key in frame.texts else np.full(frame.count(axis), None, object)
 
     return {key: (axis, np.concatenate([of(frame, key, axis) for frame in frames])) for key, axis in axes.items()}
-
-
-def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batches:
-    """Batches from (step, batch, rank, rows, elapsed, order)."""
-    step, batch, rank, rows, order = np.array([(*one[:4], one[5]) for one in entries], np.int64).reshape(-1, 5).T
-    return Batches(step, batch, rank, rows, np.array([one[4] for one in entries], np.float64), order)
-
-
-def texts_of(values: Sequence[Any]) -> Array:
-    """A list as an object array ``[rows]``; lists inside it stay values."""
-    array = np.empty(len(values), object)
-    for place, item in enumerate(values):
-        array[place] = item
-    return array

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
-from declog.engine.frame import ABSENT, Batches, Frame
+from declog.engine.frame import ABSENT, Frame
 from declog.errors import RuntimeFailure
 from declog.language.absence import Absence
 from declog.language.dtypes import Axis, DType

@@ -18,9 +18,10 @@ import numpy as np
 from declog.api import plan
 from declog.compiler.scopes import BUILTINS
 from declog.compiler.signals import RESERVED
+from declog.engine.blocks import Block, Key, batches_of, texts_of
 from declog.engine.evaluator import View
 from declog.engine.filters import select
-from declog.engine.frame import GROUP_ID, Block, Frame, Key, batches_of, texts_of
+from declog.engine.frame import GROUP_ID, Frame
 from declog.engine.groups import digests
 from declog.engine.local_columns import with_locals
 from declog.errors import ConfigError, Problem

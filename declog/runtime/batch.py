@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from declog.engine import groups
-from declog.engine.frame import Key
+from declog.engine.blocks import Key
 from declog.errors import InputError, MissingSignalError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions

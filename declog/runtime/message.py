@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine.frame import PARTS, Batches, Block, Frame, texts_of
+from declog.engine.blocks import PARTS, Batches, Block, texts_of
+from declog.engine.frame import Frame
 from declog.errors import CommError
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from declog.engine.frame import Key
+from declog.engine.blocks import Key
 from declog.errors import InputError
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import PhaseOp, SignalOp

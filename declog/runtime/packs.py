@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from declog.engine.frame import Key
+from declog.engine.blocks import Key
 from declog.language.dtypes import Axis
 
 Tensor = torch.Tensor

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from declog.engine.frame import Key
+from declog.engine.blocks import Key
 from declog.errors import RuntimeFailure
 from declog.language.absence import COMPARISONS, Absence, either, elementwise
 from declog.language.dtypes import Axis, DType

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from declog.engine.frame import Key
+from declog.engine.blocks import Key
 from declog.plans.ops import FoldOp
 
 Tensor = torch.Tensor

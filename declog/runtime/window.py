@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from declog.engine.frame import GROUP_ID, Block, Frame, Key, batches_of, texts_of
+from declog.engine.blocks import Block, Key, batches_of, texts_of
+from declog.engine.frame import GROUP_ID, Frame
 from declog.errors import RuntimeFailure, error_text
 from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import Axis, DType

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from declog.engine.frame import Block, Frame, Key, batches_of, texts_of
+from declog.engine.blocks import Block, Key, batches_of, texts_of
+from declog.engine.frame import Frame
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
 

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from declog.engine.frame import Batches, Block, Frame, Key, batches_of, texts_of
+from declog.engine.blocks import Batches, Block, Key, batches_of, texts_of
+from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping

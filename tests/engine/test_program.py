@@ -11,9 +11,10 @@ import pytest
 
 import declog
 from declog.engine import program
+from declog.engine.blocks import Block, Key, batches_of
 from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
-from declog.engine.frame import Block, Frame, Key, batches_of
+from declog.engine.frame import Frame
 from declog.engine.partials import State
 from declog.engine.reduce import Reductions
 from declog.language.dtypes import Axis

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declog
-from declog.engine.frame import Block, Frame, batches_of, texts_of
+from declog.engine.blocks import Block, batches_of, texts_of
+from declog.engine.frame import Frame
 from declog.errors import CommError
 from declog.language.dtypes import Axis
 from declog.runtime.comm import Comm, Event, StoreComm

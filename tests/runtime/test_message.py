@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declog.engine.frame import Block, Frame, batches_of
+from declog.engine.blocks import Block, batches_of
+from declog.engine.frame import Frame
 from declog.errors import CommError
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping

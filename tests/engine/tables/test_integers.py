@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.engine.frame import Block, Frame, batches_of
+from declog.engine.blocks import Block, batches_of
+from declog.engine.frame import Frame
 from declog.errors import InputError
 from declog.language.dtypes import Axis
 from declog.runtime.comm import Comm

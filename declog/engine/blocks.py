@@ -1,0 +1,141 @@
+"""What a frame is made of: columns of one axis and dtype, and the batches that their rows are of.
+
+Imports numpy, axes and kernels only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.language.dtypes import Axis, DType
+from declog.language.segmented import NOTHING
+
+Array = NDArray[Any]
+Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
+
+
+@dataclass(frozen=True)
+class Block:
+    """Columns of one axis and dtype: ``data[k, rows]``, one row of it per key.
+
+    ``valid``, of the same shape, says which integers or bools are there; None: all. A missing float is NaN.
+    """
+
+    axis: Axis
+    keys: tuple[Key, ...]
+    data: Array
+    valid: Array | None = None
+
+    @classmethod
+    def of_integers(cls, axis: Axis, keys: tuple[Key, ...], values: Array) -> Block:
+        """Columns of objects, integers and None: ``[k, rows]`` or, of one key, ``[rows]``."""
+        valid = np.asarray(np.not_equal(values, NOTHING), bool).reshape(len(keys), -1)
+        data = np.where(valid, values.reshape(valid.shape), 0).astype(np.int64)
+        return cls(axis, keys, data, None if valid.all() else valid)
+
+    def column(self, row: int | slice, *, exact: bool = False) -> Array:
+        """One row or several in their own dtype; where something is missing floats, or ``exact`` objects."""
+        data = self.data[row]
+        if self.valid is None or self.valid[row].all():
+            return data
+        if exact and data.dtype.kind in "iu":
+            return np.where(self.valid[row], data.astype(object), NOTHING)
+        return np.where(self.valid[row], data, np.nan)
+
+    @cached_property
+    def floats(self) -> Array:
+        """All columns as float64, NaN where something is missing; made once."""
+        data = self.data if self.data.dtype == np.float64 else self.data.astype(np.float64)
+        return data if self.valid is None else np.where(self.valid, data, np.nan)
+
+    def some(self, places: Sequence[int] | slice) -> Block:
+        """Some of the columns."""
+        valid = None if self.valid is None else self.valid[places]
+        keys = self.keys[places] if isinstance(places, slice) else tuple(self.keys[place] for place in places)
+        return Block(self.axis, keys, self.data[places], valid)
+
+    def pick(self, rows: Array) -> Block:
+        """Some of the rows, in some order."""
+        return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
+
+
+class Layout:
+    """What frames have alike that hold the same columns in the same blocks: the key of what is planned for them."""
+
+    __slots__ = ("_hash", "_key")
+
+    def __init__(self, *key: object) -> None:
+        self._key = key
+        self._hash = hash(key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Layout) and self._hash == other._hash and self._key == other._key)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """One entry per (step, batch, rank), all ``[batches]``."""
+
+    step: NDArray[np.int64]
+    batch: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    elapsed: NDArray[np.float64]
+    order: NDArray[np.int64]  # in which a rank opened its batches, of all phases
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+    def take(self, order: Array) -> Batches:
+        """Some batches, in some order."""
+        return Batches(*(getattr(self, name)[order] for name in PARTS))
+
+    @classmethod
+    def join(cls, parts: Sequence[Batches]) -> Batches:
+        """The batches of several frames, one after the other."""
+        return cls(*(np.concatenate([part.__dict__[name] for part in parts]) for name in PARTS))
+
+
+PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")
+
+
+def typed(values: Array, dtype: DType) -> Array:
+    """A recorded column as the evaluators read it: by its dtype, and by whether something is missing."""
+    if dtype in (DType.TEXT, DType.OBJECT):
+        return values
+    if values.dtype.kind == "O":  # given as a list with None in it
+        flat = [math.nan if item is None else float(item) for item in values.ravel()]
+        values = np.array(flat, np.float64).reshape(values.shape)
+    if dtype is DType.FLOAT:
+        return values if values.dtype == np.float64 else values.astype(np.float64)
+    if values.dtype.kind == "f":  # something is missing
+        if dtype is DType.INT:
+            return values
+        return np.where(np.isnan(values), values, values != 0) if np.isnan(values).any() else values != 0
+    if dtype is DType.BOOL:
+        return values if values.dtype.kind == "b" else values != 0
+    return values if values.dtype == np.int64 else values.astype(np.int64)
+
+
+def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batches:
+    """Batches from (step, batch, rank, rows, elapsed, order)."""
+    step, batch, rank, rows, order = np.array([(*one[:4], one[5]) for one in entries], np.int64).reshape(-1, 5).T
+    return Batches(step, batch, rank, rows, np.array([one[4] for one in entries], np.float64), order)
+
+
+def texts_of(values: Sequence[Any]) -> Array:
+    """A list as an object array ``[rows]``; lists inside it stay values."""
+    array = np.empty(len(values), object)
+    for place, item in enumerate(values):
+        array[place] = item
+    return array
