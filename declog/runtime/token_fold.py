@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from declog.language.moments import FORMULAS
 from declog.language.nodes import Node, walk
 from declog.plans.ops import FoldOp
 from declog.runtime.tensors import HALF, INTEGERS
-from declog.runtime.token_layout import Layout, Packed, Padded
+from declog.runtime.token_layout import Layout, Packed, Padded, in_blocks
 from declog.runtime.token_sums import Sums, fold_sums
 
 Tensor = torch.Tensor
@@ -343,23 +343,13 @@ def run(
         step = _block(ops, shape, device)
         parts = [
             _fold(ops, some, Padded(torch.Size((rows, shape[1]))), device, functions)
-            for some, rows in _blocks(here, shape[0], step)
+            for some, rows in in_blocks(here, shape[0], step)
         ]
     for _, error in (failure for part in parts for failure in part.failed.values()):
         traceback.clear_frames(error.__traceback__)  # their locals are tensors of the trainer's
     folded = parts[0] if len(parts) == 1 else _joined(ops, parts)
     folded.sums = sums
     return folded
-
-
-def _blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
-    """The signals of so many completions at a time, and of how many."""
-    if step >= rows:
-        yield signals, rows
-        return
-    for start in range(0, rows, step):
-        some = {name: value[start : start + step] if value.ndim else value for name, value in signals.items()}
-        yield some, min(step, rows - start)
 
 
 def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 
@@ -331,3 +331,13 @@ def histogram(value: Tensor, mask: Tensor | None) -> Tensor:
     bin = torch.where(exists, bin, sketch.SIZE)  # a bin of its own for what does not exist
     counts = torch.zeros(sketch.SIZE + 1, dtype=torch.int64, device=value.device)
     return counts.scatter_add_(0, bin.flatten(), torch.ones_like(bin).flatten()).narrow(0, 0, sketch.SIZE)
+
+
+def in_blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
+    """The signals of so many completions at a time, and of how many."""
+    if step >= rows:
+        yield signals, rows
+        return
+    for start in range(0, rows, step):
+        some = {name: value[start : start + step] if value.ndim else value for name, value in signals.items()}
+        yield some, min(step, rows - start)

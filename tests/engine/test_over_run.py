@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 import declog
+from declog.engine.program import Program
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
@@ -260,3 +262,37 @@ def test_labels_that_are_numbers_show_what_is_missing_as_their_own(tmp_path: Pat
     assert {name: str(value) for name, value in found.items()} == {
         "-9": "1.0", "-3": "nan", "10": "3.0", "nonfinite/seen": "1",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("window_bytes", [1, 2**20])
+def test_each_kind_of_metric_is_planned_once_for_all_log_events(
+    window_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a metric is over, and by: each event has the same columns, of a window that is folded or is not."""
+    signals = {"x": ROWS, "name": {"axis": "completion", "type": "text"}}
+    kinds: list[dict[str, Any]] = [{}, {"over": "run"}, {"over": "run_step", "combine": "last"}]
+    metrics: dict[str, Any] = {}
+    for kind, by, reduce in itertools.product(kinds, ({}, {"by": "name"}), ("mean", "p50")):
+        if reduce == "mean" or kind.get("over") != "run":
+            id = f"m{len(metrics)}"
+            metrics[id] = {"expr": "x", "reduce": reduce, "name": f"{id}/{{label}}" if by else id, **kind, **by}
+    plans: list[int] = []  # the step at which each was made
+    steps: list[int] = []
+    make = Program.__init__
+
+    def noted(self: Program, *args: Any) -> None:
+        plans.append(len(steps))
+        make(self, *args)
+
+    monkeypatch.setattr(Program, "__init__", noted)
+
+    def body(log: Recorder) -> None:
+        for step in range(4):
+            with log.step(step):
+                log.observe(x=[1.0, float(step)], name=["a", "b"])
+            log.flush(wait_s=60.0)
+            steps.append(step)
+
+    sink = run(profile(signals, metrics, window_bytes=window_bytes), body, tmp_path)
+    assert all(len(scalars) == len(sink.scalars[0]) > len(metrics) for scalars in sink.scalars.values())
+    assert plans and set(plans) == {0}
