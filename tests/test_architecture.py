@@ -231,7 +231,10 @@ def test_no_circle_of_files_in_the_runtime() -> None:
 def test_no_circle_of_files_in_config() -> None:
     """Not even late or of types: reading files does not know what composes, and that does not know what explains."""
     order = [*TopologicalSorter(known_files("config")).static_order()]
-    known = [order.index(f"config.{name}") for name in ("bounds", "hydra", "provenance", "composed", "compose", "lint")]
+    known = [
+        order.index(f"config.{name}")
+        for name in ("bounds", "files", "hydra", "fold", "origin", "composed", "compose", "lint")
+    ]
     assert known == sorted(known)
 
 

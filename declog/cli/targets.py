@@ -26,7 +26,7 @@ from declog.cli.output import hide
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
-    from declog.config.provenance import Origin
+    from declog.config.origin import Origin
 
 DEFAULT = "grpo"
 PACKAGE = "pkg://"
@@ -84,7 +84,7 @@ def configured(given: argparse.Namespace, words: Sequence[str]) -> Composed:
 def _origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     """What is to be composed, in Hydra's words."""
     from declog.config.compose import named, overridden, project_folder
-    from declog.config.provenance import Origin
+    from declog.config.origin import Origin
 
     names, overrides = names_and_overrides(words)
     if len(names) > 1:

@@ -18,13 +18,15 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from declog.config.bounds import bounded
-from declog.config.composed import Composed, node_of, of_config, of_node, of_settled
+from declog.config.composed import Composed, node_of, of_config, of_node, settled
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
+from declog.config.files import chooses_profile
+from declog.config.fold import Composition, fold
 from declog.config.hydra import config_loader
+from declog.config.origin import Origin
 from declog.config.overrides import in_hydras_words, written
 from declog.config.project import config_dir as config_folder
-from declog.config.provenance import Composition, Origin, chooses_profile
 from declog.config.search_path import GROUP, HYDRA_ERRORS, current_hydra, settle
 from declog.errors import CompositionError, Problem, did_you_mean, nearest
 
@@ -136,22 +138,21 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
             folder = line.partition("=")[2]
             fix = f"output_dir={folder}" if ".run.dir=" in line else "leave it out"
             raise _refused("DL101.hydra_key", line=line, fix=fix)
-    return in_hydras_words(overrides, base, lambda origin: _loaded(origin)[0])
+    return in_hydras_words(overrides, base, lambda origin: _folded(origin).tree)
 
 
 def composed(origin: Origin) -> Composed:
     """The profile of an origin."""
-    config, composition = _loaded(origin)
-    if isinstance(config, dict):
-        return of_settled(config[GROUP], (GROUP,), origin, composition)
-    return of_node(node_of(config), origin, composition)
+    composition = _folded(origin)
+    profile = composition.tree.at((GROUP,))
+    if profile is not None and isinstance(profile.value, dict) and settled(data := profile.plain):
+        return Composed(data, profile.plain, (GROUP,), origin, composition=composition)
+    with current_hydra():
+        return of_node(node_of(_nodes(origin, composition)), origin, composition)
 
 
-def _loaded(origin: Origin) -> tuple[DictConfig | dict[str, Any], Composition | None]:
-    """The whole configuration, as Hydra composes it; plain data with a profile, where nothing is to be resolved.
-
-    With it what was merged; None where only Hydra knows.
-    """
+def _folded(origin: Origin) -> Composition:
+    """The whole configuration."""
     with current_hydra():
         loader = config_loader(origin.config_dir)
         known = loader.get_group_options(GROUP)
@@ -164,21 +165,28 @@ def _loaded(origin: Origin) -> tuple[DictConfig | dict[str, Any], Composition | 
             directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
             raise CompositionError([unknown_preset(name, known, directory)])
         try:
-            load = loader.application if origin.application else loader.preset
-            config, merged = load(origin.root, origin.lines)
+            composition = fold(*loader.defaults(origin.root, origin.lines))
         except HYDRA_ERRORS as error:
             raise composition_error(loader, origin, error) from None
-    composition = None if merged is None else Composition(*merged)
-    if isinstance(config, dict):
-        return config, composition
-    if origin.application:
-        settle(config, name)
-    OmegaConf.set_struct(config, False)
-    config.pop("hydra", None)
+        if GROUP not in composition.tree.entries:
+            raise CompositionError([lost(loader, origin)])
+        return composition
+
+
+def _nodes(origin: Origin, composition: Composition) -> DictConfig:
+    """The whole configuration as nodes of OmegaConf, which resolve what stands for something else."""
+    loader = config_loader(origin.config_dir)
+    try:
+        config: DictConfig = OmegaConf.create(composition.tree.plain)
+        asks = origin.application and any("${hydra:" in str(node.value) for _, node in composition.tree.walk())
+        if asks:
+            config["hydra"] = loader.hydra_node(origin.root, origin.lines)
+            settle(config, str(origin.config_name))
+            config.pop("hydra")
+    except HYDRA_ERRORS as error:
+        raise composition_error(loader, origin, error) from None
     OmegaConf.set_struct(config, True)
-    if GROUP not in config:
-        raise CompositionError([lost(loader, origin)])
-    return config, composition
+    return config
 
 
 def _refused(key: str, /, **facts: Any) -> CompositionError:

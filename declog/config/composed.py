@@ -21,10 +21,10 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedValueType
 
 from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
+from declog.config.fold import Composition
 from declog.config.hydra import running_loader
 from declog.config.interpolation import at, has, key_path, resolved
-from declog.config.plain import settled
-from declog.config.provenance import Composition, Origin
+from declog.config.origin import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of, team_folders
 from declog.config.source_map import FilePlace, Provenance
 from declog.distribution import NAME
@@ -32,7 +32,7 @@ from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
 from declog.language.keys import SECTIONS
 from declog.language.shorthand import long
 from declog.language.spec import LogSpec
-from declog.language.tree import Node, tree_of
+from declog.language.tree import MISSING, Node, tree_of
 
 Error = TypeVar("Error", bound=ConfigError)
 
@@ -84,7 +84,7 @@ class Composed:
     def provenance(self) -> Provenance | None:
         """Every key of the whole configuration with its layers; None where nobody knows, or the files are gone."""
         try:
-            return None if self.merged is None else self.merged.provenance()
+            return None if self.merged is None else self.merged.provenance
         except (*HYDRA_ERRORS, OSError):
             # A file was edited or removed since it was composed: what is to be reported is not this.
             return None
@@ -194,11 +194,22 @@ def of_config(config: object) -> Composed:
         node = whole.get(GROUP, whole)
         chosen = GROUP in whole or not HydraConfig.initialized() or not _OWN_KEYS.isdisjoint(whole)
         if chosen and type(node) is dict and nesting(whole) is None and settled(whole):
-            return of_settled(node, (GROUP,) if GROUP in whole else (), None)
+            return _of_data(node, (GROUP,) if GROUP in whole else (), None)
     return of_node(node_of(config), _running() if isinstance(config, DictConfig) else None)
 
 
-def of_settled(
+def settled(value: object) -> bool:
+    """Whether it is plain data that asks for nothing: OmegaConf gives it back as it is, and takes its time."""
+    if type(value) is dict:
+        return all(type(key) is str and settled(item) for key, item in value.items())
+    if type(value) is list:
+        return all(map(settled, value))
+    if type(value) is str:
+        return "${" not in value and value != MISSING
+    return value is None or type(value) in (bool, int, float)
+
+
+def _of_data(
     written: dict[str, Any], prefix: Path, origin: Origin | None, composition: Composition | None = None
 ) -> Composed:
     """The profile of data in which nothing is to be resolved."""
@@ -210,7 +221,7 @@ def of_node(node: DictConfig, origin: Origin | None, composition: Composition | 
     """The profile at a node that is still attached to its configuration."""
     written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
     if settled(written):
-        return of_settled(written, key_path(node), origin, composition)
+        return _of_data(written, key_path(node), origin, composition)
     found = resolved(node)
     for problem in found.problems:
         if has(written, problem.path):

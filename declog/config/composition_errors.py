@@ -2,7 +2,7 @@
 
 Hydra stops at the first override it cannot apply and names it in prose. Here each override is tried on
 its own, on top of those that are good, so that all of them are reported, each at its place. Used on
-errors only; imports Hydra and OmegaConf.
+errors only; imports Hydra.
 """
 
 from __future__ import annotations
@@ -11,24 +11,23 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path as FilePath
-from typing import Any, cast
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.file_errors import file_problem, first_line
+from declog.config.fold import deepest, fold
 from declog.config.hydra import Loader
+from declog.config.origin import Origin
 from declog.config.overrides import ADDS, parsed, pasted, quoted, taken, written
 from declog.config.packages import known_presets, notes
-from declog.config.provenance import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.config.uses import old_names
 from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
 from declog.language.keys import SECTIONS
+from declog.language.tree import Node
 
 CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})
@@ -124,14 +123,14 @@ def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None =
     return Problem.of("DL104.preset", name=name, notes=notes(), fix=fix)
 
 
-def nearest_key(root: DictConfig, dotted: str) -> str | None:
+def nearest_key(root: Node, dotted: str) -> str | None:
     """The key nearest to one that the configuration does not have; None if it has it, or nothing is close."""
     keys = dotted.split(".")
     known, node = _deepest(root, keys)
     if len(known) == len(keys):
         return None
-    below = root[GROUP] if not known and GROUP in _names(root) else None
-    if isinstance(below, DictConfig) and len(_deepest(below, keys)[0]) == len(keys):
+    below = root.at((GROUP,)) if not known else None
+    if below is not None and len(_deepest(below, keys)[0]) == len(keys):
         return f"{GROUP}.{dotted}"
     close = nearest(keys[len(known)], _names(node))
     return ".".join([*known, close, *keys[len(known) + 1 :]]) if close else None
@@ -156,11 +155,8 @@ def _refused(loader: Loader, origin: Origin, overrides: Iterable[tuple[int, Over
     return problems
 
 
-def _load(loader: Loader, origin: Origin, lines: list[str]) -> DictConfig:
-    if origin.application:
-        return loader.load_configuration(origin.root, lines, RunMode.RUN, from_shell=False)
-    loaded, _ = loader.preset(origin.root, lines)
-    return loaded if isinstance(loaded, DictConfig) else OmegaConf.create(loaded)
+def _load(loader: Loader, origin: Origin, lines: list[str]) -> Node:
+    return fold(*loader.defaults(origin.root, lines)).tree
 
 
 def _slashed(line: str, key: str, value: str) -> Problem:
@@ -189,7 +185,7 @@ def _detail(line: str) -> str:
     return "its grammar has no such form"
 
 
-def _explained(loader: Loader, override: Override, line: str, error: Exception, config: DictConfig) -> Problem:
+def _explained(loader: Loader, override: Override, line: str, error: Exception, config: Node) -> Problem:
     """Why an override that can be read cannot be applied to ``config``."""
     key, value = override.key_or_group, line.partition("=")[2]
     if override.is_sweep_override():
@@ -207,7 +203,7 @@ def _explained(loader: Loader, override: Override, line: str, error: Exception, 
     return _key_problem(loader, override, line, error, config)
 
 
-def _group_problem(loader: Loader, override: Override, line: str, error: Exception, config: DictConfig) -> Problem:
+def _group_problem(loader: Loader, override: Override, line: str, error: Exception, config: Node) -> Problem:
     group, given = override.key_or_group, override.value()
     options = loader.get_group_options(group)
     for name in given if isinstance(given, list) else [given]:
@@ -228,7 +224,7 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
     return _problem(line, "DL101.hydra", cause=first_line(error))
 
 
-def _key_problem(loader: Loader, override: Override, line: str, error: Exception, config: DictConfig) -> Problem:
+def _key_problem(loader: Loader, override: Override, line: str, error: Exception, config: Node) -> Problem:
     keys = override.key_or_group.split(".")
     known, node = _deepest(config, keys)
     here = ".".join(known)
@@ -237,11 +233,11 @@ def _key_problem(loader: Loader, override: Override, line: str, error: Exception
     wrong, names = keys[len(known)], _names(node)
     at = line.find(override.key_or_group) + len(here) + bool(here)
     span = (at, at + len(wrong))
-    if not isinstance(node, DictConfig | ListConfig):
-        rest = "" if isinstance(node, bool) else "expr: ..., "  # a short form, of a metric or a signal
+    if not isinstance(node.value, dict | list):
+        rest = "" if isinstance(node.value, bool) else "expr: ..., "  # a short form, of a metric or a signal
         entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
-        node = "null" if node is None else node
-        return _problem(line, "DL101.no_map", span, key=here, value=node, entry=f"'{here}={{{entry}}}'")
+        value = "null" if node.value is None else node.value
+        return _problem(line, "DL101.no_map", span, key=here, value=value, entry=f"'{here}={{{entry}}}'")
     place = f"in {here}" if here else "at the top"
     if (inner := _inside(node, keys[len(known) :])) is not None:  # a section is left out: `group.size`
         fix = pasted(f"{line[: span[0]]}{inner}.{wrong}{line[span[1] :]}")
@@ -249,10 +245,10 @@ def _key_problem(loader: Loader, override: Override, line: str, error: Exception
     if here == GROUP and (section := _section_of(wrong, node)) is not None:
         fix = pasted(f"{line[: span[0]]}{section}.{line[span[0] :]}")
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
-    if not known and wrong in _names(config[GROUP]):
+    if not known and wrong in _names(config.entries[GROUP]):
         fix = pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1))
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
-    if (new := old_names({"": _data(node)}, "").get(wrong)) is not None:
+    if (new := old_names({"": node.plain if node.entries else {}}, "").get(wrong)) is not None:
         fix = pasted(f"{line[: span[0]]}{new}{line[span[1] :]}")
         return _problem(line, "DL101.renamed", span, name=wrong, new=new, fix=fix)
     close = nearest(wrong, names)
@@ -267,48 +263,32 @@ def _key_problem(loader: Loader, override: Override, line: str, error: Exception
     return _problem(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
 
 
-def _section_of(name: str, node: object) -> str | None:
+def _section_of(name: str, node: Node) -> str | None:
     """The section of a profile that has an entry of this name, metrics before what they read."""
     sections = ("metrics", "tables", "alerts", "filters", "sinks", "signals", "profiles", "modes", "constants")
-    return (
-        next((each for each in sections if name in _names(_deepest(node, [each])[1])), None)
-        if isinstance(node, DictConfig)
-        else None
-    )
+    return next((each for each in sections if name in _names(node.entries.get(each, Node(None)))), None)
 
 
-def _data(node: object) -> dict[str, Any]:
-    """The entries of a map, as they were written."""
-    return cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False)) if isinstance(node, DictConfig) else {}
-
-
-def _inside(node: object, keys: list[str]) -> str | None:
+def _inside(node: Node, keys: list[str]) -> str | None:
     """The entry of a map that has the keys, two or more of them; None where none has, or several have."""
-    found: list[str] = []
-    if not isinstance(node, DictConfig) or len(keys) < 2:
-        return None
-    for name in list(node):
-        inner: object = node._get_node(name)
-        for key in keys:
-            inner = inner._get_node(key) if isinstance(inner, DictConfig) and key in list(inner) else None
-        found += [] if inner is None else [str(name)]
-    return found[0] if len(found) == 1 else None
+    found = [str(name) for name, entry in node.entries.items() if entry.at(tuple(keys)) is not None]
+    return found[0] if len(found) == 1 and len(keys) > 1 else None
 
 
-def _existing_key(loader: Loader, override: Override, line: str, error: Exception, node: object) -> Problem:
+def _existing_key(loader: Loader, override: Override, line: str, error: Exception, node: Node) -> Problem:
     key, value = override.key_or_group, override.value()
-    if override.is_delete() and node is None:
+    if override.is_delete() and node.value is None:
         return _problem(line, "DL101.null_already", key=key)
     if override.is_add() and not isinstance(value, dict | list):
         return _problem(line, "DL101.there_already", key=key, fix=pasted(line.removeprefix("+")))
-    if isinstance(node, DictConfig) and isinstance(value, list):
+    if isinstance(node.value, dict) and isinstance(value, list):
         return _list_of_map(line, key, value, group=loader.repository.group_exists(key.replace(".", "/")))
-    if isinstance(node, DictConfig) and isinstance(value, dict):
-        new = [name for name in value if name not in list(node)]
+    if isinstance(node.value, dict) and isinstance(value, dict):
+        new = [name for name in value if name not in node.entries]
         lines = [shlex.quote(f"+{key}.{name}={written(value[name])}") for name in new]
         names = "`, `".join(map(str, new))
         return _problem(line, "DL101.keys_to_add", behind=True, key=key, names=names, fix=" ".join(lines))
-    if isinstance(node, ListConfig) and isinstance(value, dict):
+    if isinstance(node.value, list) and isinstance(value, dict):
         return _problem(line, "DL101.list_as_map", behind=True, key=key)
     return _problem(line, "DL101.hydra", cause=first_line(error))
 
@@ -323,25 +303,11 @@ def _problem(
     return Problem.of(key, source=line, span=span, where=where, **facts)
 
 
-def _deepest(config: DictConfig, keys: Sequence[str]) -> tuple[list[str], object]:
+def _deepest(config: Node, keys: Sequence[str]) -> tuple[list[str], Node]:
     """How far ``keys`` exist in ``config``, and what is there."""
-    node: object = config
-    for depth, key in enumerate(keys):
-        if isinstance(node, DictConfig) and key in list(node):  # `key in node` hides what is ???
-            node = _child(node, key)
-        elif isinstance(node, ListConfig) and key.isdigit() and int(key) < len(node):
-            node = _child(node, int(key))
-        else:
-            return list(keys[:depth]), node
-    return list(keys), node
+    depth, node = deepest(config, keys)
+    return list(keys[:depth]), node
 
 
-def _child(node: DictConfig | ListConfig, key: Any) -> object:
-    try:
-        return node[key]
-    except OmegaConfBaseException:
-        return "???"  # No value yet, or an interpolation that leads nowhere: nothing is below it.
-
-
-def _names(node: object) -> list[str]:
-    return [str(key) for key in node if key != "hydra"] if isinstance(node, DictConfig) else []
+def _names(node: Node) -> list[str]:
+    return [str(key) for key in node.entries]

@@ -229,10 +229,10 @@ def shown_path(file: str) -> str:
 
 def shown_place(place: Place) -> str:
     """A place as people would type it here: file, line and column, or the override."""
-    return str(_where(place))
+    return str(place_alone(place))
 
 
-def _where(place: Place) -> Where:
+def place_alone(place: Place) -> Where:
     if isinstance(place, FilePlace):
         at = place.key or place.value
         return Where(shown_path(place.file), at.line, at.column)
@@ -241,7 +241,7 @@ def _where(place: Place) -> Where:
 
 def others(layers: tuple[Layer, ...]) -> Iterable[Where]:
     """The layers that lost, the latest of them first."""
-    return (_where(layer.place) for layer in reversed(layers[:-1]))
+    return (place_alone(layer.place) for layer in reversed(layers[:-1]))
 
 
 def _excerpt(lines: list[str], span: Span) -> Excerpt:

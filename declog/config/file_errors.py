@@ -17,9 +17,11 @@ from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigSource
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from declog.config.diagnostics import LINE_BREAK, at_key, in_file, others, shown_path
+from declog.config.diagnostics import LINE_BREAK, at_key, in_file, place_alone, shown_path
+from declog.config.files import defaults_of, keys_of_file, source_file, span
+from declog.config.fold import ListOverMap
+from declog.config.origin import Origin
 from declog.config.packages import known_presets, notes
-from declog.config.provenance import Origin, YamlLoader, defaults_of, keys_of_file, source_file, span
 from declog.config.quoting import value_end
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
@@ -42,6 +44,8 @@ def file_problem(loader: ConfigLoader, origin: Origin, error: Exception) -> Prob
         return _missing_default(loader, origin, error, error.missing_cfg_file)
     if isinstance(error, UnicodeDecodeError | yaml.reader.ReaderError) and (found := _no_text(loader, origin)):
         return found
+    if isinstance(error, ListOverMap):
+        return _list_and_map(error)
     if isinstance(error, RecursionError):
         return _circle(loader, origin)
     malformed = re.match(r"Invalid defaults list in '([^']+)', (.*)", str(error))
@@ -50,8 +54,6 @@ def file_problem(loader: ConfigLoader, origin: Origin, error: Exception) -> Prob
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_value(loader, origin, cause, cause.full_key)
-    if "Cannot merge" in str(error) and (problem := _list_and_map(origin)) is not None:
-        return problem
     return Problem.of("DL101.hydra", cause=first_line(error))
 
 
@@ -66,36 +68,19 @@ def _no_text(loader: ConfigLoader, origin: Origin) -> Problem | None:
     return None
 
 
-def _list_and_map(origin: Origin) -> Problem | None:
+def _list_and_map(error: ListOverMap) -> Problem:
     """A key that is a list in one file and a map in another, which cannot be merged."""
-    known = origin.composition().provenance()
-    for path, layers in known.layers.items():
-        places = [layer.place for layer in layers if isinstance(layer.place, FilePlace) and layer.place.style is None]
-        kinds = [_is_list(place, known.texts[place.file]) for place in places]
-        for place, now, before in zip(places[1:], kinds[1:], kinds, strict=False):
-            if now == before:
-                continue
-            what, other = ("list", "map") if now else ("map", "list")
-            problem = Problem.of(
-                "DL101.merged", path[1:], key=path[-1], what=what, other=other,
-                fix=f"write a map, an id for each entry: {path[-1]}: {_map(path, known.texts[place.file])}" if now
-                else f"{path[-1]}: [...]",
-            )  # fmt: skip
-            where = replace(at_key(place, known.texts[place.file]), earlier=tuple(others(layers)))
-            return replace(problem, where=where)
-    return None
-
-
-def _map(path: Path, text: str) -> str:
-    """The map that a section's list was meant to be."""
-    data = yaml.load(text, YamlLoader)
-    section = str(path[-1])
-    return as_map(section, data.get(section) if isinstance(data, dict) and len(path) == 2 else None)
-
-
-def _is_list(place: FilePlace, text: str) -> bool:
-    line = LINE_BREAK.split(text)[place.value.line - 1]
-    return line[place.value.column - 1 : place.value.column] in ("[", "-")
+    *above, key = error.path
+    is_list = isinstance(error.high.value, list)
+    what, other = ("list", "map") if is_list else ("map", "list")
+    section = error.high.plain if is_list and len(above) == 1 else None
+    fix = f"write a map, an id for each entry: {key}: {as_map(str(key), section)}" if is_list else f"{key}: [...]"
+    problem = Problem.of("DL101.merged", error.path[1:], key=key, what=what, other=other, fix=fix)
+    place, low = error.high.place, error.low.place
+    if not isinstance(place, FilePlace):
+        return problem
+    where = at_key(place, FilePath(place.file).read_text("utf-8", "replace"))
+    return replace(problem, where=replace(where, earlier=() if low is None else (place_alone(low),)))
 
 
 def _circle(loader: ConfigLoader, origin: Origin) -> Problem:

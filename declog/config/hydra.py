@@ -1,68 +1,48 @@
-"""Composing by Hydra: where it reads files, in which order it merges them, and declog's plugins of it.
+"""What declog uses of Hydra: its files by name, its defaults lists, and declog's plugins of it.
 
-The only file that imports ``hydra._internal``. A file that holds a profile is made long as soon as it is read. On
-declog's own path that is done by a repository of its own; in an application, by ``ProfileFiles``, a source that Hydra
-finds with ``DeclogSearchPath`` in ``hydra_plugins``: Hydra's own sources, and its other applications, are as they were.
-Files may be from elsewhere: they are measured before they are read, and a package that ``hydra.searchpath`` names is
-not imported to find them.
+The only file that imports ``hydra._internal``. What Hydra finds, declog lays over each other itself (``fold.py``). In
+an application Hydra merges: ``ProfileFiles``, a source that Hydra finds with ``DeclogSearchPath`` in ``hydra_plugins``,
+hands it profiles in the long form. Hydra's own sources, and its other applications, are as they were. Files may be from
+elsewhere: they are measured before they are read, and a package that ``hydra.searchpath`` names is not imported to find
+them.
 """
 
 from __future__ import annotations
 
 import copy
-import functools
-import hashlib
 import importlib.util
 import pickle
-from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import replace
-from functools import cache, partial
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository, IConfigRepository
-from hydra._internal.core_plugins import file_config_source, importlib_resources_config_source
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
 from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import ConfigSearchPath
-from hydra.core.default_element import ResultDefault
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.utils import setup_globals
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
-from omegaconf import DictConfig, ListConfig, OmegaConf, flag_override
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from declog.config.bounds import bounded, text_of
-from declog.config.plain import NotPlain, merged, overridden, settled
-from declog.config.search_path import (
-    GROUP,
-    HYDRA_ERRORS,
-    PROVIDER,
-    conf_location,
-    preset_folders,
-    shipped_folders,
-)
+from declog.config.bounds import bounded
+from declog.config.files import of_file, source_file
+from declog.config.search_path import GROUP, HYDRA_ERRORS, provider_of
 
-MERGED = 32  # configurations that a process keeps, 0.1 MB each
-_TAKEN_OUT: Any = ConfigRepository._extract_defaults_list  # which looks at nothing of its repository
-_merged: dict[bytes, bytes] = {}
 Files = IConfigRepository  # by their names, as Hydra finds them
 Defaults = DefaultsList  # the files in their order, and the overrides of keys
 Merged = tuple[Defaults, Files]  # what one composition merges
 
 
 class Repository(ConfigRepository):
-    """Hydra's files by name, each measured before it is read. ``plain`` has the data of those that have no types."""
-
-    def __init__(self, config_search_path: ConfigSearchPath) -> None:
-        self.plain: dict[str, Any] = {}
-        super().__init__(config_search_path)
+    """Hydra's files by name, each measured before it is read. Hydra gets their defaults lists, and no values."""
 
     def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
         """Find the places of a search path; the packages that a configuration names are not imported for it."""
@@ -72,24 +52,43 @@ class Repository(ConfigRepository):
             if provider.startswith("hydra.searchpath") and path.startswith("pkg://"):
                 path = _folder(path.removeprefix("pkg://"))
             scheme = self._get_scheme(path)
-            source = _READERS.get(scheme) or SourcesRegistry.instance().resolve(scheme)
+            source = FolderOfPresets if scheme == "declog" else SourcesRegistry.instance().resolve(scheme)
             self.sources.append(source(provider, path))
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """A configuration, or None; raises ``CompositionError`` for a file that is too large to be one."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
-        if source is None or source.scheme() not in ("file", "declog", "pkg"):
+        file = None if source is None or config_path.startswith("hydra/") else source_file(source, config_path)
+        if source is None or file is None:
             return super().load_config(config_path)
-        name = config_path.removeprefix("declog/") if source.scheme() == "declog" else config_path
-        name = name if name.endswith(".yaml") else f"{name}.yaml"
-        file = None if source.scheme() == "pkg" else Path(source.path, name)
-        text = resources.files(source.path).joinpath(name).read_bytes() if file is None else text_of(file)
-        place = f"{source.scheme()}://{source.path}"
-        result, defaults, self.plain[config_path] = _read(
-            type(source), source.provider, place, config_path, file, text
-        )  # fmt: skip
-        config = copy.deepcopy(result.config) if "hydra" in result.config else result.config  # Hydra takes it out
-        return replace(result, config=config, defaults_list=self._create_defaults_list(config_path, defaults))
+        from declog.config.long_form import placed_defaults
+
+        path, text = file
+        if source.scheme() != "pkg":
+            bounded(Path(path))
+        try:
+            data = of_file(path, text).plain
+        except yaml.YAMLError:
+            data = None
+        if not isinstance(data, dict) or "${" in text or "\ufffd" in text:
+            source.load_config(config_path)  # which says what is wrong with it
+        if not isinstance(data, dict):
+            return super().load_config(config_path)
+        defaults = placed_defaults(data, config_path, self._data)
+        config = OmegaConf.create({key: data[key] if key == "hydra" else None for key in data})
+        if "defaults" in data or defaults is not None:
+            config["defaults"] = defaults
+        result = ConfigResult(source.provider, f"{source.scheme()}://{source.path}", config,
+                              ConfigSource._get_header_dict(text[:512]))  # fmt: skip
+        result.defaults_list = self._create_defaults_list(config_path, self._extract_defaults_list(config_path, config))
+        return result
+
+    def _data(self, name: str) -> dict[Any, Any] | None:
+        """A file of the group `declog` as plain data; None where there is none."""
+        source = self._find_object_source(name, ObjectType.CONFIG)
+        file = None if source is None else source_file(source, name)
+        data = None if file is None else of_file(*file).plain
+        return data if isinstance(data, dict) else None
 
     def __deepcopy__(self, memo: object) -> Repository:
         """Hydra copies a repository before it lets a configuration name more places: sources never change."""
@@ -99,7 +98,7 @@ class Repository(ConfigRepository):
 
 
 class Loader(ConfigLoaderImpl):
-    """Hydra's own composition over such a repository."""
+    """Hydra's defaults lists over such a repository."""
 
     repository: Repository
 
@@ -107,208 +106,21 @@ class Loader(ConfigLoaderImpl):
         self.config_search_path = config_search_path
         self.repository = Repository(config_search_path)
 
-    def preset(self, root: str, lines: list[str]) -> tuple[DictConfig | dict[str, Any], Merged | None]:
-        """A preset's configuration without Hydra's own node, of which nothing is needed: half of what Hydra reads.
-
-        Plain data where nothing in it is to be resolved. With it what was merged; None where only Hydra knows.
-        """
-        merged = None
-        try:
-            merged = found, repo = self._without_hydra(root, lines)
-            data = self._settled(found, repo)
-            if data is not None:
-                return data, merged
-            config = self._compose_config_from_defaults_list(found.defaults, repo)
-            OmegaConf.set_struct(config, True)
-            self._apply_overrides_to_config(found.config_overrides, config)
-        except HYDRA_ERRORS:  # it asks for something of Hydra's, or is wrong, which Hydra says of the whole
-            config = self.load_configuration(root, lines, RunMode.RUN, from_shell=False)
-        return config, merged
-
-    def application(self, root: str, lines: list[str]) -> tuple[DictConfig | dict[str, Any], Merged | None]:
-        """An application's configuration; of one whose profile asks for nothing that stands elsewhere, that alone.
-
-        With it what was merged; None where only Hydra knows.
-        """
-        merged = None
-        with suppress(*HYDRA_ERRORS):  # which Hydra says of the whole
-            merged = self._without_hydra(root, lines)
-            data = self._settled(*merged)
-            if data is not None:
-                return data, merged
-        return self.load_configuration(root, lines, RunMode.RUN, from_shell=False), merged
-
-    def _settled(self, found: Defaults, repo: IConfigRepository) -> dict[str, Any] | None:
-        """The profile of a configuration as plain data; None where something in it is to be resolved."""
-        with suppress(NotPlain):
-            data = overridden(self._plain(found.defaults, repo), found.config_overrides)
-            if "hydra" not in data and type(data.get(GROUP)) is dict and settled(data[GROUP]):
-                return {GROUP: data[GROUP]}
-        return None
-
     def defaults(self, root: str | None, lines: list[str]) -> Merged:
         """What is merged with which overrides, and the files; Hydra's own where one of the others asks for them."""
-        try:
-            return self._without_hydra(root, lines)
-        except HYDRA_ERRORS:
-            _, repo = self._parse_overrides_and_create_caching_repo(root, lines)
-            return self.compute_defaults_list(root, lines, RunMode.RUN), repo
-
-    def _without_hydra(self, root: str | None, lines: list[str]) -> Merged:
         parsed, repo = self._parse_overrides_and_create_caching_repo(root, lines)
         self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
-        return create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False), repo
-
-    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
-        """The files of a defaults list merged: those of Hydra itself, which come first, and then plain data."""
-        ours = next((at for at, each in enumerate(defaults) if not str(each.config_path).startswith("hydra/")), 0)
         try:
-            data = self._plain(defaults[ours:], repo)
-            config = self._merged(defaults[:ours], repo)
-            if "hydra" in data:
-                config.merge_with({"hydra": data.pop("hydra")})
-            with flag_override(config, "no_deepcopy_set_nodes", True):
-                for key, value in data.items():
-                    config[key] = value
-        except (NotPlain, OmegaConfBaseException):
-            config = self._merged(defaults, repo)
-        return config
+            found = create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False)
+        except HYDRA_ERRORS:
+            found = create_defaults_list(repo, root, parsed, prepend_hydra=True, skip_missing=False)
+        return found, repo
 
-    def _plain(self, defaults: list[ResultDefault], repo: IConfigRepository) -> dict[Any, Any]:
-        """The files of a defaults list merged as plain data; raises ``NotPlain`` where Hydra has more to do."""
-        layers, schema = [], repo.get_schema_source()
-        for each in defaults:
-            name = str(each.config_path)
-            found = repo.load_config(name)
-            if found is None or name not in self.repository.plain or schema.is_config(name):
-                raise NotPlain
-            package = found.header["package"] if each.package is None else each.package
-            layers.append((package or "", self.repository.plain[name]))
-        return merged(layers)
-
-    def _merged(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
-        """The same by Hydra; what was merged before in this process is copied, which Hydra does anew.
-
-        What is merged is known by all that Hydra merges: the files' content, where it goes, and schemas of their names.
-        """
-        try:
-            key = _content(defaults, repo)
-        except _NOT_PICKLED:
-            return super()._compose_config_from_defaults_list(defaults, repo)
-        if key not in _merged:
-            for oldest in list(_merged)[: len(_merged) - MERGED + 1]:
-                _merged.pop(oldest, None)
-            _merged[key] = pickle.dumps(super()._compose_config_from_defaults_list(defaults, repo))
-        config: DictConfig = pickle.loads(_merged[key])
-        return config
-
-    @staticmethod
-    def _embed_result_config(ret: ConfigResult, package_override: str | None) -> ConfigResult:
-        """A copy of a file's content under its package, as Hydra has it: what is merged is changed.
-
-        Pickle copies several times as fast as ``deepcopy``.
-        """
-        package = ret.header["package"] if package_override is None else package_override
-        try:
-            content = pickle.loads(pickle.dumps(ret.config))
-        except _NOT_PICKLED:
-            content = copy.deepcopy(ret.config)
-        if not package:
-            return replace(ret, config=content)
-        config = OmegaConf.create(flags={"no_deepcopy_set_nodes": True})
-        OmegaConf.update(config, package, content, merge=False)
-        config._set_flag("no_deepcopy_set_nodes", None)
-        return replace(ret, config=config)
-
-
-_NOT_PICKLED = (pickle.PicklingError, AttributeError, TypeError)  # what a function's own class in Hydra's store raises
-
-
-def _content(defaults: list[ResultDefault], repo: IConfigRepository) -> bytes:
-    """A digest of all that Hydra merges for a defaults list."""
-    digest = hashlib.sha256()
-    for each in defaults:
-        name, schema = str(each.config_path), repo.get_schema_source()
-        found = repo.load_config(name)
-        typed = found is not None and not found.is_schema_source and schema.is_config(name)
-        for part in (each, found, schema.load_config(name) if typed else None):
-            digest.update(pickle.dumps(part))  # apart: what they share by chance is no difference
-    return digest.digest()
-
-
-@functools.lru_cache(maxsize=256)  # a composition takes several, and parsing them is most of its time
-def _read(
-    source: type[ConfigSource], provider: str, place: str, name: str, file: Path | None, text: bytes
-) -> tuple[ConfigResult, ListConfig, Any]:
-    """What Hydra makes of a file that holds ``text``, its defaults list, and its plain data: nobody changes them."""
-    if file is not None:
-        bounded(file)
-    result = source(provider, place).load_config(name)
-    defaults = _TAKEN_OUT(None, name, result.config)  # which has them no longer
-    return result, defaults, OmegaConf.to_container(result.config, resolve=False)
-
-
-class FileConfigSource(file_config_source.FileConfigSource):
-    """Hydra's own files; a profile in one may be written shorter."""
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        if self.path not in shipped_folders():
-            return self.read(config_path)
-        return _kept(self, config_path, Path(self.path, self._normalize_file_name(config_path)))
-
-    def read(self, config_path: str) -> ConfigResult:
-        """The file in the long form."""
-        return _lengthened(super().load_config(config_path), config_path, self)
-
-
-class ImportlibResourcesConfigSource(importlib_resources_config_source.ImportlibResourcesConfigSource):
-    """Hydra's own files of packages; a profile in one may be written shorter."""
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        if f"pkg://{self.path}" != conf_location():
-            return self.read(config_path)
-        file = Path(shipped_folders()[0], self._normalize_file_name(config_path))
-        return _kept(self, config_path, file)
-
-    def read(self, config_path: str) -> ConfigResult:
-        """The file in the long form."""
-        return _lengthened(super().load_config(config_path), config_path, self)
-
-
-_kept_files: dict[tuple[str, str, str, int], bytes] = {}
-
-
-def _kept(source: FileConfigSource | ImportlibResourcesConfigSource, name: str, file: Path) -> ConfigResult:
-    """A shipped file, read once in a process: an application composes twice, and more to say where a mistake is."""
-    if not file.is_file():
-        return source.read(name)  # which says so
-    key = source.provider, source.scheme(), name, file.stat().st_mtime_ns
-    if key not in _kept_files:
-        _kept_files[key] = pickle.dumps(source.read(name))
-    result: ConfigResult = pickle.loads(_kept_files[key])
-    return result
-
-
-def _lengthened(result: ConfigResult, name: str, source: ConfigSource) -> ConfigResult:
-    from declog.config.long_form import lengthened  # an application without a profile does not pay for it
-
-    return lengthened(result, name, partial(_beside, source))
-
-
-def _beside(source: ConfigSource, name: str) -> ConfigResult | None:
-    """A preset that a file of ``source`` extends: one beside it, or an installed one; None where it is elsewhere."""
-    folders = preset_folders()
-    if source.is_config(name) and source.path in folders:
-        folders = [source.path]
-    elif source.is_config(name) and f"pkg://{source.path}" != conf_location():
-        return source.load_config(name)
-    file = next((file for folder in folders if (file := Path(folder, f"{name}.yaml")).is_file()), None)
-    return None if file is None else _shipped(str(file.parents[name.count("/")]), name, file.stat().st_mtime_ns)
-
-
-@cache  # whatever extends a preset is read with all that this one extends
-def _shipped(folder: str, name: str, changed: int) -> ConfigResult:
-    return FileConfigSource(PROVIDER, f"file://{folder}").load_config(name)
+    def hydra_node(self, root: str, lines: list[str]) -> DictConfig:
+        """What a run of an application would have below `hydra`, as it is written."""
+        own = [line for line in lines if line.lstrip("+~").startswith("hydra")]
+        node: DictConfig = self.load_configuration(root, own, RunMode.RUN).hydra
+        return node
 
 
 class FolderOfPresets(FileConfigSource):
@@ -318,13 +130,8 @@ class FolderOfPresets(FileConfigSource):
     def scheme() -> str:
         return "declog"
 
-    def file(self, name: str) -> Path:
-        """The file of a configuration, ``declog/mine``."""
-        return Path(self.path) / self._normalize_file_name(self._below(name) or "")
-
     def load_config(self, config_path: str) -> ConfigResult:
-        read = file_config_source.FileConfigSource.load_config(self, self._below(config_path) or "")
-        return _lengthened(read, config_path, self)
+        return super().load_config(self._below(config_path) or "")
 
     def available(self) -> bool:
         return Path(self.path).is_dir()
@@ -351,23 +158,51 @@ class FolderOfPresets(FileConfigSource):
         return "" if name == GROUP else name.removeprefix(f"{GROUP}/") if name.startswith(f"{GROUP}/") else None
 
 
+_shipped: dict[tuple[str, str, str], bytes] = {}
+places_named: list[str] = []  # by `hydra.searchpath` of the configuration that an application starts with
+
+
 class ProfileFiles(ConfigSource):
     """The files of another source, those that hold a profile in the long form: ``declog-files://file:///app/conf``."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
-        self.source = _READERS[self.path.partition("://")[0]](provider, self.path)
+        reader = FileConfigSource if self.path.startswith("file://") else ImportlibResourcesConfigSource
+        self.source: ConfigSource = reader(provider, self.path)
 
     @staticmethod
     def scheme() -> str:
         return "declog-files"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        result = self.source.load_config(config_path)
-        places = OmegaConf.select(result.config, "hydra.searchpath") if "hydra" in result.config else None
-        if isinstance(places, ListConfig) and all(isinstance(each, str) for each in places):
-            OmegaConf.update(result.config, "hydra.searchpath", [with_profiles(each) or each for each in places])
+        file = source_file(self.source, config_path)
+        if file is None or provider_of(file[0]) is None:
+            return self._in_long_form(config_path)
+        key = self.source.full_path(), config_path, file[1]
+        if key not in _shipped:  # an application composes twice, and more to say where a mistake is
+            _shipped[key] = pickle.dumps(self._in_long_form(config_path))
+        result: ConfigResult = pickle.loads(_shipped[key])
         return result
+
+    def _in_long_form(self, name: str) -> ConfigResult:
+        from declog.config.long_form import lengthened  # an application without a profile does not pay for it
+
+        result = lengthened(self.source.load_config(name), name, self._extended)
+        places = OmegaConf.select(result.config, "hydra.searchpath") if "hydra" in result.config else None
+        if isinstance(places, ListConfig) and all(isinstance(place, str) for place in places):
+            places_named[:] = [with_profiles(place) or place for place in places]
+            OmegaConf.update(result.config, "hydra.searchpath", list(places_named))
+        return result
+
+    def _extended(self, name: str) -> dict[Any, Any] | None:
+        """A preset that a file here extends, as plain data: the first one on the search path."""
+        loader = running_loader()
+        known = [] if loader is None else loader.get_sources()
+        sources = [each for each in known if isinstance(each, ProfileFiles)] or [self]
+        named = [ProfileFiles("", place) for place in places_named if place.startswith(self.scheme())]
+        source = next((each for each in [*sources, *named] if each.is_config(name)), None)
+        data: Any = None if source is None else OmegaConf.to_container(source.load_config(name).config, resolve=False)
+        return data if isinstance(data, dict) else None
 
     def available(self) -> bool:
         return self.source.available()
@@ -385,11 +220,6 @@ class ProfileFiles(ConfigSource):
 def read_by(source: ConfigSource) -> ConfigSource:
     """The source that knows the files of ``source``."""
     return source.source if isinstance(source, ProfileFiles) else source
-
-
-_READERS: dict[str, type[FileConfigSource | ImportlibResourcesConfigSource]] = {
-    each.scheme(): each for each in (FileConfigSource, ImportlibResourcesConfigSource, FolderOfPresets)
-}
 
 
 def with_profiles(place: str) -> str | None:

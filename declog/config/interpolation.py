@@ -24,6 +24,7 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 from declog.config.composition_errors import nearest_key
 from declog.config.file_errors import first_line
 from declog.errors import Path, Problem
+from declog.language.tree import tree_of
 
 MAX_READ = 20_000  # texts that one interpolation may be made of, directly or not
 MAX_AGAIN = 20_000  # maps that interpolations repeat in maps that they repeat are more than any profile
@@ -243,7 +244,7 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     if named[1].startswith("hydra."):
         inner = named[1].removeprefix("hydra.")
         return Problem.of("DL103.hydra_key", source=source, span=(at, at + len(written)), key=named[1], inner=inner)
-    close = nearest_key(root, named[1])
+    close = nearest_key(tree_of(OmegaConf.to_container(root, resolve=False)), named[1])
     span = (at, at + len(written))
     if close is None:
         return Problem.of("DL103.no_key", source=source, span=span, key=named[1])

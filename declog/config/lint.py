@@ -19,10 +19,12 @@ from hydra.plugins.config_source import ConfigSource
 from declog.config.compose import PACKAGE
 from declog.config.composed import Composed
 from declog.config.diagnostics import in_file, shown_path, written_key, written_value
+from declog.config.files import defaults_of, keys_at_top, source_file
+from declog.config.fold import choice_of
 from declog.config.hydra import Files, config_loader, read_by, running_loader
 from declog.config.interpolation import at
+from declog.config.origin import Origin
 from declog.config.presets import home_of, shipped_sources
-from declog.config.provenance import Origin, choice_of, defaults_of, keys_at_top, source_file
 from declog.config.search_path import (
     GROUP,
     HYDRA_ERRORS,

@@ -21,7 +21,7 @@ from declog.language.notation import listed
 from declog.language.shorthand import long
 from declog.language.tree import Node, over, tree_of
 
-Read = Callable[[str], ConfigResult | None]
+Read = Callable[[str], dict[Any, Any] | None]  # a file of the group `declog` as plain data, by its name
 
 
 def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
@@ -29,28 +29,50 @@ def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
     if not isinstance(result.config, DictConfig):
         return result
     data: Any = OmegaConf.to_container(result.config, resolve=False)
-    at = _profile(data, name)
-    if at is None:
+    where = _profile(data, name)
+    if where is None:
         return result
-    prefix, section = at
-    node = data
-    for key in prefix:
-        node = node[key]
-    low = _merged(_parents(data, name, read, [name] if name.startswith(f"{GROUP}/") else []))
-    here = name.startswith(f"{GROUP}/") and not section and _here(data)
+    prefix, section = where
+    node = data[GROUP] if prefix else data
     layer = tree_of({section: node} if section else node)
-    if chosen := not section and chosen_sinks(layer):
-        _choose(data, [str(kind) for kind in listed(node["sinks"]) or ()], name, low)
-        layer = tree_of({**node, "sinks": chosen.plain})
+    defaults = placed_defaults(data, name, read)
+    if (chosen := None if section else chosen_sinks(layer)) is not None:
+        layer = layer.holding({**layer.entries, "sinks": chosen})
+    low = Node({})
+    for below in _parents(data, name, read, [name]):
+        low = over(low, tree_of(below))
     made, _ = long(layer, low)
-    if made == layer and not chosen and not here:
-        return result
     held = with_nulls(made, low)
     if section and set(held) != {section}:  # a table with its columns: it is read when all is composed
         return result
     node.clear()
     node.update(held[section] if section else held)
+    if defaults is not None:
+        data["defaults"] = defaults
     return replace(result, config=OmegaConf.create(data))
+
+
+def placed_defaults(data: Mapping[Any, Any], name: str, read: Read) -> Any:
+    """The defaults list of the file ``name`` as Hydra has it: `packs: [rewards]` is `packs@_here_`.
+
+    So it is with every group that is no section of the profile: its files are parts of a profile. Sinks in a list are a
+    choice of their group, in the place of the one that is extended.
+    """
+    defaults = data.get("defaults")
+    where = _profile(data, name)
+    if where is None or where[1]:
+        return defaults
+    is_preset = name.startswith(f"{GROUP}/")
+    if is_preset and isinstance(defaults, list):
+        defaults = [_placed(entry) for entry in defaults]
+    layer = data[GROUP] if where[0] else data
+    if chosen_sinks(tree_of({"sinks": layer.get("sinks")})) is None:
+        return defaults
+    group = "sinks" if is_preset else f"{GROUP}/sinks"
+    extended = any(below.get("sinks") for below in _parents(data, name, read, [name]))
+    entry = {f"override {group}" if extended else group: list(listed(layer["sinks"]) or ())}
+    listed_before = defaults if isinstance(defaults, list) else ["_self_"]
+    return [*listed_before, entry] if extended else [entry, *listed_before]
 
 
 def with_nulls(layer: Node, low: Node | None) -> Any:
@@ -72,17 +94,6 @@ def _profile(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:
         return None
     section, slash, _ = rest.partition("/")
     return (), section if slash and section in SECTIONS else ""
-
-
-def _here(data: dict[Any, Any]) -> bool:
-    """`packs: [rewards]` and `packs/rewards` in the defaults as Hydra has them, `packs@_here_`; whether there was one.
-
-    So it is with every group that is no section of the profile: its files are parts of a profile.
-    """
-    defaults = data.get("defaults")
-    made = [_placed(entry) for entry in defaults] if isinstance(defaults, list) else defaults
-    data |= {} if defaults is None else {"defaults": made}
-    return made != defaults
 
 
 def _placed(entry: Any) -> Any:
@@ -109,16 +120,6 @@ def chosen_sinks(layer: Node) -> Node | None:
                 section.place)  # fmt: skip
 
 
-def _choose(data: dict[Any, Any], sinks: list[str], name: str, low: Node) -> None:
-    """Put a choice of the group `sinks` into a defaults list, in the place of the one that is extended."""
-    group = "sinks" if name.startswith(f"{GROUP}/") else f"{GROUP}/sinks"
-    extended = bool((low.at(("sinks",)) or low).entries) and "sinks" in low.entries
-    entry = {f"override {group}" if extended else group: sinks}
-    defaults = data.get("defaults")
-    defaults = list(defaults) if isinstance(defaults, list) else ["_self_"]
-    data["defaults"] = [*defaults, entry] if extended else [entry, *defaults]
-
-
 def _parents(data: Mapping[Any, Any], name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, Any]]:
     """The profiles that a file extends, the first ones first; a choice of sinks stands for their entries."""
     defaults = data.get("defaults")
@@ -137,16 +138,7 @@ def _parents(data: Mapping[Any, Any], name: str, read: Read, seen: list[str]) ->
 
 
 def _extended(name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, Any]]:
-    found = read(name)
-    if found is None or not isinstance(found.config, DictConfig):
-        return
-    data: Any = OmegaConf.to_container(found.config, resolve=False)
-    yield from _parents(data, name, read, seen)
-    yield {key: value for key, value in data.items() if key != "defaults"}
-
-
-def _merged(layers: Iterator[Mapping[Any, Any]]) -> Node:
-    low = Node({})
-    for layer in layers:
-        low = over(low, tree_of(layer))
-    return low
+    data = read(name)
+    if data is not None:
+        yield from _parents(data, name, read, seen)
+        yield {key: value for key, value in data.items() if key != "defaults"}

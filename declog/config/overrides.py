@@ -1,7 +1,7 @@
 """Overrides as people write them: relative to the profile, expressions without a second pair of quotes.
 
 ``metrics.p=p95(reward)`` becomes ``++declog.metrics.p="p95(reward)"``, which any Hydra application takes as well. What
-is already in Hydra's words stays as it is. Imports Hydra, for its grammar, OmegaConf, and the keys of the language.
+is already in Hydra's words stays as it is. Imports Hydra, for its grammar, and the keys of the language.
 """
 
 from __future__ import annotations
@@ -12,22 +12,21 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
-from omegaconf import DictConfig
 
 from declog.config.hydra import config_loader
-from declog.config.provenance import Origin
+from declog.config.origin import Origin
 from declog.config.search_path import GROUP, current_hydra
 from declog.errors import CompositionError
 from declog.language.keys import SECTIONS
 from declog.language.spec import LogSpec
+from declog.language.tree import Node
 
-Config = DictConfig | dict[str, Any]
 _WORD = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<equals>=?)(?P<value>.*)\Z", re.DOTALL)
 
 
@@ -38,7 +37,7 @@ ADDS: dict[str, Adds] = {key: "entries" if key in SECTIONS else "anything" for k
 ADDS["constants"] = "nothing"
 
 
-def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin], Config]) -> Origin:
+def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin], Node]) -> Origin:
     """``base`` with the overrides that ``words`` mean. ``load`` composes, to see what a plain ``=`` would add to."""
     if not words:
         return base
@@ -90,7 +89,7 @@ def _choices(lines: Sequence[str]) -> tuple[str, ...]:
     return tuple(line for line in lines if "/" in line.partition("=")[0])
 
 
-def _refused(lines: Sequence[str], base: Origin, load: Callable[[Origin], Config]) -> bool:
+def _refused(lines: Sequence[str], base: Origin, load: Callable[[Origin], Node]) -> bool:
     try:
         load(replace(base, overrides=_choices(lines)))
     except CompositionError:
@@ -148,17 +147,16 @@ def _is_choice(key: str, value: str, groups: Collection[str]) -> bool:
     return key in groups and value not in ("", "null") and not value.startswith("{")
 
 
-def _may_be_added(config: Config, path: tuple[str, ...], adds: Adds | None, *, is_map: bool) -> bool:
+def _may_be_added(config: Node, path: tuple[str, ...], adds: Adds | None, *, is_map: bool) -> bool:
     """Whether nobody wrote this key, or keys of the map that it is, and there is no doubt about what it is for."""
-    node: object = config[GROUP]
-    for depth, key in enumerate(path):
-        if not isinstance(node, DictConfig | dict):
-            return False  # a text, which has no keys
-        if key not in list(node):  # `key in node` hides what is ???
-            whole = adds == "entries" and len(path) == 2
-            return adds == "anything" or whole or (adds is not None and depth >= 2)
-        node = node._get_node(key) if isinstance(node, DictConfig) else node[key]
-    return is_map and isinstance(node, DictConfig | dict)
+    depth, node = config.deepest((GROUP, *path))
+    depth -= 1
+    if not isinstance(node.value, dict):
+        return False  # a text, which has no keys
+    if depth < len(path):
+        whole = adds == "entries" and len(path) == 2
+        return adds == "anything" or whole or (adds is not None and depth >= 2)
+    return is_map
 
 
 def _requoted(value: str) -> str | None:

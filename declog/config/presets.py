@@ -18,8 +18,8 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import project_folder
+from declog.config.files import YamlLoader, source_file
 from declog.config.hydra import config_loader, read_by
-from declog.config.provenance import YamlLoader, source_file
 from declog.config.search_path import GROUP, PROVIDER, current_hydra, preset_folders
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem

@@ -15,7 +15,7 @@ import yaml
 
 from declog.config.compose import working_directory
 from declog.config.composed import Composed
-from declog.config.provenance import YamlLoader
+from declog.config.files import YamlLoader
 from declog.config.search_path import package_of, provider_of
 from declog.config.source_map import FilePlace, Provenance
 from declog.config.uses import entries

@@ -1,6 +1,6 @@
 """Where a composed key was written: plain data between the composer and the error renderer.
 
-Filled by ``provenance.py``, shown by ``diagnostics.py``. Imports the errors' ``Path`` only, and no Hydra.
+Filled by ``fold.py``, shown by ``diagnostics.py``. Imports the errors' ``Path`` only, and no Hydra.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ MISSING = "???"  # a value that is yet to be given
 class Node:
     """A map of nodes, a list of nodes, or a scalar.
 
-    A map that ``replaces`` leaves nothing of what it is laid over, as a text or a list does.
+    A map that ``replaces`` leaves nothing of what it is laid over, as a text or a list does; ``???`` does so too then.
     """
 
     value: Any
@@ -87,14 +87,20 @@ def tree_of(data: Any, path: Path = ()) -> Node:
 
 
 def over(low: Node | None, high: Node) -> Node:
-    """A tree laid over another: maps are merged, all else is replaced; ``???`` leaves what is there."""
+    """A tree laid over another: maps are merged, all else is replaced; ``???`` leaves what is there.
+
+    A map over a list that stands at no place names the places of the list's items: it is the way to another node.
+    """
     if low is None:
         return high
-    if type(high.value) is str and high.value == MISSING:
+    if type(high.value) is str and high.value == MISSING and not high.replaces:
         return low
+    if isinstance(low.value, list) and isinstance(high.value, dict) and high.place is None:
+        items = {str(index): item for index, item in enumerate(low.value)}
+        return low.holding([over(item, high.value[key]) if key in high.value else item for key, item in items.items()])
     if high.replaces or not (isinstance(low.value, dict) and isinstance(high.value, dict)):
         return high
     merged = dict(low.value)
     for key, node in high.value.items():
         merged[key] = over(merged.get(key), node)
-    return Node(merged, high.place, low.replaces)
+    return Node(merged, low.place if high.place is None else high.place, low.replaces)

@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
 
 def _is_profile(file: Path) -> bool:
     """A file in a folder ``declog`` is one, and one elsewhere that has tests of its own and is no other YAML."""
-    from declog.config.provenance import keys_at_top
+    from declog.config.files import keys_at_top
 
     if file.parent.name == "declog":
         return True

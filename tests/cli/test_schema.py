@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 import declog
 from declog.cli import main
 from declog.cli.json_schema import json_schema, parts, short_forms
-from declog.config.provenance import YamlLoader
+from declog.config.files import YamlLoader
 from declog.language import spec
 from declog.language.keys import SECTIONS, models
 from declog.language.shorthand import long

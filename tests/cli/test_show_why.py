@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import declog
-from declog.config.provenance import YamlLoader
+from declog.config.files import YamlLoader
 from tests.cli.conftest import Cli
 from tests.conftest import WritePreset
 from tests.docs.markdown import ROOT

@@ -29,7 +29,7 @@ from typing import Any
 
 import yaml
 
-from declog.config.provenance import YamlLoader
+from declog.config.files import YamlLoader
 
 FOLDER = Path(__file__).parents[1] / "data" / "mistakes"
 MINE = "conf/declog/mine.yaml"

@@ -8,7 +8,9 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
+import hydra
 import pytest
+from hydra import initialize_config_dir
 
 import declog
 from declog.cli import main
@@ -363,3 +365,29 @@ def test_a_word_replaces_what_a_part_says(write_preset: WritePreset) -> None:
         "judge": ["judge"], "reward": ["reward"],
     }  # fmt: skip
     assert next(op for op in plan.metrics if op.id == "reward").tags == ()
+
+
+def test_a_word_replaces_an_entry_of_a_preset_elsewhere_on_the_search_path(tmp_path: Path) -> None:
+    """What a line says is the same wherever the preset lies that it extends, by Hydra and by declog."""
+    team, own = tmp_path / "team" / "declog", tmp_path / "conf" / "declog"
+    team.mkdir(parents=True)
+    own.mkdir(parents=True)
+    (team / "base.yaml").write_text(
+        "signals: {reward: {axis: completion}}\n"
+        "metrics: {reward: {expr: reward, where: reward > 0, tags: [core]}}\n"
+        "schemas: {rows: {reward: {}, other: {expr: reward * 2}}}\n"
+        "tables: {rows: {schema: rows}}\n"
+    )
+    (own / "mine.yaml").write_text(
+        "defaults: [base, _self_]\nmetrics: {reward: max(reward)}\ntables: {rows: {columns: [reward]}}\n"
+    )
+    (tmp_path / "conf" / "config.yaml").write_text(
+        f"defaults: [{{declog: mine}}, _self_]\nhydra: {{searchpath: ['file://{tmp_path / 'team'}']}}\n"
+    )
+    with initialize_config_dir(str(tmp_path / "conf"), version_base="1.3"):
+        by_hydra = declog.validate(profile_of(hydra.compose("config")))
+    by_declog = declog.validate(profile_of(compose(tmp_path / "conf" / "config.yaml")))
+    metric = by_declog.metrics["reward"]
+    assert (metric.expr, metric.reduce, metric.where, metric.tags) == ("reward", "max", None, [])
+    assert list(by_declog.schemas["rows"]) == ["reward"]
+    assert (by_hydra.metrics, by_hydra.schemas) == (by_declog.metrics, by_declog.schemas)

@@ -87,7 +87,7 @@ def test_presets_of_installed_packages_come_behind(tmp_path: Path) -> None:
 def test_without_the_option_nothing_is_loaded(tmp_path: Path) -> None:
     """Every pytest of an environment with declog imports the plugin: it costs neither torch nor Hydra nor a parser."""
     write(tmp_path, mine_yaml=PROFILE)
-    heavy = "{'torch', 'hydra', 'omegaconf', 'yaml', 'pydantic', 'declog.config.provenance'}"
+    heavy = "{'torch', 'hydra', 'omegaconf', 'yaml', 'pydantic', 'declog.config.fold'}"
     program = f"import sys, pytest; pytest.main(['-q', '-p', {PLUGIN!r}]); print(sorted({heavy} & set(sys.modules)))"
     env = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=env, capture_output=True, text=True)

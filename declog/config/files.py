@@ -1,0 +1,131 @@
+"""Configuration files as trees: every key with its place in the file.
+
+Imports PyYAML, and of Hydra what a place of files is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+from hydra.plugins.config_source import ConfigSource
+from omegaconf._utils import get_yaml_loader
+
+from declog.config.bounds import text_of
+from declog.config.search_path import GROUP
+from declog.config.source_map import FilePlace, Span
+from declog.errors import Path
+from declog.language.tree import Node
+
+
+class YamlLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
+    """The YAML of OmegaConf, which has more words for numbers than PyYAML, and none for times."""
+
+    yaml_implicit_resolvers = get_yaml_loader().yaml_implicit_resolvers
+
+
+MERGE_TAG, MAP_TAG, LIST_TAG = (f"tag:yaml.org,2002:{word}" for word in ("merge", "map", "seq"))
+
+
+def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
+    """The path and the text of a configuration that is a file; None for one that is not."""
+    if source.scheme() in ("file", "declog"):
+        below = name.removeprefix(f"{GROUP}/") if source.scheme() == "declog" else name
+        file = FilePath(source.path, below if below.endswith(".yaml") else f"{below}.yaml")
+        return str(file), text_of(file).decode("utf-8", "replace")
+    if source.scheme() == "pkg":
+        resource = resources.files(source.path).joinpath(f"{name}.yaml")
+        return str(resource), resource.read_bytes().decode("utf-8", errors="replace")
+    return None
+
+
+def defaults_of(text: str) -> Iterator[tuple[yaml.ScalarNode | None, yaml.ScalarNode]]:
+    """The options that a file's defaults list names, each with its group, if one is written."""
+    root = yaml.compose(text, Loader=YamlLoader)
+    entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+    defaults = entries.get("defaults")
+    for entry in defaults.value if isinstance(defaults, yaml.SequenceNode) else ():
+        for group, value in entry.value if isinstance(entry, yaml.MappingNode) else [(None, entry)]:
+            for option in value.value if isinstance(value, yaml.SequenceNode) else [value]:
+                if isinstance(option, yaml.ScalarNode):
+                    yield group, option
+
+
+def chooses_profile(text: str) -> bool:
+    """Whether a YAML file is an application's configuration, with a profile in it, and not a profile itself."""
+    keys = keys_at_top(text)
+    groups = [group.value for group, _ in defaults_of(text) if group is not None] if keys else []
+    return GROUP in keys or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in groups)
+
+
+def keys_at_top(text: str) -> set[str]:
+    """The keys at the top of a YAML file; none for one that is no map, or no YAML."""
+    try:
+        root = yaml.compose(text, Loader=YamlLoader)
+    except yaml.YAMLError:
+        return set()
+    return {str(key.value) for key, _ in root.value} if isinstance(root, yaml.MappingNode) else set()
+
+
+def keys_of_file(file: str, text: str, *, defaults: bool = False) -> Iterator[tuple[Path, FilePlace]]:
+    """Every key of one YAML file, as it stands there; the defaults list too, on request."""
+    for path, node in of_file(file, text).walk():
+        if defaults or path[0] not in ("defaults", "hydra"):
+            yield path, node.place
+
+
+@lru_cache(maxsize=128)  # presets are read again and again
+def of_file(file: str, text: str, path: Path = ()) -> Node:
+    """A YAML file as a tree whose root stands at ``path``. A file that is a word is a key without a value."""
+    root = yaml.compose(text, Loader=YamlLoader)
+    tree = Node({}) if root is None else _Reader(file).node(path, None, root)
+    return Node({tree.value: Node(None, tree.place)}, tree.place) if isinstance(tree.value, str) else tree
+
+
+class _Reader(yaml.constructor.SafeConstructor):
+    """Makes trees of the nodes of a YAML file."""
+
+    def __init__(self, file: str) -> None:
+        super().__init__()
+        self.file = file
+
+    def node(self, path: Path, key: yaml.Node | None, node: yaml.Node) -> Node:
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in (MAP_TAG, LIST_TAG):
+            raise yaml.constructor.ConstructorError(None, None, f"no value has the tag {node.tag}", node.start_mark)
+        place = FilePlace(self.file, None if key is None else span(key), span(node), style(node), path)
+        if isinstance(node, yaml.SequenceNode):
+            return Node([self.node((*path, index), None, item) for index, item in enumerate(node.value)], place)
+        if isinstance(node, yaml.MappingNode):
+            return Node(dict(self.entries(path, node)), place)
+        return Node(self.construct_object(node), place)
+
+    def entries(self, path: Path, node: yaml.Node) -> Iterator[tuple[Any, Node]]:
+        """The entries of a map. What `<<` brings gives way to the map's own keys, wherever it stands."""
+        if not isinstance(node, yaml.MappingNode):
+            raise yaml.constructor.ConstructorError(None, None, "expected a map to merge", node.start_mark)
+        names = set()
+        for key, value in sorted(node.value, key=lambda pair: pair[0].tag != MERGE_TAG):
+            if key.tag == MERGE_TAG:
+                for merged in reversed(value.value) if isinstance(value, yaml.SequenceNode) else [value]:
+                    yield from self.entries(path, merged)
+                continue
+            name = self.construct_object(key, deep=True)
+            if name in names:
+                raise yaml.constructor.ConstructorError(None, None, f"found duplicate key {name}", key.start_mark)
+            names.add(name)
+            yield name, self.node((*path, str(name)), key, value)
+
+
+def span(node: yaml.Node) -> Span:
+    """Where a YAML node stands."""
+    start, end = node.start_mark, node.end_mark
+    return Span(start.line + 1, start.column + 1, end.line + 1, end.column + 1)
+
+
+def style(node: yaml.Node) -> str | None:
+    """How a scalar is written: ``plain``, a quote, ``|`` or ``>``; None for a map or a list."""
+    return (node.style or "plain") if isinstance(node, yaml.ScalarNode) else None

@@ -1,0 +1,245 @@
+"""Composing: files and overrides, each read as a tree, made long, and laid over those before.
+
+Hydra says which files there are, in which order, and under which package. Values carry their places, so that what is
+composed knows the places of all its keys. Imports Hydra.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+from hydra.errors import ConfigCompositionException, HydraException
+from omegaconf import OmegaConf
+
+from declog.config.files import defaults_of, of_file, source_file, span, style
+from declog.config.hydra import Defaults, Files, read_by
+from declog.config.long_form import chosen_sinks
+from declog.config.search_path import GROUP
+from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance, StorePlace
+from declog.errors import Path
+from declog.language.keys import SECTIONS
+from declog.language.shorthand import long
+from declog.language.tree import MISSING, Node, over, said
+
+
+class ListOverMap(HydraException):
+    """A list in one file over a map in another, or a map over a list: nothing says what of both would hold."""
+
+    def __init__(self, path: Path, low: Node, high: Node) -> None:
+        super().__init__(path)
+        self.path, self.low, self.high = path, low, high
+
+
+@dataclass(frozen=True)
+class Composition:
+    """A configuration as one tree, whose values carry their places; ``layers`` are what it was made of, in order.
+
+    ``merged`` and ``repository`` are the files and overrides as Hydra has them, ``texts`` the texts of files by path.
+    """
+
+    tree: Node
+    layers: tuple[Node, ...]
+    texts: Mapping[str, str]
+    merged: Defaults
+    repository: Files
+
+    @cached_property
+    def provenance(self) -> Provenance:
+        """Every key, and the files and overrides that set it."""
+        layers: dict[Path, list[Layer]] = {}
+        for rank, layer in enumerate(self.layers, 1):
+            for path, node in layer.walk():
+                if node.place is not None:
+                    replaces = node.replaces or not isinstance(node.value, dict)
+                    leaves = node.value == MISSING and isinstance(node.place, FilePlace)
+                    set_here = Layer(0 if leaves else rank, node.place, replaces=replaces and not leaves)
+                    layers.setdefault(path, []).append(set_here)
+        in_order = {path: tuple(sorted(found, key=lambda layer: layer.rank)) for path, found in layers.items()}
+        return Provenance(in_order, self.texts)
+
+
+def fold(merged: Defaults, repository: Files, *, applied: bool = False) -> Composition:
+    """What files and overrides make together.
+
+    ``applied``: Hydra has taken the overrides, and nothing is refused. Raises ``HydraException`` for an override that
+    cannot be applied, ``ListOverMap``, and what Hydra raises for a file that cannot be read.
+    """
+    tree, layers, texts = Node({}), list[Node](), dict[str, str]()
+    for package, chosen, layer in _files(merged, repository, texts):
+        known = tree.at(package)
+        if chosen is not None and (known is None or known.place is None):
+            layers.append(_under(package, Node({}, chosen)))
+            tree = over(tree, layers[-1])
+        layer = _in_long_form(layer, tree)
+        if not applied:
+            _refuse_lists_over_maps(tree, layer, ())
+        layers.append(layer)
+        tree = over(tree, layer)
+    for override in merged.config_overrides:
+        if not override.key_or_group.startswith("hydra."):
+            layer, tree = overridden(tree, override, applied=applied)
+            layers.append(layer)
+    return Composition(tree, tuple(layers), texts, merged, repository)
+
+
+def _in_long_form(layer: Node, low: Node) -> Node:
+    profile = layer.at((GROUP,))
+    if profile is None or not profile.entries:
+        return layer
+    chosen = chosen_sinks(profile)
+    profile = profile if chosen is None else profile.holding({**profile.entries, "sinks": chosen})
+    return layer.holding({**layer.entries, GROUP: long(profile, low.at((GROUP,)))[0]})
+
+
+def _refuse_lists_over_maps(low: Node, high: Node, path: Path) -> None:
+    both = {type(low.value), type(high.value)}
+    if both == {dict, list} and not high.replaces:
+        raise ListOverMap(path, low, high)
+    for key, node in high.entries.items() if not high.replaces else ():
+        if key in low.entries:
+            _refuse_lists_over_maps(low.entries[key], node, (*path, str(key)))
+
+
+# -- files
+
+
+def _files(merged: Defaults, repository: Files, texts: dict[str, str]) -> Iterator[tuple[Path, FilePlace | None, Node]]:
+    """The files in their order: each one's package, where it is chosen, and its tree from the root.
+
+    Their texts are put into ``texts``.
+    """
+    for default in merged.defaults:
+        name = default.config_path
+        package = tuple(key for key in (default.package or "").split(".") if key)
+        if name is None or name.startswith("hydra/") or package[:1] == ("hydra",):
+            continue
+        source = next((each for each in map(read_by, repository.get_sources()) if each.is_config(name)), None)
+        if source is None:
+            continue
+        file, place = source_file(source, name), None
+        if file is None:
+            content: Any = OmegaConf.to_container(source.load_config(name).config, resolve=False)
+            tree = said(content, StorePlace(f"{source.scheme()}://{name}"))
+        else:
+            path, texts[path] = file
+            tree = of_file(path, texts[path], package)
+            chosen = choice_of(repository, default.parent, name)
+            if chosen is not None and chosen[0].key is not None:
+                texts.setdefault(chosen[0].file, chosen[1])
+                place = replace(chosen[0], path=package)
+        own = {key: node for key, node in tree.entries.items() if key != "defaults" and (package or key != "hydra")}
+        tree = Node(own) if isinstance(tree.value, dict) else tree
+        yield package, place, _under(package, tree)
+
+
+def choice_of(repository: Files, parent: str | None, name: str) -> tuple[FilePlace, str] | None:
+    """Where a defaults list names an option, with the group if it is written, and the text of its file."""
+    sources = map(read_by, repository.get_sources())
+    source = next((each for each in sources if parent is not None and each.is_config(parent)), None)
+    file = None if source is None or parent is None else source_file(source, parent)
+    for group, option in () if file is None else defaults_of(file[1]):
+        if file is not None and option.value == name.rpartition("/")[2]:
+            key = None if group is None else span(group)
+            return FilePlace(file[0], key, span(option), style(option)), file[1]
+    return None
+
+
+def _under(package: Path, node: Node) -> Node:
+    for key in reversed(package):
+        node = Node({key: node})
+    return node
+
+
+# -- overrides
+
+
+def overridden(tree: Node, override: Override, *, applied: bool = False) -> tuple[Node, Node]:
+    """An override of a key as a layer, and the tree with it; raises ``HydraException`` where it cannot be applied."""
+    if not applied:
+        _refuse(tree, override)
+    layer = _in_long_form(_of_override(override), tree)
+    return layer, _without(tree, override) if override.is_delete() else over(tree, layer)
+
+
+def _of_override(override: Override) -> Node:
+    """An override as a tree from the root."""
+    keys = tuple(override.key_or_group.split("."))
+    value = None if override.is_delete() else override.value()
+    path: Path = tuple(int(key) if key.isdigit() else key for key in keys)
+    return _under(keys, _of_value(value, override.input_line or override.key_or_group, path))
+
+
+def _of_value(value: Any, text: str, path: Path) -> Node:
+    place = OverridePlace(text, path)
+    if isinstance(value, dict):
+        return Node({key: _of_value(item, text, (*path, key)) for key, item in value.items()}, place)
+    if isinstance(value, list):
+        return Node([_of_value(item, text, (*path, index)) for index, item in enumerate(value)], place)
+    return Node(value, place, replaces=value == MISSING)  # an override takes a value away, a file leaves it
+
+
+def _refuse(tree: Node, override: Override) -> None:
+    """Raise what Hydra raises for an override: a plain one changes what is there, and ``+`` adds what is not."""
+    keys, value = override.key_or_group.split("."), override.value()
+    depth, node = deepest(tree, keys)
+    is_there, is_map = depth == len(keys), isinstance(value, dict)
+    if override.is_sweep_override() or override.package is not None or "/" in override.key_or_group:
+        refused = True
+    elif override.is_delete():
+        refused = not is_there or node.value is None or value not in (None, node.plain)
+    elif is_there and isinstance(value, dict | list) and isinstance(node.value, dict | list):
+        plain = not (override.is_add() or override.is_force_add())
+        unknown = plain and isinstance(value, dict) and not _has_keys(node, value)
+        refused = is_map != isinstance(node.value, dict) or unknown
+    elif override.is_add():
+        refused = isinstance(node.value, list) or (
+            is_there and node.value is not None and not isinstance(value, dict | list)
+        )
+    else:
+        refused = not is_there and (isinstance(node.value, list) or not override.is_force_add())
+    if refused:
+        raise ConfigCompositionException(f"Error merging override {override.input_line}")
+
+
+def _has_keys(node: Node, value: Mapping[Any, Any]) -> bool:
+    return all(
+        key in node.entries and (not isinstance(item, dict) or _has_keys(node.entries[key], item))
+        for key, item in value.items()
+    )
+
+
+def deepest(tree: Node, keys: Sequence[str]) -> tuple[int, Node]:
+    """How many of an override's keys are there, and the node at the last of them."""
+    node = tree
+    for depth, key in enumerate(keys):
+        inner = node.at((int(key),) if isinstance(node.value, list) and key.isdigit() else (key,))
+        if inner is None:
+            return depth, node
+        node = inner
+    return len(keys), node
+
+
+def _without(tree: Node, override: Override) -> Node:
+    """The tree without a key; an entry of a section stays as null, as where a file deletes it."""
+    path = tuple(override.key_or_group.split("."))
+    if len(path) == 3 and path[0] == GROUP and path[1] in SECTIONS:
+        return over(tree, _of_override(override))
+    return _taken_out(tree, path)
+
+
+def _taken_out(node: Node, path: Path) -> Node:
+    key, *below = path
+    if isinstance(node.value, list):
+        items, index = list(node.value), int(key)
+        items[index : index + 1] = [_taken_out(items[index], tuple(below))] if below else []
+        return node.holding(items)
+    entries = dict(node.entries)
+    if below and key in entries:
+        entries[key] = _taken_out(entries[key], tuple(below))
+    else:
+        entries.pop(key, None)
+    return node.holding(entries)

@@ -1,0 +1,65 @@
+"""How a configuration was composed: enough to compose it again.
+
+Imports Hydra, which knows of the application that runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+
+from hydra.core.hydra_config import HydraConfig
+
+from declog.config.fold import Composition, fold
+from declog.config.hydra import config_loader, merged_in_run
+from declog.config.search_path import GROUP, ROOT, current_hydra
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a configuration was composed: enough to compose it again.
+
+    ``config_dir`` is a folder, or a place as Hydra's search path names it. ``application``: ``config_name`` is the
+    primary configuration of somebody's application, not a preset; ``running``: of the one that runs, whose own loader
+    composes it again. ``imports``: modules that were named beside it, and never in it.
+    """
+
+    config_name: str | None
+    overrides: tuple[str, ...] = ()
+    config_dir: FilePath | str | None = None
+    application: bool = False
+    running: bool = False
+    imports: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> str:
+        """The primary configuration."""
+        return str(self.config_name) if self.application else ROOT
+
+    @property
+    def choice(self) -> list[str]:
+        """The override that chooses the preset, where declog's own primary configuration leaves it open."""
+        return [] if self.application else [f"{GROUP}={self.config_name}"]
+
+    @property
+    def lines(self) -> list[str]:
+        """All overrides of the primary configuration, the choice of the preset included."""
+        return [*self.choice, *self.overrides]
+
+    def composition(self) -> Composition:
+        """What composing it merges, by the loader that composes it. Raises what Hydra raises."""
+        if self.running:
+            lines = [*HydraConfig.get().overrides.hydra, *self.lines]
+            return fold(*merged_in_run(self.config_name, lines), applied=True)
+        with current_hydra():
+            return fold(*config_loader(self.config_dir).defaults(self.root, self.lines))
+
+    def folders(self) -> list[FilePath]:
+        """The folders that may hold files of one's own."""
+        if self.running:
+            sources = HydraConfig.get().runtime.config_sources
+            places = [source.path.removeprefix("file://") for source in sources
+                      if source.schema == "file" or source.path.startswith("file://")]  # fmt: skip
+            return [FilePath(place) for place in dict.fromkeys(places)]
+        place = str(self.config_dir or "").removeprefix("declog://")
+        return [FilePath(place)] if place else []
