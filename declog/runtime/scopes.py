@@ -35,6 +35,7 @@ Origin = object  # the task that records, or the thread where there is none; not
 PACKAGE = str(Path(__file__).parent.parent)
 _scope: ContextVar[Scope | None] = ContextVar("declog_scope", default=None)
 _ids = itertools.count(1)
+_imported: Mapping[str, Any] = sys.modules
 
 
 class _Here(threading.local):
@@ -49,12 +50,12 @@ _here = _Here()
 
 def origin() -> Origin:
     """Who runs: the task, of asyncio or trio, else the thread."""
-    trio = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_task():
-        return trio.lowlevel.current_task()
-    asyncio = sys.modules.get("asyncio")  # who has not imported it has no tasks
-    if asyncio is not None and asyncio._get_running_loop() is not None:
-        task: Origin | None = asyncio.current_task()
+    if "trio" in _imported and (trio := _imported["trio"].lowlevel).in_trio_task():
+        task: Origin | None = trio.current_task()
+        return task
+    # who has not imported it has no tasks
+    if "asyncio" in _imported and (asyncio := _imported["asyncio"])._get_running_loop() is not None:
+        task = asyncio.current_task()
         if task is not None:
             return task
     return _here.thread

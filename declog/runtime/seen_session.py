@@ -15,7 +15,8 @@ from declog.runtime.packets import Packet
 from declog.runtime.scopes import Origin, Scope
 from declog.runtime.session import Session
 
-_WORDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}  # how the ends of scopes are called
+_BEGINS = {"step": "begin", "at": "at", "mode": "enter", "batch": "batch"}  # how captures call what a scope does
+_ENDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}
 
 
 class SeenSession(Session):
@@ -43,24 +44,18 @@ class SeenSession(Session):
             scope.origin = self._number(me)
             super().open(scope, around, me)
 
-    def _begin_step(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        with self._seen("begin", (scope.number, _id(around)), scope.id, scope.origin):
-            super()._begin_step(scope, around, me)
-
-    def _begin_at(self, scope: Scope) -> None:
-        with self._seen("at", (scope.number,), scope.id, scope.origin):
-            super()._begin_at(scope)
-
-    def _begin_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        with self._seen("enter", (scope.mode, scope.number, _id(around)), scope.id, scope.origin):
-            super()._begin_mode(scope, around, me)
-
-    def _begin_batch(self, scope: Scope, around: Scope, me: Origin) -> None:
-        with self._seen("batch", (scope.phase, scope.rows, around.id), scope.id, scope.origin):
-            super()._begin_batch(scope, around, me)
+    def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        what = {
+            "step": (scope.number, _id(around)),
+            "at": (scope.number,),
+            "mode": (scope.mode, scope.number, _id(around)),
+            "batch": (scope.phase, scope.rows, _id(around)),
+        }[scope.kind]
+        with self._seen(_BEGINS[scope.kind], what, scope.id, scope.origin):
+            super()._begin(scope, around, me)
 
     def _end(self, scope: Scope, failed: bool) -> None:
-        with self._seen(_WORDS[scope.kind], (failed,), scope.id, scope.origin):
+        with self._seen(_ENDS[scope.kind], (failed,), scope.id, scope.origin):
             super()._end(scope, failed)
 
     def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:

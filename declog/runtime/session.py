@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declog.errors import UsageError
@@ -96,9 +96,16 @@ class Session:
         """A scope begins, inside the one ``around`` it, if there is one. Raises ``UsageError`` where it cannot."""
         with self.lock:
             try:
-                _OPEN[scope.kind](self, scope, around, me)
-                scope.owner = me
-                self.scopes[scope.id] = scope
+                if scope.kind == "step":
+                    scope.stream = self._stream_of_step(scope, around)
+                elif scope.kind == "batch":
+                    if around is None or around.stream is None:
+                        raise UsageError.of("DL510.outside", what="batch")
+                    scope.block, scope.stream, scope.step = around, around.stream, around.step
+                    scope.mode, scope.number = around.mode, around.number
+                elif scope.number is None:
+                    scope.number = self.now if around is None or around.number is None else around.number
+                self._begin(scope, around, me)
             except BaseException:
                 self._leave(scope)
                 raise
@@ -127,7 +134,7 @@ class Session:
             if meter.timed and scope.kind == "step":
                 meter.steps += 1
                 meter.recording += time.perf_counter() - began
-            _END[scope.kind](self, scope, broken)
+            self._end_windows(scope, failed=broken)
         if refused is not None and refused.first is not None:
             raise refused.first
 
@@ -140,13 +147,8 @@ class Session:
             self.step = None
         self.scopes.pop(scope.id, None)
 
-    def _enter(self, scope: Scope, stream: Stream) -> None:
-        assert scope.number is not None
-        scope.stream, scope.mode, scope.began = stream, stream.mode, self.clock.elapsed()
-        scope.step = step = stream.step(scope.number)
-        step.scopes.add(scope.id)
-
-    def _open_step(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+    def _stream_of_step(self, scope: Scope, around: Scope | None) -> Stream:
+        """The steps that one belongs to: the trainer's, or those of a mode around it."""
         number, stream = scope.number, self.train
         assert number is not None
         if around is not None and around.mode != "train":
@@ -160,79 +162,39 @@ class Session:
             if stream.last is not None and number <= stream.last:
                 last = stream.last
                 raise UsageError.of("DL510.rises", step=number, last=last, next=last + 1, back=number - 1)
-        scope.stream = stream
-        self._begin_step(scope, around, me)
+        return stream
 
-    def _begin_step(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        stream = scope.stream
-        assert stream is not None
-        self._enter(scope, stream)
-        if stream.ordered:
-            self.step, self.main_task, scope.owner = scope, me, me
-            if self.pending.batches:
-                self.pending.give_columns(scope, me)
-        if stream.ends:
-            self.events.advance(stream)
+    def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        """A scope that can begin begins."""
+        kind, stream = scope.kind, scope.stream
+        if kind == "batch":
+            assert around is not None
+            self._begin_batch(scope, around, me)
+        else:
+            if stream is None:
+                stream = self.train if kind == "at" else self._stream_of_block(scope, around, me)
+            assert scope.number is not None
+            scope.stream, scope.mode, scope.began = stream, stream.mode, self.clock.elapsed()
+            scope.step = step = stream.step(scope.number)
+            step.scopes.add(scope.id)
+            if kind == "step":
+                if stream.ordered:
+                    self.step, self.main_task, scope.owner = scope, me, me
+                    if self.pending.batches:
+                        self.pending.give_columns(scope, me)
+                if stream.ends:
+                    self.events.advance(stream)
+        scope.owner = me
+        self.scopes[scope.id] = scope
 
-    def _end_step(self, scope: Scope, failed: bool) -> None:
-        stream, number = scope.stream, scope.number
-        assert stream is not None and number is not None
-        self._spend(scope, stream)
-        self.last_step = stream.last = number
-        self._leave(scope)
-        self.events.step_ended(stream, number, failed=failed)
-
-    def _spend(self, scope: Scope, stream: Stream) -> None:
-        """A step or a block of a mode is over: how long it took, less what was of others inside it."""
-        took, around = self.clock.elapsed() - scope.began, scope.parent
-        if took > scope.inside:
-            stream.spent += took - scope.inside
-        while around is not None and around.kind not in ("step", "mode"):
-            around = around.parent
-        if around is not None:
-            around.inside += took
-
-    def _open_at(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        self._begin_at(scope)
-
-    def _begin_at(self, scope: Scope) -> None:
-        self._enter(scope, self.train)
-
-    def _end_at(self, scope: Scope, failed: bool) -> None:
-        self._leave(scope)
-        if self.train.ends:
-            self.events.advance(self.train)
-
-    def _open_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        if scope.number is None:
-            scope.number = self.now if around is None or around.number is None else around.number
-        self._begin_mode(scope, around, me)
-
-    def _begin_mode(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        refused = Refused(self.failures)
-        if around is not None and me in around.batches:  # what this task had open is of before the block
+    def _stream_of_block(self, scope: Scope, around: Scope | None, me: Origin) -> Stream:
+        """The windows of a block of a mode, which begins: what this task had open is of before it."""
+        if around is not None and me in around.batches:
+            refused = Refused(self.failures)
             self.intake.close_all(around.batches[me], refused)
             refused.check()
-        stream = self.streams.get(scope.mode)
-        self._enter(scope, stream or Stream(scope.mode, event=self.events.begin(scope.mode)))
         self.modes.add(scope.mode)
-
-    def _end_mode(self, scope: Scope, failed: bool) -> None:
-        stream = scope.stream
-        assert stream is not None
-        self._spend(scope, stream)
-        self._leave(scope)
-        if stream.mode not in self.streams and not self.closed:
-            # also where nothing came since a flush: on another rank it may have
-            step = scope.number if stream.last is None else stream.last
-            self.events.log(stream, step or 0, stream.upto(None), tail=True, failed=failed, again=stream.flushed)
-
-    def _open_batch(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        if around is None or around.stream is None:
-            raise UsageError.of("DL510.outside", what="batch")
-        scope.block, scope.stream, scope.step = around, around.stream, around.step
-        scope.mode, scope.number = around.mode, around.number
-        self._begin_batch(scope, around, me)
+        return self.streams.get(scope.mode) or Stream(scope.mode, event=self.events.begin(scope.mode))
 
     def _begin_batch(self, scope: Scope, around: Scope, me: Origin) -> None:
         if scope.phase is None:
@@ -243,8 +205,35 @@ class Session:
         if scope.rows is not None:
             self.intake.begin(batches, scope.phase, scope.rows)
 
-    def _end_batch(self, scope: Scope, failed: bool) -> None:
+    def _end_windows(self, scope: Scope, *, failed: bool) -> None:
+        """A scope's batches are closed: it holds its step open no more, and windows end."""
+        kind, stream, number = scope.kind, scope.stream, scope.number
+        assert stream is not None
+        if kind in ("step", "mode"):
+            self._spend(scope, stream)
+        if kind == "step":
+            assert number is not None
+            self.last_step = stream.last = number
         self._leave(scope)
+        if kind == "step":
+            assert number is not None
+            self.events.step_ended(stream, number, failed=failed)
+        elif kind == "mode" and stream.mode not in self.streams and not self.closed:
+            # also where nothing came since a flush: on another rank it may have
+            step = number if stream.last is None else stream.last
+            self.events.log(stream, step or 0, stream.upto(None), tail=True, failed=failed, again=stream.flushed)
+        elif kind == "at" and stream.ends:
+            self.events.advance(stream)
+
+    def _spend(self, scope: Scope, stream: Stream) -> None:
+        """A step or a block of a mode is over: how long it took, less what was of others inside it."""
+        took, around = self.clock.elapsed() - scope.began, scope.parent
+        if took > scope.inside:
+            stream.spent += took - scope.inside
+        while around is not None and around.kind not in ("step", "mode"):
+            around = around.parent
+        if around is not None:
+            around.inside += took
 
     def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:
         if scope is None:
@@ -503,14 +492,6 @@ class Session:
     def in_child(self) -> None:
         """This process is a fork of the run's: it has no threads, and the lock may be held for ever."""
         self.lock = threading.RLock()
-
-
-_OPEN = {
-    "step": Session._open_step, "at": Session._open_at, "mode": Session._open_mode, "batch": Session._open_batch,
-}  # fmt: skip
-_END: Mapping[str, Callable[[Session, Scope, bool], None]] = {
-    "step": Session._end_step, "at": Session._end_at, "mode": Session._end_mode, "batch": Session._end_batch,
-}  # fmt: skip
 
 
 def _outermost(scope: Scope) -> Scope:

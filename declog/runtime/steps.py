@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from declog.engine.frame import Frame
 from declog.records import Beside
@@ -22,13 +21,11 @@ from declog.runtime.batch import BatchRecord
 from declog.runtime.window import Window
 
 _NO_NUMBERS = Beside()
-_NO_COUNTS: Mapping[str, int] = MappingProxyType({})
-_NO_RECORDS: Sequence[BatchRecord] = ()
 _NO_PACKETS: frozenset[str] = frozenset()
 
 
 class Step:
-    """The batches of one step that are not handed over yet, by phase, and how many of each phase are.
+    """The batches of one step that are not handed over yet, by phase, and how many each phase has had.
 
     ``scopes`` are the numbers of those that contribute to it, ``packets`` the ids of those that it consumed.
     """
@@ -38,20 +35,20 @@ class Step:
     def __init__(self, number: int | None = None) -> None:
         self.number = number  # None: it is not known yet
         self.batches: dict[str, list[BatchRecord]] = {}
-        self.counts: Mapping[str, int] = _NO_COUNTS
+        self.counts: dict[str, int] = {}
         self.packets: frozenset[str] = _NO_PACKETS
         self.scopes: set[int] = set()
 
     def add(self, phase: str, record: BatchRecord) -> None:
         """Take a closed batch; the same one again changes nothing."""
-        records = self.batches.get(phase, _NO_RECORDS)
-        if not records or records[-1] is not record:
-            if self.number is not None:
-                record.step, record.batch = self.number, self.counts.get(phase, 0) + len(records)
-            if records:
-                self.batches[phase].append(record)
-            else:
-                self.batches[phase] = [record]
+        if record.batch < 0 and self.number is not None:
+            count = self.counts.get(phase, 0)
+            record.step, record.batch, self.counts[phase] = self.number, count, count + 1
+        records = self.batches.get(phase)
+        if records is None:
+            self.batches[phase] = [record]
+        elif records[-1] is not record:
+            records.append(record)
 
     def absorb(self, pending: Step, only: str | None = None) -> None:
         """Take what waited for this step's number; of one phase ``only``."""
@@ -64,12 +61,6 @@ class Step:
         if only is None:
             self.packets |= pending.packets
             pending.packets = _NO_PACKETS
-
-    def handed_over(self) -> None:
-        """A log event has its batches. It can be repeated."""
-        for phase, records in self.batches.items():
-            self.counts = {**self.counts, phase: records[-1].batch + 1}
-        self.batches = {}
 
 
 @dataclass(eq=False)
@@ -165,12 +156,13 @@ class Stream:
     def handed_over(self, steps: Sequence[Step], end: WindowEnd | None) -> None:
         """A log event has the rows of steps, and the seconds up to an end (None: all)."""
         for step in steps:
-            if step.batches:
-                step.handed_over()
             assert step.number is not None
+            step.batches = {}
             self._in_parts[step.number] = step
             if not step.scopes:
                 self._open.pop(step.number, None)
+        if not self.ordered and end is not None and not end.part:
+            self._in_parts = {}  # the same number may come again
         self.earlier, self.whole, self.beside = {}, True, _NO_NUMBERS
         self.counted = self.spent if end is None else end.spent
 

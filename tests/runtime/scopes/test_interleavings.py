@@ -84,11 +84,11 @@ def _threads_only() -> object:
     return threading.current_thread()
 
 
-def _drops(self: Session, *args: Any) -> None:
+def _drops(self: Session, scope: Scope, *args: Any) -> None:
     """A step that begins takes what waits for a step."""
-    for batches in self.pending.batches.values():
+    for batches in self.pending.batches.values() if scope.kind == "step" else ():
         batches.clear()
-    BEGIN(self, *args)
+    BEGIN(self, scope, *args)
 
 
 def _keeps_by_now(self: Session, batches: OpenBatches, phase: str, record: Any) -> None:
@@ -157,7 +157,7 @@ def _of_any_recorder(recorder: Any = None) -> Scope | None:
 
 
 BATCHES, CLOSE, CONSUME, KEEP, BEGIN, END, FLUSH = (
-    Session.batches, Session._close, Session._consume, Session._keep, Session._begin_step, Session.end, Session._flush,
+    Session.batches, Session._close, Session._consume, Session._keep, Session._begin, Session.end, Session._flush,
 )  # fmt: skip
 UPTO, REWIND, OBSERVE, HERE = Stream.upto, Stream.rewind, Intake.observe, scopes.here
 Patch = tuple[Any, str, Any]
@@ -170,7 +170,7 @@ MUTATIONS: dict[str, list[Patch]] = {
     "packets count as often as they come": [(Session, "_consume", _forgets)],
     "what is next is of the one after": [(Session, "_close", _of_the_one_after)],
     "tasks of a thread are one": [(scopes, "origin", _threads_only), (recorders, "origin", _threads_only)],
-    "a step that begins drops what waits": [(Session, "_begin_step", _drops)],
+    "a step that begins drops what waits": [(Session, "_begin", _drops)],
     "rows are of the step that is open": [(Session, "_keep", _keeps_by_now)],
     "an error takes what is beside it": [(Refused, "add", _all_or_nothing)],
     "a refused call leaves its first values": [(Intake, "observe", _half_a_call)],
