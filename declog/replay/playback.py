@@ -182,7 +182,7 @@ class _Player:
     def _observe(self, call: Call, signals: Mapping[str, Any]) -> None:
         batches = self._batches(call)
         if batches is not None:
-            self._session.observe(batches, self._known(signals))
+            self._session.intake.observe(batches, self._known(signals))
 
     def _packet(self, call: Call, signals: Mapping[str, Any]) -> None:
         batches = self._batches(call)
@@ -197,12 +197,12 @@ class _Player:
     def _metric(self, call: Call, name: str, value: Any) -> None:
         batches = self._batches(call)
         if batches is not None:
-            self._session.metrics(batches, {name: value})
+            self._session.intake.metrics(batches, {name: value})
 
     def _extra(self, call: Call, column: str, *values: Any) -> None:
         batches = self._batches(call)
         if values and batches is not None:  # else the column was nothing that can be kept
-            self._session.extra(batches, column, *values)
+            self._session.intake.extra(batches, column, *values)
 
     # -- log events
 

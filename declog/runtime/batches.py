@@ -8,8 +8,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,12 @@ import torch
 from declog.errors import InputError, MissingSignalError, UnknownSignalError, did_you_mean
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
-from declog.plans.ops import PhaseOp, Plan, SignalOp
+from declog.plans.ops import Plan, SignalOp
 from declog.runtime.batch import BatchRecord, OpenBatch
 from declog.runtime.calls import Known
 from declog.runtime.extras import Undeclared, plain_column
 from declog.runtime.failures import Failures, Refused
+from declog.runtime.folds import Folds
 from declog.runtime.inputs import describe, undeclared
 from declog.runtime.observation import Observation, ReadObservation
 from declog.runtime.split_rows import SplitRows
@@ -30,7 +30,6 @@ from declog.runtime.steps import Step, Stream
 
 log = logging.getLogger("declog")
 _NONE: frozenset[str] = frozenset()
-_NO_MEMBERS: Mapping[str, Set[str]] = MappingProxyType({})
 Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 LEARNED = 8  # how often calls of the same names are learned: those whose dtypes change are read value by value
 CALLS = 1000  # and how many names of calls
@@ -82,7 +81,8 @@ class Intake:
         self._locate = locate
         self._pieces: dict[str, set[str]] = {}  # what came in batches that are pieces, by phase
         self._homes = _homes(plan)
-        self._came = {name: phase.reads for name, phase in plan.phases.items()}  # what folds read, of the batch before
+        # those of a new batch: what they read, of what the batch before had
+        self._folds = {name: Folds(phase, phase.reads) for name, phase in plan.phases.items()}
         self._undeclared = Undeclared(plan)
         self._split = SplitRows(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
@@ -105,7 +105,7 @@ class Intake:
             fix = f"it is observed as `{sources[name]}`"
         raise UnknownSignalError.of("DL501.signal", profile=self._plan.name, name=name, fix=fix)
 
-    def observe(self, holder: OpenBatches, signals: Mapping[str, Any], *, strict: bool = False) -> None:
+    def observe(self, holder: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all.
 
         With ``strict`` a name that the profile does not know is an error.
@@ -113,26 +113,33 @@ class Intake:
         known = self._calls.get(tuple(signals))
         if known is not None:
             values = [*signals.values()]
-            if len(known) == 1:
-                call = known[0]
-                stack = call.alone
-                if stack is not None and (data := stack.copy(values)) is not None:
-                    batch = holder.get(call.name)
-                    if batch is None:
-                        batch = OpenBatch(call.phase, self._came[call.name])
-                    elif batch.record is not None or not batch.names.isdisjoint(call.names):
-                        batch = self._next(holder, call.phase, call.names)
-                    if batch.add(call.names, stack, data):
-                        if not batch.order:
-                            self._put(holder, {call.name: batch})
-                        return
-            calls = [given for call in known if (given := call.given(values)) is not None]
-            if len(calls) == len(known):
+            if len(known) == 1 and known[0].alone is not None and self._take_stack(holder, known[0], values):
+                return
+            calls: list[Observation] = []
+            for call in known:
+                given = call.given(values)
+                if given is None:  # it is not like the first one with these names
+                    break
+                calls.append(given)
+            else:
                 self._take(holder, calls)
                 return
         if strict:
             self.check(signals)
         self._read(holder, signals)
+
+    def _take_stack(self, holder: OpenBatches, call: Known, values: Sequence[Any]) -> bool:
+        """Take a call of one stack, the most frequent, without an ``Observation``; false where it is another call."""
+        batch, stack = holder.get(call.phase.name), call.alone
+        if batch is None:
+            batch = OpenBatch(call.phase, self._folds[call.phase.name])
+        elif batch.record is not None or not batch.names.isdisjoint(call.names):
+            return False
+        if stack is None or (data := stack.copy(values)) is None or not batch.take_stack(call.names, stack, data):
+            return False
+        if not batch.order:
+            self._put(holder, {call.phase.name: batch})
+        return True
 
     def _read(self, holder: OpenBatches, signals: Mapping[str, Any]) -> None:
         """Keep a call's values, read one by one; the next one with the same names is like it, mostly."""
@@ -162,7 +169,7 @@ class Intake:
         }
         for place, op in chosen:
             made[op.phase].add(op, values[place])
-        self._take(holder, made.values())
+        self._take(holder, [*made.values()])
         names = tuple(signals)
         if alike and self._learned[names] < LEARNED and len(self._calls) < CALLS:
             self._learned[names] += 1
@@ -189,7 +196,7 @@ class Intake:
             if plain is None and value is not None:
                 self._leave_out(name, f"{describe(value)} is neither a number nor a list, array or tensor of values")
             elif kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
-                self.extra(holder, name, plain)
+                Intake.extra(self, holder, name, plain)  # a part of this call
                 if (batch := holder.get(self._plan.extra)) is not None:
                     batch.loose = True
         except InputError as error:  # of other rows than the batch's: nobody said what they are
@@ -209,30 +216,36 @@ class Intake:
             given.add(op, values)
             self._take(holder, [given])
 
-    def _take(self, holder: OpenBatches, calls: Iterable[Observation]) -> None:
+    def _take(self, holder: OpenBatches, calls: Sequence[Observation]) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
         taken: dict[str, OpenBatch] = {}
+        new = several = len(calls) > 1
         for given in calls:
-            batch = taken[given.phase.name] = self._next(holder, given.phase, given.names, given.members)
-            batch.check(given)
-        for given in calls:
-            taken[given.phase.name].take(given, self._functions)
-        self._put(holder, taken)
+            phase = given.phase.name
+            batch = holder.get(phase)
+            if (
+                batch is None
+                or batch.record is not None
+                or (not batch.names.isdisjoint(given.names) and self._again(holder, batch, given))
+            ):
+                batch, new = OpenBatch(given.phase, self._folds[phase]), True
+            elif several:  # the batches of all phases are replaced at once, or none is
+                batch = batch.copied()
+            batch.take(given, self._functions)
+            taken[phase] = batch
+        if new:
+            self._put(holder, taken)
         for batch in taken.values():
-            if batch.failures:
+            if batch.folds.failures:
                 self._report(batch)
 
-    def _next(
-        self, holder: OpenBatches, phase: PhaseOp, names: Set[str], members: Mapping[str, Set[str]] = _NO_MEMBERS
-    ) -> OpenBatch:
-        """A batch to be put in the place of the open one: a copy of it, or the next one where a value comes again."""
-        batch = holder.get(phase.name)
-        if batch is not None and batch.record is None:
-            if batch.names.isdisjoint(names) or not (again := batch.again(names, members)):
-                return batch.copied()
-            if holder.once or batch.size is not None:
-                raise _given_twice(f"`{min(again)}`", batch)
-        return OpenBatch(phase, self._came[phase.name])
+    def _again(self, holder: OpenBatches, batch: OpenBatch, given: Observation) -> bool:
+        """Whether a call gives a value that the open batch has: it opens the next one."""
+        if not (again := batch.again(given.names, given.members)):
+            return False
+        if holder.once or batch.size is not None:
+            raise _given_twice(f"`{min(again)}`", batch)
+        return True
 
     def _put(self, holder: OpenBatches, taken: Mapping[str, OpenBatch]) -> None:
         """Batches take the place of those that are open, which close where they are others: one store for a call."""
@@ -253,7 +266,7 @@ class Intake:
     def extra(self, holder: OpenBatches, column: str, values: Any) -> None:
         """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
         if column in self._plan.extras:
-            self.observe(holder, {column: values})
+            Intake.observe(self, holder, {column: values})  # a part of this call
             return
         if not self._undeclared.takes(column):
             return
@@ -266,9 +279,14 @@ class Intake:
         again = known is not None and column in known.extras
         if again and known is not None and (holder.once or known.size is not None):
             raise _given_twice(f"the column `{column}`", known)
-        batch = OpenBatch(self._plan.phases[phase], self._came[phase]) if known is None or again else known.copied()
+        batch = OpenBatch(self._plan.phases[phase], self._folds[phase]) if known is None or again else known
         batch.add_extra(column, plain)
         self._put(holder, {phase: batch})
+
+    def packet(self, alone: OpenBatches, signals: Mapping[str, Any], refused: Refused) -> None:
+        """Keep the rows of a packet, which are a batch."""
+        Intake.observe(self, alone, signals, strict=False)
+        self.close_all(alone, refused)
 
     def _intended(self, holder: OpenBatches, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
         """Of one call's signals that have several phases, or none of their own, those that are meant."""
@@ -291,14 +309,14 @@ class Intake:
 
     def begin(self, holder: OpenBatches, phase: str, rows: int) -> None:
         """Open a batch of so many completions, which takes each value once."""
-        self._put(holder, {phase: OpenBatch(self._plan.phases[phase], self._came[phase], size=rows)})
+        self._put(holder, {phase: OpenBatch(self._plan.phases[phase], self._folds[phase], size=rows)})
 
     def _report(self, batch: OpenBatch) -> None:
         """Report what of a batch could not be computed."""
-        for failure in batch.failures:
+        for failure in batch.folds.failures:
             self._failures.report(failure)
             _forget_frames(failure)
-        batch.failures = ()
+        batch.folds.failures.clear()
 
     def adopt(self, own: OpenBatches, other: OpenBatches) -> None:
         """Columns of a task that has no rows are of the rows that its scope's own code has open, where they fit."""
@@ -345,11 +363,12 @@ class Intake:
             elif not partly:
                 self.seen.add(phase)
             if not partly:
-                self._came[phase] = batch.phase.reads & batch.names
+                if batch.phase.folds:
+                    self._folds[phase] = Folds(batch.phase, batch.phase.reads & batch.names)
                 self._split.closed(holder.step, batch, partial=holder.partial_step)
             self._keep(holder, phase, record)
         holder.pop(phase, None)
-        if batch.failures:
+        if batch.folds.failures:
             self._report(batch)
         if batch.misfits:
             for misfit in batch.misfits[1:] if not partly else ():

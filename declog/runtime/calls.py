@@ -32,7 +32,6 @@ class Known:
 
     def __init__(self, first: Observation, chosen: Chosen, values: Sequence[Any]) -> None:
         self.phase = first.phase
-        self.name = first.phase.name
         self.names = frozenset(first.names)
         self._labels = {what: label for what, (_, label) in first.counts.items()}
         stacks: dict[tuple[str, torch.dtype, bool], list[tuple[int, SignalOp]]] = {}
@@ -55,9 +54,7 @@ class Known:
 
     def given(self, values: Sequence[Any]) -> Observation | None:
         """What a call gives; None where it must be read value by value."""
-        given: Observation | None = Observation(self.phase, self.names)
-        if self._others:
-            given = self._read(values)
+        given = self._read(values) if self._others else Observation(self.phase, self.names)
         if given is None or (self._tokens and not self._take_tokens(given, values)):
             return None
         for stack in self._stacks:
@@ -65,8 +62,8 @@ class Known:
             if data is None:
                 return None
             if stack.counted is not None:
-                known = given.counts.setdefault(stack.counted, (data.shape[-1], stack.label))
-                if known[0] != data.shape[-1]:
+                count = data.shape[-1]
+                if given.counts.setdefault(stack.counted, (count, stack.label))[0] != count:
                     return None
             if stack.on_host or not isinstance(data, Tensor):
                 given.copies.append((stack.columns, data))

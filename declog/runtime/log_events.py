@@ -63,8 +63,9 @@ class LogEvents:
         """A step of a mode has ended: windows that end with it are handed over, or wait for scopes."""
         self.counts[stream.mode] = count = self.counts.get(stream.mode, 0) + 1
         every = stream.every
-        ends = self._plan.ends(stream.mode, count, every)
-        if ends or (count % every if every else count) % PART == 0:
+        in_window = count % every if every else count  # the first window may end before
+        ends = (in_window == 0 or count == self._plan.first) and self._plan.ends(stream.mode, count, every)
+        if ends or in_window % PART == 0:
             stream.ends.append(WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends))
         if stream.ends:
             self.advance(stream)

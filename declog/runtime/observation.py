@@ -39,6 +39,9 @@ class Columns(NamedTuple):
 
 
 Copy = tuple[Columns, Tensor | Array]  # on the host it may be an array
+Numbers = Mapping[Key, float | int | Timed]
+Texts = Mapping[Key, tuple[Axis, list[Any] | Pack]]
+Plain = tuple[Numbers, Texts, bool]  # numbers and texts of a call, and whether a number is a duration
 
 
 class Observation:
@@ -47,8 +50,9 @@ class Observation:
     tokens: Tokens | None = None
     lists: Lists | None = None
     timed = False
-    numbers: Mapping[Key, float | int | Timed] = _NONE
-    texts: Mapping[Key, tuple[Axis, list[Any] | Pack]] = _NONE
+    numbers: Numbers = _NONE
+    texts: Texts = _NONE
+    columns: Mapping[Place, tuple[Axis, list[Key], list[Tensor]]] = _NONE  # that are no copies yet
     inputs: Mapping[str, Tensor] = _NONE  # what folds read
     devices: Set[torch.device] = frozenset()  # of CUDA
     members: Mapping[str, Set[str]] = _NONE  # of families
@@ -68,13 +72,10 @@ class Observation:
         self.copies.append((columns._replace(place=place), data))
 
     def copy(self) -> None:
-        """Copy what is no copy yet."""
-
-    def plain(self) -> Observation:
-        """Its numbers and texts alone: nothing of the trainer's."""
-        plain = Observation(self.phase, self.names)
-        plain.numbers, plain.texts, plain.timed = self.numbers, self.texts, self.timed
-        return plain
+        """Copy the columns that are no copies yet."""
+        for place, (axis, keys, values) in self.columns.items():
+            self.put(Columns(place, axis, keys), torch.stack(values))
+        self.columns = _NONE
 
     def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
         """The error of values that describe other rows than those before: all of one batch describe the same."""
@@ -99,12 +100,7 @@ class ReadObservation(Observation):
         self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         self.inputs: dict[str, Tensor] = {}
         self.members: dict[str, set[str]] = {}
-        self._columns: dict[Place, tuple[Axis, list[Key], list[Tensor]]] = {}
-
-    def copy(self) -> None:
-        for place, (axis, keys, values) in self._columns.items():
-            self.put(Columns(place, axis, keys), torch.stack(values))
-        self._columns.clear()
+        self.columns: dict[Place, tuple[Axis, list[Key], list[Tensor]]] = {}
 
     def add(self, op: SignalOp, value: Any) -> None:
         """Check a signal's value."""
@@ -157,9 +153,9 @@ class ReadObservation(Observation):
                 self.texts[key] = op.axis, Pack(op.axis, [key], [copy])
             elif op.recorded:
                 place = (op.shape_name, checked.dtype, checked.get_device())
-                columns = self._columns.get(place)
+                columns = self.columns.get(place)
                 if columns is None:
-                    self._columns[place] = op.axis, [key], [checked]
+                    self.columns[place] = op.axis, [key], [checked]
                 else:
                     columns[1].append(key)
                     columns[2].append(checked)

@@ -34,7 +34,7 @@ from declog.runtime.in_trainer import InTrainer, usable
 from declog.runtime.log_event import GREATEST, Answer
 from declog.runtime.logged_numbers import LoggedNumbers
 from declog.runtime.packets import Given, Packet, named, rows_of
-from declog.runtime.scopes import Origin, Scope, here, origin
+from declog.runtime.scopes import Origin, Scope, here, innermost, origin
 from declog.runtime.seen_session import SeenSession
 from declog.runtime.session import Session
 from declog.sinks.run_folder import Choice, RunFolder
@@ -322,14 +322,17 @@ class Recorder(InTrainer):
         session = self._session
         meter = session.meter
         began = time.perf_counter() if meter.timed else 0.0
-        scope = here(self) if self._caller is None and step is None and not given else None
-        if scope is None or scope.closed or self._forked:
+        scope = innermost()
+        if (
+            scope is None or scope.recorder is not self or scope.closed or scope.kind == "run"
+            or given or step is not None or self._caller is not None or self._forked
+        ):  # fmt: skip
             self._observe_any(given, signals, step)
-        else:
+        else:  # the common case
             me = origin()
             with session.lock:
                 batches = scope.batches.get(me)  # of an explicit batch none
-                session.observe(session.batches(scope, me) if batches is None else batches, signals)
+                session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
         if meter.timed:
             meter.recording += time.perf_counter() - began
 
@@ -404,7 +407,7 @@ class Recorder(InTrainer):
             return
         session = self._session
         with self._taking(f"`{next(iter(values))}`" if len(values) == 1 else "numbers"), session.lock:
-            session.metrics(session.batches(usable(scope), origin()), values)
+            session.intake.metrics(session.batches(usable(scope), origin()), values)
 
     def scalars(
         self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/"
@@ -470,7 +473,7 @@ class Recorder(InTrainer):
             elif scope is None and not session.commits and me is not session.main_task:
                 session.dropped.outside(rows_of({column: values}))
             else:
-                session.extra(session.batches(scope, me), column, values)
+                session.intake.extra(session.batches(scope, me), column, values)
 
     def config(self, values: Mapping[str, Any]) -> None:
         """Add to how the trainer is configured: values as ``declog.start(run_config=...)`` takes them.

@@ -202,16 +202,16 @@ class Scope:
         return self.recorder._timer_in(self, name)
 
 
+innermost = _scope.get  # of this context: it may have ended, and be of any recorder
+
+
 def here(recorder: object | None = None) -> Scope | None:
     """The innermost scope of this context, of one recorder or of any that is not closed.
 
     One that has ended is passed over by whoever opened it. Inherited, it is what is returned: the rows of a task that
     outlives its scope belong nowhere, and not to the scope around it.
     """
-    scope = _scope.get()
-    if scope is not None and scope.recorder is recorder and not scope.closed and scope.kind != "run":
-        return scope  # the common case
-    me = None
+    scope, me = _scope.get(), None
     while scope is not None:
         if scope.recorder is recorder or (recorder is None and not scope.recorder.closed):
             if not scope.closed:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from declog.runtime.batches import OpenBatches
+from declog.runtime.batches import Intake, OpenBatches
 from declog.runtime.call_log import Hook
 from declog.runtime.failures import Refused
 from declog.runtime.log_event import Answer
-from declog.runtime.packets import Packet
 from declog.runtime.scopes import Origin, Scope
 from declog.runtime.session import Session
 
@@ -19,11 +18,40 @@ _BEGINS = {"step": "begin", "at": "at", "mode": "enter", "batch": "batch"}  # ho
 _ENDS = {"step": "end", "at": "unat", "mode": "leave", "batch": "unbatch"}
 
 
+class SeenIntake(Intake):
+    """Shows calls that give values."""
+
+    seen_by: Callable[..., AbstractContextManager[None]]
+
+    def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
+        if strict:
+            self.check(signals)
+        with self.seen_by("observe", (signals,), batches.scope, batches.origin):
+            super().observe(batches, signals, strict=False)
+
+    def packet(self, alone: OpenBatches, signals: Mapping[str, Any], refused: Refused) -> None:
+        with self.seen_by("packet", (signals,), alone.scope, alone.origin):
+            super().packet(alone, signals, refused)
+
+    def metrics(self, batches: OpenBatches, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            with self.seen_by("metric", (name, value), batches.scope, batches.origin):
+                super().metrics(batches, {name: value})
+
+    def extra(self, batches: OpenBatches, column: str, values: Any) -> None:
+        with self.seen_by("extra", (column, values), batches.scope, batches.origin):
+            super().extra(batches, column, values)
+
+
 class SeenSession(Session):
     """Shows ``hooks`` each call that changes what will be logged, in the number of a scope and by that of a task."""
 
+    intakes = SeenIntake
+
     def __init__(self, hooks: Sequence[Hook], *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        assert isinstance(self.intake, SeenIntake)
+        self.intake.seen_by = self._seen
         self._hooks = hooks
         self._origins: WeakKeyDictionary[Origin, int] = WeakKeyDictionary()
 
@@ -54,35 +82,16 @@ class SeenSession(Session):
         with self._seen(_BEGINS[scope.kind], what, scope.id, scope.origin):
             super()._begin(scope, around, me)
 
-    def _end(self, scope: Scope, failed: bool) -> None:
-        with self._seen(_ENDS[scope.kind], (failed,), scope.id, scope.origin):
-            super()._end(scope, failed)
+    def end(self, scope: Scope, *, failed: bool) -> None:
+        with self.lock, ExitStack() as seen:
+            if not (scope.closed or self.closed):
+                seen.enter_context(self._seen(_ENDS[scope.kind], (failed,), scope.id, scope.origin))
+            super().end(scope, failed=failed)
 
     def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:
         batches = super()._batches(scope, me, partial_step=partial_step, once=once)
         batches.origin = self._number(me)
         return batches
-
-    # -- what is recorded
-
-    def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
-        if strict:
-            self.intake.check(signals)
-        with self._seen("observe", (signals,), batches.scope, batches.origin):
-            super().observe(batches, signals, strict=False)
-
-    def _observe_packet(self, alone: OpenBatches, packet: Packet, refused: Refused) -> None:
-        with self._seen("packet", (packet.signals,), alone.scope, alone.origin):
-            super()._observe_packet(alone, packet, refused)
-
-    def metrics(self, batches: OpenBatches, values: Mapping[str, Any]) -> None:
-        for name, value in values.items():
-            with self._seen("metric", (name, value), batches.scope, batches.origin):
-                super().metrics(batches, {name: value})
-
-    def extra(self, batches: OpenBatches, column: str, values: Any) -> None:
-        with self._seen("extra", (column, values), batches.scope, batches.origin):
-            super().extra(batches, column, values)
 
     # -- log events
 

@@ -36,6 +36,8 @@ _AHEAD = "end one step before the next; what runs ahead says its step: with log.
 class Session:
     """Every call is made under one lock; ``seen_session.py`` has the session whose calls others see."""
 
+    intakes = Intake  # how values come in
+
     def __init__(
         self, plan: Plan, clock: Clock, failures: Failures, background: Background, *, functions: Functions,
         locate: Locate | None,
@@ -44,7 +46,7 @@ class Session:
         self.clock = clock
         self.lock = threading.RLock()
         self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
-        self.intake = Intake(plan, clock.elapsed, failures, self._keep, functions=functions, locate=locate)
+        self.intake = self.intakes(plan, clock.elapsed, failures, self._keep, functions=functions, locate=locate)
         self.dropped = DroppedRows(failures, self.meter, strict=plan.strict)
         self.failures = failures
         self.closed = False
@@ -118,25 +120,22 @@ class Session:
         with self.lock:
             if scope.closed or self.closed:
                 self._leave(scope)
-            else:
-                self._end(scope, failed)
-
-    def _end(self, scope: Scope, failed: bool) -> None:
-        meter = self.meter
-        began = time.perf_counter() if meter.timed else 0.0
-        refused, broken = None, True
-        try:
-            if scope.batches or scope.timed or self.pending.batches:
-                refused = Refused(self.failures, failing=failed)
-                self._close(scope, refused)
-            broken = failed or (refused is not None and refused.first is not None)
-        finally:  # a step that fails is a step all the same: ranks stay at one count
-            if meter.timed and scope.kind == "step":
-                meter.steps += 1
-                meter.recording += time.perf_counter() - began
-            self._end_windows(scope, failed=broken)
-        if refused is not None and refused.first is not None:
-            raise refused.first
+                return
+            meter = self.meter
+            began = time.perf_counter() if meter.timed else 0.0
+            refused, broken = None, True
+            try:
+                if scope.batches or scope.timed or self.pending.batches:
+                    refused = Refused(self.failures, failing=failed)
+                    self._close(scope, refused)
+                broken = failed or (refused is not None and refused.first is not None)
+            finally:  # a step that fails is a step all the same: ranks stay at one count
+                if meter.timed and scope.kind == "step":
+                    meter.steps += 1
+                    meter.recording += time.perf_counter() - began
+                self._end_windows(scope, failed=broken)
+            if refused is not None:
+                refused.check()
 
     def _leave(self, scope: Scope) -> None:
         """A scope holds its step open no more."""
@@ -284,10 +283,6 @@ class Session:
 
     # -- what is recorded
 
-    def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Record signals; with ``strict`` a name that the profile does not know is an error."""
-        self.intake.observe(batches, signals, strict=strict)
-
     def take(
         self, batches: OpenBatches, packets: Sequence[Packet], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None:
@@ -295,12 +290,12 @@ class Session:
         for packet in packets if strict else ():
             self.intake.check(packet.signals)
         if not packets:
-            self.observe(batches, signals, strict=strict)
+            self.intake.observe(batches, signals, strict=strict)
             return
         refused = Refused(self.failures)
         if signals:
             try:
-                self.observe(batches, signals, strict=strict)
+                self.intake.observe(batches, signals, strict=strict)
             except Exception as error:  # noqa: BLE001  (raised below, when the packets are recorded)
                 refused.add(error)
         for packet in packets:
@@ -318,21 +313,9 @@ class Session:
         alone = OpenBatches(step, batches.stream, batches.scope, partial_step=True)
         alone.origin = batches.origin
         try:
-            self._observe_packet(alone, packet, refused)
+            self.intake.packet(alone, packet.signals, refused)
         except Exception as error:  # noqa: BLE001  (raised when the other packets are recorded)
             refused.add(error)
-
-    def _observe_packet(self, alone: OpenBatches, packet: Packet, refused: Refused) -> None:
-        self.intake.observe(alone, packet.signals)
-        self.intake.close_all(alone, refused)
-
-    def metrics(self, batches: OpenBatches, values: Mapping[str, Any]) -> None:
-        """Record numbers under names of their own."""
-        self.intake.metrics(batches, values)
-
-    def extra(self, batches: OpenBatches, column: str, values: Any) -> None:
-        """Record a column of completions."""
-        self.intake.extra(batches, column, values)
 
     def timed(self, scope: Scope | None, me: Origin, name: str, seconds: timing.Seconds) -> None:
         """Record how long a block took."""
@@ -347,10 +330,10 @@ class Session:
     def _keep_timed(self, batches: OpenBatches, timed: Mapping[str, timing.Timed], refused: Refused) -> None:
         try:
             if TIMERS in self.plan.sources:
-                self.observe(batches, {TIMERS: timed})
+                self.intake.observe(batches, {TIMERS: timed})
             elif TIMERS not in self.plan.known:
                 for name, value in timed.items():
-                    self.metrics(batches, {f"time/{name}": value})
+                    self.intake.metrics(batches, {f"time/{name}": value})
         except Exception as error:  # noqa: BLE001  (raised when all else is recorded)
             refused.add(error)
 

@@ -11,6 +11,7 @@ import torch
 import declog
 from declog.language.dtypes import Axis
 from declog.runtime.batch import BatchRecord, OpenBatch
+from declog.runtime.folds import Folds
 from declog.runtime.observation import ReadObservation
 from declog.runtime.window import Window
 from tests.running import logged, profile
@@ -134,7 +135,7 @@ def take(batch: OpenBatch, **values: torch.Tensor) -> None:
 def opened() -> OpenBatch:
     """A batch in which nothing came yet."""
     [phase] = [phase for phase in declog.plan(CONFIG).phases.values() if phase.name != "logged"]
-    return OpenBatch(phase, phase.reads)
+    return OpenBatch(phase, Folds(phase, phase.reads))
 
 
 def closed(batch: OpenBatch) -> BatchRecord:

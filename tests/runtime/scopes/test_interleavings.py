@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from declog.runtime import in_trainer, scopes
 from declog.runtime import recorder as recorders
-from declog.runtime import scopes
 from declog.runtime.batches import Intake, OpenBatches
 from declog.runtime.failures import Refused
 from declog.runtime.scopes import Scope
@@ -164,7 +164,7 @@ Patch = tuple[Any, str, Any]
 MUTATIONS: dict[str, list[Patch]] = {
     "one batch for all tasks of a scope": [(Session, "batches", _one_batch)],
     "the end of a scope closes all batches": [(Session, "_close", _closes_all)],
-    "an ended scope falls through to the outer one": [(recorders, "here", _falls_through)],
+    "an ended scope falls through to the outer one": [(in_trainer, "here", _falls_through)],
     "windows take all that came": [(Stream, "upto", _takes_all)],
     "windows wait for nobody": [(Stream, "complete", property(_waits_for_nobody))],
     "packets count as often as they come": [(Session, "_consume", _forgets)],
@@ -180,7 +180,7 @@ MUTATIONS: dict[str, list[Patch]] = {
     "a rewind leaves the window open": [(Session, "_rewind", _leaves_behind)],
     "what is between two steps has rows ahead": [(Session, "ended", _with_rows_ahead)],
     "a flush closes steps that tasks contribute to": [(Session, "_flush", _of_the_window)],
-    "recorders share their scopes": [(recorders, "here", _of_any_recorder)],
+    "recorders share their scopes": [(in_trainer, "here", _of_any_recorder)],
 }
 
 
