@@ -161,7 +161,7 @@ class CaptureLog(Clock):
     def _copy(self, name: str, what: Sequence[Any]) -> Call | None:
         snapshot = Snapshot(self._op.queue - self._writer.waiting)
         try:
-            given = tuple(self._given(name, what, snapshot))
+            given = tuple(self._copies(name, what, snapshot))
         except Full:
             self._leave_out("its queue is full: training is faster than the disk")
             return None
@@ -172,7 +172,7 @@ class CaptureLog(Clock):
             return None
         return Call(name, given, self._now, self._part, snapshot=snapshot)
 
-    def _given(self, name: str, what: Sequence[Any], snapshot: Snapshot) -> Iterator[Any]:
+    def _copies(self, name: str, what: Sequence[Any], snapshot: Snapshot) -> Iterator[Any]:
         if name in OBSERVING:
             yield {key: snapshot.copy(value) for key, value in self._plan.taken(what[0]).items()}
         elif name == "extra" and what[0] not in self._plan.known:
@@ -188,15 +188,15 @@ class CaptureLog(Clock):
             self._reported = True
             log.warning("the capture leaves steps out: %s", why)
 
-    def _done(self, name: str, made: Call | None, failed: bool) -> None:
+    def _done(self, name: str, call: Call | None, failed: bool) -> None:
         step = _DEPTH.get(name, 0)
         self._depth += step if step < 0 or not failed else 0
         last = self._depth <= 0 and name in _ENDS
-        if made is None and last and self._kept and not self._broken:
-            made = Call("mark", at=self._now, part=self._part)  # what ends here was left out, and the part is whole
-        if made is not None:
-            made.failed, made.last = failed, last
-            self._writer.put(made)
+        if call is None and last and self._kept and not self._broken:
+            call = Call("mark", at=self._now, part=self._part)  # what ends here was left out, and the part is whole
+        if call is not None:
+            call.failed, call.last = failed, last
+            self._writer.put(call)
         if last:
             self._depth, self._kept, self._broken = 0, False, False
             self._part += 1
@@ -211,10 +211,10 @@ class _Writer:
         self._path = path
         self._limit = limit
         self._redact = {name: _redactor(patterns) for name, patterns in plan.redactions.items()}
-        self._known = plan.known
+        self._declared = plan.known
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
-        self._whole = 0  # where the last whole part ends
+        self._complete = 0  # where the last whole part ends
         self._parts = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ class _Writer:
 
     def begin(self, run: Mapping[str, Any]) -> None:
         """Write what run it is, and start."""
-        self._whole = self._file.write(Packer().seal(run))
+        self._complete = self._file.write(Packer().seal(run))
         self._file.flush()
         self._thread.start()
 
@@ -277,13 +277,15 @@ class _Writer:
         self._file.write(data)
         if call.last:
             self._file.flush()
-            self._whole = self._file.tell()
+            self._complete = self._file.tell()
             self._parts += 1
 
     def _encoded(self, call: Call, packer: Packer) -> list[Any]:
         if call.name in OBSERVING:
             undeclared = self._redact.get("*")  # texts that nobody declared are columns, as those of log_extra
-            redacts = {key: self._redact.get(key, None if key in self._known else undeclared) for key in call.what[0]}
+            redacts = {
+                key: self._redact.get(key, None if key in self._declared else undeclared) for key in call.what[0]
+            }
             return [{"map": [[key, encode(value, packer, redacts[key])] for key, value in call.what[0].items()]}]
         redact = self._redact.get(call.what[0], self._redact.get("*")) if call.name == "extra" else None
         return [encode(item, packer, redact if place else None) for place, item in enumerate(call.what)]
@@ -293,7 +295,7 @@ class _Writer:
         log.warning("the capture %s ends here: %s", self._path, why)
         with suppress(OSError):
             self._file.flush()
-            self._file.truncate(self._whole)
+            self._file.truncate(self._complete)
 
 
 def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any]:
@@ -303,8 +305,8 @@ def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any
         "fingerprint": plan.fingerprint, "every": op.every, "mode": op.mode, "profile": plan.config,
         "constants": plan.given, "requested": sorted(plan.requested),
     }  # fmt: skip
-    made: dict[str, Any] = json.loads(json.dumps(run, default=str))
-    return made
+    data: dict[str, Any] = json.loads(json.dumps(run, default=str))
+    return data
 
 
 def _redactor(patterns: Sequence[tuple[str, str]]) -> Redact:

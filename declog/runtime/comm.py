@@ -228,7 +228,7 @@ class StoreComm:
         end = time.monotonic() + deadline_s
         with self._connected():
             while not self._store.check([_answer(event)]):
-                if time.monotonic() >= min(end, self._latest) or self._stopped or self._store.check([_left(0)]):
+                if time.monotonic() >= min(end, self._latest) or self._stopped or self._store.check([_departure(0)]):
                     return None
                 time.sleep(POLL)
             return bytes(self._store.get(_answer(event)))
@@ -256,7 +256,7 @@ class StoreComm:
         end = time.monotonic() + deadline_s
         while True:
             for rank in sorted(waiting):
-                left = self._store.check([_left(rank)])  # asked first: a rank sends before it leaves
+                left = self._store.check([_departure(rank)])  # asked first: a rank sends before it leaves
                 if self._store.check([_key(event, rank, 0)]):
                     found[rank - 1] = self._read(event, rank)
                     waiting.discard(rank)
@@ -331,9 +331,9 @@ class StoreComm:
             log.warning("rank 0 has gone: %d log events of rank %d were not taken by it", self.lost, self.rank)
         elif not self._stopped and not self.replica:
             try:
-                self._store.set(_left(self.rank), b"1")
+                self._store.set(_departure(self.rank), b"1")
                 if self.rank == 0:
-                    keys = [_left(rank) for rank in range(1, self.world_size) if rank not in self._silent]
+                    keys = [_departure(rank) for rank in range(1, self.world_size) if rank not in self._silent]
                     end = time.monotonic() + 5.0
                     while keys and time.monotonic() < end and not all(self._store.check([key]) for key in keys):
                         time.sleep(0.01)
@@ -365,12 +365,12 @@ def _tcp_store(host: str, port: int, *, master: bool = False) -> Any:
     )
 
 
-def _left(rank: int) -> str:
+def _departure(rank: int) -> str:
     return f"left/{rank}"
 
 
-def _key(event: Event, rank: int, place: int) -> str:
-    return f"w/{event}/{rank}/{place}"
+def _key(event: Event, rank: int, chunk: int) -> str:
+    return f"w/{event}/{rank}/{chunk}"
 
 
 def _answer(event: Event) -> str:

@@ -37,7 +37,7 @@ class LocalTables:
         if not frames:
             return
         self._events[mode] += 1
-        made = [(op, self._made(op, frames[op.phase], report)) for op in self._ops if op.phase in frames]
+        made = [(op, self._table(op, frames[op.phase], report)) for op in self._ops if op.phase in frames]
         for route in self._routes:
             if self._events[mode] % route.every:
                 continue
@@ -62,7 +62,7 @@ class LocalTables:
         self._tables.load(data["tables"])
         self._events.update(data["events"])
 
-    def _made(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
+    def _table(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
         try:
             return self._tables.build(op, frame, report)
         except RuntimeFailure as error:

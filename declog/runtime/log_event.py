@@ -29,7 +29,7 @@ class Answer:
 
     def __init__(self, wait_s: float) -> None:
         self.deadline = time.monotonic() + wait_s
-        self._given = threading.Event()
+        self._answered = threading.Event()
         self._values: dict[str, float] | None = None
 
     @property
@@ -39,13 +39,13 @@ class Answer:
 
     def give(self, values: dict[str, float] | None) -> None:
         """End the waiting, the first time it is called; None: rank 0 did not deliver."""
-        if not self._given.is_set():
+        if not self._answered.is_set():
             self._values = values
-            self._given.set()
+            self._answered.set()
 
     def wait(self) -> dict[str, float] | None:
         """What was given in time, or None."""
-        return self._values if self._given.wait(self.left) else None
+        return self._values if self._answered.wait(self.left) else None
 
 
 @dataclass(frozen=True)

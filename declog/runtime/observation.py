@@ -200,17 +200,17 @@ class ReadObservation(Observation):
                 self.numbers[key] = value
 
 
-def of_other_tokens(known: Tokens, other: Tokens) -> InputError:
+def of_other_tokens(first: Tokens, other: Tokens) -> InputError:
     """The error of values per token that are of other tokens than those before."""
     return InputError.of(
-        "DL503.token_shapes", name=known[1], shape=tuple(known[0]), other=other[1], other_shape=tuple(other[0])
+        "DL503.token_shapes", name=first[1], shape=tuple(first[0]), other=other[1], other_shape=tuple(other[0])
     )
 
 
-def of_other_lists(known: Lists, other: Lists) -> InputError:
+def of_other_lists(first: Lists, other: Lists) -> InputError:
     """The error of lists with other numbers of tokens than those before: padded alike, tokens would be missing."""
-    (counts, name), (other_counts, others) = known, other
+    (counts, name), (other_counts, other_name) = first, other
     row = next(place for place, (one, two) in enumerate(zip(counts, other_counts, strict=True)) if one != two)
     return InputError.of(
-        "DL503.token_counts", name=name, count=counts[row], other=others, other_count=other_counts[row], row=row
+        "DL503.token_counts", name=name, count=counts[row], other=other_name, other_count=other_counts[row], row=row
     )

@@ -18,13 +18,13 @@ def begin() -> Callable[[], Seconds]:
     """Start a clock; what is returned stops it, and gives the way to read it."""
     if not torch.cuda.is_initialized():
         started = time.perf_counter()
-        return lambda: _known(time.perf_counter() - started)
+        return lambda: _seconds_of(time.perf_counter() - started)
     first: Any = torch.cuda.Event(enable_timing=True, blocking=True)
     first.record()
     return lambda: _between(first)
 
 
-def _known(seconds: float) -> Seconds:
+def _seconds_of(seconds: float) -> Seconds:
     return lambda: seconds
 
 

@@ -158,7 +158,7 @@ class Padded(Layout):
         """Whatever the values and the padding hold: what does not exist is made NaN, and NaN is left out."""
         self._weights.clear()  # three buffers at most, here as there
         self._walls.clear()
-        known = value if mask is None else _known(value, mask)
+        known = value if mask is None else _masked(value, mask)
         scratch = self._buffer(value)
         n, total = torch.isnan(known).logical_not_().sum(1).to(value.dtype), torch.nansum(known, 1)
         found = {"n": n, "total": total}
@@ -292,7 +292,7 @@ def _true(values: Tensor) -> Tensor:
     return _numbers(values, torch.float32).sum(1).long() if values.is_cpu and values.shape[1] < 2**24 else values.sum(1)
 
 
-def _known(value: Tensor, mask: Tensor) -> Tensor:
+def _masked(value: Tensor, mask: Tensor) -> Tensor:
     """The value where the mask is true, else NaN: a new tensor."""
     if not value.is_cpu:
         return torch.where(mask, value, math.nan)

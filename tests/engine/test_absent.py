@@ -153,6 +153,15 @@ def test_of_what_is_absent_nothing_is_missing(nan: str, tmp_path: Path, caplog: 
     assert "missing values" not in caplog.text
 
 
+@pytest.mark.parametrize("axis", ["step", "completion"])
+def test_a_metric_says_what_it_is_where_its_signal_never_comes(axis: str, tmp_path: Path) -> None:
+    """By `empty`, whatever the signal is per, and beside metrics of signals that come; else it is absent."""
+    signals = {"a": {"axis": "completion"}, "b": {"axis": axis, "optional": True}}
+    metrics = {name: {"expr": "b", "reduce": "mean", **more} for name, more in {"zero": {"empty": 0}, "no": {}}.items()}
+    found = logged(profile(signals, {"m": {"expr": "a", "reduce": "mean"}, **metrics}), [{"a": [1.0, 2.0]}], tmp_path)
+    assert found == {"m": 1.5, "zero": 0.0}
+
+
 def test_columns_and_filters_read_what_is_absent_as_missing(tmp_path: Path) -> None:
     """A column that is computed of it is null, and a filter takes no row by it."""
     schema = {"high": {"type": "bool", "expr": "not s > 0.5", "nullable": True}, "reward": {"type": "float"}}
