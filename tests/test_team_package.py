@@ -63,6 +63,10 @@ def renamed(folder: Path) -> Path:
         text = (source / name).read_text(encoding="utf-8")
         assert old in text
         (source / name).write_text(text.replace(old, new), encoding="utf-8")
+    pack = source / "acme_logging/conf/declog/packs/acme_answers.yaml"
+    pack.write_text(
+        pack.read_text(encoding="utf-8").replace("  solved: {help", "  solve_rate: {help"), encoding="utf-8"
+    )
     preset = source / "acme_logging/conf/declog/acme_grpo.yaml"
     text = preset.read_text(encoding="utf-8").replace("  solved:\n    below", "  solve_rate:\n    below")
     text = text.replace("{solved:", "{solve_rate:").replace("acme/solved", "acme/solve_rate")
