@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches, Block, Key, batches_of, texts_of
 from declog.engine.frame import Frame
+from declog.engine.tables import _places
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
@@ -297,3 +298,12 @@ def test_batches_keep_large_steps() -> None:
     assert len(batches_of([])) == 0
     joined = Batches.join([batches, batches_of([]), batches]).take(np.array([1]))
     assert (joined.step.tolist(), joined.rows.tolist()) == ([2**62], [3])
+
+
+def test_rows_and_groups_are_counted_within_their_step() -> None:
+    """For a table's places: over the batches of a step, from 0, and anew in each step."""
+    batches = batches_of([(4, 0, 0, 2, 0.0, 0), (4, 1, 0, 4, 0.0, 1), (7, 0, 0, 2, 0.0, 2)])
+    frame = Frame("default", batches, [], grouping=Grouping(of=(), size=2))
+    places = _places(frame, Axis.COMPLETION, np.arange(8), None)
+    assert places.step == [4] * 6 + [7] * 2
+    assert places.row == [0, 1, 2, 3, 4, 5, 0, 1] and places.group == [0, 0, 1, 1, 2, 2, 0, 0]
