@@ -8,33 +8,30 @@ from __future__ import annotations
 
 import atexit
 import logging
-import operator
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from declog.engine.publish import Route
-from declog.errors import InputError, UnknownSignalError, UsageError, nearest
+from declog.errors import UnknownSignalError, UsageError, nearest
 from declog.errors.habits import meant
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import RunInfo
-from declog.runtime import context, graphs, session_state, timing, wrapping
+from declog.runtime import context, graphs, session_state, wrapping
 from declog.runtime.background import Background
 from declog.runtime.batches import Locate
 from declog.runtime.call_log import Clock, Hook
 from declog.runtime.checkpoint import pack, unpack
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
-from declog.runtime.in_trainer import InTrainer, usable
-from declog.runtime.log_event import GREATEST, Answer
+from declog.runtime.in_trainer import usable
+from declog.runtime.log_event import Answer
 from declog.runtime.logged_numbers import LoggedNumbers
-from declog.runtime.packets import Given, Packet, named, rows_of
-from declog.runtime.scopes import Origin, Scope, here, innermost, origin
+from declog.runtime.observing import Observing, step_number
+from declog.runtime.scopes import Origin, Scope, here, origin
 from declog.runtime.seen_session import SeenSession
 from declog.runtime.session import Session
 from declog.sinks.run_folder import Choice, RunFolder
@@ -46,7 +43,7 @@ log = logging.getLogger("declog")
 _NOTHING = nullcontext()
 
 
-class Recorder(InTrainer):
+class Recorder(Observing):
     """Records a run as its plan says. Use it as a context manager, or call ``close``.
 
     ``output_dir`` is the run's folder of local files, and ``run_id`` its id (None and empty on ranks that have none).
@@ -75,14 +72,11 @@ class Recorder(InTrainer):
         super().__init__(session, background)
         for runner in runners.values():
             runner.watch(self._progress)
-        self._forked = False  # this process is a fork of the run's
-        self._said_so = False
         self._ended = self._failed = False
         self._runs: list[Scope] = []  # `with log:`
         self._around: set[int] = set()  # the numbers of blocks of the run that are open
         self._logged_numbers = LoggedNumbers(self, session)
         session.commits, session.main_task = commits, origin()
-        self._drives = self._background.merger is not None
         if commits:  # it has no blocks, and is open from its start to its end
             self._around.add(Scope(self, "run").id)
         atexit.register(self.close)
@@ -172,14 +166,14 @@ class Recorder(InTrainer):
         there are some; one that is not above the last is a ``UsageError``, as is a step inside a step. What is
         returned is a handle, too: ``step.observe(...)`` reaches the step from any thread.
         """
-        return Scope(self, "step", _number(step))
+        return Scope(self, "step", step_number(step))
 
     def at(self, step: int) -> Scope:
         """A block that contributes to a step that somebody owns: a prefetch, a task, a thread, before it or in it.
 
         The step's window waits for it, at most ``wait_s``. As a handle, ``log.at(k).observe(...)`` is one batch.
         """
-        return Scope(self, "at", _number(step))
+        return Scope(self, "at", step_number(step))
 
     def commit(self, step: int) -> None:
         """End a step around all that came since the last commit: with ``declog.start(..., steps="commit")``."""
@@ -194,7 +188,7 @@ class Recorder(InTrainer):
         What was recorded until now is logged. Between two steps; every rank must call it alike.
         """
         if self._records():
-            self._session.rewind(_number(step))
+            self._session.rewind(step_number(step))
 
     @property
     def last_step(self) -> int | None:
@@ -221,7 +215,7 @@ class Recorder(InTrainer):
                 "DL510.mode", profile=self.plan.name, name=name,
                 fix=f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`",
             )  # fmt: skip
-        number = None if step is None else _number(step)
+        number = None if step is None else step_number(step)
         return Scope(self, "run" if name == "train" else "mode", number, name)
 
     def batch(self, phase: str | None = None, *, rows: int | None = None) -> Scope:
@@ -307,173 +301,7 @@ class Recorder(InTrainer):
         """
         return wrapping.wrap(self, step_function)
 
-    # -- what is recorded
-
-    def observe(self, *given: Given, step: Any = None, **signals: Any) -> None:
-        """Record signals, and the rows of packets, in the scope of here. A signal given again opens the next batch.
-
-        Signals come by keyword, or in mappings of names to values, for names such as ``train/loss``. They are tensors,
-        arrays, lists or numbers, of the shape that the profile declares: [completions, tokens], [completions],
-        [groups], or one number per step; a family is a mapping of member to values. Raises
-        ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name. With ``step`` they
-        belong to that optimizer step, or to the ``"next"`` one that ends here, wherever the call is. Outside of any
-        scope they are left out, which is counted in ``failures`` and reported once (``strict: true``: raised).
-        """
-        session = self._session
-        meter = session.meter
-        began = time.perf_counter() if meter.timed else 0.0
-        scope = innermost()
-        if (
-            scope is None or scope.recorder is not self or scope.closed or scope.kind == "run"
-            or given or step is not None or self._caller is not None or self._forked
-        ):  # fmt: skip
-            self._observe_any(given, signals, step)
-        else:  # the common case
-            me = origin()
-            with session.lock:
-                batches = scope.batches.get(me)  # of an explicit batch none
-                session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
-        if meter.timed:
-            meter.recording += time.perf_counter() - began
-
-    def _observe_any(self, given: Sequence[Given], signals: Mapping[str, Any], step: Any) -> None:
-        if self._caller is None:
-            self._observe(given, signals, step)
-        elif not self._idle:
-            guarded = self._inside.guards
-            with self._taking(", ".join(f"`{name}`" for name in signals)):
-                packets, together = named(given, signals)
-                own = frozenset() if guarded else self._own.intersection(together)
-                if own:
-                    raise InputError.of("DL509.signal", name=min(own))
-                self._observe(packets, together, step)
-
-    def _observe(
-        self, given: Sequence[Given], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True
-    ) -> None:
-        if not self._records():
-            return
-        packets, signals = named(given, signals)
-        if step is None:
-            scope = self._here()
-            if scope is not None:
-                self._observe_in(scope, packets, signals, strict=strict)
-                return
-        elif step != "next":
-            self._observe_in(self.at(step), packets, signals, strict=strict)
-            return
-        session = self._session
-        with session.lock:
-            if step is None and not session.commits:
-                session.dropped.outside(_rows(packets, signals))
-                return
-            session.take(session.batches(None, origin()), packets, signals, strict=strict)
-
-    def _observe_in(
-        self, scope: Scope, given: Sequence[Given], signals: Mapping[str, Any], *, strict: bool = True
-    ) -> None:
-        """Record in a scope that is known, whatever is open here."""
-        if self._in_fork():
-            return
-        packets, signals = named(given, signals)
-        session = self._session
-        with session.lock:
-            if scope.closed:
-                if not self.closed:
-                    session.dropped.ended(scope, _rows(packets, signals))
-            elif scope.owner is not None:
-                session.take(session.batches(scope, origin()), packets, signals, strict=strict)
-            elif scope.kind == "at":  # a batch of its own
-                session.open(scope, None, origin())
-                try:
-                    session.take(session.batches(scope, origin()), packets, signals, strict=strict)
-                finally:
-                    session.end(scope, failed=False)
-            else:
-                session.dropped.unopened(scope, _rows(packets, signals))
-
-    def log_metric(self, name: str, value: Any) -> None:
-        """Record a number under a name of its own; its mean over the window is logged as ``name``.
-
-        A name that the profile declares, or that another metric wrote first, stays theirs: this value is left out,
-        which is reported once (DL508). A profile that declares the metric ``logged`` reduces and names them its way.
-
-        On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
-        """
-        self._metrics_in(self._here(), {name: value})
-
-    def _metrics_in(self, scope: Scope | None, values: Mapping[str, Any]) -> None:
-        if self.closed or self._idle or not self._records():
-            return
-        session = self._session
-        with self._taking(f"`{next(iter(values))}`" if len(values) == 1 else "numbers"), session.lock:
-            session.intake.metrics(session.batches(usable(scope), origin()), values)
-
-    def scalars(
-        self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/"
-    ) -> dict[str, Any]:
-        """Record numbers that the loop logs by name, such as those that it gives to a tracker; returns what is none.
-
-        A name that the profile observes as a signal is that signal, as ``from: actor/kl_loss`` says it. Any other is
-        logged under its name, as ``log_metric`` does. A number may be a tensor on any device, which is not waited for;
-        what a mapping holds has its names joined by ``between``.
-
-        Calls of one ``step`` are one step, which a call of a later one completes, or ``commit``; what was observed
-        since the step before is of it. Inside ``with log.step(k):`` and in modes they are of that. A call of an earlier
-        step is of that where its window is open; else it is late, which is counted and reported. Without ``step`` it
-        is as ``log_metric``.
-        """
-        if not self._records():
-            return {}
-        rest = self._logged_numbers.take(values, None if step is None else _number(step), between)
-        if commit:
-            self._logged_numbers.end()
-        return rest
-
-    def timer(self, name: str) -> AbstractContextManager[None]:
-        """Time a block of the step: seconds, summed over the blocks of one name in a step. No device is waited for.
-
-        They feed the signal ``timers``, a family per step, where the profile declares it; else they are logged as
-        ``log_metric`` of ``time/{name}``. On a GPU the time is the device's, between what the block's begin and end
-        queue. It counts for the step in which the block ends.
-        """
-        return self._timer_in(None, name)
-
-    @contextmanager
-    def _timer_in(self, scope: Scope | None, name: str) -> Iterator[None]:
-        if self._forked:
-            yield  # a fork has no device
-            return
-        self._drive_refused()
-        stop = timing.begin()
-        try:
-            yield
-        finally:
-            session = self._session
-            with session.lock:
-                session.timed(usable(scope or self._here()), origin(), str(name), stop())
-
-    def log_extra(self, column: str, values: Any) -> None:
-        """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
-
-        A column that the profile declares as a signal is observed as one. Others go to the tables whose schema
-        says `undeclared: keep`; where none does they are dropped, and that is reported once. Raises ``InputError`` for
-        what cannot be a column, and for any column where a table says `undeclared: error`. Before the step it is of
-        the rows that the step begins with.
-        """
-        self._extra_in(self._here(), column, values)
-
-    def _extra_in(self, scope: Scope | None, column: str, values: Any) -> None:
-        if self.closed or self._idle or not self._records():
-            return
-        session, me = self._session, origin()
-        with self.taking(column), session.lock:
-            if scope is not None and scope.closed:
-                session.dropped.ended(scope, rows_of({column: values}))
-            elif scope is None and not session.commits and me is not session.main_task:
-                session.dropped.outside(rows_of({column: values}))
-            else:
-                session.intake.extra(session.batches(scope, me), column, values)
+    # -- how the trainer is configured
 
     def config(self, values: Mapping[str, Any]) -> None:
         """Add to how the trainer is configured: values as ``declog.start(run_config=...)`` takes them.
@@ -551,51 +379,8 @@ class Recorder(InTrainer):
             self._forked = True
             self._session.in_child()
 
-    def _in_fork(self) -> bool:
-        """Whether this process is a fork of the run's: nothing is recorded then, which is said once."""
-        if self._forked and not self._said_so:
-            self._said_so = True
-            log.warning("%s", UsageError.of("DL510.in_fork", process=os.getpid()))
-        return self._forked
-
-    def _alive(self) -> None:
-        if self.closed:
-            raise UsageError.of("DL510.closed")
-
     def _original(self) -> None:
         """Raise where there is no state: the run is over, or this is a fork of its process."""
         self._alive()
         if self._forked:
             raise UsageError.of("DL510.fork")
-
-    def _records(self) -> bool:
-        """Whether something can be recorded: not in a fork; raises where the run is over, and on a driver."""
-        if self._in_fork():
-            return False
-        self._alive()
-        self._drive_refused()
-        return True
-
-    def _drive_refused(self) -> None:
-        if self._drives:
-            raise UsageError.of("DL510.driver")
-
-
-def _number(step: Any) -> int:
-    """A step's number; raises ``UsageError`` for what is none."""
-    if type(step) is int and -GREATEST < step < GREATEST:
-        return step
-    try:
-        number = operator.index(step)
-    except TypeError:
-        if not isinstance(step, float) or not step.is_integer():
-            raise UsageError.of("DL510.number", step=step) from None
-        number = int(step)
-    if abs(number) >= GREATEST:
-        raise UsageError.of("DL510.bounds", step=number)
-    return number
-
-
-def _rows(packets: Sequence[Packet], signals: Mapping[str, Any]) -> int:
-    """How many rows a call seems to have."""
-    return max(sum(packet.rows for packet in packets) + (rows_of(signals) if signals else 0), 1)

@@ -183,6 +183,20 @@ class Scope:
         where = f"step {self.number}" + ("" if self.mode == "train" else f" of mode `{self.mode}`")
         return {"step": where, "at": f"`at({self.number})`", "batch": f"a batch of {where}"}[self.kind]
 
+    @property
+    def outermost(self) -> Scope:
+        """The scope itself; of a batch the block that it is of."""
+        return self if self.block is None else self.block.outermost
+
+    def seconds(self, now: float) -> float:
+        """How long a step or a block of a mode took that ends now, less the steps and blocks inside it."""
+        seconds, around = now - self.began, self.parent
+        while around is not None and around.kind not in ("step", "mode"):
+            around = around.parent
+        if around is not None:
+            around.inside += seconds
+        return max(seconds - self.inside, 0.0)
+
     # -- what is recorded in it, from anywhere
 
     def observe(self, *given: Any, **signals: Any) -> None:

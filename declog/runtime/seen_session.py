@@ -95,18 +95,19 @@ class SeenSession(Session):
 
     # -- log events
 
-    def _rewind(self, step: int) -> None:
-        with self._seen("rewind", (step,)):
-            super()._rewind(step)
+    def rewind(self, step: int) -> None:
+        with self.lock, self._seen("rewind", (step,)):
+            super().rewind(step)
 
     def _flush(self, scope: Scope | None, answer: Answer | None) -> None:
         ids = (0, 0) if scope is None else (scope.id, scope.origin)
         with self._seen("flush", (), *ids):
             super()._flush(scope, answer)
 
-    def _cut_logged(self) -> None:
-        with self._seen("cut", ()):
-            super()._cut_logged()
+    def cut_logged(self) -> None:
+        if self.plan.logged is not None:
+            with self._seen("cut", ()):
+                super().cut_logged()
 
     def _finish(self, failed: bool) -> None:
         with self._seen("close", (failed,)):

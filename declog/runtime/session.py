@@ -28,7 +28,7 @@ from declog.runtime.packets import Packet
 from declog.runtime.pending import Pending
 from declog.runtime.scopes import Origin, Scope
 from declog.runtime.self_metrics import Meter
-from declog.runtime.steps import Step, Stream
+from declog.runtime.steps import Stream
 
 _AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
 
@@ -43,6 +43,7 @@ class Session:
         locate: Locate | None,
     ) -> None:  # fmt: skip
         self.plan = plan
+        self.logged = None if plan.logged is None else plan.logged.phase  # of what ``log_metric`` gives
         self.clock = clock
         self.lock = threading.RLock()
         self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
@@ -209,13 +210,12 @@ class Session:
         kind, stream, number = scope.kind, scope.stream, scope.number
         assert stream is not None
         if kind in ("step", "mode"):
-            self._spend(scope, stream)
+            stream.spent += scope.seconds(self.clock.elapsed())
+        assert number is not None
         if kind == "step":
-            assert number is not None
             self.last_step = stream.last = number
         self._leave(scope)
         if kind == "step":
-            assert number is not None
             self.events.step_ended(stream, number, failed=failed)
         elif kind == "mode" and stream.mode not in self.streams and not self.closed:
             # also where nothing came since a flush: on another rank it may have
@@ -223,16 +223,6 @@ class Session:
             self.events.log(stream, step or 0, stream.upto(None), tail=True, failed=failed, again=stream.flushed)
         elif kind == "at" and stream.ends:
             self.events.advance(stream)
-
-    def _spend(self, scope: Scope, stream: Stream) -> None:
-        """A step or a block of a mode is over: how long it took, less what was of others inside it."""
-        took, around = self.clock.elapsed() - scope.began, scope.parent
-        if took > scope.inside:
-            stream.spent += took - scope.inside
-        while around is not None and around.kind not in ("step", "mode"):
-            around = around.parent
-        if around is not None:
-            around.inside += took
 
     def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:
         if scope is None:
@@ -278,8 +268,8 @@ class Session:
 
     def _absorb_logged(self, refused: Refused) -> None:
         """What ``log_metric`` gave between two steps is of the last one."""
-        if self.plan.logged is not None and self.pending.batches:
-            self.pending.absorb(self.train.step(self._label(self.train)), refused, only=self.plan.logged.phase)
+        if self.logged is not None and self.pending.batches:
+            self.pending.absorb(self.train.step(self._label(self.train)), refused, only=self.logged)
 
     # -- what is recorded
 
@@ -289,11 +279,8 @@ class Session:
         """Record a call: its signals in the open batch, each packet in one of its own; each is refused alone."""
         for packet in packets if strict else ():
             self.intake.check(packet.signals)
-        if not packets:
-            self.intake.observe(batches, signals, strict=strict)
-            return
         refused = Refused(self.failures)
-        if signals:
+        if signals or not packets:
             try:
                 self.intake.observe(batches, signals, strict=strict)
             except Exception as error:  # noqa: BLE001  (raised below, when the packets are recorded)
@@ -323,7 +310,7 @@ class Session:
             self.batches(None, me)
             timed = self.pending.timed.setdefault(me, {})
         else:
-            block = scope if scope.block is None else _outermost(scope)
+            block = scope.outermost
             timed = block.timed = block.timed or {}
         timed.setdefault(name, timing.Timed()).add(seconds)
 
@@ -357,17 +344,14 @@ class Session:
     def rewind(self, step: int) -> None:
         """The trainer goes back: what was recorded until now is logged, and the next step may be the one after."""
         with self.lock:
-            self._rewind(step)
-
-    def _rewind(self, step: int) -> None:
-        stream = self.train
-        if self.step is not None:
-            raise UsageError.of("DL510.rewind", step=self.step.number)
-        if stream.last is not None:
-            self.events.finish(stream)
-            self.events.log(stream, self._label(stream), stream.upto(stream.last), tail=True, back=step)
-        self.last_step = step
-        stream.rewind(step)
+            stream = self.train
+            if self.step is not None:
+                raise UsageError.of("DL510.rewind", step=self.step.number)
+            if stream.last is not None:
+                self.events.finish(stream)
+                self.events.log(stream, self._label(stream), stream.upto(stream.last), tail=True, back=step)
+            self.last_step = step
+            stream.rewind(step)
 
     def flush(self, scope: Scope | None, answer: Answer | None = None) -> None:
         """Log what came since the last log event, in the mode of a scope."""
@@ -383,7 +367,7 @@ class Session:
             elif stream.ordered:
                 self._absorb_logged(refused)
                 self.pending.close_columns(refused)
-            block = self.step if scope is None else _outermost(scope)
+            block = self.step if scope is None else scope.outermost
             if block is not None:
                 for batches in block.batches.values():
                     self.intake.close_all(batches, refused)
@@ -391,7 +375,7 @@ class Session:
             stream.flushed = True
             label = self._label(stream) if stream.last is not None or scope is None else scope.number or 0
             self.events.finish(stream)
-            steps = stream.upto(label) if stream.ordered and self.step is not None else self.ended(stream)
+            steps = stream.upto(label) if stream.ordered and self.step is not None else stream.ended(self.logged)
             self.events.log(stream, label, steps, tail=True, answer=answer)
             if stream.ordered:
                 stream.close(stream.complete)
@@ -445,13 +429,6 @@ class Session:
             self.dropped.never_bound(rows)
         self.pending.close_columns(refused)
 
-    def ended(self, stream: Stream) -> Sequence[Step]:
-        """The steps that have ended, with rows for log events; before the first one what ``log_metric`` gave."""
-        if stream.last is not None or not stream.ordered:
-            return stream.upto(stream.last if stream.ordered else None)
-        logged = self.plan.logged
-        return [step for step in stream.upto(None) if logged is not None and logged.phase in step.batches]
-
     def _label(self, stream: Stream, *, ahead: bool = False) -> int:
         """The step that a log event of now stands at; ``ahead``: that of the last rows, where they are later."""
         step = self.last_step if stream.last is None else stream.last
@@ -463,10 +440,6 @@ class Session:
 
     def cut_logged(self) -> None:
         """What ``log_metric`` gave between two steps goes to the window of the last one."""
-        if self.plan.logged is not None:
-            self._cut_logged()
-
-    def _cut_logged(self) -> None:
         self._absorb_logged(Refused(self.failures, failing=True))
 
     def _logged(self, mode: str) -> None:
@@ -475,8 +448,3 @@ class Session:
     def in_child(self) -> None:
         """This process is a fork of the run's: it has no threads, and the lock may be held for ever."""
         self.lock = threading.RLock()
-
-
-def _outermost(scope: Scope) -> Scope:
-    """The scope itself, or the one that a batch is of."""
-    return scope if scope.block is None else _outermost(scope.block)

@@ -138,6 +138,12 @@ class Stream:
         """The steps up to one (None: all) that have rows here, or may get some, in order."""
         return [self._open[step] for step in sorted(self._open) if number is None or step <= number]
 
+    def ended(self, logged: str | None) -> Sequence[Step]:
+        """The steps that have ended; before the first one those of the phase of numbers that are ``logged`` by name."""
+        if self.last is not None or not self.ordered:
+            return self.upto(self.last if self.ordered else None)
+        return [step for step in self.upto(None) if logged in step.batches]
+
     def window(self, steps: Sequence[Step]) -> Window:
         """The rows of steps, in their order; they stay here until they are handed over."""
         batches: dict[str, list[BatchRecord]] = {}

@@ -140,9 +140,9 @@ def _leaves_behind(self: Session, step: int) -> None:
     self.train.rewind(step)
 
 
-def _with_rows_ahead(self: Session, stream: Stream) -> list[Step]:
+def _with_rows_ahead(self: Stream, logged: str | None) -> list[Step]:
     """A flush and a checkpoint between two steps have the rows of all steps."""
-    return UPTO(stream, None)
+    return UPTO(self, None)
 
 
 def _of_the_window(self: Session, scope: Scope | None, answer: Any) -> None:
@@ -177,8 +177,8 @@ MUTATIONS: dict[str, list[Patch]] = {
     "a block that raises loses its open batches": [(Session, "end", _drops_what_raises)],
     "a rewind forgets what came for steps ahead": [(Stream, "rewind", _forgets_all)],
     "a step that is made again knows its packets": [(Stream, "rewind", _remembers_packets)],
-    "a rewind leaves the window open": [(Session, "_rewind", _leaves_behind)],
-    "what is between two steps has rows ahead": [(Session, "ended", _with_rows_ahead)],
+    "a rewind leaves the window open": [(Session, "rewind", _leaves_behind)],
+    "what is between two steps has rows ahead": [(Stream, "ended", _with_rows_ahead)],
     "a flush closes steps that tasks contribute to": [(Session, "_flush", _of_the_window)],
     "recorders share their scopes": [(in_trainer, "here", _of_any_recorder)],
 }
