@@ -145,9 +145,9 @@ class _Metric:
                 whole = (0, len(problem.source or "")) if intended_fix.startswith("did you mean") else problem.span
                 problem = replace(problem, fix=intended_fix, span=whole)
             if self.spec.expr is None and problem.code == "DL302":
-                fix = "give `expr`, or declare the signal here with `axis`"
+                fix = "give `expr`, or declare the signal here with `observe`"
                 if self.spec.model_fields_set == {"reduce"} and isinstance(self.spec.reduce, str):
-                    fix = f"declare the signal here: `{self.id}: {{axis: step, reduce: {self.spec.reduce}}}`"
+                    fix = f"declare the signal here: `{self.id}: {{observe: step, reduce: {self.spec.reduce}}}`"
                 if (close := nearest(self.id, self.draft.signal_names)) is not None:
                     fix = f"did you mean `{close}`? Or {fix}"
                 problem = Problem.of("DL302.metric_signal", name=self.id, fix=fix)

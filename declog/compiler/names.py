@@ -23,8 +23,8 @@ def names_of(
     if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
         fields = {"{member}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
     default = "/".join(field for field, there in fields.items() if there)
-    if spec.from_ is not None:
-        default = default.replace("{id}", spec.from_)
+    if spec.observe is not None and spec.observe.from_ is not None:
+        default = default.replace("{id}", spec.observe.from_)
 
     def made(template: str, path: tuple[str, ...]) -> str:
         if each and "{label}" not in template:

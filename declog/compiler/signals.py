@@ -16,7 +16,6 @@ from declog.language.spec import ModeSpec, SignalSpec
 from declog.language.syntax import WORDS
 from declog.plans.ops import Grouping, ModeOp
 
-IN_PLACE = ("axis", "type", "family", "phase", "from_", "optional")  # what a metric says of its own signal
 RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", "in", "is", *WORDS})
 
 
@@ -65,20 +64,20 @@ def _values(draft: Draft, text: str) -> str:
 
 
 def declarations(draft: Draft) -> None:
-    """The table of signals: declared ones, and those that a metric declares in place with `axis`."""
+    """The table of signals: declared ones, and those that a metric observes itself."""
     for name, spec in draft.spec.signals.items():
         draft.signals[name] = spec
         draft.signal_paths[name] = ("signals", name)
         if name in draft.spec.constants:
             draft.report("DL402.constant", ("signals", name), name=name)
     for name, metric in draft.spec.metrics.items():
-        if metric.axis is None:
+        if metric.observe is None:
             continue
         if name in draft.spec.signals:
-            draft.report("DL402.metric", ("metrics", name, "axis"), name=name)
+            draft.report("DL402.metric", ("metrics", name, "observe"), name=name)
             continue
-        draft.signals[name] = SignalSpec(**{key: getattr(metric, key) for key in IN_PLACE})
-        draft.signal_paths[name] = ("metrics", name)
+        draft.signals[name] = metric.observe
+        draft.signal_paths[name] = ("metrics", name, "observe")
         if f"metrics.{name}" in draft.inactive:
             draft.inactive[f"signals.{name}"] = draft.inactive[f"metrics.{name}"]
     if LOGGED not in draft.signals:

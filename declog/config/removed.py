@@ -84,7 +84,7 @@ _BASES: Mapping[str, frozenset[str]] = {
     "tables": frozenset({"schema", "columns"}),
     "filters": frozenset({"key", "where", "first", "random", "fraction", "unique"}),
     "alerts": frozenset({"when"}),
-    "metrics": frozenset({"expr", "formula", "from", "axis"}),
+    "metrics": frozenset({"expr", "formula", "observe"}),
     "signals": frozenset({"axis", "expr"}),
     "sinks": frozenset({"kind"}),
 }

@@ -129,7 +129,7 @@ def readers(data: Mapping[str, Any], section: str, name: str) -> list[str]:
     """The entries, such as ``alerts.kl``, that use an entry."""
     found = [use.path[:2] for use in uses(data, section, name) if use.path[:2] != (section, name)]
     if section == "signals" and isinstance(metric := entries(data, "metrics").get(name), Mapping):
-        found += [("metrics", name)] if not {"expr", "formula", "axis"} & set(metric) else []
+        found += [("metrics", name)] if not {"expr", "formula", "observe"} & set(metric) else []
     return list(dict.fromkeys(".".join(map(str, path)) for path in found if path[0] not in ("tests", "about")))
 
 

@@ -21,7 +21,7 @@ from declog.language.spec import SignalSpec
 from declog.language.tree import MISSING, Node, said
 
 SIGNAL_KEYS = frozenset(keys(SignalSpec))
-# What `from` says of a metric: a number that the loop has computed, and logs by a name.
+# What `from` alone says in `observe` of a metric: a number that the loop has computed, and logs by a name.
 REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported", "optional": True}
 
 
@@ -132,9 +132,8 @@ class _Writer:
             reduced = notation.reduced(node.value) if isinstance(node.value, str) else None
             return said(reduced or {"expr": node}, node.place, replaces=True)
         made = dict(node.entries)
-        source = made.get("from")
-        if source is not None and isinstance(source.value, str):  # what the loop reports under that name
-            made |= {key: Node(value, source.place) for key, value in REPORTED.items() if key not in made}
+        if (observe := made.get("observe")) is not None:
+            made["observe"] = self._observed(name, observe)
         tags, by = made.get("tags"), made.get("by")
         if tags is not None and isinstance(tags.value, str):
             made["tags"] = said(tags.value.split(), tags.place)
@@ -146,6 +145,13 @@ class _Writer:
         if alias is not None and isinstance(alias.value, list):
             made["alias"] = _by_name(alias)
         return node.holding(made)
+
+    def _observed(self, name: str, node: Node) -> Node:
+        """The signal that a metric declares, in words or as a map; a name alone is a number that the loop reports."""
+        source = node.entries.get("from")
+        if source is None or "axis" in node.entries or self._below("metrics", name, "observe"):
+            return self._signal(name, node, ("metrics", name, "observe"), None)
+        return node.holding({**said(REPORTED, source.place).entries, **node.entries})
 
     def _reduce(self, name: str, node: Node) -> Node:
         if (words := notation.reductions(node.plain)) is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import typing
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -203,18 +204,8 @@ class MetricSpec(Model):
     """What missing values do: they are left out, make the value missing, or are an error."""
     ranks: Literal["all", "main"] = "all"
     """Whose rows count: those of all ranks, or of rank 0."""
-    axis: AxisName | None = None
-    """Declares a signal of the metric's id in place."""
-    type: DType = DType.FLOAT
-    """Of the signal that `axis` declares."""
-    family: bool | list[str] = False
-    """Of the signal that `axis` declares: one value per member."""
-    phase: str | None = None
-    """Of the signal that `axis` declares."""
-    from_: str | None = Field(None, alias="from")
-    """The name that the loop reports a number by: declares a signal per step of it, and is the metric's name."""
-    optional: bool = False
-    """Of the signal that `axis` declares: it may never come."""
+    observe: SignalSpec | None = None
+    """Declares the signal of the metric's id, as `signals` would: `step`, or `{axis: step, from: actor/kl_loss}`."""
     renamed: str | list[str] | None = None
     """What it was called before: an error names this one where it is still used."""
     deprecated: str | None = None
@@ -227,6 +218,16 @@ class MetricSpec(Model):
         if words != tags:
             raise refused("DL202.tag", tag=next(tag for tag in tags if tag not in words), tags=", ".join(words))
         return tags
+
+    @field_validator("observe")
+    @classmethod
+    def _observes(cls, observe: SignalSpec | None) -> SignalSpec | None:
+        said = set() if observe is None else observe.model_fields_set
+        if observe is not None and observe.expr is not None:
+            raise refused("DL202.observe_axis", name=str(observe.expr), known=typing.get_args(AxisName))
+        if twice := sorted(said & {"enabled", "renamed", "deprecated", "help"}):
+            raise refused("DL202.observe_key", key=twice[0])
+        return observe
 
     @field_validator("combine")
     @classmethod

@@ -104,6 +104,9 @@ def _of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {_flow(entry.get(key))}}}}}"
+    if key in _OBSERVED:
+        signal = {word: value for word, value in entry.items() if word in _OBSERVED}
+        return f"observe: {signal['axis'] if [*signal] == ['axis'] else _flow(signal)}"
     pool = entry.get("pool")
     run = f"run_{pool}" if pool not in (None, "window") else "run"
     over = f"over: {run if entry.get('cumulative') else pool}"
@@ -123,6 +126,7 @@ def _of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     return f"{name}: {{when: {when or f'{metric} > 0.2'}}}"
 
 
+_OBSERVED = ("axis", "type", "family", "phase", "from", "optional")  # which stood beside `expr` and `reduce`
 _RETIRED = {"metrics": _of_metric, "alerts": _of_alert}  # by section: what to write for keys that are gone
 
 

@@ -215,7 +215,7 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
           confidence: {axis: completion, phase: rollout}
         metrics:
           confidence: mean(confidence)
-          speed: {axis: step, phase: rollout}
+          speed: {observe: {axis: step, phase: rollout}}
         """,
     )
     config = declog.compose("mine", config_dir=directory)
@@ -229,7 +229,7 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
     assert missing(config, {**ROLLOUT, "confidence": [0.5] * 8}, directory) == golden("""
         error[DL502] declog/mine.yaml:7:3 in metrics.speed
           `speed` was not observed in the first batch of phase `rollout`
-            7 |   speed: {axis: step, phase: rollout}
+            7 |   speed: {observe: {axis: step, phase: rollout}}
               |   ^^^^^
           fix: observe(speed=...), or declare it optional, or switch off what needs it
     """)
@@ -237,13 +237,13 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
 
 def test_a_missing_signal_of_an_override(tmp_path: Path) -> None:
     """A signal that an override declares is shown in the override."""
-    override = "+declog.metrics.speed={axis: step, phase: rollout}"
+    override = "+declog.metrics.speed={observe: {axis: step, phase: rollout}}"
     config = declog.compose("grpo", ["declog/sinks=[]", override])
     assert missing(config, ROLLOUT, tmp_path) == golden("""
-        error[DL502] override '+declog.metrics.speed={axis: step, phase: rollout}'
+        error[DL502] override '+declog.metrics.speed={observe: {axis: step, phase: rollout}}'
           `speed` was not observed in the first batch of phase `rollout`
-            +declog.metrics.speed={axis: step, phase: rollout}
-                                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+            +declog.metrics.speed={observe: {axis: step, phase: rollout}}
+                                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
           fix: observe(speed=...), or declare it optional, or switch off what needs it
     """)
 

@@ -23,7 +23,7 @@ BOOL = {"axis": "token", "type": "bool"}
         ({"signals": {"lp": TOKEN, "tool": BOOL, "my_mask": BOOL}}, "my_mask"),
         ({"signals": {"lp": TOKEN, "kl": {**TOKEN, "mask": "m"}, "m": BOOL}}, "m"),
         ({"signals": {"lp": {**TOKEN, "optional": True}}}, "completion_mask"),
-        ({"metrics": {"lp": {"axis": "token"}}}, "completion_mask"),
+        ({"metrics": {"lp": {"observe": "token"}}}, "completion_mask"),
     ],
 )
 def test_a_token_signal_without_a_mask_is_refused(profile: dict[str, Any], fix: str) -> None:

@@ -95,3 +95,31 @@ def test_about_is_of_metrics_that_there_are() -> None:
     assert [(one.code, one.path, one.fix) for one in caught.value.problems] == [
         ("DL403", ("about", "mm"), "did you mean `m`?")
     ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "path", "fix"),
+    [
+        ({"axis": "step", "reduce": "last"}, ("axis",), "observe: step"),
+        ({"from": "actor/kl"}, ("from",), "observe: {from: actor/kl}"),
+        ({"observe": "stp"}, ("observe",), "did you mean `step`?"),
+        ({"observe": {"axis": "step", "enabled": False}}, ("observe",), "move it beside `observe`"),
+        ({"observe": {"axis": "step", "help": "far"}}, ("observe",), "move it beside `observe`"),
+    ],
+)
+def test_a_metric_observes_its_signal(metric: Any, path: tuple[str, ...], fix: str) -> None:
+    """Class: what a metric says of its own signal stands under one key, and what is said twice is refused."""
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan({"metrics": {"m": metric}})
+    assert [(problem.path, problem.fix) for problem in caught.value.problems] == [(("metrics", "m", *path), fix)]
+
+
+def test_observe_is_a_declaration_of_signals() -> None:
+    """In its words, and as a map: the signal is that of `signals`."""
+    signal = {"axis": "completion", "type": "int", "optional": True}
+    plans = [
+        declog.plan({"name": "x", "metrics": {"m": {"observe": "completion int?"}}}),
+        declog.plan({"name": "x", "metrics": {"m": {"observe": signal}}}),
+        declog.plan({"name": "x", "signals": {"m": signal}, "metrics": {"m": {}}}),
+    ]
+    assert len({plan.fingerprint for plan in plans}) == len({plan.explain() for plan in plans}) == 1

@@ -226,7 +226,7 @@ def _(case: dict[str, Any]) -> None:
     settings = {
         name.rsplit("/", 1)[1]: value for name, value in case["expected"].items() if not name.endswith(("grad", "norm"))
     }
-    metrics: dict[str, Any] = {name: {"axis": "step", "name": f"train/meta/{name}"} for name in (*given, *settings)}
+    metrics: dict[str, Any] = {name: {"observe": "step", "name": f"train/meta/{name}"} for name in (*given, *settings)}
     metrics["grad_norm"] = {"expr": "sqrt(square(tau_grad) + square(beta_grad))", "name": "train/meta/grad_norm"}
 
     assert case["expected"] == one_step({"signals": {}, "metrics": metrics}, {**given, **settings})

@@ -34,7 +34,7 @@ def _(case: dict[str, Any]) -> None:
 def _(case: dict[str, Any]) -> None:
     names = ["", "/low_mean", "/low_min", "/high_mean", "/high_max", "/region_mean"]
     metrics: dict[str, Any] = {
-        f"c{place}": {"axis": "step", "name": f"train/clip_ratio{name}"} for place, name in enumerate(names)
+        f"c{place}": {"observe": "step", "name": f"train/clip_ratio{name}"} for place, name in enumerate(names)
     }
     metrics["frac"] = {"expr": "clip(clipped_ratio, 0, 1)", "name": "train/completions/clipped_frac"}
     observed = {f"c{place}": value for place, value in enumerate(case["inputs"]["clip"])}

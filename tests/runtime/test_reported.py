@@ -18,7 +18,7 @@ from declog.testing import FakeComm, MemorySink, run_ranks
 PROFILE: dict[str, Any] = {
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {"reward": "completion?"},
-    "metrics": {"reward": "mean(reward)", "kl": {"from": "actor/kl_loss", "reduce": "last"}},
+    "metrics": {"reward": "mean(reward)", "kl": {"observe": {"from": "actor/kl_loss"}, "reduce": "last"}},
     "alerts": {"kl": "> 0.2"},
 }
 Loop = Callable[[declog.Recorder], object]

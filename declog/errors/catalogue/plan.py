@@ -14,7 +14,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL402.tokens": ("`tokens` are the pieces of text themselves", "another name"),
     "DL402.constant": ("`{name}` is a signal and a constant; they share one namespace", "rename one of them"),
     "DL402.metric": ("`{name}` is declared under signals too",
-        "drop `axis` here: the metric's default expression is the signal of its id"),
+        "drop `observe` here: the metric's default expression is the signal of its id"),
     "DL402.mode_name": ("the mode `{mode}` would write `{taken}`, which is a name of the mode `{other}`", "{fix}"),
     "DL402.modes": ("the modes `{other}` and `{mode}` would write the same names", "{fix}"),
     "DL402.outputs": ("`{other}` and `{key}` both write `{template}`",

@@ -60,6 +60,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL202.node": ("the node `{group}` is {kind}; a profile is a mapping", "defaults: [{group}: grpo]"),
     "DL202.one_of": ("`{key}` must be {one_of}{names}", "{fix}"),
     "DL202.one_source": ("a column has one of {shown}, not both", "drop one of them (null)"),
+    "DL202.observe_axis": ("`observe` says what the signal has one value per, and not `{name}`", Known("axes")),
+    "DL202.observe_key": ("`{key}` is said of the metric, and not of what it observes", "move it beside `observe`"),
     "DL202.outside": ("`{key}: {text}` is outside of the run's folder, and {package}'s preset asks for it",
         "where it is wanted, say it in a file of your own, or as an override"),
     "DL202.no_room": ("`above: {above}` and `below: {below}` leave no room: it always fires",
