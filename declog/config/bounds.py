@@ -5,6 +5,7 @@ YAML's aliases would be expanded for as long as it takes. Imports PyYAML and err
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -19,7 +20,12 @@ _YAML: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 def bounded(file: FilePath) -> None:
     """Raise ``CompositionError`` DL202 where a YAML file holds too much, or is nested too deeply, to be a profile."""
-    text = text_of(file).decode("utf-8", "replace")
+    _bounded(file, text_of(file))
+
+
+@lru_cache(maxsize=256)  # a composition reads its files more than once
+def _bounded(file: FilePath, content: bytes) -> None:
+    text = content.decode("utf-8", "replace")
     sizes: dict[str, int] = {}  # of anchors, with what their aliases stand for
     open_nodes: list[tuple[str | None, int]] = []
     count = 0

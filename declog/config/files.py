@@ -43,16 +43,18 @@ def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
     return None
 
 
-def defaults_of(text: str) -> Iterator[tuple[yaml.ScalarNode | None, yaml.ScalarNode]]:
+@lru_cache(maxsize=128)
+def defaults_of(text: str) -> tuple[tuple[yaml.ScalarNode | None, yaml.ScalarNode], ...]:
     """The options that a file's defaults list names, each with its group, if one is written."""
     root = yaml.compose(text, Loader=YamlLoader)
     entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
-    defaults = entries.get("defaults")
+    defaults, options = entries.get("defaults"), []
     for entry in defaults.value if isinstance(defaults, yaml.SequenceNode) else ():
         for group, value in entry.value if isinstance(entry, yaml.MappingNode) else [(None, entry)]:
             for option in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                 if isinstance(option, yaml.ScalarNode):
-                    yield group, option
+                    options.append((group, option))
+    return tuple(options)
 
 
 def chooses_profile(text: str) -> bool:
