@@ -188,7 +188,7 @@ def start(
     if any(given) and not sinks:  # sinks may be given on rank 0 only; what they show is in every rank's plan
         made = make(profiles=(composed.profile,))
     if capture is not None:
-        made = replace(made, capture=captures.capture(validate({"capture": capture}).capture))
+        made = replace(made, capture=captures.capture(validate({"run": {"capture": capture}}).run.capture))
     made = with_texts(made, tokenizer)
     modules = [entry.run.__module__ for registry in (functions, reductions, columns) for entry in registry]
     options = opening.Start(

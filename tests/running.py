@@ -32,8 +32,14 @@ class CountingComm:
 
 
 def profile(signals: Mapping[str, Any], metrics: Mapping[str, Any] | None = None, **others: Any) -> dict[str, Any]:
-    """A profile that raises declog's own failures when it is closed, unless ``strict=False``."""
-    return {"name": "small", "strict": True, "signals": dict(signals), "metrics": dict(metrics or {}), **others}
+    """A profile that raises declog's own failures when it is closed, unless ``run={"strict": False}``."""
+    return {
+        "name": "small",
+        "run": {"strict": True},
+        "signals": dict(signals),
+        "metrics": dict(metrics or {}),
+        **others,
+    }
 
 
 def run(config: Mapping[str, Any], body: Body, folder: Path, *, comm: Comm | None = None, **options: Any) -> MemorySink:
@@ -72,7 +78,7 @@ def scores(
 ) -> dict[str, Any]:
     """A profile with one table of scores; `filter` is its filter, after those that `filters` adds."""
     filters = {**table.pop("filters", {}), **({} if filter is None else {"picked": filter})}
-    outside = ("signals", "axes", "sinks", "every", "strict", "window_bytes")
+    outside = ("signals", "axes", "sinks", "every", "run")
     others = {key: table.pop(key) for key in outside if key in table}
     chosen = {} if filter is None else {"filter": "picked"}
     return profile(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from declog.errors import did_you_mean
@@ -35,7 +35,7 @@ def option(word: str, known: Sequence[str], words: Sequence[str]) -> str | None:
     name, equals, _ = word.partition("=")
     if equals and name.removeprefix("--") and ("." in name or name[2:] in ("every", "profile", "sinks")):
         return f"without dashes: {word.lstrip('-')}"
-    if (key := name.lstrip("-").replace("-", "_")) in _keys() and f"--{key}" not in known:
+    if (key := _keys().get(name.lstrip("-").replace("-", "_"))) is not None and f"--{key}" not in known:
         rest = list(words)[list(words).index(word) + 1 :]
         value = rest[0] if rest and not rest[0].startswith("-") else "VALUE"
         return f"keys have no dashes: {key}={value}"
@@ -73,8 +73,9 @@ def override(word: str, words: Sequence[str]) -> str:
     return f"one config, then key=value, +key=value or ~key{shown}"
 
 
-def _keys() -> Collection[str]:
+def _keys() -> Mapping[str, str]:
+    """The keys at the top and those of a run, which users call by their own names, with their whole names."""
     from declog.language.keys import keys
-    from declog.language.spec import LogSpec
+    from declog.language.spec import LogSpec, RunSpec
 
-    return keys(LogSpec)
+    return {key: f"run.{key}" for key in keys(RunSpec)} | {key: key for key in keys(LogSpec)}

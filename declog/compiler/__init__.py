@@ -119,7 +119,8 @@ def compile(
     names = {item.name for item in fields(Plan)}
     found = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(draft).items()}
     facts: dict[str, Any] = {
-        **as_written(spec, Plan),  # what is said of the run, and what the passes made
+        **as_written(spec, Plan),  # said of the config, of the run, and made by the passes
+        **as_written(spec.run, Plan),
         **{name: value for name, value in found.items() if name in names},
         "every": draft.period,
         "ids": spec.axes.completion.ids,
@@ -129,11 +130,11 @@ def compile(
         "known": frozenset(name for name, _ in observed),
         "extras": frozenset(name for name, signal in observed if signal.from_log_extra),
         "known_phases": draft.known_phases,
-        "run_config": spec.run_config if config is None else config.get("run_config") or {},
+        "run_config": spec.run.config if config is None else (config.get("run") or {}).get("config") or {},
         "config": {key: value for key, value in (config or {}).items() if key != "tests"},
         "in_code": bool(draft.requested),
         "first": spec.first or 0,
-        "capture": captures.capture(spec.capture),
+        "capture": captures.capture(spec.run.capture),
         "redactions": captures.redactions(draft),
         "given": dict(draft.given),
     }

@@ -108,9 +108,9 @@ WRITTEN = frozenset({"scalars", "histograms", "alerts", "tables", ".scratch"})  
 
 def places(draft: Draft) -> None:
     """Folders of the profile: a relative one stays in the run's, and no two sinks write to one."""
-    folder = draft.spec.capture.folder
+    folder = draft.spec.run.capture.folder
     if folder is not None and (wrong := leaving(folder)) is not None:
-        draft.report("DL202.capture_folder", "capture.folder", wrong=wrong)
+        draft.report("DL202.capture_folder", "run.capture.folder", wrong=wrong)
     taken: dict[str, str] = {}
     for op in draft.sinks:
         given = dict(op.options).get("dir")

@@ -33,6 +33,7 @@ from declog.config.search_path import (
     team_folders,
 )
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
+from declog.config.uses import entries
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import Path, Problem, Where
 from declog.language.keys import SECTIONS
@@ -68,7 +69,7 @@ def surprises(config: Composed) -> Iterator[Problem]:
         if path[:size] != config.prefix or known.find(path)[0] != path or not isinstance(place, FilePlace):
             continue
         below, text = path[size:], known.texts[place.file]
-        if below[:1] != ("run_config",) and (odd := surprise(written_key(place, text))) is not None:
+        if below[:2] != ("run", "config") and (odd := surprise(written_key(place, text))) is not None:
             yield Problem("DL204", odd[0], below, odd[1])
         word = written_value(place, text) if place.style == "plain" else ""
         if word[:1].isdigit() or word[:1] in ("-", "+"):
@@ -150,11 +151,10 @@ def of_shells(config: Composed) -> Iterator[Problem]:
 
 def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:
     yield ("output_dir",), data.get("output_dir")
-    for section, names in (("sinks", data.get("sinks")), ("capture", {"": data.get("capture")})):
-        for name, entry in names.items() if isinstance(names, Mapping) else ():
-            key = "folder" if section == "capture" else "dir"
-            if isinstance(entry, Mapping):
-                yield tuple(filter(None, (section, str(name), key))), entry.get(key)
+    for name, entry in entries(data, "sinks").items():
+        yield ("sinks", str(name), "dir"), entry.get("dir") if isinstance(entry, Mapping) else None
+    capture = entries(data, "run").get("capture")
+    yield ("run", "capture", "folder"), capture.get("folder") if isinstance(capture, Mapping) else None
 
 
 def clashes(config: Composed) -> list[Problem]:

@@ -15,7 +15,7 @@ _TEE = "a loop that logs by wandb keeps its calls: from declog.integrations impo
 _START = f'a run begins with `with declog.start("grpo") as log:`, and ends with that block; {_TEE}'
 _ENDS = "a run ends with its block, `with declog.start(...) as log:`, or by log.close()"
 _NUMBERS = "numbers by name are LOG.scalars({...}, step); what metrics are computed from is LOG.observe(reward=...)"
-CONFIG = 'what a run was started with is `run_config` of the YAML: declog.start(config, ["run_config.lr=1e-6"])'
+CONFIG = 'what a run was started with is `run.config` of the YAML: declog.start(config, ["run.config.lr=1e-6"])'
 _SETTINGS = "how the trainer is configured is declog.start(config, run_config={...}), and later LOG.config({...})"
 _TABLES = "rows of samples are a table of the YAML: tables: {worst: {columns: [prompt, reward], filter: {...}}}"
 _ALERTS = 'a condition worth a message is an alert of the YAML: alerts: {kl: "> 0.5"}'
@@ -72,7 +72,8 @@ _OPTIONS = {
         ("backend backends report_to tracker trackers logger loggers log_with sink", '["sinks=[{value}]"]'),
         ("log_every log_interval logging_steps log_freq frequency interval", '["every={value}"]'),
         ("preset yaml config_path config_name config_file spec", "{value} as its first argument"),
-        ("params hparams hyperparameters args run_args", '["run_config.lr=1e-6"], a key for each'),
+        ("params hparams hyperparameters args run_args", '["run.config.lr=1e-6"], a key for each'),
+        ("append strict blocking window_bytes backlog_bytes", '["run.{name}={value}"]'),
     )
     for name in names.split()
 }  # fmt: skip
@@ -90,7 +91,8 @@ def no_more_arguments(
         if name in keys:
             said = f'{of}(config, ["{name}={value}"]): keys of the YAML are overrides'
         elif name in _OPTIONS:
-            said = f"{of}(config, {_OPTIONS[name]})".replace("{value}", str(value)).replace("{repr}", repr(value))
+            said = f"{of}(config, {_OPTIONS[name]})"
+            said = said.replace("{name}", name).replace("{value}", str(value)).replace("{repr}", repr(value))
         elif (close := nearest(name, known)) is not None:
             said = f"did you mean `{close}`?"
         else:

@@ -368,6 +368,25 @@ class SinkSpec(Model):
     """How much may wait for it."""
 
 
+class RunSpec(Model):
+    """How declog behaves in a run, and what is kept of it."""
+
+    append: bool = False
+    """Add this run to the folder `output_dir` where that holds an earlier one; rows say by `run_id` whose they are."""
+    strict: bool = False
+    """Raise declog's own later failures instead of reporting them: for tests."""
+    blocking: bool = False
+    """Finish each log event inside its step."""
+    window_bytes: int = Field(256 * 2**20, ge=1)
+    """What a window may hold on rank 0, in bytes, before the rows of its closed steps are folded to statistics."""
+    backlog_bytes: int = Field(2**30, ge=1)
+    """What may wait on a rank for its worker, in bytes of rows: beyond it steps wait."""
+    capture: CaptureSpec = CaptureSpec(enabled=False)
+    """What is kept of what the training code gives, for `declog preview`."""
+    config: dict[str, Any] = {}
+    """How the run is configured, sent once to every tracker."""
+
+
 class LogSpec(Model):
     """A whole profile."""
 
@@ -383,18 +402,8 @@ class LogSpec(Model):
     """The first log event after so many steps already: `every: 50` and `first: 1`."""
     output_dir: str | None = None
     """Where local files go; by default a new folder: Hydra's run directory, else `outputs/<name>/<time>`."""
-    append: bool = False
-    """Add this run to the folder `output_dir` where that holds an earlier one; rows say by `run_id` whose they are."""
-    strict: bool = False
-    """Raise declog's own later failures instead of reporting them: for tests."""
-    blocking: bool = False
-    """Finish each log event inside its step."""
-    window_bytes: int = Field(256 * 2**20, ge=1)
-    """What a window may hold on rank 0, in bytes, before the rows of its closed steps are folded to statistics."""
-    backlog_bytes: int = Field(2**30, ge=1)
-    """What may wait on a rank for its worker, in bytes of rows: beyond it steps wait."""
-    capture: CaptureSpec = CaptureSpec(enabled=False)
-    """What is kept of what the training code gives, for `declog preview`."""
+    run: RunSpec = RunSpec()
+    """How declog behaves in a run; what is logged does not depend on it."""
     constants: dict[str, ConstantSpec] = {}
     """Values known at compile time."""
     axes: AxesSpec = AxesSpec()
@@ -421,8 +430,6 @@ class LogSpec(Model):
     """Conditions worth a message."""
     sinks: Annotated[dict[str, SinkSpec], Short(str | list[str | dict[str, Any]])] = {}
     """Where it goes."""
-    run_config: dict[str, Any] = {}
-    """Run metadata, sent once."""
     tests: dict[str, TestSpec] = {}
     """Profile tests."""
     deleted: frozenset[str] = Field(frozenset(), exclude=True)

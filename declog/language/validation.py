@@ -20,7 +20,7 @@ from declog.errors import SYNONYMS, ConfigError, Path, Problem, did_you_mean, in
 from declog.errors.catalogue import MESSAGES
 from declog.language.keys import SECTIONS, below, keys, model_of
 from declog.language.shorthand import long
-from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, SinkSpec
+from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, RunSpec, SinkSpec
 from declog.language.spec_of_tables import FilterSpec, Length, TableSpec
 from declog.language.tree import tree_of
 
@@ -58,6 +58,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     return spec
 
 
+RUN_CONFIG = ("run", "config")  # whatever an application says of itself: its keys are its own
 _EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "include", "from")
 
 
@@ -92,6 +93,8 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, fix="did you mean `defaults`?")
     if key in ("packs", "pack"):
         return replace(problem, fix="a pack is chosen in the defaults list: defaults: [grpo, packs: [...], _self_]")
+    if key in keys(RunSpec) or key == "run_config":
+        return replace(problem, fix=f"run: {{{_flow({key.removeprefix('run_'): data[key]})[1:-1]}}}")
     if empty and nearest(key, keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
         return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
     return problem
@@ -193,18 +196,17 @@ def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) 
     for key, value in data.items():
         if value is None and path and model_of(model) is None:
             yield (*path, str(key))
-        elif isinstance(value, Mapping) and path[:1] != ("tests",) and key != "run_config":
+        elif isinstance(value, Mapping) and path[:1] != ("tests",) and (*path, key) != RUN_CONFIG:
             yield from named_nulls(value, below(model, str(key)), (*path, str(key)))
 
 
-def _with_text_keys(data: Any, depth: int = 0) -> Any:
+def _with_text_keys(data: Any, path: Path = ()) -> Any:
     """YAML's keys that are no text, such as 0 or on, as text: they are then unknown or refused like any other."""
     if not isinstance(data, Mapping):
         return data
-    return {
-        str(key): value if depth == 0 and key == "run_config" else _with_text_keys(value, depth + 1)
-        for key, value in data.items()
-    }
+    if path == RUN_CONFIG:
+        return data
+    return {str(key): _with_text_keys(value, (*path, str(key))) for key, value in data.items()}
 
 
 def _without_null(data: Any) -> Any:

@@ -162,7 +162,9 @@ class Run:
     def run_config(self) -> dict[str, Any]:
         """The profile's run metadata, and how the trainer was configured, where declog was told (``configured``)."""
         name = self.info.get("run_config")
-        return yaml_of(self.path / Path(name).name, self._report) if name else dict(self.config.get("run_config") or {})
+        if name:
+            return yaml_of(self.path / Path(name).name, self._report)
+        return dict((self.config.get("run") or {}).get("config") or {})
 
     @property
     def configured(self) -> bool:

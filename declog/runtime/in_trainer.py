@@ -102,7 +102,7 @@ class InTrainer:
 
         ``what`` went wrong is reported once and counted in ``failures``. The open window's values then count as not of
         all ranks (``declog/ranks``), unless it is only what is ``left_out``, of which no metric is made. Interrupts
-        pass; with ``strict: true`` all errors do. Nothing is told of a recorder that is closed.
+        pass; with ``run.strict`` all errors do. Nothing is told of a recorder that is closed.
         """
         self._inside.guards += 1
         try:

@@ -42,7 +42,7 @@ class Observing(InTrainer, Recording):
         [groups], or one number per step; a family is a mapping of member to values. Raises
         ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name. With ``step`` they
         belong to that optimizer step, or to the ``"next"`` one that ends here, wherever the call is. Outside of any
-        scope they are left out, which is counted in ``failures`` and reported once (``strict: true``: raised).
+        scope they are left out, which is counted in ``failures`` and reported once (``run.strict``: raised).
         """
         session = self._session
         meter = session.meter

@@ -105,7 +105,7 @@ class Recorder(Observing):
 
         An interrupt is raised when it is done; another one ends it.
 
-        With ``strict: true`` the first failure of declog's own is raised, unless the run itself failed.
+        With ``run.strict`` the first failure of declog's own is raised, unless the run itself failed.
         """
         if self._forked or self._ended:
             return

@@ -103,7 +103,7 @@ def one_rank(folder: Path, rounds: int) -> None:
         runs = {
             "declog": Run(profile, f"{files}/each"),
             "every": Run({**profile, "every": EVERY}, f"{files}/every"),
-            "blocking": Run({**profile, "blocking": True}, f"{files}/blocking"),
+            "blocking": Run({**profile, "run": {"blocking": True}}, f"{files}/blocking"),
         }
         collections = Collections(completions.columns, completions._reductions(METRICS), 1)
         made: dict[str, Run | Way] = {**runs, "torchmetrics": Way(collections.step)}

@@ -32,7 +32,7 @@ from tests.running import CountingComm
 RANKS, TOP, BOTTOM, WORDS = 2, 4, 4, 40
 PROFILE: Mapping[str, Any] = {
     "name": "samples",
-    "strict": True,
+    "run": {"strict": True},
     "signals": {
         "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},
         "prompt": {"axis": "completion", "type": "text"}, "completion": {"axis": "completion", "type": "text"},

@@ -242,7 +242,7 @@ def print_folded(rounds: int, aims: Aims) -> None:
     rows = []
     for columns in (10, 50):
         profile = calls.profile(columns, MOMENTS, STEPS)
-        made = {"kept": Declog(profile), "folded": Declog({**profile, "window_bytes": 1})}
+        made = {"kept": Declog(profile), "folded": Declog({**profile, "run": {"window_bytes": 1}})}
         times = race({**made}, [calls.columns(columns)], steps=2 * STEPS, rounds=rounds)
         for one in made.values():
             one.close()
@@ -251,7 +251,7 @@ def print_folded(rounds: int, aims: Aims) -> None:
         aims.most("a window that is folded by `window_bytes`, worker", 1.2, [ratio(folded, kept)])
     section(
         "Windows in parts", ("metrics", "kept, ms a log event", "folded, ms a log event", "folded / kept"), rows,
-        f"Windows of {STEPS} steps of 64 rows; with `window_bytes: 1` each step is folded to its states.",
+        f"Windows of {STEPS} steps of 64 rows; with `run: {{window_bytes: 1}}` each step is folded to its states.",
     )  # fmt: skip
 
 

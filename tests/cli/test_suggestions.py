@@ -82,7 +82,7 @@ def profile(small: Path, *words: str, name: str = "small") -> dict[str, Any]:
     [
         ("every=4", "every", 4),
         ("declog.every=4", "every", 4),
-        ("strict=true", "strict", True),
+        ("run.strict=true", "run.strict", True),
         ("axes.group.size=4", "axes.group.size", 4),
         ("metrics.p=p95(reward)", "metrics.p", {"expr": "reward", "reduce": "p95"}),
         ("+metrics.p=p95(reward)", "metrics.p", {"expr": "reward", "reduce": "p95"}),

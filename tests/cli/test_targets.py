@@ -140,11 +140,12 @@ def test_an_application_that_asks_hydra_of_its_run(
     write_preset("small", SMALL)
     (tmp_path / "train.yaml").write_text(
         "defaults: [{declog: small}, _self_]\nhydra: {run: {dir: out/here}}\nlr: 0.1\ndeclog:\n"
-        '  name: run_${hydra:job.name}\n  output_dir: ${hydra:runtime.output_dir}/log\n  run_config: {lr: "${lr}"}\n',
+        "  name: run_${hydra:job.name}\n  output_dir: ${hydra:runtime.output_dir}/log\n"
+        '  run: {config: {lr: "${lr}"}}\n',
         encoding="utf-8",
     )
     found = json.loads(cli("show", "train.yaml", "--yaml", "--format", "json").out)["config"]
-    assert [found["name"], found["output_dir"], found["run_config"]] == ["run_train", "out/here/log", {"lr": 0.1}]
+    assert [found["name"], found["output_dir"], found["run"]["config"]] == ["run_train", "out/here/log", {"lr": 0.1}]
 
 
 def test_functions_of_ones_own(small: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:

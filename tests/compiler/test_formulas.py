@@ -57,7 +57,7 @@ def test_steps_of_two_phases_meet_by_their_numbers(limit: int, reduce: str, fold
                 for batch in range(1 + step % 3):
                     log.observe(b=[1.0 + step + batch])
 
-    found = run(profile(TWO, metrics, every=40, window_bytes=limit), body, tmp_path).scalars[39]
+    found = run(profile(TWO, metrics, every=40, run={"window_bytes": limit}), body, tmp_path).scalars[39]
     b = {step: sum(1.0 + step + batch for batch in range(1 + step % 3)) / (1 + step % 3) for step in range(40)}
     ratios = {step: (10.0 + step) / b[step] for step in range(0, 40, 2)}
     assert found == pytest.approx({

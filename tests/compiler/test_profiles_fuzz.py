@@ -120,7 +120,7 @@ def _laughing() -> dict[str, Any]:
     data: Any = "ha"
     for _ in range(40):
         data = {"a": data, "b": data}
-    return {"run_config": data}
+    return {"run": {"config": data}}
 
 
 def _endless() -> dict[str, Any]:
@@ -132,7 +132,7 @@ def _endless() -> dict[str, Any]:
 HUGE: list[tuple[str, Any]] = [
     ("deep", _deep(100)),
     ("deeper", _deep(5_000)),
-    ("run_config", {"run_config": _deep(200)}),
+    ("run_config", {"run": {"config": _deep(200)}}),
     ("endless", _endless()),
     ("laughing", _laughing()),
     ("text", {"metrics": {"a": "x" * 1_000_000}}),

@@ -612,8 +612,8 @@ def test_a_broken_file_is_shown_at_its_line(base: Path, write_preset: WritePrese
 
 def test_profile_of_takes_a_whole_configuration_a_node_and_a_mapping(base: Path) -> None:
     """The profile is found in an application's configuration, as its node, or as plain data."""
-    config = OmegaConf.create({"batch": 16, "declog": {"name": "x", "run_config": {"batch": "${batch}"}}})
-    plain = {"name": "x", "run_config": {"batch": 16}}
+    config = OmegaConf.create({"batch": 16, "declog": {"name": "x", "run": {"config": {"batch": "${batch}"}}}})
+    plain = {"name": "x", "run": {"config": {"batch": 16}}}
     given: list[Any] = [config, config.declog, plain, {"declog": plain}]
     assert [profile_of(each) for each in given] == [plain] * 4
 
@@ -635,7 +635,7 @@ def test_everything_that_does_not_resolve_is_reported_with_its_place(base: Path,
         defaults: [base, _self_]
         seed: ???
         output_dir: ${oc.env:DECLOG_NOT_SET}
-        run_config: {method: "${declog.nam}", self: "${declog.run_config}"}
+        run: {config: {method: "${declog.nam}", self: "${declog.run.config}"}}
         """,
     )
     with pytest.raises(CompositionError) as caught:
@@ -652,16 +652,16 @@ def test_everything_that_does_not_resolve_is_reported_with_its_place(base: Path,
             3 | output_dir: ${oc.env:DECLOG_NOT_SET}
               |             ^^^^^^^^^^^^^^^^^^^^^^^^
 
-        error[DL103] declog/open.yaml:4:23 in run_config.method
+        error[DL103] declog/open.yaml:4:25 in run.config.method
           there is no key `declog.nam`
-            4 | run_config: {method: "${declog.nam}", self: "${declog.run_config}"}
-              |                       ^^^^^^^^^^^^^
+            4 | run: {config: {method: "${declog.nam}", self: "${declog.run.config}"}}
+              |                         ^^^^^^^^^^^^^
           fix: did you mean `${declog.name}`?
 
-        error[DL103] declog/open.yaml:4:46 in run_config.self
+        error[DL103] declog/open.yaml:4:48 in run.config.self
           Interpolation to parent node detected
-            4 | run_config: {method: "${declog.nam}", self: "${declog.run_config}"}
-              |                                              ^^^^^^^^^^^^^^^^^^^^
+            4 | run: {config: {method: "${declog.nam}", self: "${declog.run.config}"}}
+              |                                                ^^^^^^^^^^^^^^^^^^^^
 
         error[DL102] override '+declog.axes.group.size=???'
           axes.group.size has no value yet (???)
@@ -756,7 +756,7 @@ APP_PROFILE = {
     "spec": 1,
     "name": "app",
     "profile": "full",
-    "run_config": {"batch": 16},
+    "run": {"config": {"batch": 16}},
     "metrics": {"reward": {"expr": "reward", "reduce": "mean"}},
     "filters": {"hard": {"where": "kl > 1", "random": 4}},
 }

@@ -25,39 +25,39 @@ def exploding(first: str, again: str) -> str:
     """Nine of the level before on each level."""
     lines = [f"  a: {first}"]
     lines += [f"  {key}: {again.format(before=before, key=key)}" for before, key in itertools.pairwise(LEVELS)]
-    return "run_config:\n" + "\n".join(lines) + "\n"
+    return "run:\n config:\n" + "\n".join(lines) + "\n"
 
 
 def interpolated(text: str) -> str:
     """A level that repeats the one before by an interpolation."""
-    return text.replace("@", "${{declog.run_config.{before}}}")
+    return text.replace("@", "${{declog.run.config.{before}}}")
 
 
 FILES = {
     "aliases in lists": exploding("&a [x, x]", "&{key} [" + ", ".join(["*{before}"] * 9) + "]"),
     "aliases in maps": exploding("&a {x: 1}", "&{key} {{" + ", ".join(f"k{i}: *{{before}}" for i in range(9)) + "}}"),
-    "merged keys": "run_config:\n  a: &a {"
+    "merged keys": "run:\n config:\n  a: &a {"
     + ", ".join(f"k{i}: 1" for i in range(300))
     + "}\n"
     + "".join(f"  b{i}: {{<<: *a}}\n" for i in range(100)),
-    "an alias inside its own list": "run_config: {a: &a [*a]}\n",
+    "an alias inside its own list": "run: {config: {a: &a [*a]}}\n",
     "an alias inside its own map": "metrics: &m {k: *m}\n",
     "a merge of itself": "metrics: &m {<<: *m}\n",
-    "brackets": "run_config: " + "[" * 100_000,
-    "braces": "run_config: " + "{a: " * 50_000,
-    "dashes": "run_config:\n " + "- " * 5_000 + "1\n",
-    "questions": "run_config:\n " + "? " * 5_000 + "1\n",
-    "many values": "run_config: [" + "1, " * 30_000 + "1]\n",
+    "brackets": "run: {config: " + "[" * 100_000,
+    "braces": "run: {config: " + "{a: " * 50_000,
+    "dashes": "run:\n config:\n " + "- " * 5_000 + "1\n",
+    "questions": "run:\n config:\n " + "? " * 5_000 + "1\n",
+    "many values": "run: {config: [" + "1, " * 30_000 + "1]}\n",
     "many bytes": "#" * (5 * 2**20),
     "interpolated lists": exploding("[x, x]", interpolated("[" + ", ".join(['"@"'] * 9) + "]")),
     "interpolated maps": exploding("{x: 1}", interpolated("{{" + ", ".join(f'k{i}: "@"' for i in range(9)) + "}}")),
     "interpolated texts": exploding("lol", interpolated("'" + "@" * 9 + "'")),
-    "texts by a resolver": exploding("lol", "'" + "${{oc.select:declog.run_config.{before}}}" * 9 + "'"),
+    "texts by a resolver": exploding("lol", "'" + "${{oc.select:declog.run.config.{before}}}" * 9 + "'"),
     "relative texts": exploding("lol", "'" + "${{.{before}}}" * 9 + "'"),
-    "texts by names of texts": "run_config:\n  n: {"
+    "texts by names of texts": "run:\n config:\n  n: {"
     + ", ".join(f"{key}: {key}" for key in LEVELS)
     + "}\n"
-    + exploding("lol", "'" + "${{declog.run_config.${{declog.run_config.n.{before}}}}}" * 9 + "'").partition("\n")[2],
+    + exploding("lol", "'" + "${{declog.run.config.${{declog.run.config.n.{before}}}}}" * 9 + "'").split("\n", 2)[2],
 }
 
 
@@ -149,8 +149,8 @@ def test_ordinary_anchors_are_taken(tmp_path: Path) -> None:
 def test_a_chain_of_interpolations_is_taken(tmp_path: Path) -> None:
     """Forty texts, each made of the one before and a word, are no explosion."""
     (tmp_path / "declog").mkdir()
-    chain = "".join(f"  k{i}: '${{declog.run_config.k{i - 1}}} {i}'\n" for i in range(1, 40))
-    (tmp_path / "declog" / "mine.yaml").write_text(f"{GOOD}run_config:\n  k0: '0'\n{chain}", encoding="utf-8")
+    chain = "".join(f"  k{i}: '${{declog.run.config.k{i - 1}}} {i}'\n" for i in range(1, 40))
+    (tmp_path / "declog" / "mine.yaml").write_text(f"{GOOD}run:\n config:\n  k0: '0'\n{chain}", encoding="utf-8")
     made = declog.plan(declog.compose("mine", config_dir=tmp_path))
     assert made.run_config["k39"] == " ".join(map(str, range(40)))
 
@@ -159,7 +159,7 @@ def test_a_chain_of_interpolations_is_taken(tmp_path: Path) -> None:
 def test_tags_make_no_objects(tag: str, tmp_path: Path) -> None:
     """YAML's own way to run code is no part of it."""
     (tmp_path / "declog").mkdir()
-    (tmp_path / "declog" / "mine.yaml").write_text(f"{GOOD}run_config: {{a: {tag}}}\n", encoding="utf-8")
+    (tmp_path / "declog" / "mine.yaml").write_text(f"{GOOD}run: {{config: {{a: {tag}}}}}\n", encoding="utf-8")
     with pytest.raises(CompositionError, match="python/"):
         declog.compose("mine", config_dir=tmp_path)
 

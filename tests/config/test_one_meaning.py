@@ -55,9 +55,9 @@ OWN = {
         """,
     "values from elsewhere": """
         defaults: [grpo, _self_]
-        name: ${.run_config.method}
+        name: ${.run.config.method}
         every: 4
-        run_config: {period: "${..every}"}
+        run: {config: {period: "${...every}"}}
         tables: {samples: {every: "${...every}"}}
         constants: {epsilon_low: 0.1, epsilon_high: "${.epsilon_low}"}
         """,

@@ -32,7 +32,7 @@ YAML = """
 signals: {r: {axis: completion}}
 metrics: {r: mean(r)}
 sinks: {s: {kind: "declog_test_own:Sink"}, t: {kind: "this:S"}, u: {kind: "multiprocessing.managers:SyncManager"}}
-run_config: {_target_: declog_test_own.Sink, hydra: {_target_: this.s}}
+run: {config: {_target_: declog_test_own.Sink, hydra: {_target_: this.s}}}
 tests: {one: {observe: {r: [1]}, expect: {r: 1}}}
 """
 

@@ -49,8 +49,7 @@ def layered(write_preset: WritePreset) -> Path:
         metrics:
           reward: {expr: reward, reduce: mean}
           kl: mean(kl)
-        run_config:
-          slim: {include: [tag:core, kl]}
+        run: {config: {slim: {include: [tag:core, kl]}}}
         """,
     )
     return write_preset(
@@ -60,9 +59,10 @@ def layered(write_preset: WritePreset) -> Path:
         metrics:
           reward: {reduce: p95}
           kl: {expr: kl}
-        run_config:
-          slim:
-            include: [reward]
+        run:
+          config:
+            slim:
+              include: [reward]
         """,
     )
 
@@ -75,13 +75,13 @@ def test_a_key_knows_every_file_and_override_that_set_it(layered: Path) -> None:
         "expr": places(known, "metrics", "reward", "expr"),
         "profile": places(known, "profile"),
         "seed": places(known, "seed"),
-        "include": places(known, "run_config", "slim", "include", 0),
+        "include": places(known, "run", "config", "slim", "include", 0),
     } == {
         "reduce": ["declog/base.yaml:6:26", "declog/team.yaml:3:12", "declog.metrics.reward.reduce=last"],
         "expr": ["declog/base.yaml:6:12"],
         "profile": ["declog/base.yaml:4:1"],
         "seed": ["+declog.seed=1"],
-        "include": ["declog/base.yaml:9:20", "declog/team.yaml:7:15"],
+        "include": ["declog/base.yaml:8:33", "declog/team.yaml:8:17"],
     }
 
 
@@ -106,7 +106,7 @@ def test_the_composed_keys_are_the_known_ones(layered: Path) -> None:
         inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         return {path}.union(*(keys(each, (*path, key)) for key, each in inside))
 
-    overrides = ["+declog.metrics.long={expr: reward, tags: [core]}", "declog.run_config.slim.include=[a,b,c]"]
+    overrides = ["+declog.metrics.long={expr: reward, tags: [core]}", "declog.run.config.slim.include=[a,b,c]"]
     composed = keys(profile_of(compose("team", overrides, config_dir=layered)), ("declog",))
     known = provenance("team", overrides, config_dir=layered)
     assert set(known.layers) == composed - {("declog",)}  # the node that the package makes
@@ -120,7 +120,7 @@ def test_the_composed_keys_are_the_known_ones(layered: Path) -> None:
         # A key that nobody wrote: the innermost parent that somebody did.
         (("metrics", "reward", "where"), [], (("metrics", "reward"), "declog/team.yaml:3:3")),
         # A list replaces the list below it: its second entry is not base's.
-        (("run_config", "slim", "include", 1), [], (("run_config", "slim", "include"), "declog/team.yaml:7:5")),
+        (("run", "config", "slim", "include", 1), [], (("run", "config", "slim", "include"), "declog/team.yaml:8:7")),
         # An override that sets a whole list, a text or null takes what the files had below it.
         (
             ("metrics", "reward", "reduce"),

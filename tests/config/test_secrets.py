@@ -53,27 +53,31 @@ def configuration(**profile: Any) -> Any:
 )
 def test_the_way_by_which_a_value_came_from_the_environment_does_not_matter(value: Any, expected: Any) -> None:
     """Through a text, a key, a resolver, a list or a map: it is masked, and nothing else is."""
-    shown = compose(configuration(name="plain", run_config={"value": value})).shown
-    assert expected == shown["run_config"]["value"]
+    shown = compose(configuration(name="plain", run={"config": {"value": value}})).shown
+    assert expected == shown["run"]["config"]["value"]
 
 
 def test_a_mapping_and_a_node_are_masked_like_a_configuration() -> None:
     """What `start` takes in its other shapes is masked as well."""
-    profile = {**BASE, "run_config": {"key": "${oc.env:MY_KEY}"}}
+    profile = {**BASE, "run": {"config": {"key": "${oc.env:MY_KEY}"}}}
     node = OmegaConf.create({"declog": profile}).declog
-    assert {"key": "${oc.env:MY_KEY}"} == compose(profile).shown["run_config"] == compose(node).shown["run_config"]
+    assert (
+        {"key": "${oc.env:MY_KEY}"} == compose(profile).shown["run"]["config"] == compose(node).shown["run"]["config"]
+    )
 
 
 def test_no_file_of_a_run_holds_what_the_environment_gave(tmp_path: Path) -> None:
     """The files of sinks, their run configs and the capture: the secret works, and is in none of them."""
     config = configuration(
         every="${oc.decode:${oc.env:MY_PERIOD}}",
-        run_config={"key": "${vault.key}", "nested": {"list": ["x-${oc.env:MY_KEY}"]}},
         schemas={"rows": {"reward": "float"}},
         tables={"rows": {"schema": "rows"}},
         alerts={"high": {"when": "reward > 100", "text": "tell ${oc.env:MY_KEY}"}},
         sinks={"jsonl": {}, "parquet": {}, "tensorboard": {}},
-        capture={"enabled": True},
+        run={
+            "config": {"key": "${vault.key}", "nested": {"list": ["x-${oc.env:MY_KEY}"]}},
+            "capture": {"enabled": True},
+        },
     )
     sink = MemorySink()
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
@@ -94,7 +98,8 @@ def test_a_capture_is_replayed_with_the_environment_that_is_there(
 ) -> None:
     """What a plan needs comes from the environment again; what only describes the run may be missing."""
     config = configuration(
-        every="${oc.decode:${oc.env:MY_PERIOD}}", run_config={"key": "${oc.env:MY_KEY}"}, capture={"enabled": True}
+        every="${oc.decode:${oc.env:MY_PERIOD}}",
+        run={"config": {"key": "${oc.env:MY_KEY}"}, "capture": {"enabled": True}},
     )
     with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log:
         for step in range(4):
@@ -134,12 +139,12 @@ def test_no_verb_shows_what_the_environment_gave(verb: str, tmp_path: Path, caps
     folder = tmp_path / "declog"
     folder.mkdir()
     (folder / "mine.yaml").write_text(
-        "defaults: [grpo, _self_]\nrun_config: {key: '${oc.env:MY_KEY}'}\nalerts:\n"
+        "defaults: [grpo, _self_]\nrun: {config: {key: '${oc.env:MY_KEY}'}}\nalerts:\n"
         "  far: {when: reward > 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}\n"
     )
     words = {
         "show": ["show", "--yaml"],
-        "why": ["show", "--why", "run_config.key"],
+        "why": ["show", "--why", "run.config.key"],
         "ls": ["ls", "alerts"],
         "show-json": ["show", "--yaml", "--format", "json"],
         "show-plan": ["show", "--plan"],
@@ -156,9 +161,9 @@ def test_in_an_application_an_answer_of_hydra_takes_no_secret_along(
 ) -> None:
     """A text that asks Hydra and the environment gets Hydra's answer only."""
     (tmp_path / "config.yaml").write_text(
-        "defaults: [{declog: grpo}, _self_]\ndeclog: {run_config: {key: '${hydra:job.name}-${oc.env:MY_KEY}'}}\n"
+        "defaults: [{declog: grpo}, _self_]\ndeclog: {run: {config: {key: '${hydra:job.name}-${oc.env:MY_KEY}'}}}\n"
     )
-    assert main(["show", "--config-dir", str(tmp_path), "--config-name", "config", "--key", "run_config"]) == 0
+    assert main(["show", "--config-dir", str(tmp_path), "--config-name", "config", "--key", "run.config"]) == 0
     reported = capsys.readouterr().out
     assert "config-${oc.env:MY_KEY}" in reported
     assert KEY not in reported
@@ -166,7 +171,7 @@ def test_in_an_application_an_answer_of_hydra_takes_no_secret_along(
 
 EVERYWHERE = """defaults: [grpo, _self_]
 name: 'n-${oc.env:MY_KEY}'
-run_config: {key: '${oc.env:MY_KEY}', quoted: '${oc.env:MY_QUOTES}'}
+run: {config: {key: '${oc.env:MY_KEY}', quoted: '${oc.env:MY_QUOTES}'}}
 constants: {secret: '${oc.env:MY_KEY}'}
 metrics:
   mine:

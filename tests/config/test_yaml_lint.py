@@ -72,10 +72,10 @@ def test_a_word_that_a_later_layer_replaced_is_no_error(write_preset: WritePrese
 
 def test_a_word_as_a_key_of_metadata_is_reported(write_preset: WritePreset) -> None:
     """Where a key may be any text, YAML's words still are none."""
-    directory = write_preset("mine", "defaults: [grpo, _self_]\nrun_config: {no: 1}\n")
+    directory = write_preset("mine", "defaults: [grpo, _self_]\nrun: {config: {no: 1}}\n")
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(declog.compose("mine", config_dir=directory))
     assert str(caught.value).splitlines()[:2] == [
-        "error[DL204] declog/mine.yaml:2:14 in run_config.False",
+        "error[DL204] declog/mine.yaml:2:16 in run.config.False",
         "  `no` is false in YAML",
     ]

@@ -128,8 +128,8 @@ def _packs(name: str) -> str:
 def _lines(file: Path) -> int:
     """Lines that are no comments, no blanks, and no tests."""
     before, _, behind = file.read_text("utf-8").partition("\ntests:")
-    _, run_config, after = behind.partition("\n\nrun_config")
-    lines = f"{before}{run_config}{after}".splitlines()
+    _, run, after = behind.partition("\n\nrun:")
+    lines = f"{before}{run}{after}".splitlines()
     return len([line for line in lines if line.strip() and not line.lstrip().startswith("#")])
 
 

@@ -24,7 +24,7 @@ NAMES = ["p", "q", "r"]
 def train(group: dict[str, Any], batches: list[dict[str, Any]], folder: Path) -> tuple[dict[str, float], list[str]]:
     """What one step of some batches logs, and what failed. Groups are named by their number."""
     sink = MemorySink()
-    with declog.start(profile(SIGNALS, METRICS, axes={"group": group}) | {"strict": False}, sinks=[sink],
+    with declog.start(profile(SIGNALS, METRICS, axes={"group": group}) | {"run": {"strict": False}}, sinks=[sink],
                       output_dir=folder) as log, log.step(0):  # fmt: skip
         for batch in batches:
             log.observe(**batch, name=[NAMES[item] for item in batch["pid"]], label=["l"] * len(batch["se"]))

@@ -148,7 +148,7 @@ def test_groups_over_ranks_batches_and_parts_of_windows(
 
     ints, bytes_of_ints = on(world, "ints", "ints")
     found, bytes_of_ids = on(world, kind, kind)
-    folded, _ = on(world, kind, "folded", window_bytes=1)
+    folded, _ = on(world, kind, "folded", run={"window_bytes": 1})
     assert found.keys() == {2, 5} == ints.keys()
     for step, values in ints.items():
         assert found[step] == pytest.approx(values)
@@ -196,7 +196,7 @@ def test_groups_of_a_window_that_a_checkpoint_cuts(tmp_path: Path) -> None:
 
 
 def started(of: Any, tmp_path: Path, **group: Any) -> Recorder:
-    return declog.start({**config(of, **group), "strict": False}, sinks=[MemorySink()], output_dir=tmp_path)
+    return declog.start({**config(of, **group), "run": {"strict": False}}, sinks=[MemorySink()], output_dir=tmp_path)
 
 
 AGREES: list[tuple[int, Any]] = [

@@ -239,9 +239,9 @@ def test_a_signal_that_stops_is_told_once(case: str, tmp_path: Path, caplog: pyt
     assert told == expected and bool(missing) == stopped
     if stopped:
         with pytest.raises(declog.InputError, match=r"DL502.*`b`.*not since"):
-            run({**config, "strict": True}, body, tmp_path / "strict", caplog)
+            run({**config, "run": {"strict": True}}, body, tmp_path / "strict", caplog)
     else:
-        run({**config, "strict": True}, body, tmp_path / "strict", caplog)
+        run({**config, "run": {"strict": True}}, body, tmp_path / "strict", caplog)
 
 
 @pytest.mark.parametrize("stride", [1, 100])
@@ -316,7 +316,7 @@ def test_rank_0_says_it_of_all_ranks(giver: int, tmp_path: Path, caplog: pytest.
 
 def test_what_strict_raises_is_raised_once(tmp_path: Path) -> None:
     """A run whose end has raised is over: neither another close nor the interpreter's end raises again."""
-    log = declog.start({**AB, "strict": True}, sinks=[MemorySink()], output_dir=tmp_path)
+    log = declog.start({**AB, "run": {"strict": True}}, sinks=[MemorySink()], output_dir=tmp_path)
     steps(9, lambda step: {"a": 1.0} | ({"b": 1.0} if step < 4 else {}))(log)
     with pytest.raises(declog.InputError, match="not since"):
         log.close()
@@ -330,7 +330,7 @@ def test_required_signals_that_never_came_are_raised_under_strict(
     required = {"a": {"axis": "step", "phase": "p"}, "b": {"axis": "step", "phase": "p"}, "u": {**STEP, "phase": "q"}}
     config = {
         "name": "small",
-        "strict": True,
+        "run": {"strict": True},
         "signals": required,
         "metrics": {"a": "mean(a)", "b": "mean(b)", "u": "mean(u)"},
     }

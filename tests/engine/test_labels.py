@@ -84,7 +84,7 @@ def test_an_int_is_a_label_with_every_bit(by: Any, reduce: str, tmp_path: Path) 
 
 def test_labels_whose_parts_hold_a_slash_stay_apart(tmp_path: Path) -> None:
     """`a/b` and `c` are not `a` and `b/c`: two values of one name are reported, and none is their mean."""
-    config = profile(SIGNALS, {"m": {"expr": "x", "by": ["env", "agent"]}}) | {"strict": False}
+    config = profile(SIGNALS, {"m": {"expr": "x", "by": ["env", "agent"]}}) | {"run": {"strict": False}}
     sink = MemorySink()
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
         log.observe(x=[1.0, 5.0], env=["a/b", "a"], agent=["c", "b/c"])
@@ -150,7 +150,7 @@ def test_pooled_labels_of_other_rows_are_no_share(tmp_path: Path) -> None:
 
 def test_a_label_that_is_none_is_reported(tmp_path: Path) -> None:
     """A map among the tags: the metric is not logged, the others are."""
-    config = profile(SIGNALS, {"m": {"expr": "x", "by": "tags"}, "x": "mean(x)"}) | {"strict": False}
+    config = profile(SIGNALS, {"m": {"expr": "x", "by": "tags"}, "x": "mean(x)"}) | {"run": {"strict": False}}
     sink = MemorySink()
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
         log.observe(x=[1.0], tags=[{"a": 1}])

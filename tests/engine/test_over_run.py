@@ -293,6 +293,6 @@ def test_each_kind_of_metric_is_planned_once_for_all_log_events(
             log.flush(wait_s=60.0)
             steps.append(step)
 
-    sink = run(profile(signals, metrics, window_bytes=window_bytes), body, tmp_path)
+    sink = run(profile(signals, metrics, run={"window_bytes": window_bytes}), body, tmp_path)
     assert all(len(scalars) == len(sink.scalars[0]) > len(metrics) for scalars in sink.scalars.values())
     assert plans and set(plans) == {0}

@@ -103,7 +103,7 @@ def test_groups_may_be_spread_over_micro_batches(group: dict[str, Any], tmp_path
 
 def test_a_logged_name_never_shadows_a_declared_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A number of `log_metric` with a declared name is refused and reported once; the declared value stays."""
-    config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"}, strict=False)
+    config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"}, run={"strict": False})
 
     def body(log: Recorder) -> None:
         for number in range(3):
@@ -165,7 +165,7 @@ def test_a_name_has_one_writer(name: str, tmp_path: Path, caplog: pytest.LogCapt
     """A run-time name is the first's that writes it, of whatever window; the other is left out, and reported once."""
     more, kept, refused = CLASHES[name]
     signals = {"loss": {"axis": "step"}, "parts": {"axis": "step", "family": True, "optional": True}}
-    config = profile(signals, {"loss": "mean(loss)", **more.get("metrics", {})}, strict=False)
+    config = profile(signals, {"loss": "mean(loss)", **more.get("metrics", {})}, run={"strict": False})
     config |= {key: value for key, value in more.items() if key != "metrics"}
     given = [*kept, *(name for _, name in refused if name not in kept)]
 
@@ -188,7 +188,10 @@ def test_a_name_has_one_writer(name: str, tmp_path: Path, caplog: pytest.LogCapt
 def test_what_is_logged_and_what_is_observed_share_no_name(tmp_path: Path) -> None:
     """In `minimal` both have bare names: the metric of the profile comes first."""
     sink = MemorySink()
-    with declog.start(overrides=["strict=false", "sinks=[]"], sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+    with (
+        declog.start(overrides=["run.strict=false", "sinks=[]"], sinks=[sink], output_dir=tmp_path) as log,
+        log.step(0),
+    ):
         log.observe(loss=0.5)
         log.log_metric("loss", 9.0)
         log.log_metric("accuracy", 1.0)

@@ -78,7 +78,10 @@ def test_a_broken_contract_is_reported_and_costs_the_table_only(
 ) -> None:
     """The error names the table and the column; metrics of the same log event are written."""
     made = scores(
-        None, schema=schema, signals={"rewards": {"axis": "completion", "family": True, "optional": True}}, strict=False
+        None,
+        schema=schema,
+        signals={"rewards": {"axis": "completion", "family": True, "optional": True}},
+        run={"strict": False},
     )
     made["metrics"] = {"score": "mean(score)"}
 

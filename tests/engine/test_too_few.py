@@ -82,7 +82,7 @@ def test_missing_values_are_no_few_rows(tmp_path: Path) -> None:
 
 def test_a_condition_and_a_formula_know_that_it_is_absent(tmp_path: Path) -> None:
     """`present` answers, and a formula of what is absent is absent."""
-    data = config("1 if present(std(x, over=completion)) else 0") | {"strict": False}
+    data = config("1 if present(std(x, over=completion)) else 0") | {"run": {"strict": False}}
     data["metrics"] |= {"spread": "mean(std(x, over=completion))", "twice": {"formula": "2 * spread"}}
     assert logged(data, [{"x": [1.0, 2.0], "id": [1, 2]}], tmp_path) == {"m": 0.0}
 

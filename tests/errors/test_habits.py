@@ -75,7 +75,7 @@ def test_names_of_python_are_asked_as_ever(log: Any) -> None:
 )
 def test_the_package_that_is_no_config_of_wandb(code: str) -> None:
     """`declog.config` is a package: values are neither kept there nor lost without a word."""
-    with pytest.raises((AttributeError, TypeError), match=r"fix: .*run_config\.lr=1e-6"):
+    with pytest.raises((AttributeError, TypeError), match=r"fix: .*run\.config\.lr=1e-6"):
         exec(code, {"config": declog.config})
 
 

@@ -50,7 +50,7 @@ def sink(kind: str, **options: Any) -> dict[str, Any]:
 
 
 EVALUATES = {"modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}}}
-BLOCKING = {"blocking": True}  # where a rank dies without a word, so that what it observed before was sent
+BLOCKING = {"run": {"blocking": True}}  # where a rank dies without a word, so that what it observed before was sent
 SHORT = {"wait_s": 0.5}  # rank 0 gives up on a rank that takes three times as long
 GONE = {"wait_s": 3.0}  # rank 0 learns only by waiting that a rank was killed
 

@@ -13,7 +13,7 @@ from tests.integrations.cleanrl import Args, train
 
 PROFILE = """\
 defaults: [ppo, _self_]
-strict: true
+run: {strict: true}
 constants: {epsilon_low: 0.2, epsilon_high: 0.2, value_clip: 0.2}
 metrics:
   learning_rate: {name: charts/learning_rate}
@@ -47,7 +47,7 @@ def test_cleanrls_own_numbers(tmp_path: Path) -> None:
 
 def test_the_preset_as_it_is(tmp_path: Path) -> None:
     """No reference and no lengths: what is made of them is absent, and the rest is there."""
-    _, sink = run(declog.compose("ppo", ["declog/sinks=[]", "declog.strict=true"]), tmp_path)
+    _, sink = run(declog.compose("ppo", ["declog/sinks=[]", "declog.run.strict=true"]), tmp_path)
     found = sink.scalars[4]
     assert {
         "reward", "policy_loss", "value_loss", "entropy", "approx_kl", "ratio/mean", "ratio/max", "loss", "grad_norm",

@@ -19,7 +19,7 @@ import declog
 from declog.testing import MemorySink
 
 PROFILE = [
-    "+declog.strict=true",
+    "+declog.run.strict=true",
     "+declog.signals.error={axis: completion, optional: true}", "+declog.metrics.worst='max(error)'",
     "+declog.signals.grad_norm={axis: step, phase: reported, optional: true}",
     "+declog.metrics.steepest='max(grad_norm)'",

@@ -31,7 +31,7 @@ def record(
 
         def one(comm: FakeComm, steps: Sequence[Step]) -> None:
             log = declog.start(
-                {"strict": True, **profile},
+                {"run": {"strict": True}, **profile},
                 sinks=[sink],
                 comm=comm,
                 output_dir=folder,

@@ -123,3 +123,19 @@ def test_observe_is_a_declaration_of_signals() -> None:
         declog.plan({"name": "x", "signals": {"m": signal}, "metrics": {"m": {}}}),
     ]
     assert len({plan.fingerprint for plan in plans}) == len({plan.explain() for plan in plans}) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fix"),
+    [
+        ("strict", True, "run: {strict: true}"),
+        ("window_bytes", 1, "run: {window_bytes: 1}"),
+        ("capture", {"every": 2}, "run: {capture: {every: 2}}"),
+        ("run_config", {"method": "grpo"}, "run: {config: {method: grpo}}"),
+    ],
+)
+def test_how_a_run_behaves_stands_under_run(key: str, value: Any, fix: str) -> None:
+    """Class: a key that has moved into a section. The error has the lines to write, with the value that was given."""
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan({"signals": {"a": {"axis": "step"}}, "metrics": {"m": "mean(a)"}, key: value})
+    assert [(one.code, one.path, one.fix) for one in caught.value.problems] == [("DL201", (key,), fix)]

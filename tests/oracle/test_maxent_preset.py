@@ -129,7 +129,7 @@ def plan() -> Plan:
 def test_all_rows_are_there() -> None:
     """Each row of the catalogue is logged under its name, or sent once with the run."""
     shown = {name_of(item.template) for op in plan().outputs if op.shown for item in op.names}
-    run = {f"run/{key}" for key in profile()["run_config"]["run"]}
+    run = {f"run/{key}" for key in profile()["run"]["config"]["run"]}
     assert {row["key"] for row in rows()} - shown - run == set()
     assert shown - {row["key"] for row in rows()} == {"train/<c>"}  # what `log_metric` gives
 

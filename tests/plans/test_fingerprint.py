@@ -73,7 +73,7 @@ PROFILE: dict[str, Any] = {
     "modes": {"train": {}, "eval": {"prefix": "eval_", "every": 3}},
     "alerts": {"high": {"when": "kl.mean > 1", "text": "now {kl.mean}"}},
     "sinks": {"lines": {"kind": "jsonl", "profile": "full"}},
-    "capture": {"every": 3},
+    "run": {"capture": {"every": 3}},
 }  # fmt: skip
 
 

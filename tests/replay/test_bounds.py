@@ -178,7 +178,7 @@ def test_a_second_capture_does_not_write_over_the_first(tmp_path: Path) -> None:
         def body(log: Recorder, rank: int, count: int = count) -> None:
             steps(log, rank, count)
 
-        captured({**SMALL, "append": True}, body, tmp_path, world_size=2)
+        captured({**SMALL, "run": {"append": True}}, body, tmp_path, world_size=2)
     assert len(replayed(tmp_path / "capture")) == 2 and len(replayed(tmp_path / "capture-2")) == 3
     with pytest.raises(UsageError, match="has several captures"):
         capture_reader.load(tmp_path)
@@ -206,14 +206,14 @@ def test_a_rank_whose_file_is_missing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "path"),
     [
-        ({"limit": "much"}, ("capture", "limit")),
-        ({"evry": 2}, ("capture", "evry")),
-        ({"every": 0}, ("capture", "every")),
+        ({"limit": "much"}, ("run", "capture", "limit")),
+        ({"evry": 2}, ("run", "capture", "evry")),
+        ({"every": 0}, ("run", "capture", "every")),
     ],
 )
 def test_what_is_wrong_with_a_capture_is_reported(wrong: dict[str, Any], path: tuple[str, ...], tmp_path: Path) -> None:
     """In the profile and in code, with the place."""
-    for config, given in (({**SMALL, "capture": wrong}, None), (SMALL, wrong)):
+    for config, given in (({**SMALL, "run": {"capture": wrong}}, None), (SMALL, wrong)):
         with pytest.raises(ConfigError) as caught:
             declog.start(config, output_dir=tmp_path, capture=given)
         assert [problem.path for problem in caught.value.problems] == [path]

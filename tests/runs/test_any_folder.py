@@ -367,4 +367,4 @@ def test_a_newer_format_is_said(run: Path, tmp_path: Path) -> None:
     assert (scalars, rows) == WHOLE
     assert [problem for problem in problems if "declog 9.9" in problem and "format 99" in problem]
     with pytest.raises(declog.SinkError, match=r"DL609.*format 99(.|\n)*use declog 9\.9"):
-        declog.start({**PROFILE, "append": True}, output_dir=run)
+        declog.start({**PROFILE, "run": {"append": True}}, output_dir=run)

@@ -33,7 +33,7 @@ PROFILE = profile(
     schemas={"s": {"reward": {"type": "float"}, "text": {"type": "text", "redact": {"card": CARD}}}},
     tables={"samples": {"schema": "s"}},
     alerts={"high": {"when": "reward > 2", "text": "reward is high", "level": "error"}},
-    run_config={"lab": "größe"},
+    run={"strict": True, "config": {"lab": "größe"}},
     sinks={"parquet": {}, "jsonl": {}},
 )
 
@@ -292,7 +292,7 @@ def test_a_resumed_run(tmp_path: Path) -> None:
 def test_runs_that_share_a_folder(tmp_path: Path) -> None:
     """The last one is read; another by its id; one that is not there is refused with those that are."""
     first = train(tmp_path, range(2), 1.0)
-    second = train(tmp_path, range(2), 5.0, {**PROFILE, "append": True})
+    second = train(tmp_path, range(2), 5.0, {**PROFILE, "run": {"append": True}})
     for sink in (None, *SINKS):
         for log, reward in ((first, 1.0), (second, 5.0)):
             read = declog.read(tmp_path, run_id=log.run_id, sink=sink)

@@ -27,7 +27,7 @@ PROFILE: dict[str, Any] = {
     "metrics": {"x": {"reduce": ["sum", "count"]}, "kl": "mean(kl)"},
     "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"t": {"schema": "s", "filter": "f"}},
     "filters": {"f": {"first": 1000000}}, "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
-    "capture": {"every": 1},
+    "run": {"capture": {"every": 1}},
     "sinks": {
         "jsonl": {}, "parquet": {}, "tensorboard": {},
     },

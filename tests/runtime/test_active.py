@@ -81,7 +81,7 @@ def helper(value: float) -> None:
 
 def test_helpers_find_the_active_recorder(tmp_path: Path) -> None:
     """`declog.observe` reaches the innermost recorder; outside a step it is counted, and outside a run nothing."""
-    config = {**profile(LOSS, {"loss": "mean(loss)"}), "strict": False}
+    config = {**profile(LOSS, {"loss": "mean(loss)"}), "run": {"strict": False}}
     helper(100.0)
     outer, inner = MemorySink(), MemorySink()
     with declog.start(config, sinks=[outer], output_dir=tmp_path / "outer") as log:

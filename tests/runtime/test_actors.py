@@ -24,7 +24,7 @@ CONFIG = profile(
     schemas={"s": {"text": {"type": "text"}, "reward": {"type": "float"}}},
     tables={"best": {"schema": "s", "filter": "best"}},
 )
-LENIENT = {**CONFIG, "strict": False}  # of jobs in which an actor is missing
+LENIENT = {**CONFIG, "run": {"strict": False}}  # of jobs in which an actor is missing
 ACTORS = 4
 
 
@@ -227,7 +227,7 @@ def test_a_driver_holds_so_many_bytes(room: str, tmp_path: Path) -> None:
     """Where what waits for an actor is over `backlog_bytes`, log events go without it."""
     sink = MemorySink()
     logs = actors()
-    config = {**LENIENT, "backlog_bytes": 10_000 if room == "little" else 10_000_000}
+    config = {**LENIENT, "run": {"backlog_bytes": 10_000 if room == "little" else 10_000_000}}
     with driving(sink, tmp_path, config) as driver:
         for number in range(8):
             step_all(logs, number)
@@ -414,7 +414,10 @@ def test_exports_are_checked(tmp_path: Path) -> None:
 def test_blocks_of_modes_that_overlap(differ: str, tmp_path: Path) -> None:
     """They may end in another order on each actor; where they begin in another one that is reported."""
     config = profile(
-        {"x": {"axis": "completion"}}, {"x": "mean(x)"}, modes={"train": {"prefix": "t/"}, "eval": {}}, strict=False
+        {"x": {"axis": "completion"}},
+        {"x": "mean(x)"},
+        modes={"train": {"prefix": "t/"}, "eval": {}},
+        run={"strict": False},
     )
     sink = MemorySink()
     ranks = [declog.start(config, role="actor", rank=rank, world_size=2) for rank in range(2)]

@@ -96,7 +96,7 @@ def test_the_step_waits_until_there_is_room(tmp_path: Path, caplog: pytest.LogCa
         observed(log, range(2, 8))
         most.append(backlog.events)
 
-    sink = run(profile(SIGNALS, METRICS, backlog_bytes=2 * EVENT), body, tmp_path)
+    sink = run(profile(SIGNALS, METRICS, run={"backlog_bytes": 2 * EVENT}), body, tmp_path)
     assert most[0] == 3 and most[1] <= 2
     assert [sink.scalars[step]["mean"] for step in range(8)] == [float(step) for step in range(8)]
     assert caplog.text.count("steps wait for declog's worker") == 1
@@ -104,7 +104,7 @@ def test_the_step_waits_until_there_is_room(tmp_path: Path, caplog: pytest.LogCa
 
 def test_a_worker_that_does_not_go_on_is_waited_for_no_more(tmp_path: Path) -> None:
     """The step goes on, and it is a failure: once, and again where it went on meanwhile."""
-    plan: Plan = declog.plan(profile(SIGNALS, METRICS, backlog_bytes=1))
+    plan: Plan = declog.plan(profile(SIGNALS, METRICS, run={"backlog_bytes": 1}))
     failures = Failures()
     backlog = Backlog(plan, failures, patience_s=0.01)
     for _ in range(4):

@@ -69,7 +69,7 @@ WAYS: dict[str, Callable[[Path], tuple[Mapping[str, Any], Mapping[str, Any]]]] =
     "output_dir": lambda path: ({}, {"output_dir": path}),
     "profile": lambda path: ({"output_dir": str(path)}, {}),
     "base_dir": lambda path: ({}, {"base_dir": path}),
-    "append": lambda path: ({"append": True}, {"output_dir": path}),
+    "append": lambda path: ({"run": {"append": True}}, {"output_dir": path}),
 }  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def test_a_folder_of_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=rf"holds the run {other.run_id}"):
         declog.start(FILES, output_dir=tmp_path / "other", resume=state)
     assert content(tmp_path / "other") == before
-    with declog.start({**FILES, "append": True}, output_dir=tmp_path / "other", resume=state) as added:
+    with declog.start({**FILES, "run": {"append": True}}, output_dir=tmp_path / "other", resume=state) as added:
         train(added, ON)
     read = declog.read(tmp_path / "other", run_id=other.run_id)
     assert [row["step"] for row in read.scalars.rows() if row["name"] == "x"] == [1, 3, 5, 6]

@@ -76,7 +76,7 @@ def test_a_users_function_that_fails_costs_its_own_values(
     bad: str, reported: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its error is shown once, with its traceback; all others, tables and alerts are there."""
-    config = profile(SIGNALS, {"x": "mean(x)", "bad": bad}, strict=False, **HALF_BROKEN)
+    config = profile(SIGNALS, {"x": "mean(x)", "bad": bad}, run={"strict": False}, **HALF_BROKEN)
     with caplog.at_level(logging.WARNING, logger="declog"):
         sink = run(config, body, tmp_path, reductions=REDUCTIONS, functions=FUNCTIONS)
     assert sink.scalars == {step: {"x": 2.0} for step in range(3)}
@@ -115,7 +115,7 @@ def test_strict_never_hides_the_runs_own_error(tmp_path: Path) -> None:
 def test_a_sink_that_fails_stays_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Other sinks get everything; the one that failed gets what comes after, and the failure is reported at the end."""
     bad, good = Failing(), MemorySink()
-    config = profile(SIGNALS, {"x": "mean(x)"}, strict=False)
+    config = profile(SIGNALS, {"x": "mean(x)"}, run={"strict": False})
     with caplog.at_level(logging.WARNING, logger="declog"), declog.start(
         config, sinks=[bad, good], output_dir=tmp_path
     ) as log:  # fmt: skip
@@ -145,7 +145,7 @@ def test_a_failure_after_the_last_log_event_is_one_of_the_run(tmp_path: Path, mo
     (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.faults.sinks"]\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     sinks = {"bad": {"kind": "tests.faults.sinks:Raising", "on_error": "raise"}}
-    config = {**profile(SIGNALS, {"m": "mean(x)"}), "sinks": sinks, "strict": False}
+    config = {**profile(SIGNALS, {"m": "mean(x)"}), "sinks": sinks, "run": {"strict": False}}
     log = declog.start(config, output_dir=tmp_path / "run")
     with log.step(0):
         log.observe(x=[1.0, 2.0])

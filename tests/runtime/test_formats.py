@@ -41,7 +41,7 @@ def test_an_earlier_folder_is_read_and_reported(run: Path, capsys: pytest.Captur
 def test_an_earlier_state_goes_on(how: str, run: Path, tmp_path: Path) -> None:
     """Totals and steps go on, in the run's own files with each step once, or in a branch of it."""
     state = torch.load(EARLIER / "state.pt", weights_only=True)
-    config = {**PROFILE, "append": how == "load"}
+    config = {**PROFILE, "run": {"append": how == "load"}}
     folder = tmp_path / "branch" if how == "branch" else run
     sink = MemorySink()
     resume = None if how == "load" else state

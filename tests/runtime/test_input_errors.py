@@ -305,7 +305,7 @@ def test_a_column_given_before_its_rows_is_checked_at_the_end(tmp_path: Path) ->
 
 def test_every_column_that_does_not_fit_is_reported(tmp_path: Path) -> None:
     """The first is raised, the others are failures; columns that fit and the rows are there."""
-    config = {**CONFIG, "strict": False}
+    config = {**CONFIG, "run": {"strict": False}}
     sink = MemorySink()
     log = declog.start(config, sinks=[sink], output_dir=tmp_path)
     with pytest.raises(declog.InputError, match="the column `x` has 3 values"), log.step(0):
@@ -322,7 +322,7 @@ def test_every_column_that_does_not_fit_is_reported(tmp_path: Path) -> None:
 
 def test_a_column_after_the_last_rows_is_reported(tmp_path: Path) -> None:
     """Such as a thread's that is late: nothing else would say that it is lost."""
-    with declog.start({**CONFIG, "strict": False}, sinks=[MemorySink()], output_dir=tmp_path) as log:
+    with declog.start({**CONFIG, "run": {"strict": False}}, sinks=[MemorySink()], output_dir=tmp_path) as log:
         with log.step(0):
             log.observe(reward=[1.0, 2.0])
         log.log_extra("x", [1, 2])

@@ -181,7 +181,7 @@ def test_later_rows_over_ranks_steps_and_parts(tmp_path: Path) -> None:
                         log.observe(y=[float(comm.rank), step + 1.0])
         return sink
 
-    whole, folded = run_ranks(2, on)[0], run_ranks(2, lambda comm: on(comm, window_bytes=1))[0]
+    whole, folded = run_ranks(2, on)[0], run_ranks(2, lambda comm: on(comm, run={"window_bytes": 1}))[0]
     assert whole.scalars == folded.scalars
     assert whole.scalars[1] == {"m": pytest.approx(1.5 + 2 * (0 + 1 + 1 + 2 + 0 + 2 + 1 + 1) / 8), "n": 8}
     assert whole.scalars[3] == {"m": pytest.approx(1.5 + 2 * (0 + 4 + 1 + 4) / 4), "n": 4, "t": 2}

@@ -71,7 +71,7 @@ def test_groups_may_be_spread_over_ranks(ranks: int, tmp_path: Path) -> None:
 
 REDUCTIONS = ["mean", "std", "pstd", "min", "max", "sum", "count", "p25", "p99.9"]
 ANY: dict[str, Any] = {
-    "name": "any", "strict": True, "every": 2,
+    "name": "any", "run": {"strict": True}, "every": 2,
     "axes": {"group": {"of": "id", "split": "ranks"}, "token": {"mask": "all"}},
     "signals": {
         "score": {"axis": "completion"}, "id": {"axis": "completion", "type": "int"},
@@ -167,7 +167,7 @@ def test_a_selection_sees_all_ranks(
 ) -> None:
     """Rows that their own rank alone would not have picked come with their texts."""
     config = {
-        "name": "choice", "strict": True, "axes": {"group": {"size": 3}},
+        "name": "choice", "run": {"strict": True}, "axes": {"group": {"size": 3}},
         "signals": {
             "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
             "middle": "mean(mean(score, over=completion), over=group)",
@@ -220,7 +220,7 @@ def test_a_sink_that_cannot_open_stops_every_rank(tmp_path: Path) -> None:
 def test_a_rank_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
     """Its rows are in the log until it fails; then the others go on, and their values are marked as partial."""
     sink = MemorySink()
-    config = {**work.split_profile(), "strict": False, "tables": {}}
+    config = {**work.split_profile(), "run": {"strict": False}, "tables": {}}
 
     def rank(comm: Comm) -> None:
         with declog.start(

@@ -72,7 +72,7 @@ def test_a_log_event_can_finish_inside_its_step(tmp_path: Path) -> None:
     """With `blocking: true` the values are in the sink when the step ends."""
     sink, seen = MemorySink(), []
     with declog.start(
-        profile(REWARD, {"reward": "mean(reward)"}, blocking=True), sinks=[sink], output_dir=tmp_path
+        profile(REWARD, {"reward": "mean(reward)"}, run={"blocking": True}), sinks=[sink], output_dir=tmp_path
     ) as log:
         for number, value in enumerate(ROWS):
             with log.step(number):
@@ -266,7 +266,7 @@ def test_an_phase_that_never_comes_is_reported(tmp_path: Path, caplog: pytest.Lo
     signals = {"a": {"axis": "step", "phase": "rollout"}, "b": {"axis": "step", "phase": "update"}}
     with caplog.at_level(logging.WARNING, logger="declog"):
         config = profile(signals, {"a": "mean(a)", "b": "mean(b)"})
-        run({**config, "strict": False}, steps([torch.tensor(1.0)] * 3, "b"), tmp_path / "warned")
+        run({**config, "run": {"strict": False}}, steps([torch.tensor(1.0)] * 3, "b"), tmp_path / "warned")
         assert [record.getMessage() for record in caplog.records] == [
             "1 of 2 metrics is inactive: a (nothing of rollout came)"
         ]

@@ -42,7 +42,7 @@ TWO_EVENTS = profile(
         "some_a": {"expr": "a", "where": "b > 2", "reduce": "sum"}, "n": "count(a)", "parts": "sum(part)",
         "words": {"expr": "a", "where": "seen == 'x'", "reduce": "sum"},
     },
-    strict=False,
+    run={"strict": False},
 )  # fmt: skip
 Call = dict[str, Any]
 
@@ -428,7 +428,7 @@ def test_nothing_of_the_trainer_is_kept(split: int, broken: bool, tmp_path: Path
         "ratio": "mean(exp(p - q))", "kl": "mean(p - old)", "w": "mean(p * w)", "n": "sum(n)", "s": "mean(s)",
         "never": "mean(p * never)", **({"fails": "mean(fails(p))"} if broken else {}),
     }  # fmt: skip
-    config = profile(signals, metrics, axes={"token": {"mask": "mask"}}, strict=False)
+    config = profile(signals, metrics, axes={"token": {"mask": "mask"}}, run={"strict": False})
 
     def body(log: Recorder) -> None:
         for step in range(2):
@@ -635,7 +635,7 @@ def test_a_function_that_raises_takes_its_own_metrics_only(tmp_path: Path) -> No
         "n": "sum(size(token))",
     }  # fmt: skip
     signals = {"m": {"axis": "token", "type": "bool"}, "kl": {"axis": "token"}, "reward": {"axis": "completion"}}
-    config = profile(signals, metrics, axes={"token": {"mask": "m"}}, strict=False)
+    config = profile(signals, metrics, axes={"token": {"mask": "m"}}, run={"strict": False})
     kl = torch.ones(2, 3)
 
     def body(log: Recorder) -> None:

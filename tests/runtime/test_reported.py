@@ -134,7 +134,7 @@ def test_a_step_that_is_committed_is_logged_at_once(tmp_path: Path) -> None:
             seen.append([step for step, _ in sink.events])
 
     sink = MemorySink()
-    with declog.start({"every": "trainer", "blocking": True}, sinks=[sink], output_dir=tmp_path) as log:
+    with declog.start({"every": "trainer", "run": {"blocking": True}}, sinks=[sink], output_dir=tmp_path) as log:
         loop(log)
     assert seen == [[0], [0, 1], [0, 1, 2]]
     assert sink.scalars == {step: {"loss": step, "kl": step} for step in range(3)}

@@ -122,7 +122,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     """By a second run of the process and by another process; the first one is not disturbed."""
     with declog.start(PROFILE, output_dir=tmp_path) as log:
         with pytest.raises(SinkError, match=r"\[DL609\].* is in use by process") as caught:
-            declog.start({**PROFILE, "append": True}, output_dir=tmp_path)
+            declog.start({**PROFILE, "run": {"append": True}}, output_dir=tmp_path)
         assert f"process {os.getpid()} on {socket.gethostname()}" in str(caught.value)
         code = "from tests.runtime.test_run_folders import *\ntrain(range(1), 9.0, output_dir='.')"
         assert "[DL609]" in forks.run(["-c", code], cwd=tmp_path).stderr
@@ -136,7 +136,7 @@ def test_a_folder_that_holds_a_run_is_refused_unless_it_is_added_to(tmp_path: Pa
     first = train(range(3), 1.0, output_dir=tmp_path)
     with pytest.raises(SinkError, match=rf"\[DL609\].* holds the run {first.run_id} \(finished\): jsonl, parquet"):
         declog.start(PROFILE, output_dir=tmp_path)
-    added = {**PROFILE, "append": True}
+    added = {**PROFILE, "run": {"append": True}}
     with declog.start(added, output_dir=tmp_path) as second:
         for step in range(3):
             with second.step(step):
@@ -194,7 +194,7 @@ def test_a_killed_run_leaves_its_folder_to_those_who_ask_for_it(tmp_path: Path) 
     assert written(tmp_path)["state"] == "running"
     with pytest.raises(SinkError, match=r"holds the run .* \(running\)"):
         declog.start(PROFILE, output_dir=tmp_path)
-    log = train(range(1), 2.0, {**PROFILE, "append": True}, output_dir=tmp_path)
+    log = train(range(1), 2.0, {**PROFILE, "run": {"append": True}}, output_dir=tmp_path)
     assert [value for _, _, value in rewards(tmp_path)] == [1.0, 2.0]
     assert written(tmp_path)["run_id"] == log.run_id
 
@@ -296,7 +296,7 @@ def test_a_fork_holds_nothing(tmp_path: Path) -> None:
 def test_run_json_and_the_profile_in_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions, fingerprint, commit, overrides, how it ended; a secret of the environment is in no file."""
     monkeypatch.setenv("SECRET_TOKEN", "hush-hush-4711")
-    overrides = ["declog/sinks=[jsonl,parquet]", "declog.every=2", "+declog.run_config.key=${oc.env:SECRET_TOKEN}"]
+    overrides = ["declog/sinks=[jsonl,parquet]", "declog.every=2", "+declog.run.config.key=${oc.env:SECRET_TOKEN}"]
     with declog.start("grpo", overrides, output_dir=tmp_path) as log:
         found = written(tmp_path)
         assert (found["state"], found["ended"]) == ("running", None)

@@ -124,7 +124,7 @@ def sketch_of(values: torch.Tensor) -> np.ndarray[Any, Any]:
 def profile(**axes: Any) -> dict[str, Any]:
     """A profile of one token signal with every kind of value that is made of tokens."""
     return {
-        "strict": True,
+        "run": {"strict": True},
         "axes": {"token": axes},
         "signals": {
             "mask": {"axis": "token", "type": "bool"},
@@ -272,7 +272,7 @@ def test_expressions_of_many_tokens_are_folded_block_by_block(tmp_path: Path) ->
     scale = torch.rand(rows, generator=generator)
     x[9] = x[9].masked_fill(~mask[9], math.nan)
     profile = {
-        "strict": True,
+        "run": {"strict": True},
         "axes": {"token": {"mask": "m"}},
         "signals": {
             "x": {"axis": "token"}, "y": {"axis": "token"}, "m": {"axis": "token", "type": "bool"},

@@ -78,14 +78,14 @@ def test_a_reducer_may_raise_anything(kind: str, blocking: bool, tmp_path: Path)
             raise KINDS[kind]("mine")
         return float(values.mean())
 
-    made = profile({"odd": "odd(x)"}, blocking=blocking)
+    made = profile({"odd": "odd(x)"}, run={"blocking": blocking})
     sink, log = train(made, tmp_path, reductions=own)
     good(sink)
     assert [step for step, values in sink.scalars.items() if "odd" in values] == [0, 1, 3, 4, 5]
     ((message, count),) = log.failures.items()
     assert ("the metric `odd`" in message, kind in message, count) == (True, True, 1)
     with pytest.raises(RuntimeFailure, match=kind):
-        train({**made, "strict": True}, tmp_path / "strict", reductions=own)
+        train({**made, "run": {"strict": True}}, tmp_path / "strict", reductions=own)
 
 
 @pytest.mark.parametrize("where", ["metric", "where", "filter"])
@@ -186,7 +186,7 @@ def test_a_sink_may_raise_anything(kind: str, tmp_path: Path) -> None:
     with pytest.raises(SinkError, match=kind):
         train(profile({}), tmp_path / "open", sinks=[Odd(kind, "open")])
     with pytest.raises(Exception) as caught:
-        train(profile({}, strict=True), tmp_path / "strict", sinks=[Odd(kind, "write")])
+        train(profile({}, run={"strict": True}), tmp_path / "strict", sinks=[Odd(kind, "write")])
     assert kind in f"{type(caught.value).__name__}: {caught.value}"
 
 
@@ -213,7 +213,9 @@ def test_a_tracker_that_hangs_in_open_ends_the_start(blocking: bool, tmp_path: P
     first._until.set()
     began = time.monotonic()
     with pytest.raises(SinkError, match=r"sink `<code>1` could not be opened: it did not open within 0\.\d+ s"):
-        declog.start(profile({}, blocking=blocking), sinks=[first, hanging, last], output_dir=tmp_path, start_s=0.5)
+        declog.start(
+            profile({}, run={"blocking": blocking}), sinks=[first, hanging, last], output_dir=tmp_path, start_s=0.5
+        )
     assert time.monotonic() - began < 30  # it would wait for ever
     assert first.closed.wait(PATIENCE_S)
     assert not hanging.closed.is_set()

@@ -49,7 +49,7 @@ def test_every_rank_reads_the_values_of_all(tmp_path: Path) -> None:
 @pytest.mark.parametrize("slow", [0, 1])
 def test_an_answer_that_is_late_costs_no_rows(slow: int, tmp_path: Path) -> None:
     """Where one rank is slow, `flush` of the other returns None when its time is over; the rows of both are logged."""
-    config = profile(REWARD, {"reward": "mean(reward)"}, every="trainer", strict=False)
+    config = profile(REWARD, {"reward": "mean(reward)"}, every="trainer", run={"strict": False})
     release = threading.Event()
     sink = MemorySink()
 
@@ -76,7 +76,7 @@ class Unconnected(FakeComm):
 
 def test_a_rank_without_connection_gets_none(tmp_path: Path) -> None:
     """And does not wait for it; rank 0's say of how many ranks they are."""
-    config = profile(REWARD, {"reward": "mean(reward)"}, every="trainer", strict=False)
+    config = profile(REWARD, {"reward": "mean(reward)"}, every="trainer", run={"strict": False})
 
     def body(comm: FakeComm) -> Any:
         used: Comm = Unconnected(comm.rank, comm.world_size, comm._shared) if comm.rank else comm
@@ -152,7 +152,7 @@ class Slow:
 def test_declog_says_what_it_costs(tmp_path: Path) -> None:
     """In profiles that ask: times, what waits in queues, missing values; the greatest of all ranks."""
     config = profile(
-        REWARD, {"reward": "mean(reward)"}, profiles={"full": {"self_metrics": True}, "slim": {}}, strict=False
+        REWARD, {"reward": "mean(reward)"}, profiles={"full": {"self_metrics": True}, "slim": {}}, run={"strict": False}
     )
     sink = MemorySink()
 

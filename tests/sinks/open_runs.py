@@ -21,7 +21,7 @@ from tests.running import profile
 from tests.sinks.wandb_reader import read_runs
 
 PROFILE = profile(
-    {"score": {"axis": "completion"}}, {"score": "mean(score)"}, strict=False,
+    {"score": {"axis": "completion"}}, {"score": "mean(score)"}, run={"strict": False},
     schemas={"s": {"score": {"type": "float"}}}, tables={"t": {"schema": "s"}}, sinks={"wandb": {}, "trackio": {}},
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL502": ("{names} {were} not observed in the first batch of phase `{phase}`",
         "observe({source}=...), or declare it optional, or switch off what needs it"),
     "DL502.stopped": ("`{source}` of phase `{phase}` came until {when}, and not since",
-        "observe({source}=...) to the end, or say `strict: false`"),
+        "observe({source}=...) to the end, or say `run: {strict: false}`"),
 
     "DL503.family": ("`{name}` is a family: a mapping of member to values is expected, and {came} came",
         "observe({name}={'name': values})"),

@@ -7,8 +7,8 @@ from declog.errors.catalogue.messages import Known, Message
 
 # fmt: off
 MESSAGES: Mapping[str, Message] = {
-    "DL601.capture": ("the capture cannot be opened: {error}", "set `capture.folder`"),
-    "DL601.capture_folder": ("the capture has no folder on this rank", "set `capture.folder`"),
+    "DL601.capture": ("the capture cannot be opened: {error}", "set `run.capture.folder`"),
+    "DL601.capture_folder": ("the capture has no folder on this rank", "set `run.capture.folder`"),
     "DL601.json": ("{path}:{number} is not JSON: {cause}", "remove the line"),
     "DL601.json_object": ("{path}:{number} is no JSON object", "remove the line"),
     "DL601.kind": ("unknown sink kind `{name}`", Known("kinds")),
@@ -98,14 +98,14 @@ MESSAGES: Mapping[str, Message] = {
     "DL604.ranks": ("ranks compiled different plans: {difference}", "start every rank from the same configuration"),
 
     "DL605.backlog": ("steps wait no more: the worker has finished no log event for {seconds} s, and more than "
-        "`backlog_bytes` wait for it", "see which function, sink or rank it waits for"),
+        "`run.backlog_bytes` wait for it", "see which function, sink or rank it waits for"),
     "DL605.failed": "{what} could not be evaluated: {error}",
     "DL605.function": "the function `{function}` is not registered in this process",
     "DL605.nan": "the metric `{metric}` met {count} missing values, and says `nan: raise`",
     "DL605.prev": "`prev` is read from the column that the window carries",
     "DL605.read": ("{names} of phase `{phase}` could not be read: {error}", "observe plain tensors of numbers"),
     "DL605.slow": ("a log event took longer than {seconds} s: the step goes on without",
-        "see which sink is slow, or drop `blocking: true`"),
+        "see which sink is slow, or drop `run.blocking`"),
     "DL605.tags": ("`by` takes a text, a number or a list of those, and a {type} came: {value!r}",
         "declare a signal of the labels"),
     "DL605.table": "the table `{table}` could not be evaluated: {type}",
@@ -127,7 +127,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL607.run_id": ("{path} has no run {run_id}", "{fix}"),
     "DL607.sink": ("no sink wrote files into `{sink}` of {path}", "{fix}"),
     "DL607.none": ("there is no capture in {path}",
-        "capture a run: `declog.capture=true`, or declog.start(..., capture=True)"),
+        "capture a run: `declog.run.capture=true`, or declog.start(..., capture=True)"),
     "DL607.runs": ("{folder} holds files of different runs", "keep the files of each run in a folder"),
     "DL607.several": ("{path} has several captures", "name one of them: {shown}"),
     "DL607.version": ("{file} is no capture that this version reads", "capture the run again"),
@@ -136,7 +136,7 @@ MESSAGES: Mapping[str, Message] = {
 
     "DL609.file": ("{path} is no file of declog's, and would be written over", "give the run another `output_dir`"),
     "DL609.folder": ("the folder {path} {what}",
-        "give this run another `output_dir`, or none; or resume that run; or say `append: true`"),
+        "give this run another `output_dir`, or none; or resume that run; or say `run: {append: true}`"),
     "DL609.format": ("the folder {path} {said}", "or give this run another `output_dir`"),
     "DL609.in_use": ("the folder {path} is in use by {held}", "{fix}"),
     "DL609.sinks": ("the sinks `{other}` and `{sink}` would write to one folder, `{folder}`", "dir: {sink}"),

@@ -164,7 +164,7 @@ def _presets(support: Support, constants: dict[str, Any], made: declog.Plan) -> 
 def _right(trainer: Any, support: Support, config: Any) -> None:
     """Refuse a preset of the other method's metrics: nearly all of them would be wrong."""
     profile = declog.profile_of(config)
-    of = (profile.get("run_config") or {}).get("trainer")
+    of = ((profile.get("run") or {}).get("config") or {}).get("trainer")
     method = next((method for method, name in TRAINERS.items() if name == of), None)
     if support.method is not None and method not in (None, support.method):
         raise UsageError.of(
@@ -191,7 +191,7 @@ def _open_trackers(trainer: Any, made: declog.Plan) -> None:
 
 
 TRACKERS = {"WandbCallback": "wandb", "TrackioCallback": "trackio"}  # transformers' callbacks, by the kind of the sink
-TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # in `run_config.trainer` of the presets
+TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # in `run.config.trainer` of the presets
 MARK = "_declog"
 
 

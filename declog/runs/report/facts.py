@@ -111,8 +111,8 @@ def _settings(run: Run) -> dict[str, Any]:
     info = run.info
     ran = {key: info[key] for key in ("declog", "torch", "python", "world_size") if info.get(key) is not None}
     ran |= {"commit": info["git"]["commit"]} if info.get("git") else {}
-    profile = {key: value for key, value in run.config.items() if key != "run_config"}
-    return {**run.run_config, "declog": {**profile, "constants": run.constants}, "run": ran}
+    kept = {key: value for key, value in (run.config.get("run") or {}).items() if key != "config"}
+    return {**run.run_config, "declog": {**run.config, "run": kept, "constants": run.constants}, "run": ran}
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -157,7 +157,7 @@ def test_a_failing_function_of_a_column_that_is_not_nullable_costs_the_table(
     def inverse(score: float) -> float:
         return 1 / score
 
-    made = scores(None, schema={"inverse": {"call": "inverse"}}, strict=False)
+    made = scores(None, schema={"inverse": {"call": "inverse"}}, run={"strict": False})
     made["metrics"] = {"score": "mean(score)"}
 
     def body(log: Recorder) -> None:

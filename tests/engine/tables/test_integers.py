@@ -57,7 +57,7 @@ def test_in_batches_of_which_some_lack_the_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1, 10**6], ids=["folded", "whole"])
 def test_in_a_window_that_lets_go_of_other_columns(size: int, tmp_path: Path) -> None:
     """A window of several log events holds what it will read, each value with what says that it is there."""
-    made = scores(None, schema={"number": SCHEMA["number"]}, signals=SIGNALS, window_bytes=size)
+    made = scores(None, schema={"number": SCHEMA["number"]}, signals=SIGNALS, run={"window_bytes": size})
     made["tables"]["t"]["every"] = 3
     made["metrics"] = {"score": "mean(score)"}
     steps: Sequence[Any] = [[{"score": [0.0, 1.0], "number": [None, BIG + step]}] for step in range(3)]

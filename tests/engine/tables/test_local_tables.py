@@ -141,7 +141,7 @@ def test_other_sinks_refuse_what_is_too_much(
     """The error names the size; files have every row, and `max_bytes` is a choice that is obeyed instead."""
     monkeypatch.setattr(TensorboardSink, "unfiltered_bytes", 15)
     sinks = {"lines": {"kind": "jsonl"}, "board": {"kind": "tensorboard"}}
-    made = scores(None, schema={"text": {"type": "text"}}, sinks=sinks, strict=False)
+    made = scores(None, schema={"text": {"type": "text"}}, sinks=sinks, run={"strict": False})
     with caplog.at_level(logging.ERROR, logger="declog"):
         job(made, tmp_path / "a", ranks=1)
     assert [record.getMessage() for record in caplog.records] == [

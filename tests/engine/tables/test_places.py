@@ -25,7 +25,7 @@ WORST: dict[str, Any] = {"take": "group", "key": "mean(score, over=completion)",
 def profile(filters: dict[str, Any], **others: Any) -> dict[str, Any]:
     """A table of texts by the last of some filters; groups are of two rows unless ``others`` say otherwise."""
     return {
-        "name": "places", "strict": True, "axes": {"group": {"size": 2}},
+        "name": "places", "run": {"strict": True}, "axes": {"group": {"size": 2}},
         "signals": {"score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
         "filters": filters, "schemas": {"s": {"text": {"type": "text"}}},
         "tables": {"t": {"schema": "s", **({"filter": list(filters)[-1]} if filters else {})}}, **others,
@@ -72,7 +72,7 @@ def test_places_end_where_max_bytes_cuts(tmp_path: Path) -> None:
     """The rows that are left have theirs."""
     made = profile({"all": {"first": 1000000}})
     made["tables"]["t"]["max_bytes"] = 7
-    (table,) = logged({**made, "strict": False}, [[[1.0, 2.0, 3.0, 4.0]]], tmp_path)
+    (table,) = logged({**made, "run": {"strict": False}}, [[[1.0, 2.0, 3.0, 4.0]]], tmp_path)
     assert (table.rows, table.cut) == (2, 2)
     assert table.places == Places(step=[0, 0], row=[0, 1], group=[0, 0], why=["all", "all"])
 

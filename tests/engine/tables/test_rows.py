@@ -138,7 +138,7 @@ def test_the_best_groups_on_any_ranks_agree_with_pandas(
     given_rows: list[list[tuple[int, float | None]]], side: str, n: int, tmp_path: Path
 ) -> None:
     """By the mean of a group's rewards, ties by row; a group without any reward is never picked."""
-    made = groups({**BEST, "top": 0, side: n}, strict=False)
+    made = groups({**BEST, "top": 0, side: n}, run={"strict": False})
     made["schemas"]["s"] = {"prompt": GROUPS["prompt"]}
 
     def rank(comm: Comm) -> MemorySink:

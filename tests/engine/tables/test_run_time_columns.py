@@ -271,7 +271,10 @@ def test_a_run_time_name_never_takes_a_declared_ones_place(tmp_path: Path, caplo
         "double": {"type": "float", "expr": "2 * score"}, "named": {"type": "text", "expr": "text", "name": "shown"},
     }  # fmt: skip
     made = scores(
-        None, schema=schema, signals={"rewards": {"axis": "completion", "family": True, "optional": True}}, strict=False
+        None,
+        schema=schema,
+        signals={"rewards": {"axis": "completion", "family": True, "optional": True}},
+        run={"strict": False},
     )
 
     def body(log: Recorder) -> None:

@@ -156,7 +156,7 @@ SCORED = st.lists(
 def test_chains_on_any_ranks(ranks: list[list[Row]], limit: int, tmp_path: Path) -> None:
     """Each filter has a `where` of its own; what the last one takes is what a loop over the rows takes."""
     made = scores({"first": 9, "from": "one", "limit": limit}, schema=SCHEMA, filters=CHAINS,
-                  signals={"row": {"axis": "completion", "type": "text"}}, strict=False)  # fmt: skip
+                  signals={"row": {"axis": "completion", "type": "text"}}, run={"strict": False})  # fmt: skip
     every = [row for one in ranks for row in one]
     good = [(text, score) for text, score in every if score is not None and score >= 0]
     under = [row for row in good if row[1] < 9]

@@ -31,7 +31,7 @@ def profile(**column: Any) -> dict[str, Any]:
     """A table of the tokens of all completions, of ids unless ``column`` says otherwise."""
     tokens = {"type": "tokens", "expr": "ids", "values": {"logprob": "logprobs", "advantage": "advantages"}, **column}
     return {
-        "name": "tokens", "strict": True, "axes": {"token": {"mask": "mask"}},
+        "name": "tokens", "run": {"strict": True}, "axes": {"token": {"mask": "mask"}},
         "signals": {
             "advantages": {"axis": "completion"}, "mask": {"axis": "token", "type": "bool"},
             "ids": {"axis": "token", "type": "int", "optional": True}, "logprobs": {"axis": "token"},

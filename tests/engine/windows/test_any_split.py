@@ -74,7 +74,7 @@ def test_neither_ranks_nor_limits_change_what_is_logged(
     """Shares are of any size, none included; groups stay whole."""
     cuts = sorted(2 * random.randint(0, ROWS // 2) for _ in range(ranks - 1))
     config = {**CONFIG, "metrics": SPLIT, "every": every}
-    expected, found = logged(config, [], tmp_path), logged({**config, "window_bytes": limit}, cuts, tmp_path)
+    expected, found = logged(config, [], tmp_path), logged({**config, "run": {"window_bytes": limit}}, cuts, tmp_path)
     assert [step for step, *_ in found] == [step for step, *_ in expected]
     for (_, values, tables), (_, others, same) in zip(found, expected, strict=True):
         assert values.keys() == others.keys() and len(values) > 20

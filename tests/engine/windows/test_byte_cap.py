@@ -90,7 +90,7 @@ def logged(limit: int, world_size: int, folder: Path) -> list[Any]:
     sink = MemorySink()
 
     def body(comm: FakeComm) -> None:
-        config = {**CONFIG, "window_bytes": limit}
+        config = {**CONFIG, "run": {"window_bytes": limit}}
         sinks = [sink] if comm.rank == 0 else []
         with declog.start(config, sinks=sinks, output_dir=folder, comm=comm) as log:
             for step in range(60):
@@ -133,7 +133,7 @@ def test_an_expression_that_fails_while_it_is_folded_is_reported(tmp_path: Path)
     sink = MemorySink()
     config = profile(
         {"reward": {"axis": "completion"}}, {"bad": "mean(broken(reward))", "good": "mean(reward)"},
-        every=20, window_bytes=1, strict=False,
+        every=20, run={"window_bytes": 1},
     )  # fmt: skip
     with declog.start(config, sinks=[sink], output_dir=tmp_path, functions=functions) as log:
         for step in range(20):
@@ -157,7 +157,7 @@ def test_what_comes_late_or_never_is_absent_alike(nan: str, pool: str, tmp_path:
     found = []
     for limit in (2**30, 1):
         sink = MemorySink()
-        config = profile(signals, metrics, every=32, window_bytes=limit)
+        config = profile(signals, metrics, every=32, run={"window_bytes": limit})
         with declog.start(config, sinks=[sink], output_dir=tmp_path / str(limit)) as log:
             for step in range(32):
                 given: dict[str, Any] = {"reward": [1.0, 2.0]}

@@ -76,7 +76,7 @@ def test_a_required_signal_that_never_comes(tmp_path: Path) -> None:
 
 def test_an_phase_that_never_comes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is said at the first log event, and the rest is logged."""
-    config = profile(EVENTS, {"r": "mean(reward)", "l": "mean(loss)"}, strict=False)
+    config = profile(EVENTS, {"r": "mean(reward)", "l": "mean(loss)"}, run={"strict": False})
 
     assert run(config, observing({"reward": [1.0]}), tmp_path).scalars == {0: {"r": 1.0}}
     assert [record.getMessage() for record in caplog.records if record.name == "declog"] == [
@@ -214,7 +214,7 @@ def test_positions_that_do_not_match(rollouts: list[list[float]], sizes: str, tm
 
 def test_what_cannot_be_joined_takes_nothing_else_with_it(tmp_path: Path) -> None:
     """The metrics of one phase are logged; those that need both are absent, and the failure is reported."""
-    config = profile(EVENTS, {**JOINED, "r": "mean(reward)", "l": "mean(loss)"}, axes=IDS, strict=False)
+    config = profile(EVENTS, {**JOINED, "r": "mean(reward)", "l": "mean(loss)"}, axes=IDS, run={"strict": False})
     body = observing({"row": [0], "reward": [1.0]}, {"row": [5], "loss": [3.0]})
 
     assert run(config, body, tmp_path).scalars == {0: {"r": 1.0, "l": 3.0}}

@@ -116,13 +116,13 @@ def test_an_infinity_is_one_on_every_way(steps: Steps, tmp_path: Path) -> None:
     x, u, f, by = {"expr": "x"}, {"expr": "u"}, {"expr": "f"}, {"by": "l"}
     run, weight = {"over": "run"}, {"weight": "w"}
     ways: Ways = {
-        "window": (x, {"every": every}), "parts": (x, {"every": every, "window_bytes": 1}),
+        "window": (x, {"every": every}), "parts": (x, {"every": every, "run": {"window_bytes": 1}}),
         "label": (x | by, {"every": every}), "member": (f, {"every": every}),
-        "label, parts": (x | by, {"every": every, "window_bytes": 1}), "tokens": (u, {"every": every}),
+        "label, parts": (x | by, {"every": every, "run": {"window_bytes": 1}}), "tokens": (u, {"every": every}),
         "weighted": (x | weight, {"every": every}), "ranks": (x, {"every": every, "ranks": 2}),
         "tokens, ranks, label": (u | by, {"every": every, "ranks": 2}),
         "run": (x | run, {}), "run, resumed": (x | run, {"cut": 1}), "run, label": (x | run | by, {}),
-        "run, member": (f | run, {}), "run, parts": (x | run, {"every": 2, "window_bytes": 1}),
+        "run, member": (f | run, {}), "run, parts": (x | run, {"every": 2, "run": {"window_bytes": 1}}),
         "run, tokens": (u | run, {"cut": 1}), "run, weighted": (x | run | weight, {"cut": 1}),
     }  # fmt: skip
     for way, (keys, profile) in ways.items():
@@ -144,7 +144,7 @@ def test_a_piece_of_infinities_is_one_on_every_way(steps: Steps, tmp_path: Path)
     every, observed = len(steps), plain(steps)
     x, u, f, by, run = {"expr": "x"}, {"expr": "u"}, {"expr": "f"}, {"by": "l"}, {"over": "run_step"}
     ways: Ways = {
-        "window": (x, {"every": every}), "parts": (x, {"every": every, "window_bytes": 1}),
+        "window": (x, {"every": every}), "parts": (x, {"every": every, "run": {"window_bytes": 1}}),
         "batches": (x | {"over": "batch"}, {"every": every}), "label": (x | by, {"every": every}),
         "member": (f, {"every": every}), "tokens": (u, {"every": every}), "run": (x | run, {}),
         "run of windows": (x | run, {"every": 2}), "run, resumed": (x | run, {"cut": 1}),
@@ -296,7 +296,7 @@ def test_what_holds_until_others_come_holds_whatever_every_is(
         "b": "x if b else 0",
     }
     profile = {
-        "every": every, "window_bytes": limit, "signals": signals,
+        "every": every, "run": {"window_bytes": limit}, "signals": signals,
         "metrics": {**{name: {"expr": expr, **latest} for name, expr in exprs.items()}, "rows": "count(x)"},
     }  # fmt: skip
     coming: list[dict[str, Any]] = [

@@ -80,7 +80,7 @@ def names(preset: str, **constants: Any) -> set[str]:
 def test_a_window_has_the_values_that_trl_logged(case: str, world_size: int, tmp_path: Path) -> None:
     """Each window, train and eval: the same names, and each value within 1e-5. What TRL logs as NaN is absent."""
     ranks = [trl.raw(case, world_size, rank) for rank in range(world_size)]
-    cfg = declog.compose(f"trl_{ranks[0]['kind']}", ["declog/sinks=[]", "+declog.strict=true"])
+    cfg = declog.compose(f"trl_{ranks[0]['kind']}", ["declog/sinks=[]", "+declog.run.strict=true"])
     sink = MemorySink()
 
     def body(comm: Comm) -> None:

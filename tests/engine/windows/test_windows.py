@@ -313,7 +313,7 @@ def test_a_plan_of_group_values_alone(tmp_path: Path) -> None:
     """Where no completion is observed, the size of groups says how many there are."""
     sink = MemorySink()
     config = {
-        "strict": True,
+        "run": {"strict": True},
         "axes": {"group": {"size": 4}},
         "signals": {"difficulty": {"axis": "group"}},
         "metrics": {"difficulty": {"reduce": ["mean", "max"]}},

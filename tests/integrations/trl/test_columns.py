@@ -78,7 +78,7 @@ def trained(model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
         Case(args=ARGS), model, folder, rewards=[judged], data={"train_dataset": data(), "eval_dataset": data(2)}
     )
     sink = MemorySink()
-    config = declog.compose(str(folder / "mine.yaml"), ["+declog.strict=true"])
+    config = declog.compose(str(folder / "mine.yaml"), ["+declog.run.strict=true"])
     with declog.attach(trainer, config, sinks=[sink]) as log:
         trainer.train()
     assert log.failures == {}

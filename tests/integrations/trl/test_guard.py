@@ -102,7 +102,7 @@ def test_strict_raises(model: Path, tmp_path: Path) -> None:
         return [1.0] * len(completions)
 
     with pytest.raises(declog.InputError, match="1 of the reward function `reward` came for 4 completions"):
-        columns(model, tmp_path, reward, overrides=["+declog.strict=true"])
+        columns(model, tmp_path, reward, overrides=["+declog.run.strict=true"])
 
 
 def test_closed_inside_a_callback(model: Path, tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_strict_raises_a_mistake_with_declog_itself(name: str, model: Path, tmp_
         return [1.0] * len(completions)
 
     with pytest.raises(declog.DeclogError):
-        columns(model, tmp_path, reward, overrides=["+declog.strict=true"])
+        columns(model, tmp_path, reward, overrides=["+declog.run.strict=true"])
 
 
 def test_columns_beside_rewards(model: Path, tmp_path: Path) -> None:

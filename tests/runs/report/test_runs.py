@@ -317,7 +317,7 @@ def test_samples_are_left_out_and_redactions_hold(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("TOKEN", runs.SECRET)
     overrides = [
         *TINY, "schemas.samples.completion.redact={phone: '[0-9]{3}-[0-9]{4}'}", "filters.extremes.top=2",
-        "run_config.token=${oc.env:TOKEN}", "about.reward.help=by ${oc.env:TOKEN}",
+        "run.config.token=${oc.env:TOKEN}", "about.reward.help=by ${oc.env:TOKEN}",
     ]  # fmt: skip
     with declog.start("grpo", overrides, output_dir=tmp_path / "run") as log, log.step(0):
         log.observe(rewards={"a": [0.0, 1.0]}, prompt=["who?", "who?"], completion=["call 555-1234", "nobody"])

@@ -133,7 +133,7 @@ def alone(ranks: int, folder: Path) -> dict[str, Any]:
 def split_profile() -> dict[str, Any]:
     """Groups by id over ranks, with statistics and a selection per group."""
     return {
-        "name": "split", "strict": True, "axes": {"group": {"of": "prompt_id", "split": "ranks"}},
+        "name": "split", "run": {"strict": True}, "axes": {"group": {"of": "prompt_id", "split": "ranks"}},
         "signals": {
             "reward": {"axis": "completion"}, "prompt_id": {"axis": "completion", "type": "int"},
             "text": {"axis": "completion", "type": "text"},

@@ -30,7 +30,7 @@ def stored(*rewards: float) -> bytes:
 @pytest.mark.parametrize("strict", [False, True])
 def test_a_driver_that_looks_loses_nothing(strict: bool, lost: int, tmp_path: Path) -> None:
     """It reads what its trainer consumes; what nobody consumes is told once, by the driver."""
-    sink, profile = MemorySink(), {**PROFILE, "strict": strict}
+    sink, profile = MemorySink(), {**PROFILE, "run": {"strict": strict}}
     actor = declog.start(profile, role="actor", rank=0, world_size=1)
     driver = declog.start(profile, sinks=[sink], output_dir=tmp_path, role="driver", world_size=1)
     for step in range(3):
