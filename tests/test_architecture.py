@@ -43,7 +43,7 @@ ROOMS = (
     Room("language", "errors", "numpy pydantic pydantic_core"),
     Room("plans", "errors language"),
     Room("engine", "errors language plans", "numpy", lazily="torch"),
-    Room("runtime", "errors sinks language plans engine", "numpy torch yaml", lazily="PIL"),
+    Room("runtime", "errors sinks language plans engine", "numpy torch yaml", lazily="PIL pyarrow"),
     Room("compiler", "errors sinks language plans", lazily="torch"),
     Room("config", "errors language", "hydra omegaconf yaml"),
     Room("api", "errors sinks language plans engine runtime compiler config"),  # where the arrows meet

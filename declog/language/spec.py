@@ -381,6 +381,8 @@ class RunSpec(Model):
     """What a window may hold on rank 0, in bytes, before the rows of its closed steps are folded to statistics."""
     backlog_bytes: int = Field(2**30, ge=1)
     """What may wait on a rank for its worker, in bytes of rows: beyond it steps wait."""
+    keep_bytes: int = Field(2 * 10**9, ge=0)
+    """How much of its rows the run keeps in its folder, in bytes, so that metrics can be asked late; 0: none."""
     capture: CaptureSpec = CaptureSpec(enabled=False)
     """What is kept of what the training code gives, for `declog preview`."""
     config: dict[str, Any] = {}

@@ -29,6 +29,7 @@ from declog.runtime.failures import Failures
 from declog.runtime.local_tables import LocalTables
 from declog.runtime.log_event import LogEvent
 from declog.runtime.packets import Fate, fates
+from declog.runtime.row_keeper import RowKeeper
 from declog.runtime.sender import Sender
 from declog.runtime.worker import Task, Worker
 from declog.sinks.run_folder import Choice, Origin, RunFolder
@@ -64,7 +65,7 @@ class Background:
             self._dispatcher = Dispatcher(plan, routes, functions, self._note_missing)
             self._collector = Collector(
                 plan, comm, self._dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued,
-                unused=lambda: self._unused(fates.lost(id(self))),
+                unused=lambda: self._unused(fates.lost(id(self))), rows=self._rows(),
             )  # fmt: skip
         self._merger = None
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
@@ -76,6 +77,12 @@ class Background:
         self._worker = Worker(comm, sender, self._collector, failures, self.backlog)
         self._alarm = Alarm(lambda: self.submit(Task(self._merge, report=failures.report)))
         fates.open(id(self), collects=self._collector is not None)
+
+    def _rows(self) -> RowKeeper | None:
+        """What keeps the rows in the run's folder, where this process has it and the plan says so."""
+        if self._home is None or self._run is None or not self._plan.keep_bytes:
+            return None
+        return RowKeeper(self._plan, lambda: self._run, self._plan.keep_bytes)
 
     @property
     def merger(self) -> actors.Merger | None:
@@ -237,6 +244,8 @@ class Background:
             self._worker.call(
                 partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self.close_s
             ).check()
+        if collector is not None and collector.rows is not None and data is not None and "rows" in data:
+            collector.rows.go_on(data["rows"])
         if self._branch:
             return
         for runner in self._runners.values():

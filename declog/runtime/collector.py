@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +19,7 @@ from declog.engine.frame import GROUP_ID, Frame, merged
 from declog.engine.joins import Carryover
 from declog.engine.publish import DROPPED, Dispatcher
 from declog.engine.window_state import WindowState
-from declog.errors import CommError, RuntimeFailure
+from declog.errors import CommError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import NO_SINK, PhaseOp, Plan
@@ -29,6 +30,8 @@ from declog.runtime.failures import Failures
 from declog.runtime.log_event import LogEvent
 from declog.runtime.message import decode
 from declog.runtime.packets import Fate, fates
+from declog.runtime.row_files import EventFacts
+from declog.runtime.row_keeper import RowKeeper
 
 log = logging.getLogger("declog")
 
@@ -53,8 +56,10 @@ class Collector:
         wait_s: float = 30.0,
         queued: Callable[[], Mapping[str, float]] = dict,
         unused: Callable[[], int] = int,
+        rows: RowKeeper | None = None,
     ) -> None:
         self.wait_s = wait_s
+        self.rows = rows
         self._plan = plan
         self._comm = comm
         self._dispatcher = dispatcher
@@ -107,9 +112,7 @@ class Collector:
             figures = self_metrics.greatest(self._figures)
             self._dispatcher.pass_through(item.step, item.mode, Beside(), self._failures.report, figures)
         if item.back is not None:
-            self._carries[item.mode].rewind(item.back)
-            self._dispatcher.rewind(item.mode, item.back)
-            self._dispatcher.inactive.rewind(item.mode, item.back)
+            self.rewind(item.mode, item.back)
         return logged
 
     def finish(self, item: LogEvent, parts: Mapping[int, Frames], complete: Collection[int]) -> dict[str, float]:
@@ -120,34 +123,64 @@ class Collector:
         self._watch(list(parts.values()))
         frames, taken = self._merged(parts)
         ranks = len(taken & set(complete))
-        frames = self._carries[item.mode].apply(frames, self._failures.report)
+        facts = EventFacts(
+            item.event, item.mode, item.step, item.count, item.tail, item.part, item.back, item.seconds, item.elapsed,
+            None if ranks == self._comm.world_size else ranks, time.time(),
+        )  # fmt: skip
+        if self.rows is not None:
+            self._keep(self.rows, facts, frames)
+        return self.evaluate(facts, frames, beside=item.window.beside, asked=item.answer is not None)
+
+    def evaluate(
+        self, event: EventFacts, frames: Frames, *, beside: Beside | None = None, asked: bool = True
+    ) -> dict[str, float]:
+        """``finish`` with the merged frames of all ranks. ``asked``: somebody gets the values, if no sink does."""
+        frames = self._carries[event.mode].apply(frames, self._failures.report)
         due: dict[int, WindowState] = {}
-        partial = None if ranks == self._comm.world_size else ranks
-        for period, window in self._windows[item.mode].items():
-            window.add(frames, self._failures.report, partial=partial, seconds=item.seconds, elapsed=item.elapsed)
-            over = period and not item.part and self._plan.ends(item.mode, item.count, period)
-            if bool(window) if item.tail else over:  # at the tail what ended with the last step is over already
+        for period, window in self._windows[event.mode].items():
+            window.add(
+                frames, self._failures.report,
+                partial=event.partial, seconds=event.seconds, elapsed=event.elapsed,
+            )  # fmt: skip
+            over = period and not event.part and self._plan.ends(event.mode, event.count, period)
+            if bool(window) if event.tail else over:  # at the tail what ended with the last step is over already
                 due[period] = window.end(self._failures.report)
         if not any(due.values()):  # nothing came since the last log event
-            if item.mode == "train" and not item.part:
-                periods = self._plan.periods if item.tail else tuple(due)
-                self._dispatcher.inactive.judge(item.mode, item.event, item.step, item.count, periods, MetricValues())
+            if event.mode == "train" and not event.part:
+                periods = self._plan.periods if event.tail else tuple(due)
+                nothing = MetricValues()
+                self._dispatcher.inactive.judge(event.mode, event.event, event.step, event.count, periods, nothing)
             return {}
-        if self._unseen and item.answer is None:
+        if self._unseen and not asked:
             self._unseen = False
             log.warning("%s", NO_SINK)
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
         self._figures.clear()
         return self._dispatcher.dispatch(
-            item.step,
+            event.step,
             due,
             self._failures.report,
-            mode=item.mode,
+            mode=event.mode,
             figures=figures,
-            number=item.event,
-            count=item.count,
-            beside=item.window.beside,
+            number=event.event,
+            count=event.count,
+            beside=beside,
         )
+
+    def rewind(self, mode: str, step: int) -> None:
+        """The run of a mode goes on behind an earlier step."""
+        self._carries[mode].rewind(step)
+        self._dispatcher.rewind(mode, step)
+        self._dispatcher.inactive.rewind(mode, step)
+
+    def _keep(self, rows: RowKeeper, facts: EventFacts, frames: Frames) -> None:
+        """Keep the rows of a log event; where the disk refuses, say so once, and keep no more."""
+        try:
+            rows.add(facts, frames)
+        except Exception as error:  # noqa: BLE001  (logging goes on without)
+            self.rows = None
+            rows.stop()
+            self._failures.report(RuntimeFailure.of("DL611.stopped", error=error_text(error)))
 
     @property
     def all_ended(self) -> bool:
@@ -159,6 +192,11 @@ class Collector:
         for error in self._dispatcher.inactive.errors if self._plan.strict else ():
             self._failures.report(error, "a signal is missing")
         self._dispatcher.close(self._failures.report)
+        if self.rows is not None:
+            try:
+                self.rows.close()
+            except Exception as error:  # noqa: BLE001  (what could be kept is)
+                self._failures.report(RuntimeFailure.of("DL611.stopped", error=error_text(error)))
 
     def _merged(self, parts: Mapping[int, Frames]) -> tuple[Frames, set[int]]:
         """The rows of all ranks, and of which: one whose rows do not go with the others' loses its own only."""
@@ -244,6 +282,8 @@ class Collector:
             for period, window in by_period.items():
                 rows, data["held"][f"{mode}/{period}"] = window.state()
                 frames |= {f"held/{mode}/{period}/{phase}": frame for phase, frame in rows.items()}
+        if self.rows is not None:
+            data["rows"] = self.rows.count
         return frames, data
 
     def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:

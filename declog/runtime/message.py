@@ -63,7 +63,11 @@ def _listed(row: NDArray[Any]) -> list[Any]:
 
 def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
     """Frames by phase, and the meta; raises ``CommError`` for anything that is not a whole message."""
-    message = Container(data)
+    return frames_of(Container(data), grouping)
+
+
+def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
+    """``decode`` of a container that was read already."""
     try:
         frames = {}
         for name, phase in message.header["phases"].items():
@@ -77,7 +81,7 @@ def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], di
                 )
                 for block in phase["blocks"]
             ]
-            _check(batches, blocks, phase["texts"], 64 * len(data) + EMPTY_CELLS)
+            _check(batches, blocks, phase["texts"], 64 * message.size + EMPTY_CELLS)
             texts = {
                 (key, member): (Axis(axis), _dense(message, sparse)) for key, member, axis, sparse in phase["texts"]
             }

@@ -72,6 +72,11 @@ class Container:
         if end != len(data):
             raise CommError.of("DL603.bytes", count=len(data), end=end)
 
+    @property
+    def size(self) -> int:
+        """How many bytes it has."""
+        return len(self._data)
+
     def get(self, item: Mapping[str, Any]) -> NDArray[Any]:
         """The array that an item of the header stands for."""
         try:

@@ -50,7 +50,7 @@ def test_the_rest_of_an_applications_configuration(tmp_path: Path, monkeypatch: 
     assert run.configured
     assert sink.run is not None
     assert run.run_config == expected == dict(sink.run.run_config)
-    assert "hunter2" not in "".join(file.read_text() for file in (tmp_path / "run").rglob("*.*"))
+    assert b"hunter2" not in b"".join(file.read_bytes() for file in (tmp_path / "run").rglob("*.*"))
 
 
 @pytest.mark.parametrize("config", [{"declog": PROFILE, "lr": 2.0}, OmegaConf.create({"declog": PROFILE, "lr": 2.0})])
@@ -77,7 +77,7 @@ def test_what_is_said_while_it_runs(tmp_path: Path) -> None:
     assert sorted(file.name for file in (tmp_path / "run").glob("run_config*")) == ["run_config.yaml"]
     assert sink.run is not None
     assert sink.run.run_config == given
-    assert "hunter2" not in "".join(file.read_text() for file in (tmp_path / "run").rglob("*.*"))
+    assert b"hunter2" not in b"".join(file.read_bytes() for file in (tmp_path / "run").rglob("*.*"))
 
 
 def test_a_run_that_was_told_late_is_configured(tmp_path: Path) -> None:

@@ -132,6 +132,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL607.several": ("{path} has several captures", "name one of them: {shown}"),
     "DL607.version": ("{file} is no capture that this version reads", "capture the run again"),
 
+    "DL607.rows": ("the run in {path} kept no rows", "rows are kept where `run.keep_bytes` is not 0"),
+
     "DL608": ("{what}: {message}", "{left_out}; training goes on"),
 
     "DL609.file": ("{path} is no file of declog's, and would be written over", "give the run another `output_dir`"),
@@ -143,4 +145,16 @@ MESSAGES: Mapping[str, Message] = {
 
     "DL610": ("declog {version} is installed, too: another project's, whose package has the same name",
         f"pip uninstall -y declog && pip install --force-reinstall --no-deps {NAME} (in a checkout `-e .`)"),
+
+    "DL611.stopped": ("rows are kept no more, from here on: {error}",
+        "make room on the disk; metrics that are added later have values up to here"),
+    "DL611.thinned": ("{folder} holds more than {bytes} bytes: its oldest rows are taken away",
+        "`run.keep_bytes` says how much may lie there"),
+
+    "DL612.empty": ("the rows of the run have no value of `{name}`: {why}",
+        "ask for what `rows/rows.json` says is kept"),
+    "DL612.logged": ("the run logs `{name}` already", "give the metric another name"),
+    "DL612.signal": ("the run kept no rows of `{name}`: {reason}", "ask for what `rows/rows.json` says is kept"),
+    "DL612.tokens": ("{what} is per token, and the run kept nothing of it per completion",
+        "ask for what a metric of the run computes from tokens"),
 }

@@ -1,0 +1,97 @@
+"""``declog add``: ask a run for a metric that it does not log, from its first step on.
+
+The run kept its rows, so the metric is computed from them, exactly as if it had been in the config. It is written into
+the run's folder, `late/`, where `declog report` and `declog.read` find it. The run may go on, be over, or have died.
+
+  declog add outputs/run 'by_source: {expr: reward, by: source}'
+  declog add outputs/run 'spread: std(reward)' 'hard: {expr: reward, where: "solved < 0.1"}'
+  declog add outputs/run more.yaml                 the entries of its `metrics`
+  declog add outputs/run 'spread: std(reward)' --dry-run
+
+What the run did not keep is refused with the reason; `rows/rows.json` in its folder says what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from declog.cli.arguments import Parser, Wrong
+from declog.cli.output import DIM, GREEN, counted, paint, write_json
+
+if TYPE_CHECKING:
+    from declog.replay.late import Late
+
+GROUP = "runs"
+SUMMARY = "ask a run for a metric from its first step on"
+
+
+def arguments(parser: Parser) -> None:
+    """A run, and what it is asked for."""
+    parser.add("run", metavar="RUN", help="the run's folder")
+    parser.add("lines", nargs="+", metavar="LINE", help="`NAME: what YAML says of it`, or a YAML file with `metrics`")
+    parser.add("--dry-run", action="store_true", help="print the values, and write nothing")
+    parser.formats()
+
+
+def run(given: argparse.Namespace) -> int:
+    """Compute the metrics, and keep them beside the run."""
+    from declog.replay.late import ask, write
+    from declog.runs.run import read
+
+    folder = read(given.run).path
+    late = ask(folder, dict(_lines(given.lines)))
+    file = None if given.dry_run else write(folder, late)
+    if given.format == "json":
+        write_json({"file": None if file is None else str(file), "series": _series(late)})
+        return 0
+    for name, values in _series(late).items():
+        (first, _), (last, value) = values[0], values[-1]
+        steps = f"step {first}" if first == last else f"steps {first} to {last}"
+        about = f"{counted(len(values), 'value')}, {steps}"
+        print(f"{name:<32} {value:<12.6g} {paint(about, DIM)}")
+    if late.first:
+        print(f"the first {late.first} log events of the run are not kept any more")
+    for message, count in late.failures.items():
+        print(f"warning: {message} (x{count})")
+    if file is not None:
+        print(f"{paint('wrote', GREEN)} {file}")
+    return 0
+
+
+def _lines(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What YAML says of each metric, by its id."""
+    for word in words:
+        name, colon, text = word.partition(":")
+        if re.fullmatch(r"\w+", name.strip()) and colon and text.strip():
+            yield name.strip(), text.strip()
+        elif word.endswith((".yaml", ".yml")):
+            yield from _of_file(Path(word))
+        else:
+            raise Wrong(f"`{word}` is no metric", "'spread: std(reward)', or a YAML file with `metrics`")
+
+
+def _of_file(path: Path) -> Iterator[tuple[str, str]]:
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise Wrong(f"{path}: {error}") from None
+    metrics = data.get("metrics") if isinstance(data, Mapping) else None
+    if not isinstance(metrics, Mapping):
+        raise Wrong(f"{path} has no `metrics`", "metrics: {spread: std(reward)}")
+    for name, value in metrics.items():
+        yield str(name), yaml.safe_dump(value, default_flow_style=True, width=2**20).removesuffix("\n...\n").strip()
+
+
+def _series(late: Late) -> dict[str, list[tuple[int, Any]]]:
+    """The steps and values of each scalar, by name."""
+    series: dict[str, list[tuple[int, Any]]] = {}
+    for step, records in late.events:
+        for scalar in records.scalars:
+            series.setdefault(scalar.name, []).append((step, scalar.value))
+    return series

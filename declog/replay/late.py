@@ -1,0 +1,335 @@
+"""Metrics that are asked for when a run is on its way or over: computed from the rows that it kept.
+
+    late = declog.replay.late.ask("outputs/run", {"by_source": "{expr: reward, by: source}"})
+    late.events                                           # [(step, Records), ...] from step 0 on
+
+The line is composed and compiled with the run's own config, and evaluated as it would have been while the run went on:
+``tests/replay/test_late.py`` compares both. What rows cannot answer is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+
+from declog.compiler import compile
+from declog.config.compose import compose
+from declog.config.project import load_imports
+from declog.distribution import VERSION
+from declog.engine.frame import ABSENT, GROUP_ID, UNDECIDED, Frame
+from declog.engine.local_columns import with_locals
+from declog.engine.publish import Dispatcher, Route
+from declog.errors import ConfigError, Path, Problem, UsageError
+from declog.language.dtypes import DType
+from declog.language.functions import DEFAULT as FUNCTIONS
+from declog.language.nodes import SIGNAL, walk
+from declog.language.validation import validate
+from declog.plans.ops import LocalOp, Plan
+from declog.records import Records, RunInfo
+from declog.runtime.collector import Collector
+from declog.runtime.comm import LocalComm
+from declog.runtime.failures import Failures
+from declog.runtime.manifest import now, yaml_text
+from declog.runtime.row_files import RowEvent, chunks, read_chunk
+from declog.runtime.row_keeper import ABSENT as NEVER
+from declog.runtime.row_keeper import FACTS, FOLDER, KEPT, fold_key, local_key
+from declog.sinks.parquet import ParquetSink
+from declog.sinks.run_folder import CONFIG, PLAN, run_of
+
+PROFILE = "late"
+FOLDER_OF_LATE = "late"
+
+
+@dataclass
+class Late:
+    """What was asked for: its log events, from the first that the run kept, and what failed."""
+
+    lines: Mapping[str, str]  # what YAML says of each metric, by id
+    fingerprint: str  # of the plan that computed them
+    first: int  # how many log events there were before those that are kept
+    events: list[tuple[int, Records]] = field(default_factory=list)
+    failures: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ids of the metrics."""
+        return tuple(self.lines)
+
+
+def ask(run: str | FilePath, lines: Mapping[str, str]) -> Late:
+    """The history of some metrics: ``lines`` are what YAML says of each, by id.
+
+    Raises ``UsageError`` DL607 where the run kept no rows, ``ConfigError`` and ``CompositionError`` for lines that are
+    wrong, and ``ConfigError`` DL612 for what the rows cannot answer.
+    """
+    folder = FilePath(run)
+    facts = rows_of(folder)
+    segments = _segments(facts)
+    plan, columns = _Question(folder, facts, lines).answerable(segments)
+    late = Late(dict(lines), plan.fingerprint, int(facts["dropped"]))
+    time = 0.0
+
+    def submit(step: int, records: Records) -> None:
+        late.events.append((step, replace(records, time=time)))
+
+    failures = Failures()
+    inactive: dict[str, str] = {}
+    route = Route(PROFILE, PROFILE, 1, "", frozenset({"scalar", "histogram"}), submit)
+    dispatcher = Dispatcher(plan, [route], FUNCTIONS, inactive.update)
+    collector = Collector(plan, LocalComm(), dispatcher, failures, functions=FUNCTIONS)
+    with _no_collection(), np.errstate(all="ignore"):
+        for segment, event in _events(folder / FOLDER, facts, segments, plan, columns):
+            time = event.facts.time
+            frames = columns[segment].ready(event.frames, plan)
+            if event.facts.mode in plan.modes:
+                collector.evaluate(event.facts, frames)
+                if event.facts.back is not None:
+                    collector.rewind(event.facts.mode, event.facts.back)
+    collector.close()
+    late.failures = dict(failures.counts)
+    _nothing_empty(late, plan, facts, inactive)
+    return late
+
+
+def write(folder: FilePath, late: Late) -> FilePath:
+    """Keep what was asked for in the run's folder, instead of what was kept under the same name before; its folder.
+
+    Raises ``OSError`` and ``SinkError``.
+    """
+    path = folder / FOLDER_OF_LATE / late.names[0]
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    run = rows_of(folder)["runs"][-1]
+    info = RunInfo(
+        name=late.names[0], run_id=run["run_id"], output_dir=path, fingerprint=late.fingerprint,
+        world_size=run["world_size"], config={"metrics": dict(late.lines)}, version=VERSION,
+    )  # fmt: skip
+    sink = ParquetSink()
+    sink.open(info)
+    sink.write_many(late.events)
+    sink.close()
+    facts = {"metrics": dict(late.lines), "fingerprint": late.fingerprint, "asked": now(), "declog": VERSION}
+    (path / "late.yaml").write_text(yaml_text(facts), encoding="utf-8")
+    return path
+
+
+def rows_of(folder: FilePath) -> dict[str, Any]:
+    """What a run's folder says of its rows; raises ``UsageError`` DL607 where it kept none."""
+    try:
+        facts: dict[str, Any] = json.loads((folder / FOLDER / FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise UsageError.of("DL607.rows", path=folder) from None
+    return facts
+
+
+def _segments(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The processes of the last run that wrote to the folder, each with the number of its first log event."""
+    run_id = facts["runs"][-1]["run_id"]
+    return [one for one in facts["runs"] if one["run_id"] == run_id]
+
+
+# -- the plan
+
+
+class _Question:
+    """Lines that are asked, composed with the run's config."""
+
+    def __init__(self, folder: FilePath, facts: Mapping[str, Any], lines: Mapping[str, str]) -> None:
+        run = run_of(folder) or {}
+        self._run = facts["runs"][-1]
+        self._logged = _logged(folder / run.get("plan", PLAN)) | {*(self._run["config"].get("metrics") or {})}
+        self._lines = lines
+        overrides = [f"metrics.{name}={text}" for name, text in lines.items()]
+        self._config = compose(str(folder / run.get("config", CONFIG)), overrides)
+        self._imports = load_imports()
+
+    def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[_Columns]]:
+        """The plan of the lines, and how it reads the rows of each process; raises with all that is wrong."""
+        self._refuse(("metrics", name) for name in self._lines if name in self._logged)
+        plan = self._compiled(list(self._lines))
+        templates = [(op.id, item.template) for op in plan.outputs if op.id in self._lines for item in op.names]
+        self._refuse(("metrics", name, "name") for name, template in templates if template in self._logged)
+        problems: list[Problem] = []
+        if any(True for segment in segments for _ in lacking(plan, segment, "")):  # of which of them is asked alone
+            for name in self._lines:
+                alone = self._compiled([name])
+                problems += dict.fromkeys(problem for one in segments for problem in lacking(alone, one, name))
+        if problems:
+            raise self._config.located(ConfigError(problems))
+        return replace(plan, strict=False), [_Columns.of(plan, segment) for segment in segments]
+
+    def _refuse(self, paths: Iterable[Path]) -> None:
+        """Raise for lines whose name the run logs already."""
+        problems = [Problem.of("DL612.logged", path, name=path[1]) for path in paths]
+        if problems:
+            raise self._config.located(ConfigError(problems))
+
+    def _compiled(self, names: Sequence[str]) -> Plan:
+        """The plan of some of the lines, and of what they need."""
+        data = {
+            **self._config.data, "profiles": {PROFILE: {"include": {name: name for name in names}}},
+            "profile": PROFILE, "sinks": {}, "tables": {}, "alerts": {}, "tests": {},
+        }  # fmt: skip
+        try:
+            return compile(
+                validate(data), constants=self._run["constants"], profiles=[PROFILE], config=self._config.shown,
+                imports=self._imports,
+            )  # fmt: skip
+        except ConfigError as error:
+            wrong = [problem for problem in error.problems if problem.path[:1] != ("profiles",)]  # it shows the rest
+            raise self._config.located(ConfigError(wrong)) from None
+
+
+def _logged(plan: FilePath) -> set[str]:
+    """The names that the run's own plan gives its metrics."""
+    try:
+        outputs = json.loads(plan.read_text(encoding="utf-8")).get("outputs", [])
+    except (OSError, ValueError):
+        return set()
+    return {str(one.get("name")) for one in outputs}
+
+
+# -- the columns
+
+
+def lacking(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[Problem]:
+    """What a metric's plan needs, and the rows of a process do not have."""
+    for phase in plan.phases.values():
+        kept = _Kept.of(segment, phase.name)
+        for fold in phase.folds:
+            _, stats = kept.folds.get(fold_key(fold), ("", ()))
+            if "hist" in fold.stats or not {*fold.stats} <= {*stats}:
+                what = "the count of tokens" if fold.expr is None else f"`{fold.expr}`"
+                yield Problem.of("DL612.tokens", ("metrics", name), what=what)
+        computed = [op for op in phase.locals if local_key(op) not in kept.locals]
+        read = {one for op in computed for one in _signals(op)}
+        for signal in phase.signals:
+            text = signal.dtype is DType.TEXT and signal.name not in phase.sent
+            if signal.recorded and (not text or signal.name in read):
+                reason = kept.signals.get(signal.name, UNREAD)
+                if reason not in (KEPT, NEVER):  # what never came may still come; or the metric has no value
+                    yield Problem.of("DL612.signal", ("metrics", name), name=signal.name, reason=reason)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What the rows of a process have of a phase."""
+
+    signals: Mapping[str, str]
+    folds: Mapping[str, tuple[str, Sequence[str]]]  # by what they compute: the name, and the statistics
+    locals: Mapping[str, str]
+
+    @classmethod
+    def of(cls, segment: Mapping[str, Any], phase: str) -> _Kept:
+        data = segment["columns"].get(phase, {"signals": {}, "folds": {}, "locals": {}})
+        folds = {one["key"]: (name, one["stats"]) for name, one in data["folds"].items()}
+        return cls(data["signals"], folds, {key: name for name, key in data["locals"].items()})
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """How a plan reads the rows of one process of the run: which columns, and under which names it knows them."""
+
+    read: frozenset[str]
+    names: Mapping[str, str]  # of the plan, by those of the rows
+    computed: Plan  # the plan with those local columns that have to be computed from labels
+
+    @classmethod
+    def of(cls, plan: Plan, segment: Mapping[str, Any]) -> _Columns:
+        """Of rows that lack nothing."""
+        names: dict[str, str] = {GROUP_ID: GROUP_ID}
+        phases = {}
+        for phase in plan.phases.values():
+            kept = _Kept.of(segment, phase.name)
+            for fold in phase.folds:
+                name, _ = kept.folds[fold_key(fold)]
+                names |= {f"{name}.{stat}": fold.column(stat) for stat in fold.stats}
+            names |= {kept.locals[key]: op.name for op in phase.locals if (key := local_key(op)) in kept.locals}
+            names |= {signal.name: signal.name for signal in phase.signals if signal.recorded}
+            computed = tuple(op for op in phase.locals if local_key(op) not in kept.locals)
+            phases[phase.name] = replace(phase, locals=computed)
+        read = frozenset(name + end for name in names for end in ("", ABSENT, UNDECIDED))
+        return cls(read, names, replace(plan, phases=phases))
+
+    def ready(self, frames: Mapping[str, Frame], plan: Plan) -> dict[str, Frame]:
+        """The frames as the plan reads them."""
+        here = {name: self._renamed(frame) for name, frame in frames.items() if name in plan.phases}
+        return with_locals(here, self.computed, FUNCTIONS)
+
+    def _renamed(self, frame: Frame) -> Frame:
+        blocks = [
+            replace(block, keys=tuple((self._new(name), of) for name, of in block.keys)) for block in frame.blocks
+        ]
+        texts = {(self._new(name), of): column for (name, of), column in frame.texts.items()}
+        return Frame(frame.phase, frame.batches, blocks, texts, frame.grouping)
+
+    def _new(self, name: str) -> str:
+        for end in (ABSENT, UNDECIDED):
+            if name.endswith(end):
+                return self.names.get(name.removesuffix(end), name.removesuffix(end)) + end
+        return self.names.get(name, name)
+
+
+UNREAD = "nothing that the run logged reads it"
+
+
+def _signals(op: LocalOp) -> set[str]:
+    """The signals that a local column is computed from."""
+    return {str(node.param("name")) for node in walk(op.expr) if node.op == SIGNAL}
+
+
+# -- the rows
+
+
+def _events(
+    folder: FilePath, facts: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], plan: Plan,
+    columns: Sequence[_Columns],
+) -> Iterator[tuple[int, RowEvent]]:  # fmt: skip
+    """The log events of the run in order, each with the place of its process among ``segments``."""
+    cuts = facts["cuts"]
+    starts = [one["from"] for one in segments]
+    number = int(facts["dropped"])
+    segment = -1
+    for chunk in chunks(folder):
+        names = frozenset().union(*(one.read for one in columns))
+        for event in read_chunk(folder, chunk, plan.grouping, names):
+            while segment + 1 < len(starts) and number >= starts[segment + 1]:
+                segment += 1
+            if segment >= 0 and not any(low <= number < high for low, high in cuts):
+                yield segment, event
+            number += 1
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the garbage collector, which would look at all events over and over."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _nothing_empty(late: Late, plan: Plan, facts: Mapping[str, Any], inactive: Mapping[str, str]) -> None:
+    """Refuse a metric without a single value, with the reason."""
+    logged = {scalar.metric for _, records in late.events for scalar in records.scalars}
+    logged |= {histogram.metric for _, records in late.events for histogram in records.histograms}
+    ids = {op.key: op.id for op in plan.outputs}
+    there = {ids.get(metric, metric) for metric in logged}
+    problems = []
+    for name in late.names:
+        if name not in there:
+            why = dict(plan.inactive).get(f"metrics.{name}") or inactive.get(name) or "no log event has a value of it"
+            problems.append(Problem.of("DL612.empty", ("metrics", name), name=name, why=why))
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,231 @@
+"""Rows that are kept for questions that nobody asked yet: numbers and labels of every log event, in the run's folder.
+
+Rank 0's worker writes them as they are before anything is computed from them. ``rows.json`` says of which run they
+are, and of each signal whether it is kept, or why not. See ``row_files`` for the files, and ``declog.replay.late`` for
+the questions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from declog.distribution import VERSION
+from declog.engine.frame import Frame
+from declog.errors import RuntimeFailure
+from declog.language.dtypes import Axis, DType
+from declog.language.nodes import definition
+from declog.language.patterns import redacted
+from declog.plans.ops import TRACE, FoldOp, LocalOp, PhaseOp, Plan, SignalOp
+from declog.records import RunInfo
+from declog.runtime.row_files import (
+    EventFacts,
+    RowEvent,
+    chunks,
+    is_whole,
+    journal,
+    journal_entry,
+    remove_chunk,
+    size_of,
+    tail_of,
+    write_chunk,
+)  # fmt: skip
+from declog.sinks._shared import clean_text
+
+log = logging.getLogger("declog")
+
+FORMAT = 1
+FOLDER, FACTS = "rows", "rows.json"
+KEPT, ABSENT = "kept", "it never came"
+CHUNK_EVENTS = 512
+CHUNK_BYTES = 8 * 2**20  # of the journal
+
+
+class RowKeeper:
+    """Keeps the rows of log events in the folder of ``run()``, which is asked when the first one comes.
+
+    ``limit`` is how many bytes may lie there: the oldest chunk goes first. On the worker thread.
+    """
+
+    def __init__(self, plan: Plan, run: Callable[[], RunInfo | None], limit: int) -> None:
+        self.count = 0  # log events so far, of all processes of the run
+        self._plan = plan
+        self._run = run
+        self._limit = limit
+        self._labels = {
+            name: phase.sent | {op.name for op in phase.locals if op.expr.type.dtype is DType.TEXT}
+            for name, phase in plan.phases.items()
+        }
+        self._folder: Path | None = None
+        self._facts: dict[str, Any] = {}
+        self._open: list[RowEvent] = []
+        self._chunk = 0
+        self._bytes = 0
+        self._sizes: dict[int, tuple[int, int]] = {}  # of whole chunks: bytes and log events
+        self._journal: BinaryIO | None = None
+        self._came: dict[str, set[str]] = {name: set() for name in plan.phases}
+        self._after: int | None = None  # the run goes on behind so many log events
+
+    def add(self, facts: EventFacts, frames: Mapping[str, Frame]) -> None:
+        """Keep a log event. Raises ``OSError`` where the disk refuses."""
+        if self._folder is None:
+            self._begin()
+        event = RowEvent(facts, {name: self._kept(frame) for name, frame in frames.items()})
+        before = sum(map(len, self._came.values()))
+        for name, frame in event.frames.items():
+            self._came[name] |= {key for key, _ in frame.keys}
+        if sum(map(len, self._came.values())) > before:
+            self._write()
+        entry = journal_entry(event)
+        assert self._journal is not None
+        self._journal.write(entry)
+        self._journal.flush()
+        self._open.append(event)
+        self._bytes += len(entry)
+        self.count += 1
+        if len(self._open) >= CHUNK_EVENTS or self._bytes >= CHUNK_BYTES:
+            self._end_chunk()
+
+    def go_on(self, count: int) -> None:
+        """The run goes on behind its first ``count`` log events: those after them are of no run any more."""
+        self._after = count
+
+    def stop(self) -> None:
+        """Keep no more; what is kept stays as it is."""
+        if self._journal is not None:
+            with suppress(OSError):  # what it could not write is lost already
+                self._journal.close()
+            self._journal = None
+
+    def close(self) -> None:
+        """Put what is open into its chunk. Raises ``OSError`` where the disk refuses."""
+        if self._folder is not None and self._journal is not None:
+            self._end_chunk()
+            self.stop()
+            with suppress(FileNotFoundError):
+                tail_of(self._folder, self._chunk).unlink()
+
+    # -- what is kept
+
+    def _kept(self, frame: Frame) -> Frame:
+        """Numbers and labels: no sketches, no rows of tokens, and no texts that only tables have."""
+        labels = self._labels[frame.phase]
+        texts = {
+            key: (axis, self._redacted(key[0], values))
+            for key, (axis, values) in frame.texts.items()
+            if key[0] in labels and not key[0].endswith((TRACE, ".hist"))
+        }
+        return Frame(frame.phase, frame.batches, frame.blocks, texts, frame.grouping)
+
+    def _redacted(self, name: str, values: Any) -> Any:
+        patterns = tuple(self._plan.redactions.get(name, ()))
+        texts = [None if item is None else clean_text(str(item)) for item in values]
+        array = np.empty(len(texts), object)
+        array[:] = [redacted(item, patterns) if item is not None and patterns else item for item in texts]
+        return array
+
+    # -- files
+
+    def _begin(self) -> None:
+        run = self._run()
+        assert run is not None
+        folder = self._folder = run.output_dir / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        before: dict[str, Any] = {}
+        with suppress(FileNotFoundError):
+            before = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        numbers = chunks(folder)
+        self._sizes = {number: size_of(folder, number) for number in numbers if is_whole(folder, number)}
+        self._chunk = 0 if not numbers else numbers[-1] + (numbers[-1] in self._sizes)
+        path, end = tail_of(folder, self._chunk), 0
+        if path.exists():  # what a process that was killed had not put into a chunk
+            self._open, end = journal(path, self._plan.grouping)
+        self._bytes = end
+        self._journal = path.open("r+b" if end else "wb")
+        self._journal.truncate(end)
+        self._journal.seek(end)
+        dropped = before.get("dropped", 0)
+        total = dropped + sum(events for _, events in self._sizes.values()) + len(self._open)
+        known = [one["run_id"] for one in before.get("runs", ())]
+        cuts = list(before.get("cuts", ()))
+        if self._after is not None and run.run_id in known and self._after < total:
+            cuts.append([self._after, total])
+        facts = {
+            "run_id": run.run_id, "from": total, "after": self._after, "fingerprint": self._plan.fingerprint,
+            "declog": VERSION, "world_size": run.world_size, "config": self._plan.config,
+            "constants": dict(self._plan.given), "columns": {},
+        }  # fmt: skip
+        self._facts = {"format": FORMAT, "dropped": dropped, "cuts": cuts, "runs": [*before.get("runs", ()), facts]}
+        self.count = total
+        self._write()
+
+    def _end_chunk(self) -> None:
+        assert self._folder is not None and self._journal is not None
+        if self._open:
+            self._sizes[self._chunk] = write_chunk(self._folder, self._chunk, self._open), len(self._open)
+            self._journal.close()
+            tail_of(self._folder, self._chunk).unlink()
+            self._chunk += 1
+            self._open, self._bytes = [], 0
+            self._journal = tail_of(self._folder, self._chunk).open("wb")
+            self._thin(self._folder)
+        self._write()
+
+    def _thin(self, folder: Path) -> None:
+        """Take the oldest chunks away until the rest fits."""
+        while len(self._sizes) > 1 and sum(size for size, _ in self._sizes.values()) > self._limit:
+            chunk = min(self._sizes)
+            _, events = self._sizes.pop(chunk)
+            remove_chunk(folder, chunk)
+            if not self._facts["dropped"]:
+                log.warning("%s", RuntimeFailure.of("DL611.thinned", folder=folder, bytes=f"{self._limit:,}"))
+            self._facts["dropped"] += events
+
+    def _write(self) -> None:
+        assert self._folder is not None
+        self._facts["runs"][-1]["columns"] = columns_of(self._plan, self._came)
+        part = self._folder / f"{FACTS}.part"
+        part.write_text(json.dumps(self._facts, default=str, indent=1), encoding="utf-8")
+        os.replace(part, self._folder / FACTS)
+
+
+def columns_of(plan: Plan, came: Mapping[str, set[str]]) -> dict[str, Any]:
+    """What is kept of a plan's rows, by phase: of each signal, whether or why not; of the rest, what it is."""
+    return {
+        phase.name: {
+            "signals": {op.name: _reason(op, phase, came.get(phase.name, set())) for op in phase.signals},
+            "folds": {op.name: {"key": fold_key(op), "stats": list(op.stats)} for op in phase.folds},
+            "locals": {op.name: local_key(op) for op in phase.locals},
+        }
+        for phase in plan.phases.values()
+    }
+
+
+def fold_key(op: FoldOp) -> str:
+    """What a fold computes; its name is a number, another one in every plan."""
+    parts = [None if node is None else definition(node) for node in (op.expr, op.of)]
+    return json.dumps([*parts, sorted(map(definition, op.mask)), op.trace])
+
+
+def local_key(op: LocalOp) -> str:
+    """What a local column is computed from."""
+    return json.dumps([definition(op.expr), op.source])
+
+
+def _reason(op: SignalOp, phase: PhaseOp, came: set[str]) -> str:
+    if op.axis is Axis.TOKEN:
+        return "it is per token, and only what metrics compute from it per completion is kept"
+    if not op.recorded:
+        return "nothing that the run logs reads it"
+    if op.dtype is DType.OBJECT:
+        return "it is an object"
+    if op.dtype is DType.TEXT and op.name not in phase.sent:
+        return "it is a text, and nothing uses it as a label"
+    return KEPT if op.name in came else ABSENT

@@ -1,0 +1,365 @@
+"""What is asked late is what would have been logged: of random runs on several ranks, and of every shipped preset."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import declog
+from declog.errors import ConfigError, UsageError
+from declog.language.maps import merged
+from declog.records import Records, RunInfo
+from declog.replay import playback
+from declog.replay import profile_tests as profile_tests_module
+from declog.replay.late import Late, ask, write
+from declog.replay.playback import Rehearsal
+from declog.runtime import row_keeper
+from declog.runtime.background import Background
+from declog.runtime.comm import Comm
+from declog.runtime.fake_comm import run_ranks
+from declog.runtime.manifest import yaml_text
+from declog.runtime.recorder import Recorder
+from declog.runtime.row_keeper import RowKeeper
+from declog.testing import MemorySink, profile_tests
+
+SIGNALS = {
+    "reward": "completion", "length": "completion int", "solved": "completion bool", "source": "completion text",
+    "rewards": {"axis": "completion", "family": True}, "prompt_id": "completion int", "kl": "completion?",
+    "lr": "step", "difficulty": "group", "logprobs": "token", "mask": "token bool",
+}  # fmt: skip
+# So that the run records all signals, and folds the tokens in one way.
+BASE = {
+    "b_source": {"expr": "reward", "by": "source"}, "b_length": "max(length)", "b_solved": "mean(1 if solved else 0)",
+    "b_rewards": {"expr": "rewards"}, "b_kl": {"expr": "kl"}, "b_lr": "last(lr)", "b_difficulty": "mean(difficulty)",
+    "b_logprobs": "mean(logprobs)",
+}  # fmt: skip
+LINES: dict[str, Any] = {
+    "mean": "mean(reward)", "p95": "p95(reward)", "by_source": {"expr": "reward", "by": "source"},
+    "spread_by_source": {"expr": "reward", "by": "source", "reduce": "std"},
+    "where": {"expr": "reward", "where": "length > 5"}, "of_math": {"expr": "reward", "where": "source == 'math'"},
+    "group_std": "mean(std(reward, over=completion))", "most": "max(length)", "share": "mean(1 if solved else 0)",
+    "family": {"expr": "rewards", "reduce": "std"}, "from_time_to_time": "mean(kl)", "rate": "last(lr)",
+    "slow": {"expr": "reward", "reduce": "max", "every": 20}, "bars": "histogram(reward, bins=4)",
+    "per_token": "mean(logprobs)", "hard": {"expr": "reward", "where": "difficulty > 0.5"},
+    "weighted": {"expr": "reward", "weight": "length"}, "twice": {"formula": "2 * mean"}, "n": "count(reward)",
+    "before": "last(lr - prev(lr, 0))", "rows": "sum(reward)", "unsolved": "mean(1 if not solved else 0)",
+}  # fmt: skip
+
+
+DECLARING = ("axis", "type", "family", "phase", "from", "optional", "required", "from_log_extra")
+TESTS, SOME = 5, 4  # profile tests of a preset, and metrics that each is asked for
+
+
+def config(metrics: Mapping[str, Any], **others: Any) -> dict[str, Any]:
+    """A config whose runs record all signals."""
+    return {
+        "name": "asked", "signals": SIGNALS, "axes": {"token": "mask", "group": "prompt_id"}, "metrics": dict(metrics),
+        "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}}, "every": 5, **others,
+    }  # fmt: skip
+
+
+def batch(draw: random.Random, step: int) -> dict[str, Any]:
+    """Made-up rows of a step: groups of two, NaN here and there, a label that comes late, a signal that is optional."""
+    rows = 2 * draw.randint(1, 4)
+    reward = torch.tensor([draw.gauss(0, 1) for _ in range(rows)])
+    reward[0] = float("nan") if draw.random() < 0.2 else reward[0]
+    sources = ["math", "code"] if step < 8 else ["math", "code", "chat", None]
+    signals = {
+        "reward": reward, "length": [draw.randint(0, 9) for _ in range(rows)],
+        "solved": [draw.random() < 0.5 for _ in range(rows)], "source": [draw.choice(sources) for _ in range(rows)],
+        "rewards": {name: torch.tensor([draw.random() for _ in range(rows)]) for name in ("format", "answer")},
+        "prompt_id": [step * 100 + row // 2 for row in range(rows)], "lr": 0.1 / (step + 1),
+        "difficulty": torch.tensor([draw.random() for _ in range(rows // 2)]),
+        "logprobs": torch.randn(rows, 3, generator=torch.Generator().manual_seed(step)),
+        "mask": torch.ones(rows, 3, dtype=torch.bool),
+    }  # fmt: skip
+    return signals | ({"kl": torch.tensor([draw.random() for _ in range(rows)])} if step >= 8 else {})
+
+
+def train(log: Recorder, rank: int, steps: range) -> None:
+    """Steps with one or two batches, and evaluations between them."""
+    for step in steps:
+        draw = random.Random(1000 * rank + step)
+        with log.step(step):
+            for _ in range(draw.randint(1, 2)):
+                log.observe(**batch(draw, step))
+        if step % 7 == 3:
+            with log.mode("eval"):
+                log.observe(**batch(draw, step))
+
+
+def records_of(sink: MemorySink) -> list[tuple[int, Records]]:
+    """What a sink got, in order."""
+    return list(sink.events)
+
+
+def values(events: list[tuple[int, Records]], prefix: str) -> dict[tuple[Any, ...], Any]:
+    """What was logged under a prefix of ids, by step, mode and name without it; as text, so that NaN is equal."""
+    found: dict[tuple[Any, ...], Any] = {}
+    for step, records in events:
+        for scalar in records.scalars:
+            if scalar.metric.startswith(prefix):
+                name = scalar.name.replace(prefix, "", 1)
+                found[step, records.mode, name] = (repr(float(scalar.value)), scalar.partial)
+        for histogram in records.histograms:
+            if histogram.metric.startswith(prefix):
+                name = histogram.name.replace(prefix, "", 1)
+                found[step, records.mode, name] = (list(histogram.counts), list(histogram.edges))
+    return found
+
+
+def lines(prefix: str) -> dict[str, Any]:
+    """The lines under ids with a prefix."""
+    text = yaml.safe_dump(LINES).replace("2 * mean", f"2 * {prefix}mean")
+    return {f"{prefix}{name}": line for name, line in yaml.safe_load(text).items()}
+
+
+def as_text(metrics: Mapping[str, Any]) -> dict[str, str]:
+    """Each as one writes it in a line."""
+    return {
+        name: yaml.safe_dump(line, default_flow_style=True, width=2**20).removesuffix("...\n").strip()
+        for name, line in metrics.items()
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_late_is_early(ranks: int, tmp_path: Path) -> None:
+    """Every kind of metric, asked when the run is over, has the values that it has when it is declared before."""
+    sink = MemorySink()
+
+    def main(comm: Comm) -> None:
+        declared = config({**BASE, **lines("e_")})
+        sinks = [sink] if comm.rank == 0 else []
+        with declog.start(declared, sinks=sinks, output_dir=tmp_path / "run", comm=comm) as log:
+            train(log, comm.rank, range(43))
+
+    run_ranks(ranks, main)
+    late = ask(tmp_path / "run", as_text(lines("l_")))
+    early = values(records_of(sink), "e_")
+    assert values(late.events, "l_") == early and not late.failures
+    assert {name.partition("/")[0].removeprefix("eval") for _, _, name in early} >= {*LINES} - {"family", "by_source"}
+
+
+def test_every_preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each metric of each shipped preset that rows allow, over its profile tests: modes, tasks, joins and ranks.
+
+    A test executes the preset's own plan; the metric is asked under another id, with what its line says.
+    """
+    counts = {"equal": 0, "refused": 0}
+    for preset in declog.presets():
+        composed = declog.compose(preset)
+        tests = profile_tests(preset)
+        for place, test in enumerate(random.Random(preset).sample(tests, min(TESTS, len(tests)))):
+            folder = tmp_path / preset / str(place)
+            folder.mkdir(parents=True)
+            events = rehearsed(test, folder, monkeypatch)
+            shown = {scalar.metric for _, records in events for scalar in records.scalars}
+            pinned = {name: {"value": value} for name, value in test.spec.constants.items()}
+            data = merged(dict(composed.data), dict(test.spec.with_))
+            data["constants"] = {**data.get("constants", {}), **pinned}
+            (folder / "config.yaml").write_text(yaml_text({**data, "tests": {}}), encoding="utf-8")
+            asked = {}
+            for id, line in composed.data["metrics"].items():
+                if line is not None and any(metric.split(".")[0] == id for metric in shown):
+                    asked[f"l_{id}"] = renamed(id, line)
+            some = random.Random(place).sample(sorted(asked), min(SOME, len(asked)))
+            asked = {id: line for id, line in asked.items() if id in some}
+            late, refused = answered(folder, asked)
+            counts["refused"] += len(refused)
+            if late is None:
+                continue
+            early = {
+                (step, records.mode, scalar.metric, repr(float(scalar.value)))
+                for step, records in events
+                for scalar in records.scalars
+                if f"l_{scalar.metric.split('.')[0]}" in late.names
+            }
+            found = {
+                (step, records.mode, scalar.metric.removeprefix("l_"), repr(float(scalar.value)))
+                for step, records in late.events
+                for scalar in records.scalars
+                if scalar.metric.split(".")[0] in late.names
+            }
+            assert found == early if test.profile == "full" else found >= early, f"{preset}: {test.name}"
+            counts["equal"] += len(early)
+    assert counts["equal"] > 100 and counts["refused"] < counts["equal"] / 3, counts
+
+
+def renamed(id: str, line: Mapping[str, Any]) -> dict[str, Any]:
+    """A metric's line for another id, with a name of its own, and without what declares its signal."""
+    kept = {key: value for key, value in line.items() if key not in ("name", "alias", *DECLARING)}
+    return kept if "expr" in kept or "formula" in kept else {**kept, "expr": id}
+
+
+def rehearsed(test: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Records]]:
+    """What a profile test logs, with its rows kept in a folder."""
+    done: list[Rehearsal] = []
+
+    def rehearse(*arguments: Any, **options: Any) -> Rehearsal:
+        done.append(playback.rehearse(*arguments, **options))
+        return done[-1]
+
+    def rows(background: Background) -> RowKeeper | None:
+        plan = background._plan
+        run = RunInfo(name="t", run_id="1", output_dir=folder, fingerprint=plan.fingerprint)
+        return RowKeeper(plan, lambda: run, plan.keep_bytes) if background.comm.collects and not done else None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(profile_tests_module, "rehearse", rehearse)
+        patch.setattr(Background, "_rows", rows)
+        test.run()
+    return done[0].events["<code>"]
+
+
+def answered(folder: Path, asked: Mapping[str, Any]) -> tuple[Late | None, dict[str, str]]:
+    """The answer to what rows allow, and what they refuse."""
+    asked, refused = dict(asked), dict[str, str]()
+    while asked:
+        try:
+            return ask(folder, as_text(asked)), refused
+        except ConfigError as error:
+            for problem in error.problems:
+                assert problem.code == "DL612", problem.text()
+                refused[str(problem.path[-1])] = problem.message
+                asked.pop(str(problem.path[-1]), None)
+    return None, refused
+
+
+def test_a_run_that_is_killed_and_goes_on(tmp_path: Path) -> None:
+    """What a process left that was killed is there, and what the resumed run made again is there once."""
+    metrics = {**BASE, **lines("e_")}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config(metrics, sinks={"jsonl": {}})), encoding="utf-8")
+    for phase in ("first", "second"):
+        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), phase], check=False, timeout=120)
+    late = ask(tmp_path / "run", as_text(lines("l_")))
+    straight = MemorySink()
+    with declog.start(config(metrics), sinks=[straight], output_dir=tmp_path / "straight") as log:
+        train(log, 0, range(36))
+    assert values(late.events, "l_") == values(straight.events, "e_")
+
+
+KILLED = """
+import os, sys
+import torch
+import yaml
+import declog
+from pathlib import Path
+from tests.replay.test_late import train
+
+folder, phase = Path(sys.argv[1]), sys.argv[2]
+config = yaml.safe_load((folder / "config.yaml").read_text())
+if phase == "first":
+    log = declog.start(config, output_dir=folder / "run")
+    train(log, 0, range(23))
+    torch.save(log.state_dict(), folder / "state.pt")
+    train(log, 0, range(23, 33))
+    log.flush()
+    os._exit(9)
+with declog.start(config, output_dir=folder / "run", resume=torch.load(folder / "state.pt")) as log:
+    train(log, 0, range(23, 36))
+"""
+
+
+def test_what_rows_do_not_have(tmp_path: Path) -> None:
+    """Each is refused with the reason, at its place in the line, and nothing is written."""
+    with declog.start(
+        config({"reward": "mean", "logprobs": "mean"}, sinks={"jsonl": {}}), output_dir=tmp_path / "run"
+    ) as log:
+        train(log, 0, range(3))
+    run = tmp_path / "run"
+    for line, said in (
+        ("mean(rewrd)", "did you mean `reward`?"), ("std(logprobs)", "the run kept nothing of it per completion"),
+        ("p50(logprobs)", "the run kept nothing of it per completion"),
+        ("mean(length)", "the run kept no rows of `length`: nothing that the run logged reads it"),
+        ("{expr: reward, by: source}", "the run kept no rows of `source`: nothing that the run logged reads it"),
+        ("{expr: reward, where: 'reward > 100'}", "no value of `asked`"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError) as refused:
+            ask(run, {"asked": line})
+        assert said in str(refused.value) and "asked" in str(refused.value), line
+    with pytest.raises(ConfigError, match="logs `reward` already"):
+        ask(run, {"reward": "max(reward)"})
+    assert not (run / "late").exists()
+    with pytest.raises(UsageError, match="kept no rows"):
+        ask(tmp_path, {"asked": "mean(reward)"})
+
+
+def test_texts_stay_where_they_are(tmp_path: Path) -> None:
+    """Rows have labels, redacted, and no text that a table alone shows, however short."""
+    signals = {"reward": "completion", "mail": "completion text", "prompt": "completion text"}
+    columns = {"prompt": "text", "mail": {"type": "text", "redact": {"email": r"\S+@\S+"}}}
+    asked = {
+        "name": "t", "signals": signals, "metrics": {"by_mail": {"expr": "reward", "by": "mail"}},
+        "schemas": {"s": columns}, "tables": {"samples": {"schema": "s"}}, "sinks": {"jsonl": {}},
+    }  # fmt: skip
+    with declog.start(asked, output_dir=tmp_path / "run") as log, log.step(0):
+        log.observe(reward=[1.0, 2.0], mail=["me@here.org", "x"], prompt=["secret", "2"])
+    files = b"".join(path.read_bytes() for path in (tmp_path / "run/rows").iterdir())
+    assert b"secret" not in files and b"me@here" not in files
+    late = ask(tmp_path / "run", {"most": "{expr: reward, by: mail, reduce: max}"})
+    assert [item.name for item in late.events[0][1].scalars] == ["most/[email]", "most/x"]
+
+
+def test_the_oldest_rows_go_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows keep within their bytes, that is said once, and what is asked begins behind them."""
+    monkeypatch.setattr(row_keeper, "CHUNK_EVENTS", 4)
+    with declog.start(
+        config(BASE, every=1, sinks={"jsonl": {}}, run={"keep_bytes": 30_000}), output_dir=tmp_path / "run"
+    ) as log:
+        train(log, 0, range(40))
+    late = ask(tmp_path / "run", {"spread": "std(reward)"})
+    assert late.first > 0 and late.first % 4 == 0
+    assert sum(path.stat().st_size for path in (tmp_path / "run/rows").glob("*.parquet")) < 40_000
+    assert late.events[-1][0] == 39 and late.events[0][0] > 0
+    assert [record.message.count("[DL611]") for record in caplog.records if "DL611" in record.message] == [1]
+
+
+def test_no_rows_are_kept(tmp_path: Path) -> None:
+    """Where the config says so."""
+    with declog.start(config(BASE, run={"keep_bytes": 0}), sinks=[MemorySink()], output_dir=tmp_path / "run") as log:
+        train(log, 0, range(3))
+    assert not (tmp_path / "run" / "rows").exists()
+
+
+def test_a_disk_that_refuses_costs_the_rows_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run goes on, says so once, and what was kept before can be asked."""
+
+    def refuse(keeper: RowKeeper, *arguments: Any) -> None:
+        if keeper.count == 5:
+            raise OSError(28, "No space left on device")
+        original(keeper, *arguments)
+
+    original = RowKeeper.add
+    monkeypatch.setattr(RowKeeper, "add", refuse)
+    sink = MemorySink()
+    log = declog.start(config(BASE, every=1), sinks=[sink], output_dir=tmp_path / "run")
+    train(log, 0, range(9))
+    log.close()
+    assert len(sink.scalars) == 9 and [what for what in log.failures if "DL611" in what]
+    assert {step for step, _ in ask(tmp_path / "run", {"spread": "std(reward)"}).events} <= set(range(6))
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    """`declog.read` has the new series beside the run's own; the same line asked again stands for the one before."""
+    with declog.start(config(BASE, sinks={"parquet": {}}), output_dir=tmp_path / "run") as log:
+        train(log, 0, range(12))
+        log.flush()
+        during = ask(tmp_path / "run", {"spread": "std(reward)"})  # the run goes on
+    late = ask(tmp_path / "run", {"spread": "std(reward)"})
+    assert values(during.events, "spread").items() <= values(late.events, "spread").items()
+    assert during.events and len(late.events) == 5
+    for answer in (during, late):
+        folder = write(tmp_path / "run", answer)
+    run = declog.read(tmp_path / "run")
+    assert list(run["spread"].steps) == [4, 9, 11] and "b_lr" in run.names()
+    assert yaml.safe_load((folder / "late.yaml").read_text())["metrics"] == {"spread": "std(reward)"}
