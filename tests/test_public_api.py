@@ -159,9 +159,9 @@ def test_every_error_of_declog_is_in_the_tree() -> None:
         and any(ast.unparse(base) in {"Exception", *drawn_tree()} for base in node.bases)
     ]
     # two never leave the compiler: they carry a problem to where its place is known; one never leaves the command line,
-    # one a capture's tape, one the composer
+    # one a capture's tape
     assert sorted(strays) == [
-        "arguments.py: Wrong", "draft.py: SwitchedOff", "locks.py: Held", "plain.py: NotPlain", "snapshots.py: Full",
+        "arguments.py: Wrong", "draft.py: SwitchedOff", "locks.py: Held", "snapshots.py: Full",
         "syntax.py: ExpressionError",
     ]  # fmt: skip
 

@@ -39,7 +39,10 @@ spec: 1
 name: $config
 
 metrics:
-  reward_p95: {expr: reward, reduce: p95, name: $prefix/reward_p95, help: what the best completions get}
+  reward_p95: {expr: reward, reduce: p95, name: $prefix/reward_p95}
+
+about:
+  reward_p95: {help: what the best completions get}
 
 alerts:
   reward_p95: {below: 0.01, for: 5, text: "p95 of the reward is {reward_p95:.3f}."}

@@ -35,7 +35,7 @@ def option(word: str, known: Sequence[str], words: Sequence[str]) -> str | None:
     name, equals, _ = word.partition("=")
     if equals and name.removeprefix("--") and ("." in name or name[2:] in ("every", "profile", "sinks")):
         return f"without dashes: {word.lstrip('-')}"
-    if (key := _keys().get(name.lstrip("-").replace("-", "_"))) is not None and f"--{key}" not in known:
+    if (key := _keys().get(name.lstrip("-").replace("-", "_"))) is not None and f"--{name.lstrip('-')}" not in known:
         rest = list(words)[list(words).index(word) + 1 :]
         value = rest[0] if rest and not rest[0].startswith("-") else "VALUE"
         return f"keys have no dashes: {key}={value}"

@@ -233,6 +233,7 @@ def shown_place(place: Place) -> str:
 
 
 def place_alone(place: Place) -> Where:
+    """Where a place is, without its lines."""
     if isinstance(place, FilePlace):
         at = place.key or place.value
         return Where(shown_path(place.file), at.line, at.column)

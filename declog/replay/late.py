@@ -158,10 +158,12 @@ class _Question:
         templates = [(op.id, item.template) for op in plan.outputs if op.id in self._lines for item in op.names]
         self._refuse(("metrics", name, "name") for name, template in templates if template in self._logged)
         problems: list[Problem] = []
-        if any(True for segment in segments for _ in lacking(plan, segment, "")):  # of which of them is asked alone
+        if any(
+            True for segment in segments for _ in missing_rows(plan, segment, "")
+        ):  # of which of them is asked alone
             for name in self._lines:
                 alone = self._compiled([name])
-                problems += dict.fromkeys(problem for one in segments for problem in lacking(alone, one, name))
+                problems += dict.fromkeys(problem for one in segments for problem in missing_rows(alone, one, name))
         if problems:
             raise self._config.located(ConfigError(problems))
         return replace(plan, strict=False), [_Columns.of(plan, segment) for segment in segments]
@@ -200,7 +202,7 @@ def _logged(plan: FilePath) -> set[str]:
 # -- the columns
 
 
-def lacking(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[Problem]:
+def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[Problem]:
     """What a metric's plan needs, and the rows of a process do not have."""
     for phase in plan.phases.values():
         kept = _Kept.of(segment, phase.name)

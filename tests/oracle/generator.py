@@ -78,7 +78,7 @@ class Generator:
         self.profile["signals"] = {name: self.written(name, spec) for name, spec in self.signals.items()}
         self.profile["signals"] |= self.derived
         if self.maybe(0.15):
-            self.profile["window_bytes"] = 1
+            self.profile["run"] = {"window_bytes": 1}
         cut = self.random.randint(1, len(blocks) - 1) if len(blocks) > 1 and self.maybe(0.15) else None
         return Case(self.seed, self.profile, self.ranks, blocks, self.dtypes, "packed" in self.tokens, trees, cut)
 

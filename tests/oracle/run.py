@@ -59,7 +59,7 @@ def run_blocks(
 
     def rank(comm: FakeComm) -> Any:
         sinks = [] if comm.rank else [sink]
-        profile = {"run": {"strict": stays}, **case.profile}
+        profile = {**case.profile, "run": {"strict": stays, **case.profile.get("run", {})}}
         state = None
         with declog.start(profile, sinks=sinks, comm=comm, output_dir=folder, resume=states[comm.rank]) as log:
             for block in blocks:

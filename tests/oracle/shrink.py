@@ -50,9 +50,9 @@ def smaller(case: Case) -> Iterator[Case]:
             yield replace(copied(case), ranks=case.ranks - 1, blocks=blocks)
     if case.cut is not None:
         yield replace(copied(case), cut=None)
-    if "window_bytes" in case.profile:
+    if "run" in case.profile:
         made = copied(case)
-        del made.profile["window_bytes"]
+        del made.profile["run"]
         yield made
     for key in ("profile", "profiles"):
         if key in case.profile:

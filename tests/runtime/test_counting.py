@@ -107,7 +107,7 @@ def full() -> dict[str, Any]:
         "logprob": {"expr": "logprobs", "where": "ratio > 1", "reduce": ["mean", "std"]},
     }
     data["alerts"] = {"odd": {"when": "kl > 0.1"}}
-    data["strict"] = True
+    data["run"] = {"strict": True}
     return data
 
 

@@ -131,7 +131,7 @@ def test_observe_in_a_compiled_function_is_one_break_of_its_graph(tmp_path: Path
             with log.step(step):
                 compiled(torch.full((2,), float(step)))
         whole = torch.compile(step_function, backend="eager", fullgraph=True)
-        with log.step(2), pytest.raises(Unsupported, match=r"Recorder\.observe"):
+        with log.step(2), pytest.raises(Unsupported, match=r"Observing\.observe"):
             whole(torch.ones(2))
 
     sink = run(config, body, tmp_path)

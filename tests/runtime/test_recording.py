@@ -124,8 +124,8 @@ def test_signals_of_several_phases_go_together(tmp_path: Path) -> None:
         "u": {"axis": "completion", "phase": "first"}, "v": {"axis": "completion", "phase": "second"},
     }  # fmt: skip
     metrics = {
-        "first": {"expr": "x * y * u", "phase": "first", "reduce": "sum"},
-        "second": {"expr": "x * y * v", "phase": "second", "reduce": "sum"},
+        "first": {"expr": "x * y * u", "reduce": "sum"},
+        "second": {"expr": "x * y * v", "reduce": "sum"},
     }
     for names in (("x", "y"), ("y", "x")):
         both = {"x": [2.0], "y": [3.0]}

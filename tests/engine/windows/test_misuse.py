@@ -66,7 +66,9 @@ def test_signals_of_one_batch_with_different_counts(tmp_path: Path) -> None:
 
 def test_a_required_signal_that_never_comes(tmp_path: Path) -> None:
     """The first batch of a phase has all that is required of it."""
-    config = profile(EVENTS, {"r": "mean(reward)", "l": "mean(loss)", "n": {"axis": "step", "phase": "update"}})
+    config = profile(
+        EVENTS, {"r": "mean(reward)", "l": "mean(loss)", "n": {"observe": {"axis": "step", "phase": "update"}}}
+    )
 
     assert raised(config, observing({"reward": [1.0]}, {"loss": [1.0]}), tmp_path) == (
         "[DL502] `n` was not observed in the first batch of phase `update`\n"

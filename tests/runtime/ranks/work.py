@@ -28,7 +28,7 @@ def profile() -> dict[str, Any]:
     data: dict[str, Any] = declog.profile_of(
         declog.compose("grpo", ["declog/sinks=[]", f"declog.axes.group.size={GROUP}"])
     )
-    data["strict"] = True
+    data["run"] = {"strict": True}
     data["profiles"]["full"]["self_metrics"] = False  # costs differ from run to run
     data["signals"] |= {
         "source": {"axis": "completion", "type": "text", "phase": "rollout"},
