@@ -25,6 +25,7 @@ from declog.config.compose import compose
 from declog.config.project import load_imports
 from declog.distribution import VERSION
 from declog.engine.frame import ABSENT, GROUP_ID, UNDECIDED, Frame
+from declog.engine.inactive import PHASE, Span
 from declog.engine.local_columns import with_locals
 from declog.engine.publish import Dispatcher, Route
 from declog.errors import ConfigError, Path, Problem, UsageError
@@ -90,6 +91,7 @@ def ask(run: str | FilePath, lines: Mapping[str, str]) -> Late:
             time = event.facts.time
             frames = columns[segment].ready(event.frames, plan)
             if event.facts.mode in plan.modes:
+                dispatcher.inactive.came(event.facts.mode, event.facts.event, event.facts.count, _came(frames, plan))
                 collector.evaluate(event.facts, frames)
                 if event.facts.back is not None:
                     collector.rewind(event.facts.mode, event.facts.back)
@@ -308,6 +310,21 @@ def _events(
             if segment >= 0 and not any(low <= number < high for low, high in cuts):
                 yield segment, event
             number += 1
+
+
+def _came(frames: Mapping[str, Frame], plan: Plan) -> dict[str, dict[str, Span]]:
+    """Which signals came, by phase, and at which steps: what ranks told of them while the run went on."""
+    arrivals = {}
+    for phase, frame in frames.items():
+        if not len(frame.batches):
+            continue
+        columns = {name for name, _ in frame.keys}
+        folds = [fold for fold in plan.phases[phase].folds if not columns.isdisjoint(map(fold.column, fold.stats))]
+        locals_ = [op for op in plan.phases[phase].locals if op.name in columns]
+        signals = columns.union(*(fold.reads for fold in folds), *map(_signals, locals_))
+        span = Span(int(frame.batches.step.min()), int(frame.batches.step.max()))
+        arrivals[phase] = dict.fromkeys((PHASE, *signals), span)
+    return arrivals
 
 
 @contextmanager

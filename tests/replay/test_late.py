@@ -280,7 +280,7 @@ def test_what_rows_do_not_have(tmp_path: Path) -> None:
         ("p50(logprobs)", "the run kept nothing of it per completion"),
         ("mean(length)", "the run kept no rows of `length`: nothing that the run logged reads it"),
         ("{expr: reward, by: source}", "the run kept no rows of `source`: nothing that the run logged reads it"),
-        ("{expr: reward, where: 'reward > 100'}", "no value of `asked`"),
+        ("{expr: reward, where: 'reward > 100'}", "no value of `asked`: no log event has a value of it"),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as refused:
             ask(run, {"asked": line})
@@ -354,6 +354,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     with declog.start(config(BASE, sinks={"parquet": {}}), output_dir=tmp_path / "run") as log:
         train(log, 0, range(12))
         log.flush()
+        assert not log.missing  # which waits for the worker
         during = ask(tmp_path / "run", {"spread": "std(reward)"})  # the run goes on
     late = ask(tmp_path / "run", {"spread": "std(reward)"})
     assert values(during.events, "spread").items() <= values(late.events, "spread").items()
