@@ -134,6 +134,11 @@ class LocalOp:
     expr: Node
     source: str | None = None
 
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The signals that it is computed from, with those of its masks."""
+        return frozenset(_signals([self.expr]))
+
 
 @dataclass(frozen=True, kw_only=True)
 class JoinOp:

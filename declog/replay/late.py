@@ -31,9 +31,8 @@ from declog.engine.publish import Dispatcher, Route
 from declog.errors import ConfigError, Path, Problem, UsageError
 from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT as FUNCTIONS
-from declog.language.nodes import SIGNAL, walk
 from declog.language.validation import validate
-from declog.plans.ops import LocalOp, Plan
+from declog.plans.ops import Grouping, Plan
 from declog.records import Records, RunInfo
 from declog.runtime.collector import Collector
 from declog.runtime.comm import LocalComm
@@ -41,7 +40,7 @@ from declog.runtime.failures import Failures
 from declog.runtime.manifest import now, yaml_text
 from declog.runtime.row_files import RowEvent, chunks, read_chunk
 from declog.runtime.row_keeper import ABSENT as NEVER
-from declog.runtime.row_keeper import FACTS, FOLDER, KEPT, fold_key, local_key
+from declog.runtime.row_keeper import FACTS, FOLDER, KEPT, UNREAD, fold_key, local_key
 from declog.sinks.parquet import ParquetSink
 from declog.sinks.run_folder import CONFIG, PLAN, run_of
 
@@ -87,9 +86,9 @@ def ask(run: str | FilePath, lines: Mapping[str, str]) -> Late:
     dispatcher = Dispatcher(plan, [route], FUNCTIONS, inactive.update)
     collector = Collector(plan, LocalComm(), dispatcher, failures, functions=FUNCTIONS)
     with _no_collection(), np.errstate(all="ignore"):
-        for segment, event in _events(folder / FOLDER, facts, segments, plan, columns):
+        for segment, event in _events(folder / FOLDER, facts, segments, plan.grouping, columns):
             time = event.facts.time
-            frames = columns[segment].ready(event.frames, plan)
+            frames = columns[segment].ready(event.frames)
             if event.facts.mode in plan.modes:
                 dispatcher.inactive.came(event.facts.mode, event.facts.event, event.facts.count, _came(frames, plan))
                 collector.evaluate(event.facts, frames)
@@ -97,7 +96,7 @@ def ask(run: str | FilePath, lines: Mapping[str, str]) -> Late:
                     collector.rewind(event.facts.mode, event.facts.back)
     collector.close()
     late.failures = dict(failures.counts)
-    _nothing_empty(late, plan, facts, inactive)
+    _nothing_empty(late, plan, inactive)
     return late
 
 
@@ -159,15 +158,15 @@ class _Question:
         plan = self._compiled(list(self._lines))
         templates = [(op.id, item.template) for op in plan.outputs if op.id in self._lines for item in op.names]
         self._refuse(("metrics", name, "name") for name, template in templates if template in self._logged)
-        problems: list[Problem] = []
-        if any(
-            True for segment in segments for _ in missing_rows(plan, segment, "")
-        ):  # of which of them is asked alone
-            for name in self._lines:
-                alone = self._compiled([name])
-                problems += dict.fromkeys(problem for one in segments for problem in missing_rows(alone, one, name))
-        if problems:
-            raise self._config.located(ConfigError(problems))
+        if any([*missing_rows(plan, segment, "")] for segment in segments):  # which line lacks what is asked of each
+            plans = {name: self._compiled([name]) for name in self._lines}
+            problems = [
+                problem
+                for name, alone in plans.items()
+                for one in segments
+                for problem in missing_rows(alone, one, name)
+            ]
+            raise self._config.located(ConfigError(list(dict.fromkeys(problems))))
         return replace(plan, strict=False), [_Columns.of(plan, segment) for segment in segments]
 
     def _refuse(self, paths: Iterable[Path]) -> None:
@@ -214,7 +213,7 @@ def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[
                 what = "the count of tokens" if fold.expr is None else f"`{fold.expr}`"
                 yield Problem.of("DL612.tokens", ("metrics", name), what=what)
         computed = [op for op in phase.locals if local_key(op) not in kept.locals]
-        read = {one for op in computed for one in _signals(op)}
+        read = frozenset[str]().union(*(op.reads for op in computed))
         for signal in phase.signals:
             text = signal.dtype is DType.TEXT and signal.name not in phase.sent
             if signal.recorded and (not text or signal.name in read):
@@ -263,10 +262,12 @@ class _Columns:
         read = frozenset(name + end for name in names for end in ("", ABSENT, UNDECIDED))
         return cls(read, names, replace(plan, phases=phases))
 
-    def ready(self, frames: Mapping[str, Frame], plan: Plan) -> dict[str, Frame]:
+    def ready(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
         """The frames as the plan reads them."""
-        here = {name: self._renamed(frame) for name, frame in frames.items() if name in plan.phases}
-        return with_locals(here, self.computed, FUNCTIONS)
+        phases = self.computed.phases
+        return with_locals(
+            {name: self._renamed(frame) for name, frame in frames.items() if name in phases}, self.computed, FUNCTIONS
+        )
 
     def _renamed(self, frame: Frame) -> Frame:
         blocks = [
@@ -282,29 +283,21 @@ class _Columns:
         return self.names.get(name, name)
 
 
-UNREAD = "nothing that the run logged reads it"
-
-
-def _signals(op: LocalOp) -> set[str]:
-    """The signals that a local column is computed from."""
-    return {str(node.param("name")) for node in walk(op.expr) if node.op == SIGNAL}
-
-
 # -- the rows
 
 
 def _events(
-    folder: FilePath, facts: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], plan: Plan,
+    folder: FilePath, facts: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], grouping: Grouping | None,
     columns: Sequence[_Columns],
 ) -> Iterator[tuple[int, RowEvent]]:  # fmt: skip
     """The log events of the run in order, each with the place of its process among ``segments``."""
     cuts = facts["cuts"]
+    names = frozenset[str]().union(*(one.read for one in columns))
     starts = [one["from"] for one in segments]
     number = int(facts["dropped"])
     segment = -1
     for chunk in chunks(folder):
-        names = frozenset().union(*(one.read for one in columns))
-        for event in read_chunk(folder, chunk, plan.grouping, names):
+        for event in read_chunk(folder, chunk, grouping, names):
             while segment + 1 < len(starts) and number >= starts[segment + 1]:
                 segment += 1
             if segment >= 0 and not any(low <= number < high for low, high in cuts):
@@ -320,8 +313,8 @@ def _came(frames: Mapping[str, Frame], plan: Plan) -> dict[str, dict[str, Span]]
             continue
         columns = {name for name, _ in frame.keys}
         folds = [fold for fold in plan.phases[phase].folds if not columns.isdisjoint(map(fold.column, fold.stats))]
-        locals_ = [op for op in plan.phases[phase].locals if op.name in columns]
-        signals = columns.union(*(fold.reads for fold in folds), *map(_signals, locals_))
+        local_columns = [op for op in plan.phases[phase].locals if op.name in columns]
+        signals = columns.union(*(op.reads for op in folds), *(op.reads for op in local_columns))
         span = Span(int(frame.batches.step.min()), int(frame.batches.step.max()))
         arrivals[phase] = dict.fromkeys((PHASE, *signals), span)
     return arrivals
@@ -339,7 +332,7 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _nothing_empty(late: Late, plan: Plan, facts: Mapping[str, Any], inactive: Mapping[str, str]) -> None:
+def _nothing_empty(late: Late, plan: Plan, inactive: Mapping[str, str]) -> None:
     """Refuse a metric without a single value, with the reason."""
     logged = {scalar.metric for _, records in late.events for scalar in records.scalars}
     logged |= {histogram.metric for _, records in late.events for histogram in records.histograms}

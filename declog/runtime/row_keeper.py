@@ -15,9 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from declog.distribution import VERSION
+from declog.engine.blocks import Layout, texts_of
 from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis, DType
@@ -43,7 +42,7 @@ log = logging.getLogger("declog")
 
 FORMAT = 1
 FOLDER, FACTS = "rows", "rows.json"
-KEPT, ABSENT = "kept", "it never came"
+KEPT, ABSENT, UNREAD = "kept", "it never came", "nothing that the run logged reads it"
 CHUNK_EVENTS = 512
 CHUNK_BYTES = 8 * 2**20  # of the journal
 
@@ -71,27 +70,29 @@ class RowKeeper:
         self._sizes: dict[int, tuple[int, int]] = {}  # of whole chunks: bytes and log events
         self._journal: BinaryIO | None = None
         self._came: dict[str, set[str]] = {name: set() for name in plan.phases}
+        self._layouts: set[tuple[str, Layout]] = set()  # of frames, by phase: what came is in them
         self._after: int | None = None  # the run goes on behind so many log events
 
     def add(self, facts: EventFacts, frames: Mapping[str, Frame]) -> None:
         """Keep a log event. Raises ``OSError`` where the disk refuses."""
-        if self._folder is None:
-            self._begin()
+        folder = self._folder or self._begin()
         event = RowEvent(facts, {name: self._kept(frame) for name, frame in frames.items()})
-        before = sum(map(len, self._came.values()))
-        for name, frame in event.frames.items():
-            self._came[name] |= {key for key, _ in frame.keys}
-        if sum(map(len, self._came.values())) > before:
+        unseen = [frame for frame in event.frames.values() if (frame.phase, frame.layout) not in self._layouts]
+        if unseen:  # signals that came for the first time, mostly
+            self._layouts |= {(frame.phase, frame.layout) for frame in unseen}
+            for frame in unseen:
+                self._came[frame.phase] |= {name for name, _ in frame.keys}
             self._write()
         entry = journal_entry(event)
-        assert self._journal is not None
+        if self._journal is None:
+            self._journal = tail_of(folder, self._chunk).open("wb")
         self._journal.write(entry)
         self._journal.flush()
         self._open.append(event)
         self._bytes += len(entry)
         self.count += 1
         if len(self._open) >= CHUNK_EVENTS or self._bytes >= CHUNK_BYTES:
-            self._end_chunk()
+            self._end_chunk(folder)
 
     def go_on(self, count: int) -> None:
         """The run goes on behind its first ``count`` log events: those after them are of no run any more."""
@@ -106,11 +107,8 @@ class RowKeeper:
 
     def close(self) -> None:
         """Put what is open into its chunk. Raises ``OSError`` where the disk refuses."""
-        if self._folder is not None and self._journal is not None:
-            self._end_chunk()
-            self.stop()
-            with suppress(FileNotFoundError):
-                tail_of(self._folder, self._chunk).unlink()
+        if self._folder is not None:
+            self._end_chunk(self._folder)
 
     # -- what is kept
 
@@ -127,13 +125,11 @@ class RowKeeper:
     def _redacted(self, name: str, values: Any) -> Any:
         patterns = tuple(self._plan.redactions.get(name, ()))
         texts = [None if item is None else clean_text(str(item)) for item in values]
-        array = np.empty(len(texts), object)
-        array[:] = [redacted(item, patterns) if item is not None and patterns else item for item in texts]
-        return array
+        return texts_of([redacted(item, patterns) if item is not None and patterns else item for item in texts])
 
     # -- files
 
-    def _begin(self) -> None:
+    def _begin(self) -> Path:
         run = self._run()
         assert run is not None
         folder = self._folder = run.output_dir / FOLDER
@@ -147,10 +143,11 @@ class RowKeeper:
         path, end = tail_of(folder, self._chunk), 0
         if path.exists():  # what a process that was killed had not put into a chunk
             self._open, end = journal(path, self._plan.grouping)
+        if end:
+            self._journal = path.open("r+b")
+            self._journal.truncate(end)
+            self._journal.seek(end)
         self._bytes = end
-        self._journal = path.open("r+b" if end else "wb")
-        self._journal.truncate(end)
-        self._journal.seek(end)
         dropped = before.get("dropped", 0)
         total = dropped + sum(events for _, events in self._sizes.values()) + len(self._open)
         known = [one["run_id"] for one in before.get("runs", ())]
@@ -165,17 +162,16 @@ class RowKeeper:
         self._facts = {"format": FORMAT, "dropped": dropped, "cuts": cuts, "runs": [*before.get("runs", ()), facts]}
         self.count = total
         self._write()
+        return folder
 
-    def _end_chunk(self) -> None:
-        assert self._folder is not None and self._journal is not None
+    def _end_chunk(self, folder: Path) -> None:
         if self._open:
-            self._sizes[self._chunk] = write_chunk(self._folder, self._chunk, self._open), len(self._open)
-            self._journal.close()
-            tail_of(self._folder, self._chunk).unlink()
+            self._sizes[self._chunk] = write_chunk(folder, self._chunk, self._open), len(self._open)
+            self.stop()
+            tail_of(folder, self._chunk).unlink()
             self._chunk += 1
             self._open, self._bytes = [], 0
-            self._journal = tail_of(self._folder, self._chunk).open("wb")
-            self._thin(self._folder)
+            self._thin(folder)
         self._write()
 
     def _thin(self, folder: Path) -> None:
@@ -223,7 +219,7 @@ def _reason(op: SignalOp, phase: PhaseOp, came: set[str]) -> str:
     if op.axis is Axis.TOKEN:
         return "it is per token, and only what metrics compute from it per completion is kept"
     if not op.recorded:
-        return "nothing that the run logs reads it"
+        return UNREAD
     if op.dtype is DType.OBJECT:
         return "it is an object"
     if op.dtype is DType.TEXT and op.name not in phase.sent:
