@@ -96,7 +96,8 @@ class _PartsOfConfigs(GenerateJsonSchema):
         for name, key in keys(model).items():
             said = getattr(key.type, "__metadata__", ())
             short = [self._of(each.type) for each in said if isinstance(each, Short)]
-            properties[name] = _any_of(made["properties"][name], *short)
+            text = {"description": key.help} if key.help else {}
+            properties[name] = _any_of(made["properties"][name] | text, *short)
         properties |= {key: self._of(type_) for key, type_ in model._short_keys.items()}
         found: Schema = {"type": "object", "properties": properties, "description": made["description"]}
         closed = model.model_config["extra"] == "forbid" and (not issubclass(model, Input) or model._short is None)

@@ -5,11 +5,15 @@ It is read from the models; whoever asks about keys asks here. Imports the model
 
 from __future__ import annotations
 
+import ast
+import inspect
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
+from textwrap import dedent
 from typing import Annotated, Any
 
 from declog.language.model import Model, Says
@@ -18,11 +22,16 @@ from declog.language.spec import LogSpec
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a model: its name in Python, its type with all that is said of it, and in a line what it is for."""
+    """A key of a model: its name in Python, and its type with all that is said of it."""
 
+    model: type[Model]
     name: str
     type: Any
-    help: str
+
+    @property
+    def help(self) -> str:
+        """In a line what it is for: the text below it in its model."""
+        return _texts(self.model).get(self.name, "")
 
 
 @cache
@@ -32,8 +41,20 @@ def keys(model: type[Model]) -> Mapping[str, Key]:
     for name, field in model.model_fields.items():
         type_ = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         if not field.exclude:
-            found[field.alias or name] = Key(name, type_, " ".join((field.description or "").split()))
+            found[field.alias or name] = Key(model, name, type_)
     return found
+
+
+@cache
+def _texts(model: type[Model]) -> Mapping[str, str]:
+    """The text below each key of a model. It takes a while to read the source: only help and schemas need it."""
+    texts: dict[str, str] = {}
+    for base in filter(is_model, reversed(model.__mro__)):
+        for pair in pairwise(ast.walk(ast.parse(dedent(inspect.getsource(base))))):
+            match pair:
+                case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                    texts[name] = " ".join(text.split())
+    return texts
 
 
 def below(type_: Any, key: object) -> Any:

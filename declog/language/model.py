@@ -49,9 +49,7 @@ class Model(BaseModel):
     _short_keys: ClassVar[Mapping[str, Any]] = {}
     _plain: ClassVar[str] = ""
     _plain_type: ClassVar[type] = object
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, use_attribute_docstrings=True, hide_input_in_errors=True
-    )
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
     @model_validator(mode="before")
     @classmethod

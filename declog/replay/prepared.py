@@ -29,9 +29,11 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
     problems: list[Problem] = []
     stale: list[str] = []
     for name, test in spec.tests.items():
-        found = [each.at("tests", name) for each in prepared(settings, test)[2]]
-        unknown = [each for each in found if each.code in ("DL403", "DL501")]
         inherited = config.home(("tests", name)) is not None
+        # no name depends on a test's constants, which were tried where the package was made
+        plan = settings.plan(test.model_copy(update={"constants": {}, "profile": None}) if inherited else test)
+        found = [each.at("tests", name) for each in wrong_names(test, settings.profile(test), plan)]
+        unknown = [each for each in found if each.code in ("DL403", "DL501")]
         if (inherited and unknown) or _expects_deleted(test, spec):
             stale.append(name)
         problems += [each for each in found if not (inherited and each in unknown)]
@@ -77,14 +79,7 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
 
     The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
     """
-    spec = settings.profile(test)
-    problems = [
-        Problem.of("DL403.constant", ("constants", name), name=name, known=spec.constants)
-        for name in test.constants
-        if name not in spec.constants
-    ]
-    made = settings.plan(test)
-    problems += _unknown(test, spec, made)
+    spec, made = settings.profile(test), settings.plan(test)
     phases = {
         name: replace(phase, signals=tuple(replace(signal, optional=True) for signal in phase.signals))
         for name, phase in made.phases.items()
@@ -93,14 +88,17 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
     tables = tuple(op for op in made.tables if {op.id, op.name} & requested)
     grouping = None if made.grouping is None else replace(made.grouping, optional=True)
     plan = replace(made, phases=phases, grouping=grouping, tables=tables, sinks=(), strict=False)
-    return test.profile or spec.profile, plan, problems
+    return test.profile or spec.profile, plan, list(wrong_names(test, spec, made))
 
 
 # -- what a test names
 
 
-def _unknown(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
+def wrong_names(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
     """What the test names and the profile does not have."""
+    for name in test.constants:
+        if name not in profile.constants:
+            yield Problem.of("DL403.constant", ("constants", name), name=name, known=profile.constants)
     names = _Names(profile, plan, frozenset(name for _, item in givers(test) for name in item.log_metric))
     open_ = any(spec.any for spec in profile.signals.values())  # takes what nobody declares
     worlds = {len(step.ranks) for step in test.given if step.ranks}

@@ -18,7 +18,7 @@ from declog.cli import main
 from declog.cli.json_schema import json_schema, parts, short_forms
 from declog.config.files import YamlLoader
 from declog.language import spec
-from declog.language.keys import SECTIONS, models
+from declog.language.keys import SECTIONS, keys, models
 from declog.language.shorthand import long
 from declog.language.spec import (
     AlertSpec,
@@ -214,9 +214,9 @@ def test_short_forms_are_those_of_the_models(value: object) -> None:
 def test_keys_have_the_models_descriptions() -> None:
     """What an editor shows is what the reference says."""
     schema = json_schema()
-    assert schema["properties"]["every"]["description"] == LogSpec.model_fields["every"].description
+    assert schema["properties"]["every"]["description"] == keys(LogSpec)["every"].help
     described = schema["$defs"]["MetricSpec"]["properties"]["over"]["description"]
-    assert described == spec.MetricSpec.model_fields["over"].description
+    assert described == keys(spec.MetricSpec)["over"].help
     assert schema["$defs"]["FilterSpec"]["description"].startswith("Which rows of a table")
 
 
