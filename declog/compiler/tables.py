@@ -216,7 +216,7 @@ def alerts(draft: Draft) -> None:
                 words = f"{', '.join(f'{each} is {{{each}:.6g}}' for each in values)}: " if values else f"{name}: "
                 shown = words + text.replace("{", "{{").replace("}", "}}")
             if fields is not None:
-                own: dict[str, Any] = {"when": node, "text": shown, "fields": fields}
+                own: dict[str, Any] = {"when": node, "do": tuple(spec.do), "text": shown, "fields": fields}
                 draft.alerts.append(AlertOp(id=name, **{**as_written(spec, AlertOp), **own}))
 
 

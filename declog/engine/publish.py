@@ -7,7 +7,7 @@ import logging
 import string
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -33,6 +33,7 @@ NO_FIGURES: Mapping[str, float] = {}
 SKIPPED = "declog/skipped"
 DROPPED, LATE = "declog/dropped", "declog/late"  # rows that are in no window
 LOST = (DROPPED, LATE)
+FIRED = -1  # instead of a number of log events: the alert fired, and holds since
 CODE = "<code>"  # the route of sinks that are given in code
 Word = tuple[str, bool, str]  # an output, and a glob of its names
 Record = TypeVar("Record", Scalar, Histogram, Table)
@@ -74,7 +75,10 @@ class _Event:
 
 
 class Dispatcher:
-    """Evaluates log events and sends each sink its share; ``inactive`` gets why metrics have no values."""
+    """Evaluates log events and sends each sink its share; ``inactive`` gets why metrics have no values.
+
+    ``fired`` gets each alert that fires, with the step of its log event.
+    """
 
     def __init__(
         self,
@@ -82,10 +86,13 @@ class Dispatcher:
         routes: Sequence[Route],
         functions: Functions = DEFAULT,
         inactive: Callable[[Mapping[str, str]], None] = lambda reasons: None,
+        fired: Callable[[int, AlertOp, Alert], None] = lambda step, op, alert: None,
     ) -> None:
         self._plan = plan
         self._routes = routes
-        self._streaks: Counter[tuple[str, str]] = Counter()  # log events in a row that an alert held, by mode
+        self._streaks: Counter[tuple[str, str]] = Counter()  # log events in a row that an alert held, by mode, or FIRED
+        self._silent: Counter[tuple[str, str]] = Counter()  # log events for which one that fired is silent, by mode
+        self._fired = fired
         self._events: Counter[str] = Counter()  # log events by mode
         self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}  # the last step's, by mode and route
         self._metrics = Metrics(plan, functions)
@@ -98,6 +105,7 @@ class Dispatcher:
         """For a checkpoint: totals, and where alerts and sinks are in their counts."""
         return {
             "streaks": [[mode, alert, count] for (mode, alert), count in self._streaks.items()],
+            "silent": [[mode, alert, count] for (mode, alert), count in self._silent.items()],
             "events": dict(self._events),
             "tables": self._samples.state(),
             "over_run": self._metrics.over_run.plain(),
@@ -107,6 +115,7 @@ class Dispatcher:
     def load(self, data: Mapping[str, Any]) -> None:
         """Continue from a checkpoint; what this plan does not have, or computes otherwise, is left out."""
         self._streaks.update({(mode, alert): count for mode, alert, count in data["streaks"]})
+        self._silent.update({(mode, alert): count for mode, alert, count in data.get("silent", ())})
         self._events.update(data["events"])
         self._samples.load(data["tables"])
         before = data.get("meanings", {})  # states of earlier versions have none
@@ -162,7 +171,7 @@ class Dispatcher:
             skipped = sum(results.skipped().values())
             cost = {name: value for name, value in figures.items() if not (value and name in LOST)}
             costs += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
-        alerts = tuple(self._alerts(mode, results, due.keys(), report))
+        alerts = tuple(self._alerts(mode, step, results, due.keys(), report))
         broken = self._naming.broken(results)
         exact = self._naming.passed_through(beside.exact, partial=partial is not None)
         blank = Records(mode, time.time())
@@ -256,18 +265,26 @@ class Dispatcher:
         report(RuntimeFailure.of("DL405.size", message=message, sink=route.id))
         return True
 
-    def _alerts(self, mode: str, results: MetricValues, due: Collection[int], report: Report) -> Iterable[Alert]:
+    def _alerts(
+        self, mode: str, step: int, results: MetricValues, due: Collection[int], report: Report
+    ) -> Iterator[Alert]:
         """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
         for op in self._plan.alerts:
             if not all(self._outputs[key].every in due for key in read(op.when)):
                 continue
             here = any(key in results for key in read(op.when))  # else nothing of them is of this mode
             place = self._metrics.holds(op.when, results, f"the alert `{op.id}`", report) if here else None
-            self._streaks[mode, op.id] = 0 if place is None else self._streaks[mode, op.id] + 1
-            if place is not None and self._streaks[mode, op.id] == op.for_:
-                yield Alert(
-                    op.id, op.level, _worded(op, formulas.shown(dict(op.fields), results, self._metrics.combine, place))
-                )
+            key = mode, op.id
+            if place is None or self._streaks[key] != FIRED:
+                self._streaks[key] = 0 if place is None else self._streaks[key] + 1
+            if self._silent[key] > 0:
+                self._silent[key] -= 1
+            elif place is not None and self._streaks[key] >= op.for_:
+                self._streaks[key], self._silent[key] = FIRED, op.cooldown
+                values = formulas.shown(dict(op.fields), results, self._metrics.combine, place)
+                alert = Alert(op.id, op.level, _worded(op, values))
+                self._fired(step, op, alert)
+                yield alert
 
     # -- sinks
 

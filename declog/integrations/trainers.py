@@ -135,7 +135,10 @@ class _Loop:
             self._step = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._evaluates(self._log(args), state, control)
+        log = self._log(args)
+        if not log.closed and log.should_stop:
+            control.should_training_stop = True
+        self._evaluates(log, state, control)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if (

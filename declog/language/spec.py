@@ -326,8 +326,12 @@ class AlertSpec(Model):
     """A condition over metrics, instead of bounds."""
     for_: int = Field(1, alias="for", ge=1)
     """Log events in a row."""
+    cooldown: int = Field(0, ge=0)
+    """For so many log events after it fired it does not fire again."""
     level: Literal["info", "warn", "error"] = "warn"
     """How bad it is."""
+    do: list[Literal["stop"]] = []
+    """What else it does: `stop` ends training, on every rank after the same step."""
     text: Annotated[str, Says("metrics", "template")] = ""
     """What it says, with values by their ids: `KL is {kl:.3f}`."""
     enabled: bool | Constants = True

@@ -400,6 +400,9 @@ class ProfileOp:
     without: frozenset[tuple[Key, bool, str]] = frozenset()
 
 
+STOP = "stop"  # what an alert may do
+
+
 @dataclass(frozen=True, kw_only=True)
 class AlertOp:
     """A condition over metrics' values."""
@@ -407,7 +410,9 @@ class AlertOp:
     id: str
     when: Node
     for_: int
+    cooldown: int
     level: Level
+    do: tuple[str, ...]
     text: str
     fields: tuple[tuple[str, Node], ...] = ()  # the metrics that the text names, as it names them
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import LEAVES, LOGGED, METRIC, Node, definition, walk
-from declog.plans.ops import AboutOp, ColumnOp, FilterOp, FormulaOp, MetricOp, PhaseOp, Plan, TableOp
+from declog.plans.ops import AboutOp, AlertOp, ColumnOp, FilterOp, FormulaOp, MetricOp, PhaseOp, Plan, TableOp
 
 Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whatever else decides its values
 
@@ -61,8 +61,7 @@ def explain(plan: Plan) -> str:
         shown = len(profile.tables & {table.id for table in plan.tables})
         lines.append(f"profile {profile.name}: {_count(len(profile.outputs), 'output')}, {_count(shown, 'table')}")
     for alert in plan.alerts:
-        lasting = f", {alert.for_} log events in a row" if alert.for_ > 1 else ""
-        lines.append(f"alert {alert.id}: {alert.level} if {alert.when}{lasting}")
+        lines.append(f"alert {alert.id}: {_alert(alert)}")
     for sink in plan.sinks:
         often = f", every {sink.every} log events" if sink.every > 1 else ""
         lines.append(f"sink {sink.id}: {sink.kind}, profile {sink.profile}{often}")
@@ -180,6 +179,12 @@ _PLURAL = {"min": "minima", "max": "maxima", "last": "last values"}
 def names(plan: Plan) -> dict[str, str]:
     """What each output is, in words, by the name that trackers see: "mean of batch means of kl, ..."."""
     return {item.template: _metric(op, plan) for op in plan.outputs if op.shown for item in op.names}
+
+
+def _alert(op: AlertOp) -> str:
+    lasting = f", {op.for_} log events in a row" if op.for_ > 1 else ""
+    silent = f", then silent for {op.cooldown}" if op.cooldown else ""
+    return f"{op.level} if {op.when}{lasting}{silent}" + "".join(f"; it does: {word}" for word in op.do)
 
 
 # -- as data
@@ -307,7 +312,7 @@ def facts(made: Plan, other: Plan) -> dict[str, Facts]:
         for item in op.names
         if item.template in names and (op.key, item.alias) in profile.outputs
     }
-    alerts = {each.id: (f"{each.level} if {each.when}, for {each.for_}",) for each in made.alerts}
+    alerts = {op.id: (_alert(op),) for op in made.alerts}
     sinks = {
         sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in made.sinks
     }

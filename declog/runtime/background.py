@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,8 +19,8 @@ from declog.errors import RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import DEFAULT, Functions
 from declog.language.maps import merged
 from declog.language.secrets import without_secrets
-from declog.plans.ops import Plan
-from declog.records import Beside, RunInfo
+from declog.plans.ops import STOP, AlertOp, Plan
+from declog.records import Alert, Beside, RunInfo
 from declog.runtime import actors, manifest
 from declog.runtime.alarm import Alarm
 from declog.runtime.backlog import Backlog
@@ -31,11 +32,13 @@ from declog.runtime.log_event import LogEvent
 from declog.runtime.packets import Fate, fates
 from declog.runtime.row_keeper import RowKeeper
 from declog.runtime.sender import Sender
+from declog.runtime.stopping import Stop
 from declog.runtime.worker import Task, Worker
 from declog.sinks.run_folder import Choice, Origin, RunFolder
 from declog.sinks.runner import CloseReport, SinkRunner
 
 log = logging.getLogger("declog")
+MOST_ALERTS = 1000  # that fired and are remembered
 
 
 class Background:
@@ -60,9 +63,13 @@ class Background:
         self._choice = choice
         self._branch = False  # of another run, whose rows are its own
         self._missing: Mapping[str, str] = {}
+        self._alerts: deque[tuple[int, Alert]] = deque(maxlen=MOST_ALERTS)
+        self._stop = Stop(comm, failures, wait_s) if any(STOP in alert.do for alert in plan.alerts) else None
+        if self._stop is not None:
+            comm.idle = self._stop.poll
         self._collector = self._dispatcher = None
         if comm.collects:
-            self._dispatcher = Dispatcher(plan, routes, functions, self._note_missing)
+            self._dispatcher = Dispatcher(plan, routes, functions, self._note_missing, self._note_alert)
             self._collector = Collector(
                 plan, comm, self._dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued,
                 unused=lambda: self._unused(fates.lost(id(self))), rows=self._rows(),
@@ -74,7 +81,7 @@ class Background:
         self._local = LocalTables(plan, mine, functions) if mine else None
         sender = Sender(plan, comm.rank, failures, functions, self._local)
         self.backlog = Backlog(plan, failures, wait_s + close_s)
-        self._worker = Worker(comm, sender, self._collector, failures, self.backlog)
+        self._worker = Worker(comm, sender, self._collector, failures, self.backlog, self._stop)
         self._alarm = Alarm(lambda: self.submit(Task(self._merge, report=failures.report)))
         fates.open(id(self), collects=self._collector is not None)
 
@@ -109,6 +116,23 @@ class Background:
         if self._collector is not None:
             self._worker.call(lambda: None, self.close_s)
         return dict(self._missing)
+
+    def _note_alert(self, step: int, op: AlertOp, alert: Alert) -> None:
+        """On the worker thread: an alert fired."""
+        self._alerts.append((step, alert))
+        if STOP in op.do and self._stop is not None:
+            self._stop.ask(op.id)
+
+    @property
+    def alerts(self) -> list[tuple[int, Alert]]:
+        """The alerts that fired, after all log events that were handed over: those are waited for."""
+        if self._collector is not None:
+            self._worker.call(lambda: None, self.close_s)
+        return list(self._alerts)
+
+    def should_stop(self, step: int | None) -> bool:
+        """Whether an alert ends training after a step, the same one on every rank."""
+        return self._stop is not None and step is not None and self._stop.after(step)
 
     def submit(self, item: LogEvent | Task) -> None:
         """Hand over a log event, or something to do after it."""

@@ -8,6 +8,7 @@ secret are passed through the store that the training job already has. Every wai
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import math
@@ -50,6 +51,8 @@ class Comm(Protocol):
 
     rank: int
     world_size: int
+    process: str  # the name of this process among those of the run
+    idle: Callable[[], None]  # called again and again while ``receive`` or ``answer`` waits
 
     @property
     def collects(self) -> bool:
@@ -73,6 +76,15 @@ class Comm(Protocol):
     def answer(self, event: Event, deadline_s: float) -> bytes | None:
         """What rank 0 published for a log event; None where it did not in time."""
 
+    def write_note(self, key: str, text: str) -> None:
+        """Leave a note for all processes."""
+
+    def read_note(self, key: str) -> str | None:
+        """The note of a key; None where nobody has left it."""
+
+    def processes(self) -> Sequence[str]:
+        """The names of all processes of the run that have not left it, of those that share a rank, too."""
+
     def shorten_waits(self, seconds: float) -> None:
         """Let the call that is under way wait for other ranks no longer than this. From any thread."""
 
@@ -89,6 +101,8 @@ class LocalComm:
     rank = 0
     world_size = 1
     collects = True
+    process = "0"
+    idle: Callable[[], None] = staticmethod(lambda: None)
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         return [text]
@@ -108,6 +122,15 @@ class LocalComm:
     def answer(self, event: Event, deadline_s: float) -> bytes | None:
         return None
 
+    def write_note(self, key: str, text: str) -> None:
+        return None
+
+    def read_note(self, key: str) -> str | None:
+        return None
+
+    def processes(self) -> Sequence[str]:
+        return [self.process]
+
     def shorten_waits(self, seconds: float) -> None:
         return None
 
@@ -125,7 +148,7 @@ class StoreComm:
     arrives: that is deleted and counted in ``late``. A rank that announced its end costs no wait at all.
     Rank 0 says which events it took; a rank whose connection breaks knows by that what was lost.
 
-    ``replica`` is for a process that holds the rows of a rank that another process stands for: it sends nothing.
+    ``copy`` counts the processes of one rank. The first, 0, stands for it; a ``replica`` sends nothing.
     ``interrupt`` ends the connection, where there is one.
     """
 
@@ -135,14 +158,16 @@ class StoreComm:
         rank: int,
         world_size: int,
         *,
-        replica: bool = False,
+        copy: int = 0,
         interrupt: Callable[[], None] | None = None,
         close: Callable[[], None] | None = None,
     ) -> None:
         self.rank = rank
         self.world_size = world_size
-        self.replica = replica
+        self.replica = replica = copy > 0
         self.collects = rank == 0 and not replica
+        self.process = _process(rank, copy)
+        self.idle: Callable[[], None] = lambda: None
         self.late = 0
         self.lost = 0  # log events of this rank that rank 0 did not take before the connection broke
         self._store = store
@@ -163,9 +188,9 @@ class StoreComm:
 
         Of several processes with one rank, the first stands for it.
         """
-        replica = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) > 1
+        copy = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) - 1
         place = f"declog/{namespace}/place"
-        if rank == 0 and not replica:
+        if rank == 0 and not copy:
             secret = secrets.token_bytes(32)
             server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
             server.set(_ACK, "{}")
@@ -179,11 +204,13 @@ class StoreComm:
         try:
             client = Client(bytes.fromhex(address["secret"]), address["hosts"], address["port"], min(deadline_s, 10.0))
         except OSError as error:
-            if replica:
-                return cls(None, rank, world_size, replica=True)  # the run is over already, and it is not heard anyway
+            if copy:
+                return cls(None, rank, world_size, copy=copy)  # the run is over already, and it is not heard anyway
             where = " or ".join(address["hosts"])
             raise CommError.of("DL603.port", rank=rank, port=address["port"], where=where) from error
-        return cls(client, rank, world_size, replica=replica, interrupt=client.interrupt, close=client.close)
+        if copy:
+            client.set(_note(_process(rank, copy)), "here")
+        return cls(client, rank, world_size, copy=copy, interrupt=client.interrupt, close=client.close)
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         if self.replica:
@@ -230,6 +257,7 @@ class StoreComm:
             while not self._store.check([_answer(event)]):
                 if time.monotonic() >= min(end, self._latest) or self._stopped or self._store.check([_departure(0)]):
                     return None
+                self.idle()
                 time.sleep(POLL)
             return bytes(self._store.get(_answer(event)))
 
@@ -272,6 +300,7 @@ class StoreComm:
                 self._taken[event.mode] = max(event.number, self._taken.get(event.mode, -1))
                 self._store.set(_ACK, json.dumps(self._taken))
                 return found
+            self.idle()
             time.sleep(POLL)
 
     def drop(self, event: Event, rank: int) -> None:
@@ -308,6 +337,28 @@ class StoreComm:
         for key in keys:
             self._store.delete_key(key)
         return b"".join(chunks)
+
+    # -- notes
+
+    def write_note(self, key: str, text: str) -> None:
+        with self._connected():
+            self._store.set(_note(key), text)
+
+    def read_note(self, key: str) -> str | None:
+        with self._connected():
+            return bytes(self._store.get(_note(key))).decode() if self._store.check([_note(key)]) else None
+
+    def processes(self) -> list[str]:
+        names = []
+        for rank in range(self.world_size):
+            if not self._store.check([_departure(rank)]):
+                names.append(_process(rank, 0))
+            copies = itertools.takewhile(
+                lambda process: self._store.check([_note(process)]),
+                (_process(rank, copy) for copy in itertools.count(1)),
+            )
+            names += copies
+        return names
 
     # -- the end
 
@@ -371,6 +422,14 @@ def _departure(rank: int) -> str:
 
 def _key(event: Event, rank: int, chunk: int) -> str:
     return f"w/{event}/{rank}/{chunk}"
+
+
+def _process(rank: int, copy: int) -> str:
+    return f"{rank}.{copy}" if copy else f"{rank}"
+
+
+def _note(key: str) -> str:
+    return f"note/{key}"
 
 
 def _answer(event: Event) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from declog.runtime.comm import Event
 
 Result = TypeVar("Result")
+IDLE_S = 0.1  # how often a rank that waits looks for notes
 
 
 class FakeComm:
@@ -25,6 +26,8 @@ class FakeComm:
     def __init__(self, rank: int, world_size: int, shared: _Shared) -> None:
         self.rank = rank
         self.world_size = world_size
+        self.process = str(rank)
+        self.idle: Callable[[], None] = lambda: None
         self.collects = rank == 0
         self._latest = math.inf  # the wait that is under way ends at this moment
         self._shared = shared
@@ -58,8 +61,10 @@ class FakeComm:
             end, self._latest = time.monotonic() + deadline_s, math.inf
             while not all((event, rank) in messages or rank in left for rank in ranks):
                 remaining = min(end, self._latest) - time.monotonic()
-                if remaining <= 0 or not self._shared.changed.wait(remaining):
+                if remaining <= 0:
                     break
+                self.idle()
+                self._shared.changed.wait(min(remaining, IDLE_S))
             return [messages.pop((event, rank), None) for rank in ranks]
 
     def drop(self, event: Event, rank: int) -> None:
@@ -73,8 +78,23 @@ class FakeComm:
 
     def answer(self, event: Event, deadline_s: float) -> bytes | None:
         with self._shared.changed:
-            self._shared.changed.wait_for(lambda: event in self._shared.answers or 0 in self._shared.left, deadline_s)
+            end = time.monotonic() + deadline_s
+            while event not in self._shared.answers and 0 not in self._shared.left:
+                if (remaining := end - time.monotonic()) <= 0:
+                    break
+                self.idle()
+                self._shared.changed.wait(min(remaining, IDLE_S))
             return self._shared.answers.get(event)
+
+    def write_note(self, key: str, text: str) -> None:
+        with self._shared.changed:
+            self._shared.notes[key] = text
+
+    def read_note(self, key: str) -> str | None:
+        return self._shared.notes.get(key)
+
+    def processes(self) -> list[str]:
+        return [str(rank) for rank in range(self.world_size) if rank not in self._shared.left]
 
     def shorten_waits(self, seconds: float) -> None:
         with self._shared.changed:
@@ -96,6 +116,7 @@ class _Shared:
         self.given: dict[str, dict[int, str]] = {}
         self.messages: dict[tuple[Event, int], bytes] = {}
         self.answers: dict[Event, bytes] = {}
+        self.notes: dict[str, str] = {}
         self.left: set[int] = set()
         self.sent = 0
 

@@ -19,7 +19,7 @@ from declog.errors import UnknownSignalError, UsageError, nearest
 from declog.errors.habits import meant
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
-from declog.records import RunInfo
+from declog.records import Alert, RunInfo
 from declog.runtime import context, graphs, session_state, wrapping
 from declog.runtime.background import Background
 from declog.runtime.batches import Locate
@@ -152,6 +152,25 @@ class Recorder(Observing):
         As of the log events so far, which it waits for. What was missing and comes is in it no more.
         """
         return self._background.missing
+
+    @property
+    def alerts(self) -> list[tuple[int, Alert]]:
+        """The alerts that fired, the last thousand, each with the step of its log event; on rank 0.
+
+        As of the log events so far, which it waits for.
+        """
+        return self._background.alerts
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether an alert with `do: [stop]` ends training after the step that is open, or else the last one.
+
+        Ask once a step, on every rank, and end the loop where it is true: it is true after the same step on all ranks.
+        It waits for no log event. Only while ranks agree on that step a rank that is ahead waits for the others.
+        """
+        session = self._session
+        open_step = None if session.step is None else session.step.number
+        return not self._forked and self._background.should_stop(session.train.last if open_step is None else open_step)
 
     def _progress(self) -> tuple[int | None, int | None]:
         """For the threads of sinks: nothing is written for them while it trains."""

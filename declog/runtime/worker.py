@@ -23,6 +23,7 @@ from declog.runtime.failures import Failures
 from declog.runtime.log_event import LogEvent
 from declog.runtime.self_metrics import Meter
 from declog.runtime.sender import Sender
+from declog.runtime.stopping import POLL_S, Stop
 
 
 @dataclass
@@ -45,13 +46,15 @@ class Worker:
     """Takes windows in order; ``submit`` returns at once. ``collector`` is rank 0's."""
 
     def __init__(
-        self, comm: Comm, sender: Sender, collector: Collector | None, failures: Failures, backlog: Backlog
-    ) -> None:
+        self, comm: Comm, sender: Sender, collector: Collector | None, failures: Failures, backlog: Backlog,
+        stop: Stop | None = None,
+    ) -> None:  # fmt: skip
         self._comm = comm
         self._sender = sender
         self._collector = collector
         self._failures = failures
         self._backlog = backlog
+        self._stop = stop
         self._meter = Meter()
         self._ended = False
         self._over = threading.Event()
@@ -110,7 +113,12 @@ class Worker:
                 self._failures.report(error)
 
     def _next(self) -> None:
-        item = self._queue.get()
+        if self._stop is not None:
+            self._stop.poll()
+        try:
+            item = self._queue.get(timeout=None if self._stop is None else POLL_S)
+        except queue.Empty:
+            return
         if item is None:
             self._ended = True
         elif isinstance(item, Task):

@@ -80,7 +80,7 @@ def test_equal_words_with_another_meaning(small: Path, cli: Cli) -> None:
         (["filters.long.bottom=1"], "      + top_bottom by length top 2 bottom 1 within step; every step; all"),
         (["tables.samples=null"], "  - samples: top_bottom by length top 2 within step; every step; all"),
         (["sinks=[console]"], "  + console: console, profile full, every 1"),
-        (["alerts.low={when: reward < 0}"], "  + low: warn if reward < 0, for 1"),
+        (["alerts.low={when: reward < 0}"], "  + low: warn if reward < 0"),
         (["every=2"], "  ~ a log event: every step -> every 2 steps"),
     ],
 )  # fmt: skip

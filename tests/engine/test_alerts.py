@@ -62,6 +62,16 @@ def test_for_counts_log_events_in_a_row(tmp_path: Path) -> None:
     assert [step for step, _ in alerted(alerts, values, tmp_path).alerts] == [5, 13]
 
 
+def test_a_cooldown_keeps_an_alert_silent(tmp_path: Path) -> None:
+    """For so many log events after it fired; one that began to hold meanwhile, and still does, fires behind them."""
+    high = {"when": "kl > 0.5", "cooldown": 4}
+    values = [1.0, 0.0, 1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0]
+    assert [step for step, _ in alerted({"high": {"when": "kl > 0.5"}}, values, tmp_path / "often").alerts] == [
+        0, 2, 4, 10,
+    ]  # fmt: skip
+    assert [step for step, _ in alerted({"high": high}, values, tmp_path / "seldom").alerts] == [0, 5, 10]
+
+
 def test_a_condition_reads_several_metrics(tmp_path: Path) -> None:
     """`when` is a condition of the language over metrics and their reductions."""
     alerts = {"odd": {"when": "length.max - length.mean > 1 and not kl < 0.5", "text": "odd"}}

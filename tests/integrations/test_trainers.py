@@ -60,6 +60,18 @@ def test_each_log_of_the_trainer(tmp_path: Path) -> None:
     ]
 
 
+def test_an_alert_ends_training(tmp_path: Path) -> None:
+    """Through the control that callbacks have; the trainer's own `Stop` beside it ends nothing."""
+    from tests.integrations import training
+
+    stops = "+declog.alerts.far={when: worst > 0, do: [stop]}"
+    settings = {"num_train_epochs": 40, "logging_steps": 1, "eval_strategy": "no"}
+    trainer, callback = training.line(tmp_path, [MemorySink()], ["declog/sinks=[]", stops], settings=settings)
+    callback.close()
+    assert 1 <= trainer.state.global_step < trainer.state.max_steps
+    assert [(step, alert.name) for step, alert in callback.recorder.alerts] == [(1, "far")]
+
+
 @pytest.mark.parametrize("steps", [2, 4])
 def test_an_evaluation_is_apart(steps: int, tmp_path: Path) -> None:
     """From its first batch on, whether or not the trainer has logged at that step; those by hand afterwards, too."""

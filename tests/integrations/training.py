@@ -50,7 +50,7 @@ class Stop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed 
         self.step = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop = state.global_step == self.step
+        control.should_training_stop |= state.global_step == self.step
 
 
 def line(

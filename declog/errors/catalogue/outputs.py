@@ -157,4 +157,9 @@ MESSAGES: Mapping[str, Message] = {
     "DL612.signal": ("the run kept no rows of `{name}`: {reason}", "ask for what `rows/rows.json` says is kept"),
     "DL612.tokens": ("{what} is per token, and the run kept nothing of it per completion",
         "ask for what a metric of the run computes from tokens"),
+
+    "DL613.answers": ("an alert stops the run, and processes {ranks} did not answer within {seconds} s",
+        "ask `log.should_stop` on every rank: those that did not answer may train on"),
+    "DL613.verdict": ("an alert stops the run, and rank 0 did not say after which step within {seconds} s: "
+        "training goes on after step {step}", "see whether rank 0 still trains"),
 }

@@ -90,6 +90,11 @@ class Steps:
         self.late, self._before = False, self._trainer.state.global_step
         self._idle.close()
 
+    def stop(self, control: Any) -> None:
+        """Where an alert stops the run, training ends after this step."""
+        if not self.over and self._recorder.should_stop:
+            control.should_training_stop = True
+
     def end(self, *error: Any) -> None:
         """The open step ends; where it fails to, it is over all the same."""
         if self._step is not None:
@@ -178,6 +183,10 @@ class _Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not t
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
         with self._guard("a step could not be begun"):
             self._steps.begin()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        with self._guard("whether an alert stops the run is not known"):
+            self._steps.stop(control)
 
     def on_save(self, *args: Any, **kwargs: Any) -> None:
         with self._guard("declog's state could not be saved", "a run resumed from here starts new windows"):

@@ -178,12 +178,12 @@ def _fit(trainer: Any) -> None:
 
     @functools.wraps(own)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with run.closing():
+        with run.training(self):
             return own(self, *args, **kwargs)
 
     @functools.wraps(own)
     async def fit_async(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with run.closing():
+        with run.training(self):
             return await own(self, *args, **kwargs)
 
     trainer.fit = fit_async if inspect.iscoroutinefunction(own) else fit

@@ -29,6 +29,7 @@ MOST = 256  # batches that wait for their step's call
 TRACKERS = ("wandb", "trackio")  # kinds of sinks that have a project and a name, and verl's names of them
 
 _open: list[Run] = []  # those of this process that are not closed
+_training: list[Any] = []  # trainers of this process that train
 
 
 def latest() -> Run | None:
@@ -37,13 +38,15 @@ def latest() -> Run | None:
 
 
 @contextmanager
-def closing() -> Iterator[None]:
-    """A block at whose end training is over."""
+def training(trainer: Any) -> Iterator[None]:
+    """A block in which a trainer trains, and at whose end that is over."""
     failed = True
+    _training.append(trainer)
     try:
         yield
         failed = False
     finally:
+        _training.remove(trainer)
         for run in list(_open):
             run.close(failed=failed)
 
@@ -244,6 +247,9 @@ class Run:
                 with log.batch():
                     self._observe(batch)
             self._report(reported, {name for batch in rows for name in batch.names})
+        if log.should_stop:  # verl ends with the next step: it validates, saves and returns
+            for trainer in _training:
+                trainer.total_training_steps = min(trainer.total_training_steps, number + 1)
         if not log.plan.modes["train"].every:  # `every: trainer`: each step that is logged
             log.flush()
 

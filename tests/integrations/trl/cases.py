@@ -241,6 +241,8 @@ def expected(history: Sequence[Mapping[str, Any]]) -> list[tuple[int, str, dict[
     return found
 
 
+STOP = "+declog.alerts.too_good={when: reward > -1, for: 3, do: [stop]}"
+
 # ---- checkpoints --------------------------------------------------------------------------------------
 
 SURPRISE = "+declog.metrics.surprise={expr: entropy, reduce: max, name: surprise}"

@@ -172,10 +172,28 @@ def live(model: Path, folder: Path) -> None:
     keep(folder, f"rank{os.environ['RANK']}", found)
 
 
+def stopped(model: Path, folder: Path) -> None:
+    """An alert ends training; rank 1 is slower to reward."""
+    import time
+
+    from tests.integrations.trl import cases
+
+    def reward(completions: list[str], **columns: Any) -> list[float]:
+        time.sleep(0.1 * int(os.environ["RANK"]))
+        return [float(len(each)) for each in completions]
+
+    case = cases.Case(args={"max_steps": 60, "logging_steps": 1, "eval_strategy": "no"})
+    trainer = cases.trainer_of(case, model, folder, rewards=[reward])
+    with declog.attach(trainer, "trl_grpo", [*cases.STRICT, cases.STOP]) as log:
+        trainer.train()
+        alerts = [(step, alert.name) for step, alert in log.alerts]
+    keep(folder, f"rank{os.environ['RANK']}", (trainer.state.global_step, alerts))
+
+
 JOBS: dict[str, Callable[[Path, Path], None]] = {
     "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty, "alone": alone,
     "all_faulty": all_faulty,
-    "asynchronous": asynchronous, "live": live, "aside": aside,
+    "asynchronous": asynchronous, "live": live, "aside": aside, "stopped": stopped,
 }  # fmt: skip
 
 

@@ -123,6 +123,26 @@ def test_attached_on_one_rank_only(model: Path, tmp_path: Path) -> None:
     assert ["DL603" in text and "on every rank, and not below" in text for text in found] == [True, True]
 
 
+def test_an_alert_ends_training(model: Path, tmp_path: Path) -> None:
+    """Through transformers' own control, so what the trainer does at its end is done."""
+    case = Case(args={"max_steps": 60, "logging_steps": 1, "eval_strategy": "no"})
+    trainer = cases.trainer_of(case, model, tmp_path)
+    with declog.attach(trainer, "trl_grpo", [*STRICT, cases.STOP]) as log:
+        trainer.train()
+        assert (3, "too_good") in [(step, alert.name) for step, alert in log.alerts]
+    assert 3 <= trainer.state.global_step < 60
+    assert "train_runtime" in trainer.state.log_history[-1]
+
+
+def test_an_alert_ends_training_on_two_ranks(model: Path, tmp_path: Path) -> None:
+    """After the same step, though one rank is slower."""
+    two_ranks("stopped", model, tmp_path)
+    found = [pickle.loads((tmp_path / f"rank{rank}.pickle").read_bytes()) for rank in range(2)]
+    (first, alerts), (second, nothing) = found
+    assert first == second and 3 <= first < 60
+    assert (3, "too_good") in alerts and nothing == []
+
+
 def test_what_is_no_trainer() -> None:
     """The error names what it lacks."""
     with pytest.raises(declog.UsageError, match="object has no `add_callback`"):

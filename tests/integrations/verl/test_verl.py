@@ -109,6 +109,26 @@ def test_a_training(verl: Any) -> None:
     assert [data for _, data in log.logged][1].keys() <= first.keys()
 
 
+def test_an_alert_ends_training(verl: Any) -> None:
+    """verl takes the next step for its last one."""
+    module = importlib.import_module("verl.trainer.ppo.ray_trainer")
+    stops = "+alerts.too_far={when: actor_ppo_kl > 0.5, do: [stop]}"
+    metric = "+metrics.actor_ppo_kl={observe: {axis: step, from: actor/far}}"
+    metrics = [{"actor/far": 0.9 if step > 3 else 0.1} for step in range(1, 200)]
+    trainer = module.RayPPOTrainer(config(metric, stops), metrics)
+    log = module.Tracking.log
+
+    def slow(self: Any, data: Any, step: Any, backend: Any = None) -> None:
+        log(self, data, step, backend)
+        self.declog.recorder.written()
+
+    module.Tracking.log = slow
+    trainer.fit()
+    steps = [step for step, _ in trainer.logger.logged]
+    assert steps[-1] in (6, 7) and trainer.logger.declog.recorder.closed
+    assert [step for step, _ in lines()] == steps
+
+
 def test_own_metrics_of_columns(verl: Any) -> None:
     """A profile of one's own declares any column of the batch; metrics of prompts and of data sources are of those."""
     log = tracking(
