@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -54,7 +55,7 @@ class Late:
 
     lines: Mapping[str, str]  # what YAML says of each metric, by id
     fingerprint: str  # of the plan that computed them
-    first: int  # how many log events there were before those that are kept
+    first: int = 0  # how many log events there were before those that are kept
     events: list[tuple[int, Records]] = field(default_factory=list)
     failures: Mapping[str, int] = field(default_factory=dict)
 
@@ -71,10 +72,11 @@ def ask(run: str | FilePath, lines: Mapping[str, str]) -> Late:
     wrong, and ``ConfigError`` DL612 for what the rows cannot answer.
     """
     folder = FilePath(run)
-    facts = rows_of(folder)
-    segments = _segments(facts)
-    plan, columns = _Question(folder, facts, lines).answerable(segments)
-    late = Late(dict(lines), plan.fingerprint, int(facts["dropped"]))
+    kept = _rows(folder)
+    plan, columns = _Question(folder, kept[-1].segments[-1], lines).answerable(
+        [segment for rows in kept for segment in rows.segments]
+    )
+    late = Late(dict(lines), plan.fingerprint)
     time = 0.0
 
     def submit(step: int, records: Records) -> None:
@@ -86,15 +88,16 @@ def ask(run: str | FilePath, lines: Mapping[str, str]) -> Late:
     dispatcher = Dispatcher(plan, [route], FUNCTIONS, inactive.update)
     collector = Collector(plan, LocalComm(), dispatcher, failures, functions=FUNCTIONS)
     with _no_collection(), np.errstate(all="ignore"):
-        for segment, event in _events(folder / FOLDER, facts, segments, plan.grouping, columns):
+        for event, reader in _events(kept, plan.grouping, columns):
             time = event.facts.time
-            frames = columns[segment].ready(event.frames)
+            frames = reader.ready(event.frames)
             if event.facts.mode in plan.modes:
                 dispatcher.inactive.came(event.facts.mode, event.facts.event, event.facts.count, _came(frames, plan))
                 collector.evaluate(event.facts, frames)
                 if event.facts.back is not None:
                     collector.rewind(event.facts.mode, event.facts.back)
     collector.close()
+    late.first = kept[0].first
     late.failures = dict(failures.counts)
     _nothing_empty(late, plan, inactive)
     return late
@@ -131,10 +134,38 @@ def rows_of(folder: FilePath) -> dict[str, Any]:
     return facts
 
 
-def _segments(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The processes of the last run that wrote to the folder, each with the number of its first log event."""
-    run_id = facts["runs"][-1]["run_id"]
-    return [one for one in facts["runs"] if one["run_id"] == run_id]
+@dataclass
+class _Rows:
+    """The rows of a run in a folder, or those of its parent up to where it branched off.
+
+    ``segments`` are its processes, each with the number of its first log event. Log events whose numbers are in a
+    pair of ``cuts`` are of no run: it was resumed before them. ``first`` is the first number that is still there.
+    """
+
+    folder: FilePath
+    segments: list[dict[str, Any]]
+    cuts: list[list[int]]
+    until: float
+    first: int
+
+
+def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> list[_Rows]:
+    """The rows of a run, by default the last one of the folder, behind those of the runs that it is a branch of."""
+    facts = rows_of(folder)
+    run_id = run_id or str(facts["runs"][-1]["run_id"])
+    segments = [one for one in facts["runs"] if one["run_id"] == run_id]
+    rows = folder / FOLDER
+    numbers = (event.facts.number for chunk in chunks(rows) for event in read_chunk(rows, chunk, None, ()))
+    # one that lies behind the branch was made when the branch was there
+    cuts = [[low, high] for low, high in facts["cuts"] if high <= until]
+    own = _Rows(rows, segments, cuts, until, next(numbers, 0))
+    parent, after = (run_of(folder) or {}).get("parent"), segments[0]["after"]
+    if parent is None or after is None or parent["run_id"] == run_id:
+        return [own]
+    try:
+        return [*_rows(FilePath(parent["output_dir"] or ""), parent["run_id"], after), own]
+    except UsageError:  # it is gone: what is asked begins at the branch
+        return [replace(own, first=after)]
 
 
 # -- the plan
@@ -143,9 +174,9 @@ def _segments(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
 class _Question:
     """Lines that are asked, composed with the run's config."""
 
-    def __init__(self, folder: FilePath, facts: Mapping[str, Any], lines: Mapping[str, str]) -> None:
+    def __init__(self, folder: FilePath, segment: Mapping[str, Any], lines: Mapping[str, str]) -> None:
         run = run_of(folder) or {}
-        self._run = facts["runs"][-1]
+        self._run = segment
         self._logged = _logged(folder / run.get("plan", PLAN)) | {*(self._run["config"].get("metrics") or {})}
         self._lines = lines
         overrides = [f"metrics.{name}={text}" for name, text in lines.items()]
@@ -287,22 +318,19 @@ class _Columns:
 
 
 def _events(
-    folder: FilePath, facts: Mapping[str, Any], segments: Sequence[Mapping[str, Any]], grouping: Grouping | None,
-    columns: Sequence[_Columns],
-) -> Iterator[tuple[int, RowEvent]]:  # fmt: skip
-    """The log events of the run in order, each with the place of its process among ``segments``."""
-    cuts = facts["cuts"]
+    kept: Sequence[_Rows], grouping: Grouping | None, columns: Sequence[_Columns]
+) -> Iterator[tuple[RowEvent, _Columns]]:
+    """The log events of the run in order, each with how the rows of its process are read: ``columns`` are theirs."""
     names = frozenset[str]().union(*(one.read for one in columns))
-    starts = [one["from"] for one in segments]
-    number = int(facts["dropped"])
-    segment = -1
-    for chunk in chunks(folder):
-        for event in read_chunk(folder, chunk, grouping, names):
-            while segment + 1 < len(starts) and number >= starts[segment + 1]:
-                segment += 1
-            if segment >= 0 and not any(low <= number < high for low, high in cuts):
-                yield segment, event
-            number += 1
+    readers = iter(columns)
+    for rows in kept:
+        starts = [(segment["from"], next(readers)) for segment in rows.segments]
+        for chunk in chunks(rows.folder):
+            for event in read_chunk(rows.folder, chunk, grouping, names):
+                number = event.facts.number
+                processes = [reader for start, reader in starts if start <= number]
+                if processes and number < rows.until and not any(low <= number < high for low, high in rows.cuts):
+                    yield event, processes[-1]
 
 
 def _came(frames: Mapping[str, Frame], plan: Plan) -> dict[str, dict[str, Span]]:

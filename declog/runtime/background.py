@@ -269,7 +269,7 @@ class Background:
                 partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self.close_s
             ).check()
         if collector is not None and collector.rows is not None and data is not None and "rows" in data:
-            collector.rows.go_on(data["rows"])
+            collector.rows.go_on(data["rows"], branch=self._branch)
         if self._branch:
             return
         for runner in self._runners.values():

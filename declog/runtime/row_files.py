@@ -36,7 +36,10 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class EventFacts:
-    """Where in the run a log event is: see ``LogEvent``. ``partial``: of how many ranks there are rows, or None."""
+    """Where in the run a log event is: see ``LogEvent``. ``partial``: of how many ranks there are rows, or None.
+
+    ``number`` is its number among those that the folder got rows of, whichever process wrote them.
+    """
 
     event: int
     mode: str
@@ -49,6 +52,7 @@ class EventFacts:
     elapsed: float
     partial: int | None
     time: float
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +212,18 @@ def is_whole(folder: Path, chunk: int) -> bool:
     return (folder / f"{chunk:06d}{EVENTS}").exists()
 
 
-def size_of(folder: Path, chunk: int) -> tuple[int, int]:
-    """How many bytes a whole chunk takes, and how many log events it has."""
+def size_of(folder: Path, chunk: int) -> int:
+    """How many bytes a whole chunk takes."""
+    return sum(path.stat().st_size for path in folder.glob(f"{chunk:06d}-*.parquet"))
+
+
+def numbers_of(folder: Path, chunk: int) -> list[int]:
+    """The numbers of the log events of a whole chunk."""
     import pyarrow.parquet as pq
 
-    events = pq.read_metadata(folder / f"{chunk:06d}{EVENTS}").num_rows
-    return sum(path.stat().st_size for path in folder.glob(f"{chunk:06d}-*.parquet")), events
+    with pq.ParquetFile(folder / f"{chunk:06d}{EVENTS}") as file:
+        numbers: list[int] = file.read(columns=["number"])["number"].to_pylist()
+    return numbers
 
 
 def remove_chunk(folder: Path, chunk: int) -> None:

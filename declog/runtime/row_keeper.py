@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -31,6 +32,7 @@ from declog.runtime.row_files import (
     is_whole,
     journal,
     journal_entry,
+    numbers_of,
     remove_chunk,
     size_of,
     tail_of,
@@ -67,7 +69,7 @@ class RowKeeper:
         self._open: list[RowEvent] = []
         self._chunk = 0
         self._bytes = 0
-        self._sizes: dict[int, tuple[int, int]] = {}  # of whole chunks: bytes and log events
+        self._sizes: dict[int, int] = {}  # the bytes of whole chunks
         self._journal: BinaryIO | None = None
         self._came: dict[str, set[str]] = {name: set() for name in plan.phases}
         self._layouts: set[tuple[str, Layout]] = set()  # of frames, by phase: what came is in them
@@ -76,7 +78,7 @@ class RowKeeper:
     def add(self, facts: EventFacts, frames: Mapping[str, Frame]) -> None:
         """Keep a log event. Raises ``OSError`` where the disk refuses."""
         folder = self._folder or self._begin()
-        event = RowEvent(facts, {name: self._kept(frame) for name, frame in frames.items()})
+        event = RowEvent(replace(facts, number=self.count), {name: self._kept(frame) for name, frame in frames.items()})
         unseen = [frame for frame in event.frames.values() if (frame.phase, frame.layout) not in self._layouts]
         if unseen:  # signals that came for the first time, mostly
             self._layouts |= {(frame.phase, frame.layout) for frame in unseen}
@@ -94,9 +96,13 @@ class RowKeeper:
         if len(self._open) >= CHUNK_EVENTS or self._bytes >= CHUNK_BYTES:
             self._end_chunk(folder)
 
-    def go_on(self, count: int) -> None:
-        """The run goes on behind its first ``count`` log events: those after them are of no run any more."""
+    def go_on(self, count: int, *, branch: bool) -> None:
+        """The run goes on behind the first ``count`` log events of its folder, or is a branch of one of another folder.
+
+        In its own folder the log events after them are of no run any more.
+        """
         self._after = count
+        self.count = 0 if branch else count
 
     def stop(self) -> None:
         """Keep no more; what is kept stays as it is."""
@@ -138,7 +144,7 @@ class RowKeeper:
         with suppress(FileNotFoundError):
             before = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         numbers = chunks(folder)
-        self._sizes = {number: size_of(folder, number) for number in numbers if is_whole(folder, number)}
+        self._sizes = {chunk: size_of(folder, chunk) for chunk in numbers if is_whole(folder, chunk)}
         self._chunk = 0 if not numbers else numbers[-1] + (numbers[-1] in self._sizes)
         path, end = tail_of(folder, self._chunk), 0
         if path.exists():  # what a process that was killed had not put into a chunk
@@ -148,8 +154,11 @@ class RowKeeper:
             self._journal.truncate(end)
             self._journal.seek(end)
         self._bytes = end
-        dropped = before.get("dropped", 0)
-        total = dropped + sum(events for _, events in self._sizes.values()) + len(self._open)
+        total = 0
+        if self._open:
+            total = self._open[-1].facts.number + 1
+        elif self._sizes:
+            total = numbers_of(folder, max(self._sizes))[-1] + 1
         known = [one["run_id"] for one in before.get("runs", ())]
         cuts = list(before.get("cuts", ()))
         if self._after is not None and run.run_id in known and self._after < total:
@@ -159,14 +168,14 @@ class RowKeeper:
             "declog": VERSION, "world_size": run.world_size, "config": self._plan.config,
             "constants": dict(self._plan.given), "columns": {},
         }  # fmt: skip
-        self._facts = {"format": FORMAT, "dropped": dropped, "cuts": cuts, "runs": [*before.get("runs", ()), facts]}
+        self._facts = {"format": FORMAT, "cuts": cuts, "runs": [*before.get("runs", ()), facts]}
         self.count = total
         self._write()
         return folder
 
     def _end_chunk(self, folder: Path) -> None:
         if self._open:
-            self._sizes[self._chunk] = write_chunk(folder, self._chunk, self._open), len(self._open)
+            self._sizes[self._chunk] = write_chunk(folder, self._chunk, self._open)
             self.stop()
             tail_of(folder, self._chunk).unlink()
             self._chunk += 1
@@ -176,13 +185,12 @@ class RowKeeper:
 
     def _thin(self, folder: Path) -> None:
         """Take the oldest chunks away until the rest fits."""
-        while len(self._sizes) > 1 and sum(size for size, _ in self._sizes.values()) > self._limit:
+        while len(self._sizes) > 1 and sum(self._sizes.values()) > self._limit:
             chunk = min(self._sizes)
-            _, events = self._sizes.pop(chunk)
+            del self._sizes[chunk]
             remove_chunk(folder, chunk)
-            if not self._facts["dropped"]:
+            if not chunk:
                 log.warning("%s", RuntimeFailure.of("DL611.thinned", folder=folder, bytes=f"{self._limit:,}"))
-            self._facts["dropped"] += events
 
     def _write(self) -> None:
         assert self._folder is not None

@@ -364,3 +364,48 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     run = declog.read(tmp_path / "run")
     assert list(run["spread"].steps) == [4, 9, 11] and "b_lr" in run.names()
     assert yaml.safe_load((folder / "late.yaml").read_text())["metrics"] == {"spread": "std(reward)"}
+
+
+def test_a_branch_reads_the_rows_of_its_parent(tmp_path: Path) -> None:
+    """Those before the branch, and of a branch of the branch those of both; what a parent did afterwards is its own."""
+    metrics = {**BASE, **lines("e_")}
+
+    def ran(folder: str, steps: range, state: dict[str, Any] | None = None, save: int | None = None) -> dict[str, Any]:
+        saved: dict[str, Any] = {}
+        shown = config(metrics, sinks={"jsonl": {}})
+        with declog.start(shown, output_dir=tmp_path / folder, resume=state) as log:
+            for step in steps:
+                train(log, 0, range(step, step + 1))
+                if step == save:
+                    saved = log.state_dict()
+        return saved
+
+    state = ran("parent", range(23), save=12)
+    second = ran("branch", range(13, 21), state, save=17)
+    ran("leaf", range(18, 26), second)
+    straight = MemorySink()
+    with declog.start(config(metrics), sinks=[straight], output_dir=tmp_path / "straight") as log:
+        train(log, 0, range(26))
+    late = ask(tmp_path / "leaf", as_text(lines("l_")))
+    assert values(late.events, "l_") == values(straight.events, "e_")
+    (tmp_path / "parent").rename(tmp_path / "away")
+    alone = ask(tmp_path / "leaf", as_text(lines("l_")))
+    assert alone.first > 0 and alone.events[0][0] > 12  # it begins at the branch, and says so
+
+
+def test_log_events_keep_their_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies while it takes the oldest rows away, before `rows.json` knows of it, shifts no number."""
+    monkeypatch.setattr(row_keeper, "CHUNK_EVENTS", 4)
+    run = tmp_path / "run"
+    with declog.start(config(BASE, every=1, sinks={"jsonl": {}}), output_dir=run) as log:
+        train(log, 0, range(14))
+        state = log.state_dict()
+        train(log, 0, range(14, 20))
+    for path in (run / "rows").glob("000000-*"):
+        path.unlink()  # and `rows.json` is as it was
+    with declog.start(config(BASE, every=1, sinks={"jsonl": {}}), output_dir=run, resume=state) as log:
+        train(log, 0, range(14, 22))
+    late = ask(run, {"rows": "count(length)"})
+    assert late.first == 4
+    steps = [step for step, records in late.events if records.mode == "train"]
+    assert steps == list(range(steps[0], 22)) and steps[0] <= 4
