@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         UnknownSignalError,
         UsageError,
     )
+    from declog.integrations.shadow import shadow
     from declog.integrations.tee import tee
     from declog.integrations.trainers import callback
     from declog.integrations.trl import attach, detach
@@ -53,6 +54,7 @@ _HOMES = {
             "CommError CompositionError ConfigError DeclogError InputError MissingSignalError "
             "PlanMismatchError SinkError UnknownSignalError UsageError"
         ),
+        "integrations.shadow": ("shadow"),
         "integrations.tee": ("tee"),
         "integrations.trainers": ("callback"),
         "integrations.trl": ("attach detach"),
@@ -78,8 +80,8 @@ __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
     "Packet", "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach",
     "bind", "callback", "column", "compile", "compose", "current", "detach", "function", "log_extra", "log_metric",
-    "merge", "observe", "plan", "presets", "profile_of", "read", "reducer", "reward", "rows", "scalars", "start",
-    "tee", "timer", "validate",
+    "merge", "observe", "plan", "presets", "profile_of", "read", "reducer", "reward", "rows", "scalars", "shadow",
+    "start", "tee", "timer", "validate",
 ]  # fmt: skip
 
 

@@ -60,6 +60,7 @@ def test_the_public_names_are_pinned() -> None:
         "reward",
         "rows",
         "scalars",
+        "shadow",
         "start",
         "tee",
         "timer",

@@ -56,11 +56,21 @@ def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (),
         return tee_wandb.WandbTee(logger, config, **options)
     if "wandb" in sys.modules and isinstance(logger, sys.modules["wandb"].Run):
         return tee_wandb.RunTee(logger, config, **options)
-    if isinstance(logger, _Writes):
+    if is_writer(logger):
         return WriterTee(logger, config, **options)
-    if logger is None or any(hasattr(logger, name) for name in METHODS):
-        return LoggerTee(logger, config, **options)
-    raise UsageError.of("DL510.tee", type=type(logger).__name__)
+    reject_other_shapes(logger)
+    return LoggerTee(logger, config, **options)
+
+
+def is_writer(logger: Any) -> bool:
+    """Whether a logger is called as a ``SummaryWriter`` is."""
+    return isinstance(logger, _Writes)
+
+
+def reject_other_shapes(logger: Any) -> None:
+    """``UsageError`` DL510 for an object that has no method of a logger."""
+    if logger is not None and not any(hasattr(logger, name) for name in METHODS):
+        raise UsageError.of("DL510.tee", type=type(logger).__name__)
 
 
 @runtime_checkable
@@ -69,7 +79,7 @@ class _Writes(Protocol):
     def add_text(self, tag: str, text_string: str, global_step: int | None = None) -> None: ...
 
 
-class _Tee(Stands):
+class Tee(Stands):
     """A recorder beside a logger. What the recorder's worker has for the logger waits until the loop logs next."""
 
     def __init__(self, logger: Any, config: Any, sinks: Sequence[Sink], options: Mapping[str, Any]) -> None:
@@ -152,7 +162,7 @@ class _Waiting:
     def close(self) -> None: ...
 
 
-class LoggerTee(_Tee):
+class LoggerTee(Tee):
     """An object whose methods carry numbers by name and a step, as trainers have it; ``logger_calls`` reads them.
 
     Every call goes to the logger as it is, and its result comes back. Numbers of a step may come in several calls; a
@@ -252,7 +262,7 @@ def _names(values: Mapping[str, Any], before: str = "") -> set[str]:
     return found
 
 
-class WriterTee(_Tee):
+class WriterTee(Tee):
     """A ``SummaryWriter``, which gets every call as it is; what declog computes besides goes there, too.
 
     Each tag of a writer has an axis of its own. declog's steps rise: a scalar of an earlier step is recorded with the

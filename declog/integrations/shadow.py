@@ -1,0 +1,211 @@
+"""A config in the shadow of a team's own logger: which of its numbers declog computes as well, and which differ.
+
+    logger = declog.shadow(logger, "grpo")   # in the logger's place; the loop also calls `declog.observe`
+    logger.log({"train/reward": 0.5}, step)  # the logger gets every call as it was made, and nothing else
+    logger.close()                           # prints the comparison; `logger.comparison` has it
+
+A number of the loop and a metric are a pair where their names agree, `train/reward` and `reward`, or where their values
+agree at every step. Uses declog's public API as a stranger would.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import declog
+from declog.integrations.logged import number_of
+from declog.integrations.tee import LoggerTee, Tee, WriterTee, is_writer, reject_other_shapes
+
+__all__ = ["Comparison", "LoggerShadow", "Pair", "WriterShadow", "shadow"]
+
+log = logging.getLogger("declog")
+
+
+def shadow(
+    logger: Any, config: Any = "grpo", overrides: Sequence[str] = (), *, tolerance: float = 1e-4, **options: Any
+) -> Any:
+    """The logger, beside which a config computes its metrics: use what is returned in its place.
+
+    The loop logs as before, and gives its rows to ``declog.observe``. What it observes before a step's first number is
+    of that step. At each log event of the config every number of the loop is compared with the metrics of that step.
+    ``tolerance`` is the relative difference up to which two values are the same. ``logger``, ``config``, ``overrides``
+    and ``options`` are those of ``declog.tee``, less runs of wandb: for them, `logger` is what has the method ``log``.
+
+    Raises ``ConfigError`` for a wrong config and ``UsageError`` for a logger of another shape.
+    """
+    config = declog.compose(config, overrides)
+    declog.plan(config)
+    kind: type[_Shadow] = WriterShadow if is_writer(logger) else LoggerShadow
+    if kind is LoggerShadow:
+        reject_other_shapes(logger)
+    return kind(logger, config, comparison=Comparison(tolerance), **options)
+
+
+@dataclass
+class Pair:
+    """A number of the loop and a metric, over the steps at which both have a value."""
+
+    number: str
+    metric: str
+    steps: int = 0
+    differences: int = 0
+    first_difference: tuple[int, float, float] | None = None
+    """The step, the loop's value and declog's, where they first differed."""
+    greatest: float = 0.0
+    """The greatest relative difference."""
+    values: set[float] = field(default_factory=set, repr=False)
+    """Up to two different values of the number: one that never changes agrees with many by chance."""
+
+    def add(self, step: int, value: float, other: float, *, same: bool) -> None:
+        """Take the values of one step."""
+        self.steps += 1
+        if len(self.values) < 2:
+            self.values.add(value)
+        if not same:
+            self.differences += 1
+            self.first_difference = self.first_difference or (step, value, other)
+            scale = max(abs(value), abs(other))
+            self.greatest = max(self.greatest, abs(value - other) / scale if math.isfinite(scale) else math.inf)
+
+    @property
+    def same_name(self) -> bool:
+        """Whether one name ends as the other: `train/reward` and `reward`, `kl` and `kl/mean`."""
+        short, long = sorted((_parts(self.number), _parts(self.metric)), key=len)
+        return long[-len(short) :] == short
+
+
+class Comparison:
+    """The numbers of a loop beside the metrics of a config, step by step."""
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance = tolerance
+        self.steps = 0
+        self._numbers: dict[int, dict[str, float]] = {}  # by step, until the step's log event comes
+        self._names: dict[str, None] = {}  # of all numbers, in the order in which they came
+        self._pairs: dict[str, dict[str, Pair | None]] = {}  # by number and metric; None: they have differed by chance
+        self._warned: set[str] = set()
+
+    def log(self, step: int, values: Mapping[str, Any]) -> None:
+        """Take what the loop logs."""
+        numbers = _numbers(values)
+        self._names |= dict.fromkeys(numbers)
+        self._numbers.setdefault(step, {}).update(numbers)
+
+    def compare(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take what declog logs at a step, and compare it with the loop's numbers of that step."""
+        numbers = self._numbers.pop(step, {})
+        self._numbers = {later: values for later, values in self._numbers.items() if later > step}
+        self.steps += bool(numbers)
+        for number, value in numbers.items():
+            for metric, other in metrics.items():
+                self._add(step, number, value, metric, other)
+            self._warn(number)
+
+    def _add(self, step: int, number: str, value: float, metric: str, other: float) -> None:
+        pairs = self._pairs.setdefault(number, {})
+        pair = pairs.setdefault(metric, Pair(number, metric))
+        if pair is not None:
+            same = math.isclose(value, other, rel_tol=self.tolerance, abs_tol=self.tolerance / 100)
+            same = same or (math.isnan(value) and math.isnan(other))
+            pair.add(step, value, other, same=same)
+            if not same and not pair.same_name:
+                pairs[metric] = None
+
+    def _warn(self, number: str) -> None:
+        pair = self._pair(number)
+        if number not in self._warned and pair is not None and pair.first_difference is not None:
+            self._warned.add(number)
+            step, value, other = pair.first_difference
+            log.warning("`%s` is %.6g at step %d, and declog's `%s` is %.6g", number, value, step, pair.metric, other)
+
+    def _pair(self, number: str) -> Pair | None:
+        """The metric that goes with a number: one that agrees at every step, else one of its name."""
+        pairs = [pair for pair in self._pairs.get(number, {}).values() if pair is not None]
+        pairs = [pair for pair in pairs if pair.same_name or len(pair.values) > 1]
+        return min(pairs, key=lambda pair: (pair.differences > 0, not pair.same_name, pair.metric), default=None)
+
+    @property
+    def pairs(self) -> list[Pair]:
+        """Each number that declog computes, with its metric."""
+        return [pair for number in self._names if (pair := self._pair(number)) is not None]
+
+    @property
+    def same(self) -> list[Pair]:
+        """The pairs whose values agree at every step."""
+        return [pair for pair in self.pairs if not pair.differences]
+
+    @property
+    def different(self) -> list[Pair]:
+        """The pairs of one name whose values differ."""
+        return [pair for pair in self.pairs if pair.differences]
+
+    @property
+    def alone(self) -> list[str]:
+        """The numbers for which no metric has the name or the values."""
+        paired = {pair.number for pair in self.pairs}
+        return [number for number in self._names if number not in paired]
+
+    def __str__(self) -> str:
+        counts = f"{len(self.same)} same, {len(self.different)} different, {len(self.alone)} not computed"
+        width = max((len(pair.number) for pair in self.pairs), default=0)
+        lines = [f"shadow of {self.steps} steps: {counts}"]
+        lines += [f"  same       {pair.number:{width}}  {pair.metric}" for pair in self.same]
+        for pair in self.different:
+            assert pair.first_difference is not None
+            step, value, other = pair.first_difference
+            lines.append(
+                f"  different  {pair.number:{width}}  {pair.metric}: {value:.6g} and {other:.6g} at step {step}, "
+                f"at {pair.differences} of {pair.steps} steps, by {pair.greatest:.2%} at most"
+            )
+        lines += [f"  not computed: {', '.join(self.alone)}"] if self.alone else []
+        return "\n".join(lines)
+
+
+class _Shadow(Tee):
+    """A tee that gives the loop's numbers to a comparison instead of the recorder; the logger gets none of declog's."""
+
+    def __init__(self, logger: Any, config: Any, *, comparison: Comparison, **options: Any) -> None:
+        self.comparison = comparison
+        self._printed = False
+        super().__init__(logger, config, **options)
+
+    def _take(self, values: Mapping[str, Any], step: Any, *, commit: bool = False) -> dict[str, Any]:
+        self.comparison.log(step, values)
+        return super()._take({}, step, commit=commit)
+
+    def _drain(self) -> None:
+        while self._mine.waiting:
+            self.comparison.compare(*self._mine.waiting.popleft())
+        if self.recorder.closed and not self._printed:
+            self._printed = True
+            print(self.comparison)
+
+
+class LoggerShadow(_Shadow, LoggerTee):
+    """An object whose methods carry numbers by name and a step, with a config in its shadow."""
+
+
+class WriterShadow(_Shadow, WriterTee):
+    """A ``SummaryWriter`` with a config in its shadow."""
+
+
+def _parts(name: str) -> list[str]:
+    """The parts of a name, less a last one that says the mean, which is what a name without one says."""
+    parts = re.split(r"[/.:]", name.lower())
+    return parts[:-1] if len(parts) > 1 and parts[-1] == "mean" else parts
+
+
+def _numbers(values: Mapping[str, Any], before: str = "") -> dict[str, float]:
+    """The numbers of a call by name; those of a mapping have its name before theirs."""
+    numbers: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            numbers |= _numbers(value, f"{before}{name}/")
+        elif (number := number_of(value)) is not None:
+            numbers[f"{before}{name}"] = number
+    return numbers
