@@ -37,7 +37,7 @@ PROFILE: dict[str, Any] = {
         "failed": "mean(failed)", "equal": "mean(max(reward, over=completion) == min(reward, over=completion))",
         "logged": {"reduce": "mean", "nan": "propagate"},
     },
-    "sinks": {"parquet": {}},
+    "sinks": ["parquet"],
 }  # fmt: skip
 
 

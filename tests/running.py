@@ -78,7 +78,7 @@ def scores(
 ) -> dict[str, Any]:
     """A profile with one table of scores; `filter` is its filter, after those that `filters` adds."""
     filters = {**table.pop("filters", {}), **({} if filter is None else {"picked": filter})}
-    outside = ("signals", "axes", "sinks", "every", "run")
+    outside = ("signals", "axes", "sinks", "sink_options", "every", "run")
     others = {key: table.pop(key) for key in outside if key in table}
     chosen = {} if filter is None else {"filter": "picked"}
     return profile(

@@ -59,7 +59,7 @@ def test_the_wheel_holds_the_package_and_the_presets_in_it(wheel: Path) -> None:
     """`conf` is installed as `declog/conf`, with every preset; only a plugin that Hydra finds is beside it."""
     names = zipfile.ZipFile(wheel).namelist()
     presets = {f"declog/{file.relative_to(REPOSITORY)}" for file in (REPOSITORY / "conf").rglob("*.yaml")}
-    assert {"declog/conf/declog/grpo.yaml", "declog/conf/declog/sinks/console.yaml"} < presets
+    assert {"declog/conf/declog/grpo.yaml", "declog/conf/declog/packs/rewards.yaml"} < presets
     assert {name for name in names if name.endswith(".yaml")} == presets
     info = wheel.name.rsplit("-", 3)[0] + ".dist-info"
     assert {name.split("/")[0] for name in names} == {"declog", "hydra_plugins", info}
@@ -81,7 +81,7 @@ def test_the_installed_package_is_the_wheels(python: Path) -> None:
 @pytest.mark.parametrize("preset", ["grpo", "rloo"])
 def test_a_preset_composes_from_the_wheel(python: Path, preset: str) -> None:
     """A preset and an override give the same profile from the wheel as from the checkout."""
-    overrides = ["declog/sinks=[console,trackio]", "declog.metrics.reward.reduce=p95", "~declog.metrics.kl"]
+    overrides = ["declog.sinks=[console,trackio]", "declog.metrics.reward.reduce=p95", "~declog.metrics.kl"]
     installed = evaluate(
         python,
         "import json; from declog.config.compose import compose, profile_of;"
@@ -110,6 +110,6 @@ def test_the_command_line_is_installed(python: Path) -> None:
 
 def test_an_application_finds_the_presets_of_the_wheel(python: Path, tmp_path: Path) -> None:
     """A user's own `@hydra.main` sees the shipped groups, with declog installed."""
-    printed = run(python, APP, f"hydra.run.dir={tmp_path}", "declog/sinks=[jsonl]", cwd=APP.parent)
+    printed = run(python, APP, f"hydra.run.dir={tmp_path}", "declog.sinks=[jsonl]", cwd=APP.parent)
     profile = json.loads(printed.removeprefix("profile "))
     assert (profile["name"], list(profile["sinks"])) == ("app", ["jsonl"])

@@ -47,7 +47,7 @@ DEFAULTS: Schema = {
 def json_schema(part: str = "config") -> Schema:
     """The schema of a preset's file (``config``), of an application's configuration, or of a group's option.
 
-    A group is a section of the config: a file of the group ``declog/sinks`` holds a map of sinks.
+    A group is a section of the config: a file of the group ``declog/metrics`` holds a map of metrics.
     """
     short = short_forms()
     whole = LogSpec.model_json_schema(schema_generator=_PartsOfConfigs)
@@ -59,7 +59,7 @@ def json_schema(part: str = "config") -> Schema:
     signals = properties["signals"]["anyOf"][0]["additionalProperties"]
     signals["anyOf"].append({**PHASE, "additionalProperties": {"anyOf": [*signals["anyOf"]]}})
     definitions["SinkSpec"]["allOf"] = [_options_if_kind(kind) for kind in sinks.built_in()]
-    sink = properties["sinks"]["anyOf"][0]
+    sink = properties["sink_options"]["anyOf"][0]
     sink["properties"] = {kind: _named_sink(kind, sink["additionalProperties"]) for kind in sinks.built_in()}
     if part == "application":
         definitions["LogSpec"] = config

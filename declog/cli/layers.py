@@ -52,7 +52,7 @@ def layered(config: Composed) -> Layered:
     from declog.language.keys import keys
     from declog.language.spec import LogSpec
 
-    order = list(keys(LogSpec))  # the language's own order: that of composition puts the sinks first
+    order = list(keys(LogSpec))  # the language's own order
     data = dict(sorted(config.shown.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
     return Layered(data, config.written, config.provenance or Provenance({}, {}), config.prefix)
 

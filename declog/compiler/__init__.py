@@ -60,7 +60,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(formulas.conditions, adds="inactive metrics formulas"),
         Pass(outputs.names, reads="metrics formulas"),
         Pass(outputs.modes, reads="modes metrics formulas"),
-        Pass(outputs.destinations, reads="inactive", adds="sinks"),
+        Pass(outputs.destinations, adds="sinks"),
         Pass(outputs.places, reads="sinks"),
         Pass(outputs.profiles, reads="inactive metrics formulas sinks", adds="profiles"),
         Pass(filters.filters, reads="constants signals default_phase phase_order grouping", adds="inactive filters"),

@@ -107,7 +107,7 @@ def glued(draft: Draft) -> None:
         (item.template for op in draft.outputs if op.shown for item in op.names if item.template[:1].isalnum()), ""
     )
     prefixes = [(f"modes.{mode.name}", mode.prefix) for mode in draft.modes.values()]
-    prefixes += [(f"sinks.{sink.id}", sink.prefix) for sink in draft.sinks]
+    prefixes += [(f"sink_options.{sink.id}", sink.prefix) for sink in draft.sinks]
     for place, prefix in prefixes:
         if prefix[-1:].isalnum() and name:
             draft.warn(

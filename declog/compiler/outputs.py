@@ -16,7 +16,7 @@ from declog.compiler.draft import Draft, as_written
 from declog.compiler.formulas import condition
 from declog.errors import SinkError, did_you_mean
 from declog.language.nodes import Node, members_of
-from declog.language.spec import ProfileSpec, SelectorSpec
+from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
 from declog.plans.needs import read
 from declog.plans.ops import FormulaOp, MetricOp, ProfileOp, SinkOp
 
@@ -70,14 +70,14 @@ def modes(draft: Draft) -> None:
 
 
 def destinations(draft: Draft) -> None:
-    """The enabled sinks, with their kinds' options checked."""
-    for name, spec in draft.spec.sinks.items():
-        if f"sinks.{name}" in draft.inactive:
-            continue
+    """The sinks, with their kinds' options checked."""
+    for name in dict.fromkeys(draft.spec.sinks):
+        spec = draft.spec.sink_options.get(name, SinkSpec())
+        here = ("sink_options", name) if name in draft.spec.sink_options else ("sinks", draft.spec.sinks.index(name))
         kind = spec.kind or name
         options = dict(spec.model_extra or {})
         module, colon, _ = kind.partition(":")
-        at = ("sinks", name, "kind") if spec.kind else ("sinks", name)
+        at = (*here, "kind") if spec.kind else here
         if colon and module not in draft.imports:
             draft.report("DL403.module", at, kind=kind, module=module)
             continue
@@ -87,15 +87,15 @@ def destinations(draft: Draft) -> None:
             fix = error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds")
             draft.report("DL403.kind", at, cause=error.message, fix=fix)
             continue
-        draft.problems += [problem.at("sinks", name) for problem in sinks.check_options(kind, options)]
+        draft.problems += [problem.at(*here) for problem in sinks.check_options(kind, options)]
         options = {key: value for key, value in options.items() if value is not None}
         per_rank = sinks.traits(kind).per_rank
         if spec.ranks == "each" and kind in sinks.built_in() and not per_rank:
             able = [other for other in sinks.built_in() if sinks.traits(other).per_rank]
-            draft.report("DL405.rank_0", ("sinks", name, "ranks"), kind=kind, able=", ".join(able))
+            draft.report("DL405.rank_0", (*here, "ranks"), kind=kind, able=", ".join(able))
         profile = spec.profile or draft.spec.profile
         if profile not in draft.spec.profiles and profile != "full":
-            path = ("sinks", name, "profile") if spec.profile else ("profile",)
+            path = (*here, "profile") if spec.profile else ("profile",)
             draft.report("DL403.profile", path, name=profile, known={"full", *draft.spec.profiles})
             continue
         own: dict[str, Any] = {"kind": kind, "options": tuple(options.items()), "profile": profile, "accepts": accepts}
@@ -116,12 +116,14 @@ def places(draft: Draft) -> None:
         given = dict(op.options).get("dir")
         text = given if isinstance(given, str) else op.id
         if (wrong := leaving(text)) is not None:
-            draft.report("DL202.sink_dir", ("sinks", op.id, "dir"), wrong=wrong, sink=op.id)
+            draft.report("DL202.sink_dir", ("sink_options", op.id, "dir"), wrong=wrong, sink=op.id)
         elif sinks.traits(op.kind).in_folder:  # as file systems that do not tell upper case from lower case see it
             here = posixpath.normpath(text).casefold()
             for other, name in taken.items():
                 if _collide(here, other) or _collide(other, here):
-                    draft.report("DL609.sinks", ("sinks", op.id), other=name, sink=op.id, folder=text)
+                    draft.report(
+                        "DL609.sinks", ("sinks", draft.spec.sinks.index(op.id)), other=name, sink=op.id, folder=text
+                    )
             taken[here] = op.id
 
 

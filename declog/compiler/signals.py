@@ -42,7 +42,7 @@ def constants(draft: Draft) -> None:
 
 def switches(draft: Draft) -> None:
     """Evaluate every `enabled`."""
-    for section in ("signals", "metrics", "filters", "tables", "alerts", "sinks"):
+    for section in ("signals", "metrics", "filters", "tables", "alerts"):
         entries: dict[str, Any] = getattr(draft.spec, section)
         for name, entry in entries.items():
             if entry.enabled is True:

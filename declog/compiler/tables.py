@@ -131,7 +131,7 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
     able = {sink.id for sink in sinks if "table" in sink.accepts and name in draft.profiles[sink.profile].tables}
     for sink, on in spec.to.items():
         if sink not in draft.spec.sinks:
-            if draft.deleted(f"sinks.{sink}") or not on:
+            if not on or sink in draft.spec.sink_options:  # it is known, and not opened
                 continue
             at = ("tables", name, "to", sink)
             if sink in known_kinds():

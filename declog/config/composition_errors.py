@@ -28,6 +28,7 @@ from declog.config.uses import old_names
 from declog.errors import CompositionError, Excerpt, Problem, Where, did_you_mean, nearest
 from declog.language.keys import SECTIONS
 from declog.language.tree import Node
+from declog.language.validation import sinks_and_options
 
 CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})
@@ -52,28 +53,20 @@ def of_application(line: str) -> Problem | None:
     override = parsed(line)
     if override is None:
         return unreadable(line, "++")
-    keys = override.key_or_group.split(".")
-    if len(keys) != 2 or keys[0] != GROUP or keys[1] not in SECTIONS or override.is_delete():
+    key, value = override.key_or_group, None if override.is_delete() else override.value()
+    if key.startswith(f"{GROUP}.sinks."):
+        name = key.split(".")[2]
+        at = line.find(key) + len(f"{GROUP}.sinks.")
+        return _sink_problem(line, override, (at, at + len(name)), [name] * (value not in (None, False)))
+    if key == f"{GROUP}.sinks":
+        return _sinks_as_map(line, key, value) if isinstance(value, dict) else None
+    if key.count(".") != 1 or key.partition(".")[0] != GROUP or key.partition(".")[2] not in SECTIONS:
         return None
-    value = override.value()
-    return (
-        _list_of_map(line, override.key_or_group, value, group=keys[1] == "sinks") if isinstance(value, list) else None
-    )
+    return _list_of_map(line, override.key_or_group) if isinstance(value, list) else None
 
 
-def _list_of_map(line: str, key: str, value: list[Any], *, group: bool) -> Problem:
-    """A list over a map: of sinks it is a choice of their group, whose options are keys of their own."""
-    sign, fix = line[: line.find(key)], f"'{key}={{entry: ...}}'"
-    if group:
-        names = [each if isinstance(each, str) else next(iter(each), "") for each in value]
-        options = [(name, each[name]) for name, each in zip(names, value, strict=True) if isinstance(each, dict)]
-        lines = [
-            pasted(f"++{key}.{name}.{option}={written(held)}")
-            for name, said in options
-            for option, held in (said.items() if isinstance(said, dict) else [("profile", said)])
-        ]
-        fix = " ".join([pasted(f"{sign.strip('+')}{key.replace('.', '/')}=[{','.join(map(str, names))}]"), *lines])
-    return _problem(line, "DL101.map_as_list", behind=True, key=key, fix=fix)
+def _list_of_map(line: str, key: str) -> Problem:
+    return _problem(line, "DL101.map_as_list", behind=True, key=key, fix=f"'{key}={{entry: ...}}'")
 
 
 def unreadable(line: str, sign: str = "") -> Problem:
@@ -233,6 +226,8 @@ def _key_problem(loader: Loader, override: Override, line: str, error: Exception
     wrong, names = keys[len(known)], _names(node)
     at = line.find(override.key_or_group) + len(here) + bool(here)
     span = (at, at + len(wrong))
+    if here == f"{GROUP}.sinks" and isinstance(node.value, list):
+        return _sink_problem(line, override, span, node.plain)
     if not isinstance(node.value, dict | list):
         rest = "" if isinstance(node.value, bool) else "expr: ..., "  # a short form, of a metric or a signal
         entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
@@ -256,16 +251,34 @@ def _key_problem(loader: Loader, override: Override, line: str, error: Exception
     if override.is_delete():
         fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
-    if here == f"{GROUP}.sinks" and loader.repository.config_exists(f"{GROUP}/sinks/{wrong}"):
-        chosen = ",".join([*names, wrong])
-        return _problem(line, "DL101.sink_not_chosen", span, name=wrong, fix=f"choose it: sinks=[{chosen}]")
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
     return _problem(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
 
 
+def _sinks_as_map(line: str, key: str, value: dict[Any, Any]) -> Problem:
+    chosen, options = sinks_and_options(value)
+    said = [pasted(f"++{GROUP}.sink_options.{name}={written(each)}") for name, each in options.items()]
+    fix = " ".join([f"{key}=[{','.join(chosen)}]", *said])
+    return _problem(line, "DL101.sinks_listed", behind=True, fix=fix)
+
+
+def _sink_problem(line: str, override: Override, span: tuple[int, int], names: list[str]) -> Problem:
+    """A key below the list of sinks: what is said of a sink stands in `sink_options`."""
+    _, _, name, *rest = override.key_or_group.split(".")
+    value = None if override.is_delete() else override.value()
+    if value in (None, False) and not rest:
+        chosen, options = [each for each in names if each != name], ""
+    else:
+        chosen = names if name in names else [*names, name]
+        entry = ".".join(["sink_options", name, *(rest if rest or isinstance(value, dict) else ["profile"])])
+        options = " " + pasted(f"++{GROUP}.{entry}={line.partition('=')[2]}")
+    fix = f"{GROUP}.sinks=[{','.join(chosen)}]" * (chosen != names) + options
+    return _problem(line, "DL101.sinks_listed", span, fix=fix.strip())
+
+
 def _section_of(name: str, node: Node) -> str | None:
     """The section of a profile that has an entry of this name, metrics before what they read."""
-    sections = ("metrics", "tables", "alerts", "filters", "sinks", "signals", "profiles", "modes", "constants")
+    sections = ("metrics", "tables", "alerts", "filters", "sink_options", "signals", "profiles", "modes", "constants")
     return next((each for each in sections if name in _names(node.entries.get(each, Node(None)))), None)
 
 
@@ -282,13 +295,15 @@ def _existing_key(loader: Loader, override: Override, line: str, error: Exceptio
     if override.is_add() and not isinstance(value, dict | list):
         return _problem(line, "DL101.there_already", key=key, fix=pasted(line.removeprefix("+")))
     if isinstance(node.value, dict) and isinstance(value, list):
-        return _list_of_map(line, key, value, group=loader.repository.group_exists(key.replace(".", "/")))
+        return _list_of_map(line, key)
     if isinstance(node.value, dict) and isinstance(value, dict):
         new = [name for name in value if name not in node.entries]
         lines = [shlex.quote(f"+{key}.{name}={written(value[name])}") for name in new]
         names = "`, `".join(map(str, new))
         return _problem(line, "DL101.keys_to_add", behind=True, key=key, names=names, fix=" ".join(lines))
     if isinstance(node.value, list) and isinstance(value, dict):
+        if key == f"{GROUP}.sinks":
+            return _sinks_as_map(line, key, value)
         return _problem(line, "DL101.list_as_map", behind=True, key=key)
     return _problem(line, "DL101.hydra", cause=first_line(error))
 

@@ -26,7 +26,7 @@ from declog.config.quoting import value_end
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
-from declog.language.validation import as_map
+from declog.language.validation import as_map, as_sinks
 
 
 def first_line(error: Exception) -> str:
@@ -54,6 +54,9 @@ def file_problem(loader: ConfigLoader, origin: Origin, error: Exception) -> Prob
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_value(loader, origin, cause, cause.full_key)
+    if f"Could not override '{GROUP}/sinks'" in str(error):
+        fix = "drop `override sinks` from the defaults list: `sinks: [...]` below"
+        return Problem.of("DL101.sinks_listed", fix=fix)
     return Problem.of("DL101.hydra", cause=first_line(error))
 
 
@@ -73,8 +76,10 @@ def _list_and_map(error: ListOverMap) -> Problem:
     *above, key = error.path
     is_list = isinstance(error.high.value, list)
     what, other = ("list", "map") if is_list else ("map", "list")
-    section = error.high.plain if is_list and len(above) == 1 else None
-    fix = f"write a map, an id for each entry: {key}: {as_map(str(key), section)}" if is_list else f"{key}: [...]"
+    section = error.high.plain if len(above) == 1 else None
+    fix = as_sinks(section) if key == "sinks" and section is not None else f"{key}: [...]"
+    if is_list:
+        fix = f"write a map, an id for each entry: {key}: {as_map(str(key), section)}"
     problem = Problem.of("DL101.merged", error.path[1:], key=key, what=what, other=other, fix=fix)
     place, low = error.high.place, error.low.place
     if not isinstance(place, FilePlace):
@@ -242,6 +247,8 @@ def _missing_default(loader: ConfigLoader, origin: Origin, error: Exception, mis
     stem = bare if bare in presets else nearest(bare, presets)
     if stem is not None and (option != bare or group.startswith(f"{GROUP}/conf")):
         fix = f"a preset is named without its folder and suffix: `{stem}`"
+    if group == f"{GROUP}/sinks":
+        fix = f"sinks are no files: drop this entry, and write `sinks: [{option}]` below"
     if group == GROUP and option in ("slim", "full"):
         fix = f"what a preset shows is no preset: `profile: {option}`, a key of its own"
     if group == f"{GROUP}/{GROUP}" and option in presets:

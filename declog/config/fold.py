@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 
 from declog.config.files import defaults_of, of_file, source_file, span, style
 from declog.config.hydra import Defaults, Files, read_by
-from declog.config.long_form import chosen_sinks
 from declog.config.search_path import GROUP
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance, StorePlace
 from declog.errors import Path
@@ -90,8 +89,6 @@ def _in_long_form(layer: Node, low: Node) -> Node:
     profile = layer.at((GROUP,))
     if profile is None or not profile.entries:
         return layer
-    chosen = chosen_sinks(profile)
-    profile = profile if chosen is None else profile.holding({**profile.entries, "sinks": chosen})
     return layer.holding({**layer.entries, GROUP: long(profile, low.at((GROUP,)))[0]})
 
 

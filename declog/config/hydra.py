@@ -74,7 +74,7 @@ class Repository(ConfigRepository):
             source.load_config(config_path)  # which says what is wrong with it
         if not isinstance(data, dict):
             return super().load_config(config_path)
-        defaults = placed_defaults(data, config_path, self._data)
+        defaults = placed_defaults(data, config_path)
         config = OmegaConf.create({key: data[key] if key == "hydra" else None for key in data})
         if "defaults" in data or defaults is not None:
             config["defaults"] = defaults
@@ -82,13 +82,6 @@ class Repository(ConfigRepository):
                               ConfigSource._get_header_dict(text[:512]))  # fmt: skip
         result.defaults_list = self._create_defaults_list(config_path, self._extract_defaults_list(config_path, config))
         return result
-
-    def _data(self, name: str) -> dict[Any, Any] | None:
-        """A file of the group `declog` as plain data; None where there is none."""
-        source = self._find_object_source(name, ObjectType.CONFIG)
-        file = None if source is None else source_file(source, name)
-        data = None if file is None else of_file(*file).plain
-        return data if isinstance(data, dict) else None
 
     def __deepcopy__(self, memo: object) -> Repository:
         """Hydra copies a repository before it lets a configuration name more places: sources never change."""

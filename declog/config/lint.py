@@ -138,7 +138,7 @@ def of_shells(config: Composed) -> Iterator[Problem]:
     """DL202 for each folder with a word that only a shell replaces: it would be made under that very name."""
     for path, text in _folders(config.data):
         found = (
-            re.search(r"\$(\w+)|^~(?=/|$)" if path[0] != "sinks" else r"\$(\w+)", text)
+            re.search(r"\$(\w+)|^~(?=/|$)" if path[0] != "sink_options" else r"\$(\w+)", text)
             if isinstance(text, str)
             else None
         )
@@ -151,8 +151,8 @@ def of_shells(config: Composed) -> Iterator[Problem]:
 
 def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:
     yield ("output_dir",), data.get("output_dir")
-    for name, entry in entries(data, "sinks").items():
-        yield ("sinks", str(name), "dir"), entry.get("dir") if isinstance(entry, Mapping) else None
+    for name, entry in entries(data, "sink_options").items():
+        yield ("sink_options", str(name), "dir"), entry.get("dir") if isinstance(entry, Mapping) else None
     capture = entries(data, "run").get("capture")
     yield ("run", "capture", "folder"), capture.get("folder") if isinstance(capture, Mapping) else None
 

@@ -14,10 +14,9 @@ from typing import Any
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import DictConfig, OmegaConf
 
-from declog.config.search_path import GROUP, is_shipped
+from declog.config.search_path import GROUP
 from declog.errors import Path
 from declog.language.keys import SECTIONS
-from declog.language.notation import listed
 from declog.language.shorthand import long
 from declog.language.tree import Node, over, tree_of
 
@@ -35,9 +34,7 @@ def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
     prefix, section = where
     node = data[GROUP] if prefix else data
     layer = tree_of({section: node} if section else node)
-    defaults = placed_defaults(data, name, read)
-    if (chosen := None if section else chosen_sinks(layer)) is not None:
-        layer = layer.holding({**layer.entries, "sinks": chosen})
+    defaults = placed_defaults(data, name)
     low = Node({})
     for below in _parents(data, name, read, [name]):
         low = over(low, tree_of(below))
@@ -52,27 +49,15 @@ def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
     return replace(result, config=OmegaConf.create(data))
 
 
-def placed_defaults(data: Mapping[Any, Any], name: str, read: Read) -> Any:
+def placed_defaults(data: Mapping[Any, Any], name: str) -> Any:
     """The defaults list of the file ``name`` as Hydra has it: `packs: [rewards]` is `packs@_here_`.
 
-    So it is with every group that is no section of the profile: its files are parts of a profile. Sinks in a list are a
-    choice of their group, in the place of the one that is extended.
+    So it is with every group that is no section of the profile: its files are parts of a profile.
     """
     defaults = data.get("defaults")
-    where = _profile(data, name)
-    if where is None or where[1]:
+    if not name.startswith(f"{GROUP}/") or _profile(data, name) != ((), "") or not isinstance(defaults, list):
         return defaults
-    is_preset = name.startswith(f"{GROUP}/")
-    if is_preset and isinstance(defaults, list):
-        defaults = [_placed(entry) for entry in defaults]
-    layer = data[GROUP] if where[0] else data
-    if chosen_sinks(tree_of({"sinks": layer.get("sinks")})) is None:
-        return defaults
-    group = "sinks" if is_preset else f"{GROUP}/sinks"
-    extended = any(below.get("sinks") for below in _parents(data, name, read, [name]))
-    entry = {f"override {group}" if extended else group: list(listed(layer["sinks"]) or ())}
-    listed_before = defaults if isinstance(defaults, list) else ["_self_"]
-    return [*listed_before, entry] if extended else [entry, *listed_before]
+    return [_placed(entry) for entry in defaults]
 
 
 def with_nulls(layer: Node, low: Node | None) -> Any:
@@ -110,26 +95,14 @@ def _is_part(group: list[str]) -> bool:
     return all(re.fullmatch(r"\w+", word) and word not in (GROUP, *LogSpec.model_fields) for word in group)
 
 
-def chosen_sinks(layer: Node) -> Node | None:
-    """The options in ``sinks: [console, {wandb: {project: mine}}]`` where it chooses files of the group `sinks`."""
-    section = layer.entries.get("sinks")
-    entries = listed(section.plain) if section is not None and isinstance(section.value, list) else None
-    if section is None or entries is None or not all(is_shipped(f"{GROUP}/sinks/{kind}") for kind in entries):
-        return None
-    return Node({kind: item.entries[kind] for kind, item in zip(entries, section.value, strict=True) if entries[kind]},
-                section.place)  # fmt: skip
-
-
 def _parents(data: Mapping[Any, Any], name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, Any]]:
-    """The profiles that a file extends, the first ones first; a choice of sinks stands for their entries."""
+    """The profiles that a file extends, the first ones first."""
     defaults = data.get("defaults")
     for entry in defaults if isinstance(defaults, list) else ():
         for group, value in entry.items() if isinstance(entry, Mapping) else [(None, entry)]:
             words = str(group).split()[-1].lstrip("/").partition("@")[0] if group is not None else ""
             options = value if isinstance(value, list) else [value]
-            if words in ("sinks", f"{GROUP}/sinks"):
-                yield {"sinks": {str(each): {"kind": each} for each in options}}
-            elif words == GROUP or (name.startswith(f"{GROUP}/") and (group is None or _is_part([words]))):
+            if words == GROUP or (name.startswith(f"{GROUP}/") and (group is None or _is_part([words]))):
                 here = f"{GROUP}/" if group is None or words == GROUP else f"{GROUP}/{words}/"
                 for option in options:
                     parent = here + str(option).removeprefix(f"/{GROUP}/").partition("@")[0]

@@ -34,7 +34,7 @@ _WORD = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<equals>=?)(?P<value>.
 # an entry that is there, any key; below one that is not, none: it is a typo, mostly.
 Adds = Literal["anything", "entries", "nothing"]
 ADDS: dict[str, Adds] = {key: "entries" if key in SECTIONS else "anything" for key in LogSpec.model_fields}
-ADDS["constants"] = "nothing"
+ADDS |= {"constants": "nothing", "sink_options": "anything"}
 
 
 def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin], Node]) -> Origin:

@@ -86,7 +86,6 @@ _BASES: Mapping[str, frozenset[str]] = {
     "alerts": frozenset({"when"}),
     "metrics": frozenset({"expr", "formula", "observe"}),
     "signals": frozenset({"axis", "expr"}),
-    "sinks": frozenset({"kind"}),
 }
 
 
@@ -95,8 +94,7 @@ def _completes(config: Composed, known: Provenance, section: str, name: str) -> 
     entry = entries(config.data, section).get(name)
     if section not in _BASES or not isinstance(entry, Mapping):
         return False
-    says = _BASES[section] & set(entry)
-    return not says or (says == {"kind"} and (*config.prefix, section, name, "kind") not in known.layers)
+    return not _BASES[section] & set(entry)
 
 
 def _own(known: Provenance, path: Path) -> bool:

@@ -34,7 +34,8 @@ TEAMS = "declog.presets"  # the entry points of installed packages with presets:
 
 # All that composing raises for something that a user wrote: ValueError for malformed defaults lists and keys,
 # RecursionError for presets that extend each other.
-HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, RecursionError)
+# OmegaConf raises a TypeError for a key below a list.
+HYDRA_ERRORS = (HydraException, OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, RecursionError)
 
 
 def conf_location() -> str:
@@ -96,11 +97,6 @@ def package_of(file: str) -> str | None:
     if name == PROVIDER:
         return f"{NAME} {VERSION}"
     return None if name is None else f"{name} {version(name)}"
-
-
-def is_shipped(name: str) -> bool:
-    """Whether an installed package has such a preset, or option of a preset's groups: ``declog/sinks/jsonl``."""
-    return any(Path(folder, f"{name}.yaml").is_file() for folder in preset_folders())
 
 
 def settle(config: DictConfig, name: str) -> None:

@@ -67,7 +67,7 @@ _OPTIONS = {
         ("log_dir logdir logging_dir dir save_dir out_dir outdir output_path path folder root run_dir",
             "output_dir={repr}"),
         ("project entity group notes job_type experiment experiment_name tracking_uri",
-            '["sinks=[console,wandb]", "sinks.wandb.project={value}"]'),
+            '["sinks=[console,wandb]", "sink_options.wandb.project={value}"]'),
         ("name run_name run_id", '["name={value}"]'),
         ("backend backends report_to tracker trackers logger loggers log_with sink", '["sinks=[{value}]"]'),
         ("log_every log_interval logging_steps log_freq frequency interval", '["every={value}"]'),

@@ -4,7 +4,7 @@
       - declog.integrations.axolotl.DeclogPlugin
     declog:
       config: trl_grpo                                # by default the preset of the trainer's own metrics
-      overrides: ["declog/sinks=[console,parquet]"]
+      overrides: ["declog.sinks=[console,parquet]"]
 
 Axolotl imports it; it uses declog's public API as a stranger would.
 """

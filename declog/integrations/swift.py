@@ -2,7 +2,7 @@
 
     # plugin.py
     from declog.integrations import swift
-    swift.register("trl_grpo", ["declog/sinks=[console,parquet]"])
+    swift.register("trl_grpo", ["declog.sinks=[console,parquet]"])
 
     swift rlhf --rlhf_type grpo --external_plugins plugin.py --callbacks declog ...
 

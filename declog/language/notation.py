@@ -1,14 +1,13 @@
 """The small notations of a profile's values: texts and lists in, what they say out.
 
-``completion text?`` of a signal, ``mean quantiles`` and ``p95(reward)`` of a metric, ``> 0.2 for 3`` of an alert,
-``[console, {wandb: slim}]``. None is what no such notation is. Imports types and errors, and reductions late.
+``completion text?`` of a signal, ``mean quantiles`` and ``p95(reward)`` of a metric, ``> 0.2 for 3`` of an alert.
+None is what no such notation is. Imports types and errors, and reductions late.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -82,23 +81,6 @@ def condition(text: str, metric: Any) -> dict[str, Any]:
     if sign in "<>" and bound is not None:
         return {"above" if sign == ">" else "below": bound, **for_}
     return {"when": f"{metric} {sign} {found['bound']}", **for_}
-
-
-def listed(value: Any) -> dict[str, dict[str, Any]] | None:
-    """Kinds of sinks in a list, each a word or a word with its options; None for anything else."""
-    items = value if isinstance(value, list) else [value] if isinstance(value, str) else []
-    made: dict[str, dict[str, Any]] = {}
-    for each in items:
-        pairs = list(each.items()) if isinstance(each, Mapping) else [(each, None)]
-        if len(pairs) != 1:
-            return None
-        ((name, given),) = pairs
-        if isinstance(given, str) and WORD.match(given):
-            given = {"profile": given}
-        if not isinstance(name, str) or not WORD.match(name) or not isinstance(given, Mapping | None) or name in made:
-            return None
-        made[name] = dict(given or {})
-    return made or None
 
 
 def reductions(written: Any) -> list[str] | None:

@@ -45,9 +45,9 @@ class _Writer:
     beside: dict[str, dict[str, Node]] = field(default_factory=dict)
 
     def section(self, name: Any, node: Node) -> Node:
-        if name == "sinks":
-            node = self._sinks(node)
-        elif name == "modes":
+        if name == "sinks" and isinstance(node.value, str) and not _open(node):
+            return node.holding([] if node.value == "none" else [node])
+        if name == "modes":
             node = self._modes(node)
         if not isinstance(node.value, dict):
             return node
@@ -229,7 +229,7 @@ class _Writer:
                 )
         return Node(made, node.place, replaces=True)
 
-    # -- profiles, alerts, sinks
+    # -- profiles, alerts
 
     def _profile(self, name: str, node: Node) -> Node:
         if isinstance(node.value, list | str):
@@ -251,22 +251,6 @@ class _Writer:
         if not isinstance(node.value, str):
             return node
         return said(notation.condition(node.value.strip(), name), node.place, replaces=True)
-
-    def _sinks(self, node: Node) -> Node:
-        """``[console, {wandb: {project: mine}}]``: an entry of each kind, and none of the layers below.
-
-        ``wandb: slim`` names the sink's profile.
-        """
-        if isinstance(node.value, dict):
-            return node.holding({kind: _options(options) for kind, options in node.entries.items()})
-        if notation.listed(node.plain) is None:
-            return node
-        made: dict[str, Node] = {}
-        for item in node.value if isinstance(node.value, list) else [node]:
-            pairs = item.value.items() if isinstance(item.value, dict) else [(item.value, Node({}, item.place))]
-            for kind, options in pairs:
-                made[kind] = Node({"kind": Node(kind, item.place), **_options(options).entries}, item.place)
-        return Node(made, node.place, replaces=True)
 
     # -- axes, modes
 
@@ -321,12 +305,6 @@ def _column(node: Node) -> Node:
     if not isinstance(node.value, str) or node.value in TYPES or _open(node):
         return node
     return said({"expr": node, "nullable": True}, node.place)
-
-
-def _options(node: Node) -> Node:
-    """The options of a sink, of which a word says the profile."""
-    word = isinstance(node.value, str) and WORD.match(node.value)
-    return Node({"profile": node}, node.place) if word else node
 
 
 def _joined(node: Node) -> Node:

@@ -350,12 +350,9 @@ class SinkSpec(Model):
     """A sink; keys that are not listed here are options of its kind."""
 
     model_config = ConfigDict(extra="allow")
-    _short = Annotated[str, Field(description="The profile that it shows.")]
 
     kind: str | None = None
-    """Which sink; by default that of its id."""
-    enabled: bool | Constants = True
-    """A constant expression; switched off, it is not opened."""
+    """Which sink; by default that of its name."""
     profile: str | None = None
     """What it shows; by default the profile's."""
     every: int = Field(1, ge=1)
@@ -434,8 +431,10 @@ class LogSpec(Model):
     """What is shown, under a name."""
     alerts: dict[str, AlertSpec] = {}
     """Conditions worth a message."""
-    sinks: Annotated[dict[str, SinkSpec], Short(str | list[str | dict[str, Any]])] = {}
-    """Where it goes."""
+    sinks: Annotated[list[str], Short(str)] = []
+    """Where it goes: kinds of sinks, or names from `sink_options`; `none` opens none."""
+    sink_options: dict[str, SinkSpec] = {}
+    """What is said of a sink, by its name."""
     tests: dict[str, TestSpec] = {}
     """Profile tests."""
     deleted: frozenset[str] = Field(frozenset(), exclude=True)

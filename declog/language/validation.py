@@ -67,9 +67,11 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     if problem.code == "DL201" and len(problem.path) == 3 and (known := _RETIRED.get(str(problem.path[0]))) is not None:
         section, name, word = map(str, problem.path)
         return replace(problem, fix=known(word, name, data[section][name]) or problem.fix)
-    key = str(problem.path[0]) if len(problem.path) == 1 else None
+    key = str(problem.path[0]) if len(problem.path) == 1 or problem.path[0] == "sinks" else None
     if key is None:
         return problem
+    if problem.code == "DL202" and key == "sinks":
+        return Problem.of("DL202.sinks", problem.path, fix=as_sinks(data["sinks"]))
     if problem.code == "DL202" and key in SECTIONS:
         given = data[key]
         if isinstance(given, str) and (entry := re.match(r"([a-z_]\w*):(\S.*)", given)):
@@ -140,6 +142,20 @@ def as_map(section: str, given: Any) -> str:
         entries = []
     shown = [f"{id}: {_flow(value)}" for entry in entries[:3] if entry is not None for id, value in [entry]]
     return "{" + ", ".join(shown or ["my_id: ..."]) + ", ..." * (len(entries) > 3) + "}"
+
+
+def sinks_and_options(given: Any) -> tuple[list[str], dict[str, Any]]:
+    """The names of sinks in a list or a map that also holds their options, and those options by name."""
+    items = given if isinstance(given, list) else [given]
+    pairs = [pair for each in items for pair in (each.items() if isinstance(each, Mapping) else [(each, None)])]
+    said = {str(name): {"profile": each} if isinstance(each, str) else each for name, each in pairs}
+    return [str(name) for name, each in pairs if each is not False], {name: each for name, each in said.items() if each}
+
+
+def as_sinks(given: Any) -> str:
+    """The same in YAML: a list of names, and a map of their options."""
+    names, options = sinks_and_options(given)
+    return f"sinks: {_flow(names)}" + (f"   sink_options: {_flow(options)}" if options else "")
 
 
 _NAMES = ("id", "name", "key", "metric", "signal", "kind", "type")  # keys by which entries of lists are called
@@ -234,10 +250,11 @@ def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
         }
     elif tests is not None:
         made["tests"] = tests
-    for name, sink in data["sinks"].items() if isinstance(data.get("sinks"), Mapping) else ():
+    options = data.get("sink_options")
+    for name, sink in options.items() if isinstance(options, Mapping) else ():
         for key, value in sink.items() if isinstance(sink, Mapping) else ():
             if value is None and key not in SinkSpec.model_fields:  # an option of its kind, or no option: see there
-                made["sinks"][name][key] = None
+                made["sink_options"][name][key] = None
     return made
 
 
@@ -304,8 +321,6 @@ def _problem(item: Any) -> Problem | None:
         given = item.get("input")
         if path == ("profile",) and isinstance(given, Mapping):
             return Problem.of("DL202.profiles", "profile")
-        if len(path) == 2 and path[0] == "sinks" and isinstance(given, bool):
-            return Problem.of("DL202.sink_flag", path, name=path[1])
         if path[-1] == "chart" and isinstance(given, Mapping):
             return Problem.of("DL202.type", path, key="chart", noun=noun, example=given.get("with", "divergence"))
         example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]

@@ -21,7 +21,7 @@ from declog.records import Level
 
 TRACE = ".trace"  # ends the name of a column of rows of tokens
 MOMENTS = frozenset({"n", "total", "m2", "min", "max"})
-NO_SINK = "the profile has no sink: what it logs is written nowhere; add one, such as `sinks: {console: {}, jsonl: {}}`"
+NO_SINK = "the profile has no sink: what it logs is written nowhere; add one, such as `sinks: [console, jsonl]`"
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
 

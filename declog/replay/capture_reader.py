@@ -127,14 +127,14 @@ def plan_for(
     """The plan of a profile, with the constants that the run's adapter gave."""
     run = capture.run
     if config is not None:
-        shown = [config.profile] if run["requested"] or not config.data.get("sinks") else []
+        shown = [config.profile] if run["requested"] or _no_sinks(config.data) else []
         return plan(
             config, constants=run["constants"], profiles=shown,
             functions=functions, reductions=reductions, columns=columns,
         )  # fmt: skip
     had = compose(run["profile"])  # what the environment gave the run is not in its capture
     data = had.data
-    profiles = run["requested"] or (() if data.get("sinks") else (had.profile,))
+    profiles = run["requested"] or ((had.profile,) if _no_sinks(data) else ())
     try:
         return compile(
             validate(data), constants=run["constants"], profiles=profiles,
@@ -142,6 +142,10 @@ def plan_for(
         )  # fmt: skip
     except ConfigError as error:
         raise had.located(error) from None
+
+
+def _no_sinks(data: Mapping[str, Any]) -> bool:
+    return (data.get("sinks") or "none") == "none"
 
 
 def execute(

@@ -210,7 +210,7 @@ class _Question:
         """The plan of some of the lines, and of what they need."""
         data = {
             **self._config.data, "profiles": {PROFILE: {"include": {name: name for name in names}}},
-            "profile": PROFILE, "sinks": {}, "tables": {}, "alerts": {}, "tests": {},
+            "profile": PROFILE, "sinks": [], "tables": {}, "alerts": {}, "tests": {},
         }  # fmt: skip
         try:
             return compile(

@@ -78,7 +78,7 @@ def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
     tokens = [one for one in signals if one.axis == "token"]
     if tokens and mask is not None and not axes.get("token"):
         axes["token"] = {"mask": mask}
-    lines = ["defaults:", "  - sinks: [console, jsonl]", "  - _self_", "", f"name: {capture.run['name']}"]
+    lines = ["sinks: [console, jsonl]", "", f"name: {capture.run['name']}"]
     lines += ["axes:", *(f"  {key}: {_flow(value)}" for key, value in axes.items())] if axes else []
     lines += ["signals:"]
     for one in signals:

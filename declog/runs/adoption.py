@@ -95,9 +95,8 @@ class Adopted:
             lines += _comment(
                 "Left out, since they are no numbers", [f"{k} ({v})" for k, v in self.logged.others.items()]
             )
-        lines += ["defaults:"]
-        lines += [f"  - {self.preset}"] if self.preset else [f"  - sinks: [console, {self.logged.sink}]"]
-        lines += ["  - _self_", "", f"name: {name}"]
+        lines += [f"defaults: [{self.preset}, _self_]"] if self.preset else [f"sinks: [console, {self.logged.sink}]"]
+        lines += ["", f"name: {name}"]
         tokens = [each for each in self.distributions if each.axis == "token"]
         if tokens:
             lines += ["axes: {token: {mask: mask}}"]

@@ -17,7 +17,7 @@ from declog.sinks.run_folder import CONFIG, PLAN, RUN, newer, run_of, segments
 
 DEPTH = 3  # how far below a run's folder a sink's may be
 NODES = 200_000  # values of a configuration, each counted as often as an alias names it
-SECTIONS = ("constants", "run", "schemas", "sinks")  # of a configuration, what a reader relies on
+SECTIONS = ("constants", "run", "schemas", "sink_options")  # of a configuration, what a reader relies on
 SHAPES: Mapping[str, type | tuple[type, ...]] = {
     "run_id": str, "name": str, "state": str, "started": str, "host": str, "pid": int, "world_size": int,
     "fingerprint": str, "declog": str, "python": str, "torch": str, "packages": dict, "overrides": list, "git": dict,

@@ -90,7 +90,7 @@ def _compiled(condition: str, types: Mapping[str, DType], constants: Mapping[str
         "filters": {WHERE: {"where": condition}},
         "schemas": {WHERE: {"step": {"type": "int", "expr": "step"}}},
         "tables": {WHERE: {"schema": WHERE, "filter": WHERE}},
-        "sinks": {"jsonl": {}},
+        "sinks": ["jsonl"],
     }
     try:
         return plan(config)

@@ -335,8 +335,9 @@ class Run:
 
     def _folders(self) -> list[Path]:
         """Where sinks may have written: where the profile says so, and below the run's folder."""
-        sinks = (config_of(self.path, self._all[-1], self._report).get("sinks") if self._all else None) or {}
-        named = [spec["dir"] for spec in sinks.values() if isinstance(spec, dict) and isinstance(spec.get("dir"), str)]
+        config = config_of(self.path, self._all[-1], self._report) if self._all else {}
+        said = (config.get("sink_options") or {}).values()
+        named = [spec["dir"] for spec in said if isinstance(spec, dict) and isinstance(spec.get("dir"), str)]
         outside = [Path(folder) for folder in named if os.path.isabs(folder) and os.path.isdir(folder)]
         return list(dict.fromkeys([*below(self.path, DEPTH, self._report), *outside]))
 

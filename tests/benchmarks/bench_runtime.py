@@ -242,7 +242,7 @@ def busy_profile(every: int) -> dict[str, Any]:
     made["filters"] = {"worst": {"key": "x0", "bottom": 8, "within": "step"}}
     made["schemas"] = {"s": {"prompt": {"type": "text"}, "text": {"type": "text"}, "x0": {"type": "float"}}}
     made["tables"] = {"worst": {"schema": "s", "filter": "worst"}}
-    made["sinks"] = {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet"}}
+    made["sinks"] = ["jsonl", "parquet"]
     return made
 
 

@@ -116,7 +116,7 @@ def train(model: Path, folder: Path, merge: str | None) -> Clock:
         "max_completion_length": 16, "beta": 0.05,
     }  # fmt: skip
     trainer = cases.trainer_of(cases.Case(rewards="two", args=args), model, folder, callbacks=[Ticks()])
-    log = None if merge == "" else declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]"], merge=merge)
+    log = None if merge == "" else declog.attach(trainer, "trl_grpo", ["declog.sinks=[jsonl]"], merge=merge)
     trainer.train()
     if log is not None:
         log.close()

@@ -131,7 +131,7 @@ def _loggers(folder: Path) -> tuple[dict[str, Log], list[Callable[[], Any]]]:
     }
     close: list[Callable[[], Any]] = [lines.close, writer.close, run.finish]
     for every, sink in ((1, "jsonl"), (10, "jsonl"), (1, "tensorboard")):
-        profile = completions.profile(METRICS, every) | {"sinks": {sink: {"kind": sink}}}
+        profile = completions.profile(METRICS, every) | {"sinks": [sink], "sink_options": {sink: {"kind": sink}}}
         log = declog.start(profile, output_dir=str(folder / f"declog_{every}_{sink}"))
         loggers[f"declog, {sink}, every {every}"] = _Steps(log)
         close.append(log.close)

@@ -136,7 +136,7 @@ class Grpo:
         self._folder = tempfile.TemporaryDirectory()
         before = set(threading.enumerate())
         self._log = declog.start(
-            "trl_grpo", ["every=1", "declog/sinks=[]"], sinks=[self.sink], output_dir=self._folder.name
+            "trl_grpo", ["every=1", "declog.sinks=[]"], sinks=[self.sink], output_dir=self._folder.name
         )
         (worker,) = (item for item in set(threading.enumerate()) - before if item.name == "declog-worker")
         assert worker.ident is not None

@@ -14,11 +14,8 @@ from tests.docs.markdown import ROOT
 
 SMALL = """\
 # A small profile. For tests.
-defaults:
-  - sinks: [jsonl]
-  - _self_
-
 name: small
+sinks: [jsonl]
 every: 1
 
 constants:

@@ -41,7 +41,7 @@ def test_everything_that_is_wrong_is_reported(small: Path, cli: Cli) -> None:
 
 def test_a_sinks_options_are_checked(small: Path, cli: Cli) -> None:
     """They are part of the profile."""
-    found = cli("check", "small", "sinks.jsonl.fsnc=true", "--config-dir", ".")
+    found = cli("check", "small", "sink_options.jsonl.fsnc=true", "--config-dir", ".")
     assert found.code == 2
     assert "the sink kind `jsonl` has no option `fsnc`" in found.err
     assert "did you mean `fsync`?" in found.err
@@ -127,5 +127,5 @@ def test_a_profile_that_wraps_its_keys(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_profile_without_a_sink_is_a_warning(small: Path, cli: Cli) -> None:
     """What it logs would be written nowhere."""
-    assert "the profile has no sink" in cli("check", "small", "sinks=null", "--config-dir", ".").out
+    assert "the profile has no sink" in cli("check", "small", "sinks=none", "--config-dir", ".").out
     assert "the profile has no sink" not in cli("check", "small", "--config-dir", ".").out

@@ -155,7 +155,7 @@ def test_each_list(cli: Cli) -> None:
 def test_lists_for_programs(cli: Cli) -> None:
     """Names, and what else is known of them."""
     rows = json.loads(cli("ls", "presets", "--format", "json").out)
-    assert {"grpo", "rloo", "sinks/console"} < {row["name"] for row in rows}
+    assert {"grpo", "rloo", "packs/rewards"} < {row["name"] for row in rows}
     assert all(row["what"][0].startswith("declog-rl 0.") for row in rows)
     assert set(json.loads(cli("ls", "--format", "json").out)) == {*OF_DECLOG, *OF_A_CONFIG}
 

@@ -46,7 +46,7 @@ def test_a_config_in_a_project(cli: Cli, tmp_path: Path) -> None:
         (["init", "9lives", "--package"], "`9lives` cannot be the name of a package"),
         (["init", "class"], "`class` cannot be the name of a config"),
         (["init", "mine", "--package", "--from", "run"], "init begins one thing: --from and --package are two"),
-        (["init", "--editor", "sink"], "there is no schema of `sink`\n  fix: did you mean `sinks`?"),
+        (["init", "--editor", "metric"], "there is no schema of `metric`\n  fix: did you mean `metrics`?"),
         (["init", "mine", "--from", "nowhere.jsonl"], "there is no nowhere.jsonl"),
         (["init", "mine", "--preset", "rloo", "--from", "run"], "--preset chooses what a config extends, and --from"),
         (["init", "mine", "--preset", "grop"], "there is no preset `grop`\n  fix: did you mean `grpo`?"),

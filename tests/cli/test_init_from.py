@@ -104,7 +104,7 @@ def test_a_wandb_run_is_read_as_wandb_wrote_it(cli: Cli, tmp_path: Path) -> None
     assert logged.values == {"eval.acc": 0.25, "loss": 1.0, "reward/mean": 0.5, "reward/std": 2.0}
     assert logged.others == {"lengths": "histogram", "samples": "table-file"} and logged.sink == "wandb"
     data = written(cli, tmp_path / "wandb")
-    assert data["defaults"] == [{"sinks": ["console", "wandb"]}, "_self_"]
+    assert data["sinks"] == ["console", "wandb"]
     assert data["metrics"] == {
         "reward": {"expr": "reward", "reduce": {"mean": "mean", "std": "std"}, "name": "reward/{reduce}"},
     }

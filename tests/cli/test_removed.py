@@ -22,7 +22,8 @@ filters: {hard: {key: difficulty, top: 4}}
 schemas: {worst: {prompt: {type: text, nullable: true}, reward: {type: float, nullable: true}}}
 tables: {worst: {schema: worst, filter: hard}}
 alerts: {low: {when: solved < 0.1}}
-sinks: {mirror: {kind: jsonl}}
+sinks: [mirror]
+sink_options: {mirror: {kind: jsonl}}
 modes: {replay: {prefix: replay/}}
 profiles: {short: {include: reward}}
 """
@@ -30,7 +31,6 @@ NOW = "defaults: [grpo, _self_]\nname: acme\n"
 COMPLETIONS = {
     "tables": "worst: {every: 10}", "filters": "hard: {top: 8}", "alerts": "low: {below: 0.2}",
     "metrics": "solved: {tags: mine}", "signals": "difficulty: {help: from 0 to 1}",
-    "sinks": "mirror: {every: 10}",
 }  # fmt: skip
 MINE = "conf/declog/mine.yaml"
 
@@ -138,7 +138,6 @@ def test_without_a_lock_the_versions_say_that_it_is_not_there(project: None, cli
     [
         ("tables", "mine: {schema: nowhere}"), ("metrics", "a: {expr: rewrad}"), ("alerts", "a: {when: solvde > 1}"),
         ("filters", "a: {random: }"), ("filters", "a: {key: rewrad, bottom: 4}"),
-        ("sinks", "a: {kind: jsonk}"),
     ],
 )  # fmt: skip
 def test_an_entry_of_ones_own_is_not_said_to_be_gone(project: None, cli: Cli, section: str, entry: str) -> None:

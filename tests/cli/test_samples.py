@@ -34,7 +34,7 @@ PROFILE: dict[str, Any] = {
     "tables": {
         "numbers": {"schema": "numbers"}, "texts": {"schema": "texts"}, "ends": {"schema": "tokens", "filter": "ends"},
     },
-    "sinks": {"parquet": {"kind": "parquet"}}, "modes": {"train": {}, "eval": {"every": "end", "prefix": "eval/"}},
+    "sinks": ["parquet"], "modes": {"train": {}, "eval": {"every": "end", "prefix": "eval/"}},
 }  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tried") / "run"
     schema = {"prompt": "text", "completion": "text", "length": "int", "reward": "float"}
     profile = {
-        "name": "tried", "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}}, "sinks": {"jsonl": {}},
+        "name": "tried", "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"],
         "signals": {
             name: {"axis": "completion", **({} if type_ == "float" else {"type": type_})}
             for name, type_ in schema.items()

@@ -125,9 +125,9 @@ MISTAKES = {
     "a fraction above 1": "filters: {some: {fraction: 1.5}}",
     "text for a truth value": "metrics: {reward: {expr: reward, log: never}}",
     "another version": "spec: 2",
-    "an option that the sink lacks": "sinks: {jsonl: {kind: jsonl, fsyncs: true}}",
-    "an option of another sink": "sinks: {console: {fsync: true}}",
-    "an option's wrong type": "sinks: {mine: {kind: jsonl, fsync: always}}",
+    "an option that the sink lacks": "sinks: [jsonl]\nsink_options: {jsonl: {kind: jsonl, fsyncs: true}}",
+    "an option of another sink": "sinks: [console]\nsink_options: {console: {fsync: true}}",
+    "an option's wrong type": "sinks: [mine]\nsink_options: {mine: {kind: jsonl, fsync: always}}",
     "one bound": "about: {reward: {healthy: [1]}}",
     "bounds in words": "about: {reward: {healthy: [low, high]}}",
     "an unknown direction": "about: {reward: {good: higher}}",
@@ -154,10 +154,10 @@ PARTIAL = {
     "a filter's leaf without its kind": "filters: {extremes: {top: 4}}",
     "an interpolation for a number": "axes: {group: {size: '${group_size}'}}",
     "a value to be given": "axes: {group: {size: '???'}}",
-    "defaults": "defaults: [grpo, {override sinks: [jsonl]}, _self_]",
+    "defaults": "defaults: [grpo, _self_]",
     "an entry of a map of leaves deleted": "metrics: {length: {reduce: {max: null}}}",
     "a whole section from elsewhere": "sinks: '${my.sinks}'",
-    "a sink of somebody else's with its options": "sinks: {mine: {kind: 'team.sinks:Mine', colour: red}}",
+    "a sink of somebody else's with its options": "sink_options: {mine: {kind: 'team.sinks:Mine', colour: red}}",
     "tests": "tests: {a: {observe: {reward: [1]}, expect: {reward: 1, kl: null}, tables: {rows: 2}}}",
     "tests with steps and ranks": "tests: {a: {steps: [{reward: [1]}, [{reward: [1]}], {ranks: [{reward: [1]}, {}]}]}}",
     "a capture": "run: {capture: true}",
@@ -184,7 +184,7 @@ def test_parts_of_profiles_fit(text: str) -> None:
 LONG = {  # of which entry of which section a model is
     SignalSpec: ("signals", "it"), MetricSpec: ("metrics", "it"), FilterSpec: ("filters", "it"),
     TableSpec: ("tables", "it"), ProfileSpec: ("profiles", "it"), AlertSpec: ("alerts", "it"),
-    SinkSpec: ("sinks", "it"), GroupAxis: ("axes", "group"), CompletionAxis: ("axes", "completion"),
+    SinkSpec: ("sink_options", "it"), GroupAxis: ("axes", "group"), CompletionAxis: ("axes", "completion"),
     TokenAxis: ("axes", "token"),
 }  # fmt: skip
 
@@ -225,7 +225,10 @@ def test_the_verb_writes_it(
 ) -> None:
     """To a file here, with the line that makes an editor use it; a part to a file of its own."""
     monkeypatch.chdir(tmp_path)
-    for words, name, part in (([], "declog.schema.json", "config"), (["sinks"], "declog.sinks.schema.json", "sinks")):
+    for words, name, part in (
+        ([], "declog.schema.json", "config"),
+        (["metrics"], "declog.metrics.schema.json", "metrics"),
+    ):
         assert main(["init", "--editor", *words]) == 0
         assert f"put `# yaml-language-server: $schema={name}` at the top of a YAML file" in capsys.readouterr().out
         assert json.loads(Path(name).read_text(encoding="utf-8")) == json_schema(part)

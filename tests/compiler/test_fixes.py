@@ -276,7 +276,7 @@ def test_a_text_that_yaml_takes_apart_needs_quotes(
     """Braces, colons and number signs in a flow map: the fix is the text in quotes, at its place."""
     (tmp_path / "declog").mkdir()
     file = tmp_path / "declog" / "mine.yaml"
-    before = "signals: {reward: {axis: completion}}\nsinks: {jsonl: {}}\n"
+    before = "signals: {reward: {axis: completion}}\nsinks: [jsonl]\n"
     file.write_text(f"{before}{line}\n", encoding="utf-8")
     with pytest.raises(declog.CompositionError) as raised:
         declog.compose("mine", config_dir=tmp_path)

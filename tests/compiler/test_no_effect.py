@@ -25,7 +25,7 @@ METRICS: dict[str, Any] = {
 
 def warned(**others: Any) -> list[str]:
     """What a profile is warned of."""
-    config = {"name": "small", "signals": ROWS, "metrics": METRICS, "sinks": {"jsonl": {}}}
+    config = {"name": "small", "signals": ROWS, "metrics": METRICS, "sinks": ["jsonl"]}
     for key, value in others.items():
         config[key] = {**config.get(key, {}), **value}  # type: ignore[dict-item]
     return [str(warning) for warning in declog.plan(config).warnings]
@@ -97,12 +97,12 @@ PREFIXES: Mapping[str, tuple[dict[str, Any], str | None]] = {
         "modes.eval.prefix: nothing stands",
     ),
     "a sink": (
-        {"sinks": {"jsonl": {"prefix": "run1"}}},
-        "sinks.jsonl.prefix: nothing stands between `run1` and a name",
+        {"sink_options": {"jsonl": {"prefix": "run1"}}},
+        "sink_options.jsonl.prefix: nothing stands between `run1` and a name",
     ),
     "a slash": ({"modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}}}, None),
-    "an underscore": ({"sinks": {"jsonl": {"prefix": "run1_"}}}, None),
-    "none": ({"sinks": {"jsonl": {"prefix": ""}}}, None),
+    "an underscore": ({"sink_options": {"jsonl": {"prefix": "run1_"}}}, None),
+    "none": ({"sink_options": {"jsonl": {"prefix": ""}}}, None),
 }
 
 

@@ -55,7 +55,7 @@ GOOD: dict[str, Any] = {
     "tables": {"worst": {"schema": "row", "filter": "worst"}},
     "profiles": {"slim": {"include": {"core": "tag:core"}}},
     "alerts": {"high": {"when": "kl > 1.0"}},
-    "sinks": {"console": {"kind": "console"}},
+    "sinks": ["console"],
 }
 
 

@@ -51,11 +51,12 @@ SHARED = {
         "schemas:\n  s:\n    length: {<<: &maybe {nullable: true}, type: float}\n"
         "    n: {<<: *maybe, type: float, expr: 2 * length}\n"
         "tables: {t: {schema: s}}\n"
-        "sinks: {jsonl: {<<: &slow {every: 5}, kind: jsonl}, console: {<<: *slow, kind: console}}\n",
+        "sink_options: {jsonl: {<<: &slow {every: 5}, kind: jsonl}, console: {<<: *slow, kind: console}}\n",
         "metrics: {loss: mean}\nalerts: {loss: {for: 3, level: info, above: 2},"
         " low: {for: 3, level: info, when: loss < 0}}\n"
         "schemas: {s: {length: {nullable: true, type: float}, n: {nullable: true, type: float, expr: 2 * length}}}\n"
-        "tables: {t: {schema: s}}\nsinks: {jsonl: {every: 5, kind: jsonl}, console: {every: 5, kind: console}}\n",
+        "tables: {t: {schema: s}}\n"
+        "sink_options: {jsonl: {every: 5, kind: jsonl}, console: {every: 5, kind: console}}\n",
     ),
 }  # fmt: skip
 

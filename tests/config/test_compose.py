@@ -28,7 +28,6 @@ from declog.config.search_path import conf_location
 from declog.errors import CompositionError, ConfigError, Problem
 from declog.language.shorthand import long
 from declog.language.tree import tree_of
-from declog.sinks import built_in
 from tests import forks
 from tests.conftest import WritePreset
 
@@ -42,23 +41,18 @@ REPOSITORY = Path(__file__).parents[2]
 APP = Path(__file__).parents[1] / "data" / "compose" / "app"
 
 BASE = """
-    defaults:
-      - sinks: [console, parquet]
-      - _self_
     spec: 1
     name: base
     profile: full
+    sinks: [console, parquet]
     metrics:
       reward: {expr: reward, reduce: mean}
       kl: mean(kl)
       gone: null
 """
 
-CONSOLE = {"kind": "console", "profile": None, "every": 1, "prefix": ""}
-PARQUET = {"kind": "parquet", "profile": None, "every": 1, "prefix": ""}
-TRACKIO = {"kind": "trackio", "profile": None, "every": 1, "prefix": ""}
 BASE_PROFILE = {
-    "sinks": {"console": CONSOLE, "parquet": PARQUET},
+    "sinks": ["console", "parquet"],
     "spec": 1,
     "name": "base",
     "profile": "full",
@@ -95,7 +89,7 @@ def application(base: Path) -> Path:
 
 
 def test_a_preset_is_composed_with_its_default_sinks(base: Path) -> None:
-    """A preset stands under `declog`, with the options that its defaults list chose."""
+    """A preset stands under `declog`, with the sinks that it lists."""
     config = compose("base", config_dir=base)
     assert (config.data, config.prefix, config.overrides) == (BASE_PROFILE, ("declog",), ())
 
@@ -122,10 +116,9 @@ def test_a_preset_is_composed_with_its_default_sinks(base: Path) -> None:
             "declog.metrics.kl=null",
             {"metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": None, "gone": None}},
         ),
-        ("declog/sinks=[console,trackio]", {"sinks": {"console": CONSOLE, "trackio": TRACKIO}}),
-        ("declog/sinks=trackio", {"sinks": {"trackio": TRACKIO}}),
-        ("+declog/sinks=[trackio]", {"sinks": {"console": CONSOLE, "parquet": PARQUET, "trackio": TRACKIO}}),
-        ("declog.sinks.console.every=10", {"sinks": {"console": {**CONSOLE, "every": 10}, "parquet": PARQUET}}),
+        ("declog.sinks=[console,trackio]", {"sinks": ["console", "trackio"]}),
+        ("declog.sinks=[]", {"sinks": []}),
+        ("declog.sink_options.console.every=10", {"sink_options": {"console": {"every": 10}}}),
         (
             '+declog.metrics.long={expr: reward, where: "length > 512"}',
             {"metrics": {**BASE_PROFILE["metrics"], "long": {"expr": "reward", "where": "length > 512"}}},  # type: ignore[dict-item]
@@ -137,18 +130,12 @@ def test_one_override_changes_one_thing(base: Path, override: str, changed: dict
     assert composed(base, override) == {**BASE_PROFILE, **changed}
 
 
-def test_no_sinks(base: Path) -> None:
-    """An empty list of sinks is how a group of options is switched off."""
-    expected = {key: value for key, value in BASE_PROFILE.items() if key != "sinks"}
-    assert composed(base, "declog/sinks=[]") == expected
-
-
 def test_a_preset_extends_another_by_its_flat_name(base: Path, write_preset: WritePreset) -> None:
-    """A preset names another in its defaults list, adds keys, and overrides the chosen options."""
-    write_preset("team", "defaults: [base, override sinks: [trackio], _self_]\nmetrics: {reward_p95: p95(reward)}\n")
+    """A preset names another in its defaults list, adds keys, and replaces a list."""
+    write_preset("team", "defaults: [base, _self_]\nsinks: [trackio]\nmetrics: {reward_p95: p95(reward)}\n")
     expected = {
         **BASE_PROFILE,
-        "sinks": {"trackio": TRACKIO},
+        "sinks": ["trackio"],
         "metrics": {**BASE_PROFILE["metrics"], "reward_p95": {"expr": "reward", "reduce": "p95"}},  # type: ignore[dict-item]
     }
     assert composed(base, name="team") == expected
@@ -156,18 +143,11 @@ def test_a_preset_extends_another_by_its_flat_name(base: Path, write_preset: Wri
 
 def test_your_own_files_win_over_shipped_ones(base: Path) -> None:
     """`config_dir` stands before the shipped presets in the search path."""
-    own = base / "declog" / "sinks" / "console.yaml"
+    own = base / "declog" / "packs" / "rewards.yaml"
     own.parent.mkdir()
-    own.write_text("console: {kind: console, profile: slim}\n")
-    assert composed(base)["sinks"] == {"console": {"kind": "console", "profile": "slim"}, "parquet": PARQUET}
-
-
-def test_every_sink_option_spells_out_what_people_override() -> None:
-    """A shipped sink option holds one entry of its own name, with every key that an override may change."""
-    options = sorted((REPOSITORY / "conf" / "declog" / "sinks").glob("*.yaml"))
-    loaded = {file.stem: OmegaConf.to_container(OmegaConf.load(file)) for file in options}
-    expected = {kind: {kind: {"kind": kind, "profile": None, "every": 1, "prefix": ""}} for kind in built_in()}
-    assert loaded == expected
+    own.write_text("metrics: {mine: mean(reward)}\n")
+    (base / "declog" / "team.yaml").write_text("defaults: [base, packs: [rewards], _self_]\n")
+    assert [*composed(base, name="team")["metrics"]] == [*BASE_PROFILE["metrics"], "mine"]  # type: ignore[misc]
 
 
 def text(data: Any) -> str:
@@ -176,12 +156,12 @@ def text(data: Any) -> str:
 
 
 def test_grpo_is_what_its_file_says() -> None:
-    """The shipped preset composes to its own file, and the sinks and packs that its defaults list names."""
+    """The shipped preset composes to its own file, and the packs that its defaults list names."""
     written = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "declog" / "grpo.yaml"))
     assert isinstance(written, dict)
     packs = ["rewards", "groups", "completions", "advantages", "policy", "optimisation", "throughput"]
-    assert written.pop("defaults") == [{"sinks": ["console", "parquet"]}, {"packs": packs}, "_self_"]
-    layers: list[Any] = [{"sinks": {"console": CONSOLE, "parquet": PARQUET}}]
+    assert written.pop("defaults") == [{"packs": packs}, "_self_"]
+    layers: list[Any] = []
     for file in (*(f"packs/{name}" for name in packs), "grpo"):
         layer = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "declog" / f"{file}.yaml"))
         assert isinstance(layer, dict)
@@ -350,43 +330,43 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
             """,
         ),
         (
-            "declog/sinks=[console,trakio]",
+            "+declog/packs@declog=[rewards,grups]",
             """
-            error[DL101] override 'declog/sinks=[console,trakio]'
-              there is no `trakio` in the group declog/sinks
-                declog/sinks=[console,trakio]
-                                      ^^^^^^
-              fix: did you mean `trackio`?
+            error[DL101] override '+declog/packs@declog=[rewards,grups]'
+              there is no `grups` in the group declog/packs
+                +declog/packs@declog=[rewards,grups]
+                                              ^^^^^
+              fix: did you mean `groups`?
             """,
         ),
         (
-            "declog.sinks=[console]",
+            "declog.sinks.trackio.every=3",
             """
-            error[DL101] override 'declog.sinks=[console]'
-              declog.sinks is a mapping, which cannot become a list
-                declog.sinks=[console]
-                             ^^^^^^^^^
-              fix: declog/sinks=[console]
+            error[DL101] override 'declog.sinks.trackio.every=3'
+              `sinks` is a list of names; what is said of a sink stands in `sink_options`
+                declog.sinks.trackio.every=3
+                             ^^^^^^^
+              fix: declog.sinks=[console,parquet,trackio] ++declog.sink_options.trackio.every=3
             """,
         ),
         (
-            "~declog/sinks",
+            "declog/sinks=[console]",
             """
-            error[DL101] override '~declog/sinks'
-              a group that holds a list of options cannot be deleted
-                ~declog/sinks
-                ^^^^^^^^^^^^^
-              fix: declog/sinks=[]
+            error[DL101] override 'declog/sinks=[console]'
+              there is no group `declog/sinks`
+                declog/sinks=[console]
+                ^^^^^^^^^^^^
+              fix: declog.sinks=[console]
             """,
         ),
         (
-            "declog/sink=[console]",
+            "declog/pack=[rewards]",
             """
-            error[DL101] override 'declog/sink=[console]'
-              there is no group `declog/sink`
-                declog/sink=[console]
+            error[DL101] override 'declog/pack=[rewards]'
+              there is no group `declog/pack`
+                declog/pack=[rewards]
                 ^^^^^^^^^^^
-              fix: did you mean `declog/sinks`?
+              fix: did you mean `declog/packs`?
             """,
         ),
         (
@@ -473,8 +453,8 @@ def test_a_wrong_override_says_what_to_type_instead(application: Path, override:
     [
         "declog.metrics.reward.reduce=p95",
         "+declog.metrics.rewrd.reduce=p95",
-        "declog/sinks=[console]",
-        "declog/sinks=[]",
+        "declog.sinks=[console]",
+        "declog.sinks=[]",
         '+declog.metrics.long.where="length > 512"',
         r'+declog.metrics.math.where="task == \"math\""',
     ],
@@ -486,19 +466,19 @@ def test_the_fixes_can_be_pasted(base: Path, fix: str) -> None:
 
 def test_all_wrong_overrides_are_reported_at_once_and_in_order(application: Path) -> None:
     """Hydra stops at the first; here each wrong override is one problem, and the good ones are none."""
-    overrides = ["declog.metrics.rewrd=1", "declog.profile=slim", "+declog.x=a > b", "declog/sinks=[wandb,jsnl]"]
+    overrides = ["declog.metrics.rewrd=1", "declog.profile=slim", "+declog.x=a > b", "declog/sinks=[wandb]"]
     with pytest.raises(CompositionError) as caught:
         compose(application, overrides)
     assert [(each.code, each.source) for each in caught.value.problems] == [
         ("DL101", "declog.metrics.rewrd=1"),
         ("DL101", "+declog.x=a > b"),
-        ("DL101", "declog/sinks=[wandb,jsnl]"),
+        ("DL101", "declog/sinks=[wandb]"),
     ]
 
 
 def test_an_override_may_need_one_that_stands_behind_it(application: Path) -> None:
     """Groups are chosen before keys are set, so a good pair is not blamed for another's mistake."""
-    overrides = ["declog.sinks.trackio.profile=slim", "declog/sinks=[trackio]", "declog.wrong=1"]
+    overrides = ["declog.metrics.reward.reduce=p95", "declog.sinks=[trackio]", "declog.wrong=1"]
     with pytest.raises(CompositionError) as caught:
         compose(application, overrides)
     assert [each.source for each in caught.value.problems] == ["declog.wrong=1"]
@@ -563,13 +543,13 @@ def test_one_text_is_no_list_of_overrides() -> None:
             """,
         ),
         (
-            "defaults:\n  - sinks: [console, trakio]\n  - _self_\nname: x\n",
+            "defaults:\n  - packs: [rewards, grups]\n  - _self_\nname: x\n",
             """
             error[DL101] declog/broken.yaml:2:22
-              there is no `trakio` in the group declog/sinks
-                2 |   - sinks: [console, trakio]
-                  |                      ^^^^^^
-              fix: did you mean `trackio`?
+              there is no `grups` in the group declog/packs
+                2 |   - packs: [rewards, grups]
+                  |                      ^^^^^
+              fix: did you mean `groups`?
             """,
         ),
         (
@@ -724,9 +704,9 @@ def test_places_survive_a_copy_and_a_pickle(base: Path) -> None:
     config = compose("base", config_dir=base)
     error = ConfigError([Problem("DL201", "unknown key `metrics`", ("metrics",))])
     expected = dedent("""
-        error[DL201] declog/base.yaml:7:1
+        error[DL201] declog/base.yaml:5:1
           unknown key `metrics`
-            7 | metrics:
+            5 | metrics:
               | ^^^^^^^
     """)
     given: list[Composed] = [config, copy.deepcopy(config), pickle.loads(pickle.dumps(config))]
@@ -739,7 +719,7 @@ def test_places_are_those_that_were_composed(base: Path) -> None:
     error = ConfigError([Problem("DL201", "unknown key `metrics`", ("metrics",))])
     before = str(config.located(error))
     (base / "declog" / "base.yaml").write_text("a: b: c\n")
-    assert before.startswith("error[DL201] declog/base.yaml:7:1\n")
+    assert before.startswith("error[DL201] declog/base.yaml:5:1\n")
     assert str(config.located(error)) == before
 
 
@@ -752,7 +732,7 @@ def run_app(tmp_path: Path, *arguments: str) -> list[str]:
 
 
 APP_PROFILE = {
-    "sinks": {"console": CONSOLE, "parquet": PARQUET},
+    "sinks": ["console", "parquet"],
     "spec": 1,
     "name": "app",
     "profile": "full",
@@ -763,9 +743,12 @@ APP_PROFILE = {
 
 
 def test_an_applications_own_main_finds_the_presets(tmp_path: Path) -> None:
-    """`import declog` is enough for `@hydra.main`: its own preset and the shipped sink options compose."""
-    (line,) = run_app(tmp_path, "declog/sinks=[trackio]")
-    assert json.loads(line.removeprefix("profile ")) == {**APP_PROFILE, "sinks": {"trackio": TRACKIO}}
+    """`import declog` is enough for `@hydra.main`: its own preset composes, with a list of sinks from the shell."""
+    (line,) = run_app(tmp_path, "declog.sinks=[trackio]")
+    assert json.loads(line.removeprefix("profile ")) == {
+        **APP_PROFILE,
+        "sinks": ["trackio"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -792,9 +775,9 @@ def test_an_applications_quoting_mistake_gets_the_edit_that_works(tmp_path: Path
 def test_an_error_inside_an_application_has_its_file_and_line(tmp_path: Path) -> None:
     """In a running application the places are those of its own configuration."""
     assert "\n".join(run_app(tmp_path, "do=fail")) == dedent("""
-        error[DL310] conf/declog/app.yaml:13:12 in filters.hard.where
+        error[DL310] conf/declog/app.yaml:10:12 in filters.hard.where
           it is per token
-            13 |     where: kl > 1
+            10 |     where: kl > 1
                |            ^^
     """)
 
@@ -807,12 +790,12 @@ def test_each_job_of_a_multirun_has_its_own_overrides(tmp_path: Path) -> None:
           it is per token
             declog.filters.hard.where="kl > 1"
                                        ^^
-          also set in: conf/declog/app.yaml:13:5
+          also set in: conf/declog/app.yaml:10:5
         error[DL310] override 'declog.filters.hard.where="mean(kl > 1)"'
           it is per token
             declog.filters.hard.where="mean(kl > 1)"
                                             ^^
-          also set in: conf/declog/app.yaml:13:5
+          also set in: conf/declog/app.yaml:10:5
     """)
 
 

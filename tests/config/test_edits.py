@@ -56,8 +56,10 @@ def test_a_list_of_entries_is_shown_as_the_map_that_it_is(write_preset: WritePre
             "tables: {few: {columns: [prompt, reward], filter: {random: 8}}}"),
         ("output_dir: $HOME/runs", "output_dir: ${oc.env:HOME}/runs", "output_dir: ${oc.env:HOME}/runs"),
         ("output_dir: ~/runs", "output_dir: ${oc.env:HOME}/runs", "output_dir: ${oc.env:HOME}/runs"),
-        ("sinks: {jsonl: {dir: /data/$USER/x}}", "dir: /data/${oc.env:USER}/x",
-            "sinks: {jsonl: {dir: '/data/${oc.env:USER}/x'}}"),
+        ("sink_options: {jsonl: {dir: /data/$USER/x}}", "dir: /data/${oc.env:USER}/x",
+            "sink_options: {jsonl: {dir: '/data/${oc.env:USER}/x'}}"),
+        ("sinks: {jsonl: {every: 2}}", "sinks: [jsonl]   sink_options: {jsonl: {every: 2}}",
+            "sinks: [jsonl]\nsink_options: {jsonl: {every: 2}}"),
         ("extends: rloo", "defaults: [rloo, _self_]", ""),
     ],
 )  # fmt: skip
@@ -75,9 +77,9 @@ def test_the_edit_is_taken(
 def test_a_section_that_is_empty_is_said_where_it_stands(write_preset: WritePreset) -> None:
     """What presets lack then is no mistake of theirs, and not reported; a mistake of one's own still is."""
     assert fix_of(write_preset, "metrics:") == "delete the line, or write entries below it, indented"
-    folder = write_preset("mine", "defaults: [grpo, _self_]\nmetrics:\nsinks: {paquet: {}}\n")
+    folder = write_preset("mine", "defaults: [grpo, _self_]\nmetrics:\nsink_options: {console: {colour: blue}}\n")
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(declog.compose("mine", config_dir=folder))
-    assert [problem.code for problem in caught.value.problems] == ["DL407", "DL403"]
+    assert [problem.code for problem in caught.value.problems] == ["DL407", "DL201"]
     write_preset("mine", "defaults: [grpo, _self_]\nalerts:\ntables:\n")
     declog.plan(declog.compose("mine", config_dir=folder))  # nothing else names them

@@ -238,7 +238,7 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
 def test_a_missing_signal_of_an_override(tmp_path: Path) -> None:
     """A signal that an override declares is shown in the override."""
     override = "+declog.metrics.speed={observe: {axis: step, phase: rollout}}"
-    config = declog.compose("grpo", ["declog/sinks=[]", override])
+    config = declog.compose("grpo", ["declog.sinks=[]", override])
     assert missing(config, ROLLOUT, tmp_path) == golden("""
         error[DL502] override '+declog.metrics.speed={observe: {axis: step, phase: rollout}}'
           `speed` was not observed in the first batch of phase `rollout`

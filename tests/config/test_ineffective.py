@@ -29,7 +29,8 @@ schemas: {rows: {reward: float, text: {type: text, redact: {digits: '[0-9]'}}}}
 tables: {rows: {schema: rows, to: {jsonl: true}}}
 profiles: {slim: {include: {core: reward}}}
 alerts: {low: {when: reward.mean < 0}}
-sinks: {jsonl: {}}
+sinks: [jsonl]
+sink_options: {jsonl: {every: 1}}
 tests: {one: {observe: {reward: [1]}, expect: {reward.mean: 1}}}
 """
 SECTIONS = {
@@ -42,7 +43,7 @@ SECTIONS = {
     "tables": ("row", "rows"),
     "profiles": ("slimm", "slim"),
     "alerts": ("lo", "low"),
-    "sinks": ("json", "jsonl"),
+    "sink_options": ("json", "jsonl"),
     "tests": ("onne", "one"),
     "schemas.rows": ("rewrd", "reward"),
     "schemas.rows.text.redact": ("digit", "digits"),
@@ -80,13 +81,11 @@ def test_null_for_what_does_not_exist_is_refused(section: str, tmp_path: Path) -
     assert excerpt.text[excerpt.start : excerpt.end] == wrong
 
 
-@pytest.mark.parametrize("section", ["modes", "filters", "alerts", "tests", "sinks", "metrics.reward.reduce"])
+@pytest.mark.parametrize("section", ["modes", "filters", "alerts", "tests", "sink_options", "metrics.reward.reduce"])
 def test_null_for_what_exists_deletes_it(section: str, tmp_path: Path) -> None:
     """By a file, and by an override; nothing is said."""
     folder = written(tmp_path, full=FULL + "\n", mine=nulled(section, SECTIONS[section][1]))
-    overrides = ["declog.tables=null"] if section == "sinks" else []
-    if section == "metrics.reward.reduce":
-        overrides = ["~declog.tests"]
+    overrides = ["~declog.tests"] if section == "metrics.reward.reduce" else []
     assert declog.plan(declog.compose("mine", overrides, config_dir=folder)).warnings == ()
 
 
@@ -141,7 +140,9 @@ def test_null_for_a_sinks_option_takes_it_back(
 ) -> None:
     """An option that the kind has is reset to its default; another is unknown, null or not."""
     folder = written(
-        tmp_path, full=f"{FULL}\n", mine=f"defaults: [full, _self_]\nsinks: {{wandb: {{{option}: null}}}}\n"
+        tmp_path,
+        full=f"{FULL}\n",
+        mine=f"defaults: [full, _self_]\nsinks: [wandb]\nsink_options: {{wandb: {{{option}: null}}}}\ntables: null\n",
     )
     config = declog.compose("mine", config_dir=folder)
     found: Sequence[Any] = ()
@@ -304,8 +305,8 @@ OWN = "provided by declog itself and by zenith 3.0"
         ({"metrics": {"m": {"expr": "r", "reduce": "shared"}}}, f"reduction `shared` is {BOTH}"),
         ({"metrics": {"m": "max(r)"}}, f"reduction `max` is {OWN}"),
         ({"schemas": {"s": {"c": {"call": "shared"}}}, "tables": {"t": {"schema": "s"}}}, f"`shared` is {BOTH}"),
-        ({"sinks": {"shared": {}}}, f"sink `shared` is {BOTH}"),
-        ({"sinks": {"mine": {"kind": "jsonl"}}}, f"sink `jsonl` is {OWN}"),
+        ({"sinks": ["shared"]}, f"sink `shared` is {BOTH}"),
+        ({"sinks": ["mine"], "sink_options": {"mine": {"kind": "jsonl"}}}, f"sink `jsonl` is {OWN}"),
     ],
 )
 def test_a_name_that_two_packages_provide_is_refused_where_it_is_used(profile: dict[str, Any], given: str) -> None:

@@ -19,7 +19,7 @@ from declog.errors import ConfigError
 from tests.conftest import WritePreset
 
 LONG = """
-defaults: [{sinks: [console, parquet]}, _self_]
+sinks: [console, parquet]
 name: long
 axes: {group: {size: 2}}
 signals:
@@ -66,7 +66,8 @@ alerts:
 sinks: [console, parquet]
 """
 OWN_LONG = """
-defaults: [base, {override sinks: [jsonl]}, _self_]
+defaults: [base, _self_]
+sinks: [jsonl]
 signals:
   length: {type: float}
   source: {axis: completion, type: text, optional: true, phase: rollout}
@@ -116,7 +117,7 @@ def test_overrides_address_the_long_form(write_preset: WritePreset, base: str) -
     lines = [
         "declog.signals.source.type=int", "declog.metrics.p.reduce=p10", "declog.alerts.loss.above=3",
         "declog.filters.worst.bottom=9", "~declog.signals.length", "~declog.metrics.length", "~declog.alerts.length",
-        "~declog.schemas.worst.length", "declog/sinks=[console]", "+declog.alerts.reward='< 0.1'",
+        "~declog.schemas.worst.length", "declog.sinks=[console]", "+declog.alerts.reward='< 0.1'",
     ]  # fmt: skip
     made = profile_of(compose("own", lines, config_dir=directory))
     assert {
@@ -219,28 +220,6 @@ def test_show_prints_the_long_form(write_preset: WritePreset, capsys: pytest.Cap
         ["axis:", "completion", "#", "declog/own.yaml:2:13"],
         ["phase:", "rollout", "#", "declog/own.yaml:2:3"],
     ]
-
-
-@pytest.mark.parametrize(
-    ("sinks", "kind", "profile"),
-    [
-        ("{jsonl: slim}", "jsonl.yaml:2:3", "own.yaml:4:9"),
-        ("[jsonl: slim]", "jsonl.yaml:2:3", "own.yaml:4:9"),
-        ("[console, {jsonl: {profile: slim}}]", "jsonl.yaml:2:3", "own.yaml:4:27"),
-    ],
-)
-def test_a_sinks_word_is_its_profile(
-    sinks: str, kind: str, profile: str, write_preset: WritePreset, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One key of many, in a map or a list: all others are of the sink that is shipped."""
-    write_preset("base", "defaults: [{sinks: [jsonl]}, _self_]\nsignals: {a: step}\nprofiles: {slim: [a]}\n")
-    text = f"defaults: [base, _self_]\nmetrics:\n  a: mean\nsinks: {sinks}\n"
-    directory = write_preset("own", text)
-    assert main(["show", str(directory / "declog" / "own.yaml"), "--key", "sinks.jsonl"]) == 0
-    shown = [line.split("#") for line in capsys.readouterr().out.splitlines()]
-    assert [(what.strip(), place[0].strip().rpartition("/")[2]) for what, *place in shown if place][:2] == [
-        ("kind: jsonl", kind), ("profile: slim", profile)
-    ]  # fmt: skip
 
 
 APPLICATION = """

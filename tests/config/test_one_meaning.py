@@ -34,7 +34,8 @@ OWN = {
         alerts: {kl: "> 0.5", odd: "kl > 1 and reward < 0 for 3"}
         profiles: {few: [reward, mine]}
         modes: [train, eval]
-        sinks: [console, {jsonl: {profile: few}}]
+        sinks: [console, jsonl]
+        sink_options: {jsonl: {profile: few}}
         """,
     "anchors, and what is deleted": """
         defaults: [grpo, _self_]

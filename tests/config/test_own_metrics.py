@@ -25,7 +25,7 @@ def shown(plan: declog.Plan) -> list[str]:
         ("profile: slim\nmetrics: {mine: {expr: reward, tags: core}, mine_b: mean(reward)}", ["mine"], ["mine_b"]),
         ("profile: slim\nmetrics: {mine: p95(reward)}\nprofiles: {slim: {include: {mine: mine}}}", ["mine"], []),
         ("metrics: {mine: p95(reward)}\nprofiles: {full: {exclude: mine}}", [], ["mine"]),
-        ("metrics: {mine: p95(reward)}\nsinks: {console: {profile: slim}, parquet: {profile: full}}", ["mine"], []),
+        ("metrics: {mine: p95(reward)}\nsink_options: {console: {profile: slim}}", ["mine"], []),
         ("profile: slim\nmetrics: {mine: {expr: reward, enabled: false}}", [], []),
         ("profile: slim\nmetrics: {mine: mean(reward)}\nalerts: {mine: '> 5'}", [], ["mine"]),
     ],

@@ -31,7 +31,8 @@ def declog_test_double(x):
 YAML = """
 signals: {r: {axis: completion}}
 metrics: {r: mean(r)}
-sinks: {s: {kind: "declog_test_own:Sink"}, t: {kind: "this:S"}, u: {kind: "multiprocessing.managers:SyncManager"}}
+sinks: [s, t, u]
+sink_options: {s: {kind: declog_test_own:Sink}, t: {kind: this:S}, u: {kind: multiprocessing.managers:SyncManager}}
 run: {config: {_target_: declog_test_own.Sink, hydra: {_target_: this.s}}}
 tests: {one: {observe: {r: [1]}, expect: {r: 1}}}
 """
@@ -63,7 +64,7 @@ def test_no_verb_imports_what_a_profile_names(
     file.write_text(YAML, encoding="utf-8")
     says(project / "work", "")
     words = {
-        "show --why": ["show", str(file), "--why", "sinks.s"],
+        "show --why": ["show", str(file), "--why", "sink_options.s"],
         "diff": ["diff", str(file), "--", str(file)],
         "ls": ["ls", "metrics", str(file)],
         "show --yaml": ["show", "--yaml", str(file)],
@@ -83,7 +84,8 @@ def test_nor_does_the_library(kind: str, project: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(str(project))
     profile = {
         **BASE,
-        "sinks": {"s": {"kind": f"{MODULE}:Sink"}},
+        "sinks": ["s"],
+        "sink_options": {"s": {"kind": f"{MODULE}:Sink"}},
         "tests": {"one": {"observe": {"r": [1]}, "expect": {"r": 1}}},
     }
     with pytest.raises(ConfigError, match="names a module, and a profile imports none"):
@@ -104,7 +106,12 @@ def test_the_project_says_what_is_imported(project: Path) -> None:
     """From the working directory upwards; its functions are known, and its classes of sinks."""
     says(project, f'[tool.other]\nx = 1\n[tool.declog]\nimports = ["{MODULE}"]\n')
     says(project / "work", "[project]\nname = 'inner'\n")
-    profile = {**BASE, "metrics": {"r": "mean(declog_test_double(r))"}, "sinks": {"s": {"kind": f"{MODULE}:Sink"}}}
+    profile = {
+        **BASE,
+        "metrics": {"r": "mean(declog_test_double(r))"},
+        "sinks": ["s"],
+        "sink_options": {"s": {"kind": f"{MODULE}:Sink"}},
+    }
     made = declog.plan(profile)
     assert [op.kind for op in made.sinks] == [f"{MODULE}:Sink"]
     assert str(project) not in sys.path
@@ -117,7 +124,7 @@ def test_a_module_beside_a_listed_one_is_refused(project: Path) -> None:
     """The list has modules, and not what they import."""
     says(project, f'[tool.declog]\nimports = ["{MODULE}"]\n')
     with pytest.raises(ConfigError, match=r"`declog\.testing:MemorySink` names a module"):
-        declog.plan({**BASE, "sinks": {"s": {"kind": "declog.testing:MemorySink"}}})
+        declog.plan({**BASE, "sinks": ["s"], "sink_options": {"s": {"kind": "declog.testing:MemorySink"}}})
 
 
 def test_a_profile_brings_no_project_along(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -137,7 +144,8 @@ def test_the_command_line_imports_what_it_is_reported(project: Path, monkeypatch
     """`--import` is the user's own word, too."""
     monkeypatch.chdir(project)
     (project / "mine.yaml").write_text(
-        f"signals: {{r: {{axis: completion}}}}\nmetrics: {{r: mean(r)}}\nsinks: {{s: {{kind: '{MODULE}:Sink'}}}}\n",
+        "signals: {r: {axis: completion}}\nmetrics: {r: mean(r)}\n"
+        f"sinks: [s]\nsink_options: {{s: {{kind: '{MODULE}:Sink'}}}}\n",
         "utf-8",
     )
     assert [main(["check", "mine.yaml"]), main(["check", "mine.yaml", "--import", MODULE])] == [2, 0]

@@ -10,7 +10,7 @@ from hydra.core.config_store import ConfigStore
 
 from declog.config.compose import compose, profile_of
 from declog.config.diagnostics import shown_path
-from declog.config.source_map import FilePlace, OverridePlace, Provenance, Span
+from declog.config.source_map import FilePlace, OverridePlace, Provenance
 from declog.errors import Path as KeyPath
 from tests.conftest import WritePreset
 
@@ -42,10 +42,9 @@ def layered(write_preset: WritePreset) -> Path:
     write_preset(
         "base",
         """
-        defaults:
-          - sinks: [console]
-          - _self_
+        sinks: [console]
         profile: full
+
         metrics:
           reward: {expr: reward, reduce: mean}
           kl: mean(kl)
@@ -77,26 +76,12 @@ def test_a_key_knows_every_file_and_override_that_set_it(layered: Path) -> None:
         "seed": places(known, "seed"),
         "include": places(known, "run", "config", "slim", "include", 0),
     } == {
-        "reduce": ["declog/base.yaml:6:26", "declog/team.yaml:3:12", "declog.metrics.reward.reduce=last"],
-        "expr": ["declog/base.yaml:6:12"],
-        "profile": ["declog/base.yaml:4:1"],
+        "reduce": ["declog/base.yaml:5:26", "declog/team.yaml:3:12", "declog.metrics.reward.reduce=last"],
+        "expr": ["declog/base.yaml:5:12"],
+        "profile": ["declog/base.yaml:2:1"],
         "seed": ["+declog.seed=1"],
-        "include": ["declog/base.yaml:8:33", "declog/team.yaml:8:17"],
+        "include": ["declog/base.yaml:7:33", "declog/team.yaml:8:17"],
     }
-
-
-def test_a_key_of_a_shipped_option_leads_to_its_file(layered: Path) -> None:
-    """What a group option brings has the option's own file, under the group's package."""
-    known = provenance("team", config_dir=layered)
-    (layer,) = known.layers[("declog", "sinks", "console", "every")]
-    expected = FilePlace(
-        str(REPOSITORY / "conf/declog/sinks/console.yaml"),
-        Span(4, 3, 4, 8),
-        Span(4, 10, 4, 11),
-        style="plain",
-        path=("declog", "sinks", "console", "every"),
-    )
-    assert layer.place == expected
 
 
 def test_the_composed_keys_are_the_known_ones(layered: Path) -> None:
@@ -110,7 +95,7 @@ def test_the_composed_keys_are_the_known_ones(layered: Path) -> None:
     composed = keys(profile_of(compose("team", overrides, config_dir=layered)), ("declog",))
     known = provenance("team", overrides, config_dir=layered)
     assert set(known.layers) == composed - {("declog",)}  # the node that the package makes
-    assert places(known, "sinks") == ["declog/base.yaml:2:5"]  # where the options are chosen
+    assert places(known, "sinks") == ["declog/base.yaml:1:1"]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +117,7 @@ def test_the_composed_keys_are_the_known_ones(layered: Path) -> None:
         (
             ("metrics", "reward", "expr"),
             ["++declog.metrics.reward={reduce: max}"],
-            (("metrics", "reward", "expr"), "declog/base.yaml:6:12"),
+            (("metrics", "reward", "expr"), "declog/base.yaml:5:12"),
         ),
         (
             ("metrics", "reward", "reduce"),
@@ -157,8 +142,8 @@ def test_a_missing_value_in_a_file_takes_nothing_away(layered: Path, write_prese
     write_preset("open", "defaults: [base, _self_]\nprofile: ???\nmetrics:\n  kl: ???\n")
     known = provenance("open", config_dir=layered)
     assert (places(known, "profile")[-1], places(known, "metrics", "kl")[-1]) == (
-        "declog/base.yaml:4:1",
-        "declog/base.yaml:7:3",
+        "declog/base.yaml:2:1",
+        "declog/base.yaml:6:3",
     )
     assert profile_of(compose("open", config_dir=layered))["profile"] == "full"
 
@@ -203,7 +188,7 @@ def test_a_configuration_that_is_no_file_has_its_name(layered: Path) -> None:
         known = provenance("stored", config_dir=layered)
     finally:
         del store.repo["declog"]  # the process' other tests list the shipped presets
-    assert places(known, "profile") == ["declog/base.yaml:4:1", "structured://declog/stored"]
+    assert places(known, "profile") == ["declog/base.yaml:2:1", "structured://declog/stored"]
 
 
 def test_lines_and_columns_count_characters(write_preset: WritePreset) -> None:

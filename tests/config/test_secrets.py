@@ -73,7 +73,7 @@ def test_no_file_of_a_run_holds_what_the_environment_gave(tmp_path: Path) -> Non
         schemas={"rows": {"reward": "float"}},
         tables={"rows": {"schema": "rows"}},
         alerts={"high": {"when": "reward > 100", "text": "tell ${oc.env:MY_KEY}"}},
-        sinks={"jsonl": {}, "parquet": {}, "tensorboard": {}},
+        sinks=["jsonl", "parquet", "tensorboard"],
         run={
             "config": {"key": "${vault.key}", "nested": {"list": ["x-${oc.env:MY_KEY}"]}},
             "capture": {"enabled": True},
@@ -114,8 +114,8 @@ def test_a_capture_is_replayed_with_the_environment_that_is_there(
     "profile",
     [
         {"profile": "${oc.env:MY_SHORT}"},
-        {"sinks": {"s": {"kind": "${vault.key}"}}},
-        {"sinks": {"jsonl": {"fsync_s": "${oc.env:MY_KEY}"}}},
+        {"sinks": ["s"], "sink_options": {"s": {"kind": "${vault.key}"}}},
+        {"sinks": ["jsonl"], "sink_options": {"jsonl": {"fsync_s": "${oc.env:MY_KEY}"}}},
         {"metrics": {"reward": "mean(${oc.env:MY_KEY})"}},
         {"metrics": {"reward": "mean(${oc.env:MY_SHORT})"}},
         {"axes": {"group": {"of": "${oc.env:MY_KEY}"}}},
@@ -186,7 +186,8 @@ about:
     runbook: 'https://x/${oc.env:MY_KEY}'
 signals: {extra: {axis: completion, optional: true, help: 'S ${oc.env:MY_KEY}'}}
 alerts: {far: {when: reward > 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}}
-sinks: {jsonl: {prefix: '${oc.env:MY_KEY}/'}}
+sinks: [jsonl]
+sink_options: {jsonl: {prefix: '${oc.env:MY_KEY}/'}}
 modes: {eval: {prefix: 'e-${oc.env:MY_KEY}/'}}
 tables: {samples: {name: 'tab-${oc.env:MY_KEY}'}}
 """

@@ -51,7 +51,7 @@ PROFILE = {
         "high": {"when": "lr > 1", "text": "lr is {lr:.2f}"}, "odd": {"when": "twice > 1", "enabled": "on"},
         "twice": {"above": 1},
     },
-    "sinks": {"jsonl": {"kind": "jsonl", "enabled": "on"}},
+    "sinks": ["jsonl"], "sink_options": {"jsonl": {"kind": "jsonl"}},
 }  # fmt: skip
 READ = {
     ("signals", "entropy"): ["signals.gap", "schemas.rows"],
@@ -65,7 +65,7 @@ READ = {
     ("signals", "lr"): ["metrics.lr"],
     ("constants", "bins"): ["metrics.kl", "metrics.reward", "metrics.gap"],
     ("constants", "low"): ["metrics.twice", "filters.best", "profiles.slim"],
-    ("constants", "on"): ["signals.gap", "metrics.twice", "filters.best", "tables.t", "alerts.odd", "sinks.jsonl"],
+    ("constants", "on"): ["signals.gap", "metrics.twice", "filters.best", "tables.t", "alerts.odd"],
     ("metrics", "lr"): ["metrics.twice", "profiles.slim", "alerts.high"],
     ("metrics", "twice"): ["alerts.twice", "profiles.slim", "alerts.odd"],
     ("metrics", "by"): ["profiles.slim"],

@@ -25,7 +25,7 @@ SHORT = [
     "steps=60",
     *SMALL,
     "learning_rate=4e-3",
-    "declog.sinks.console.every=15",
+    "declog.sink_options.console.every=15",
     "declog.tables.best.every=30",
     "declog.tables.worst.every=30",
 ]
@@ -103,8 +103,8 @@ def edited(tmp_path_factory: pytest.TempPathFactory) -> Demo:
         '+declog.metrics.reward_p10="p10(reward)"',
         "+declog.filters.everything={first: 1000000}",
         "+declog.tables.samples={rows: completion, schema: samples, filter: everything, every: 1}",
-        "declog.sinks.console={profile: full, every: 1}",
-        "+declog.sinks.console.max_scalars=100",
+        "declog.sink_options.console={profile: full, every: 1}",
+        "+declog.sink_options.console.max_scalars=100",
     ]
     return demo(folder, "steps=3", *overrides, examples=folder / "examples")
 
@@ -162,7 +162,7 @@ def test_the_demo_prints_at_most_60_lines_and_ends_on_where_to_look(grpo: Demo) 
     profile = OmegaConf.load(EXAMPLES / "conf" / "grpo_arithmetic.yaml")
     short = OmegaConf.from_dotlist(SHORT)
     turns = [
-        [config.steps / every for every in (config.declog.sinks.console.every, config.declog.tables.best.every)]
+        [config.steps / every for every in (config.declog.sink_options.console.every, config.declog.tables.best.every)]
         for config in (profile, short)
     ]
     assert turns == [[4, 2], [4, 2]]
@@ -249,7 +249,7 @@ def test_two_runs_at_once_in_one_folder(tmp_path: Path) -> None:
 
 def test_a_multirun_has_a_folder_per_job_and_one_dashboard(tmp_path: Path) -> None:
     """Two jobs of one process log the same numbers to their own files and to a database of both."""
-    trackio_dir = "declog.sinks.trackio.dir=${hydra:runtime.cwd}/trackio"
+    trackio_dir = "declog.sink_options.trackio.dir=${hydra:runtime.cwd}/trackio"
     first = demo(tmp_path, "-m", "algorithm=grpo,rloo", "steps=2", *SMALL, trackio_dir)
     runs = sorted(first.run.parent.glob("[0-9]"))
     assert [run.name for run in runs] == ["0", "1"]

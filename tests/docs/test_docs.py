@@ -313,7 +313,7 @@ def test_the_keys_of_every_sink_are_those_of_the_model() -> None:
     assert list(described) == list(fields)
     assert described == {
         **{name: shown(field.default) for name, field in fields.items()},
-        "kind": "its id",
+        "kind": "its name",
         "profile": "the profile's",
         "prefix": '""',
     }

@@ -101,7 +101,10 @@ def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
     """Whatever the profile of the sink, and also where its turn is another log event."""
     sinks = {"lines": {"kind": "jsonl", "every": 4, "profile": "none"}, "files": {"kind": "parquet"}}
     profiles = {"none": {"exclude": {"all": "*"}}}
-    alerted({"high": {"when": "kl > 0.5"}}, [0.0, 1.0, 0.0], tmp_path, sinks=sinks, profiles=profiles)
+    alerted(
+        {"high": {"when": "kl > 0.5"}}, [0.0, 1.0, 0.0], tmp_path,
+        sinks=[*sinks], sink_options=sinks, profiles=profiles,
+    )  # fmt: skip
     lines = [json.loads(line) for line in (tmp_path / "lines" / "alerts.jsonl").read_text().splitlines()]
     assert [(line["step"], line["name"], line["level"], line["text"]) for line in lines] == [
         (1, "high", "warn", "kl is 1: kl > 0.5")

@@ -38,8 +38,9 @@ sinks = {
     "wandb": {"kind": "wandb", "profile": "slim"}, "trackio": {"kind": "trackio", "profile": "slim", "dir": "trackio"},
 }
 torch.manual_seed(0)
-written = "++declog.sinks=" + json.dumps(sinks).replace('"', "")
-config = declog.compose(preset, ["declog.axes.group.size=4", "declog/sinks=[]", written])
+written = "++declog.sink_options=" + json.dumps(sinks).replace('"', "")
+chosen = f"declog.sinks=[{','.join(sinks)}]"
+config = declog.compose(preset, ["declog.axes.group.size=4", chosen, written])
 with declog.start(config, output_dir=folder) as log:
     for step in range(STEPS):
         k = float("nan") if step >= AT else 1.0
@@ -239,7 +240,7 @@ def test_a_mean_of_comparisons_inside_an_expression_is_of_those_that_could_be_ma
 def test_one_nan_of_what_training_stands_on_is_enough(tmp_path: Path) -> None:
     """One micro-batch of four, one token: the presets' loss, gradients, KL, entropy and ratio are NaN."""
     sink = MemorySink()
-    with declog.start("grpo", ["declog/sinks=[]"], sinks=[sink], output_dir=tmp_path) as log:
+    with declog.start("grpo", ["declog.sinks=[]"], sinks=[sink], output_dir=tmp_path) as log:
         for step in range(2):
             with log.step(step):
                 for batch in range(4):
@@ -305,7 +306,7 @@ def test_a_number_by_name_that_is_nan_is_shown_beside_healthy_ones(
 def test_the_first_script_shows_a_loss_that_is_nan(tmp_path: Path) -> None:
     """Of `declog.start()`, which knows no name: numbers and values per completion, each for itself."""
     sink = MemorySink()
-    with declog.start("minimal", ["declog.sinks=null"], sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+    with declog.start("minimal", ["declog.sinks=[]"], sinks=[sink], output_dir=tmp_path) as log, log.step(0):
         log.observe(loss=torch.tensor(NAN), grad_norm=1.0, reward=torch.ones(4), advantage=[NAN] * 4)
     shown = {name: str(value) for name, value in sink.scalars[0].items()}
     assert (shown["loss"], shown["grad_norm"], shown["reward/mean"], shown["advantage/mean"]) == (

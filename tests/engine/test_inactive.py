@@ -350,7 +350,7 @@ def test_required_signals_that_never_came_are_raised_under_strict(
 @pytest.mark.parametrize("preset", ["minimal", "trainer", "tee"])
 def test_presets_of_whatever_comes_say_nothing(preset: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where nobody declared what should come nothing can be inactive."""
-    config = declog.compose(preset, ["sinks=null"])
+    config = declog.compose(preset, ["sinks=none"])
 
     def body(log: Recorder) -> None:
         for step in range(3):

@@ -257,8 +257,8 @@ class Untouchable:
 
 def test_the_slim_plan_is_smaller_and_reads_less() -> None:
     """Slim has fewer ops than full, and needs fewer of its signals."""
-    full = declog.plan(declog.compose("grpo", ["declog/sinks=[]", "declog.tables=null"]))
-    slim = declog.plan(declog.compose("grpo", ["declog/sinks=[]", "declog.tables=null", "declog.profile=slim"]))
+    full = declog.plan(declog.compose("grpo", ["declog.sinks=[]", "declog.tables=null"]))
+    slim = declog.plan(declog.compose("grpo", ["declog.sinks=[]", "declog.tables=null", "declog.profile=slim"]))
     assert slim.ops < full.ops
     assert set(full.sources) - set(slim.sources) == {"length", "logged", "timers"}
     assert set(slim.sources) - set(full.sources) == set()
@@ -292,7 +292,8 @@ def test_sinks_may_show_different_profiles(tmp_path: Path) -> None:
         {"a": {"axis": "step"}, "b": {"axis": "step"}},
         {"a": {"reduce": "mean", "tags": ["core"]}, "b": "mean(b)"},
         profiles={"slim": {"include": {"core": "tag:core"}}},
-        sinks={"small": {"kind": "jsonl", "profile": "slim", "prefix": "train/"}, "whole": {"kind": "jsonl"}},
+        sinks=["small", "whole"],
+        sink_options={"small": {"kind": "jsonl", "profile": "slim", "prefix": "train/"}, "whole": {"kind": "jsonl"}},
     )
 
     def body(log: Recorder) -> None:
@@ -317,7 +318,7 @@ ROLLOUT = {
 
 def edited(how: str) -> Any:
     """The GRPO preset with one more metric: as an override, or as a line of YAML."""
-    sinks = ["declog/sinks=[jsonl,parquet]"]
+    sinks = ["declog.sinks=[jsonl,parquet]"]
     if how == "override":
         return declog.compose("grpo", [*sinks, '+declog.metrics.reward_p90="p90(reward)"'])
     data = declog.profile_of(declog.compose("grpo", sinks))

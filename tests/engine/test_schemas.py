@@ -184,7 +184,7 @@ def test_a_column_that_a_signal_takes_is_that_signal(tmp_path: Path) -> None:
 )
 def test_a_table_goes_where_it_is_sent(to: dict[str, bool], expected: list[str], tmp_path: Path) -> None:
     """`to:` names the sinks of a table; without it, every sink that takes tables."""
-    made = scores(None, sinks={"a": {"kind": "jsonl"}, "b": {"kind": "jsonl"}}, to=to)
+    made = scores(None, sinks=["a", "b"], sink_options={"a": {"kind": "jsonl"}, "b": {"kind": "jsonl"}}, to=to)
     assert len(tables_of(made, [[{"score": [1.0, 2.0]}]], tmp_path)) == 1  # a sink given in code takes all
     assert sorted(file.parent.parent.name for file in tmp_path.glob("*/tables/t.jsonl")) == expected
     for name in expected:

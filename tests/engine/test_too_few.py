@@ -102,7 +102,7 @@ def test_groups_of_one_over_ranks(split: str, tmp_path: Path) -> None:
 
 
 ONE: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "maxent_grpo": (["sinks.sidecar=null"], {"prompt_id": [0, 1], "completion": ["a b", "c d"]}),
+    "maxent_grpo": (["sinks=[]"], {"prompt_id": [0, 1], "completion": ["a b", "c d"]}),
     "grpo": (["axes.group.size=1"], {"reward": [1.0, 0.0]}),
     "rloo": ([], {"reward": [1.0, 0.0], "group": ["a", "b"]}),
 }  # fmt: skip

@@ -85,7 +85,7 @@ def test_the_package_that_is_no_config_of_wandb(code: str) -> None:
         ({"profile": "slim"}, 'declog.start(config, ["profile=slim"])'),
         ({"every": 10}, 'declog.start(config, ["every=10"])'),
         ({"log_dir": "runs"}, "declog.start(config, output_dir='runs')"),
-        ({"project": "mine"}, '["sinks=[console,wandb]", "sinks.wandb.project=mine"]'),
+        ({"project": "mine"}, '["sinks=[console,wandb]", "sink_options.wandb.project=mine"]'),
         ({"report_to": "wandb"}, '["sinks=[wandb]"]'),
         ({"log_every": 5}, '["every=5"]'),
         ({"world_sze": 2}, "did you mean `world_size`?"),

@@ -46,7 +46,7 @@ class Fault:
 
 def sink(kind: str, **options: Any) -> dict[str, Any]:
     """A profile with one more sink."""
-    return {"sinks": {"bad": {"kind": f"tests.faults.sinks:{kind}", **options}}}
+    return {"sinks": ["bad"], "sink_options": {"bad": {"kind": f"tests.faults.sinks:{kind}", **options}}}
 
 
 EVALUATES = {"modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}}}

@@ -30,7 +30,8 @@ PROFILE: dict[str, Any] = {
     },
     "schemas": {"s": {"at": {"type": "int", "expr": "step"}, "text": {"type": "text"}}},
     "filters": {"all": {"first": 1000000}}, "tables": {"t": {"schema": "s", "filter": "all"}},
-    "sinks": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet", "compact_every": 2}},
+    "sinks": ["lines", "files"],
+    "sink_options": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet", "compact_every": 2}},
 }  # fmt: skip
 
 

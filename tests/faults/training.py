@@ -38,7 +38,7 @@ PROFILE: Mapping[str, Any] = {
     "metrics": {"reward": "sum(reward)", "rows": "count(reward)", "kl": "mean(kl)"},
     "schemas": {"s": {"step": {"type": "int", "expr": "step"}, "text": {"type": "text"}}},
     "filters": {"all": {"first": 1000000}}, "tables": {"t": {"schema": "s", "filter": "all"}},
-    "sinks": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet"}},
+    "sinks": ["lines", "files"], "sink_options": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet"}},
 }  # fmt: skip
 
 

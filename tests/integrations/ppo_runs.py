@@ -72,7 +72,7 @@ def texts(tokens: Any) -> tuple[Any, Any]:
 def run(folder: Path, steps: int, *overrides: str) -> Run:
     """Run the example, with the tensors saved."""
     command: list[str | Path] = [
-        EXAMPLE, f"steps={steps}", "save_tensors=tensors.pt", "declog/sinks=[jsonl]", "~declog.sinks.console", SECONDS,
+        EXAMPLE, f"steps={steps}", "save_tensors=tensors.pt", "declog.sinks=[jsonl]", SECONDS,
         *overrides,
     ]  # fmt: skip
     done = forks.run(command, cwd=folder, env=forks.environment({"HOME": str(folder)}))

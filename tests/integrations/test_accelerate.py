@@ -49,8 +49,8 @@ def test_a_loop(ranks: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_example(ranks: int, tmp_path: Path) -> None:
     """The Accelerator's three trackers have what the loop logs and what declog does, which pandas finds in all rows."""
-    overrides = ["steps=4", "prompts=3", "trackers=[tensorboard,wandb,trackio]", "declog/sinks=[parquet,accelerate]"]
-    overrides += ["declog.sinks.accelerate.profile=full", "hydra.run.dir=run"]
+    overrides = ["steps=4", "prompts=3", "trackers=[tensorboard,wandb,trackio]", "declog.sinks=[parquet,accelerate]"]
+    overrides += ["declog.sink_options.accelerate.profile=full", "hydra.run.dir=run"]
     overrides += ["~declog.tables.samples", "+declog.tables.all={rows: completion, schema: samples}"]
     places = {name: str(tmp_path) for name in ("HOME", "WANDB_DIR", "WANDB_DATA_DIR", "WANDB_CACHE_DIR")}
     env = {**places, "WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "TRACKIO_DIR": str(tmp_path / "trackio")}

@@ -36,7 +36,7 @@ def test_cleanrls_own_numbers(tmp_path: Path) -> None:
     """All that its writer gets but its speed: of the last minibatch what cleanrl takes of that, else of all."""
     profile = tmp_path / "mine.yaml"
     profile.write_text(PROFILE)
-    written, sink = run(declog.compose(str(profile), ["declog/sinks=[]"]), tmp_path / "run")
+    written, sink = run(declog.compose(str(profile), ["declog.sinks=[]"]), tmp_path / "run")
     assert len(written) == len(sink.scalars) == 4
     for expected, found in zip(written, sink.scalars.values(), strict=True):
         assert expected == pytest.approx({name: found.get(name) for name in expected}, rel=1e-5, abs=1e-6)
@@ -47,7 +47,7 @@ def test_cleanrls_own_numbers(tmp_path: Path) -> None:
 
 def test_the_preset_as_it_is(tmp_path: Path) -> None:
     """No reference and no lengths: what is made of them is absent, and the rest is there."""
-    _, sink = run(declog.compose("ppo", ["declog/sinks=[]", "declog.run.strict=true"]), tmp_path)
+    _, sink = run(declog.compose("ppo", ["declog.sinks=[]", "declog.run.strict=true"]), tmp_path)
     found = sink.scalars[4]
     assert {
         "reward", "policy_loss", "value_loss", "entropy", "approx_kl", "ratio/mean", "ratio/max", "loss", "grad_norm",

@@ -96,7 +96,7 @@ def calls(rollout: ppo.Rollout, updates: Sequence[ppo.Update], settings: ppo.Set
 def test_two_ranks(preset: str, short: Run, tmp_path: Path) -> None:
     """TRL's names: a mean of ranks' means, as numpy has it. The clean ones: what one process has of all rows."""
     eos = [f"declog.constants.eos_token_id={ppo_runs.EOS}"] if preset == "trl_ppo" else []
-    overrides = ["declog/sinks=[]", "declog.every=1", "+declog.run.strict=true", "declog.constants.beta=0.02", *eos]
+    overrides = ["declog.sinks=[]", "declog.every=1", "+declog.run.strict=true", "declog.constants.beta=0.02", *eos]
     config = declog.compose(preset, overrides)
     parts, settings = halves(short), short.settings
     given = [calls(*part, settings) for part in parts]

@@ -98,8 +98,9 @@ def test_one_import_is_changed(tmp_path: Path) -> None:
 
 
 FULL = """
-defaults: [trainer, override sinks: [parquet], _self_]
+defaults: [trainer, _self_]
 name: mine
+sinks: [parquet]
 every: 1
 profile: full
 metrics: {logged: {reduce: last, over: step, nan: propagate}}
@@ -173,7 +174,7 @@ class Metrics:
 def test_an_object_that_logs(tmp_path: Path) -> None:
     """It gets every call as it was made; other sinks get every number."""
     logger, full = Logger(), MemorySink()
-    overrides = ["sinks=null", "profile=slim"]
+    overrides = ["sinks=none", "profile=slim"]
     with declog.tee(logger, "tee", overrides, sinks=[full], output_dir=tmp_path) as log:
         for step in range(3):
             log.log({"loss": torch.tensor(float(step)), "seconds": 2, "text": "a"}, step)
@@ -188,7 +189,7 @@ def test_an_object_that_logs(tmp_path: Path) -> None:
 def test_log_metrics_with_a_prefix(tmp_path: Path) -> None:
     """The prefix stands before the names that declog has."""
     logger, figure, sink = Metrics(), object(), MemorySink()
-    log = declog.tee(logger, "tee", ["sinks=null", "profile=full"], sinks=[sink], output_dir=tmp_path)
+    log = declog.tee(logger, "tee", ["sinks=none", "profile=full"], sinks=[sink], output_dir=tmp_path)
     for step in range(2):
         log.log_metrics({"loss": step, "figure": figure}, step, prefix="train")
         log.log_metrics({"seconds": 3.0}, step, "timing", step_finished=True)
@@ -217,7 +218,7 @@ class Tracking:
 def test_a_tracker_that_commits(tmp_path: Path) -> None:
     """Calls of a step until the one that commits are one step; one that comes after it is late, and counted."""
     tracker, sink = Tracking(), MemorySink()
-    log = declog.tee(tracker, "tee", ["sinks=null", "profile=full"], sinks=[sink], output_dir=tmp_path)
+    log = declog.tee(tracker, "tee", ["sinks=none", "profile=full"], sinks=[sink], output_dir=tmp_path)
     for step in (10, 11):
         log.log({"reward/avg": step}, step=step, commit=False)
         log.log({"timing/train": 2}, step=step, commit=True)
@@ -273,7 +274,7 @@ def test_how_a_logger_is_called(shape: str, tmp_path: Path) -> None:
         log = vars(Shapes)[shape]
 
     plain, own, sink = Own(), Own(), MemorySink()
-    log = declog.tee(own, "tee", ["sinks=null", "profile=full"], sinks=[sink], output_dir=tmp_path)
+    log = declog.tee(own, "tee", ["sinks=none", "profile=full"], sinks=[sink], output_dir=tmp_path)
     assert (isinstance(log, Own), isinstance(log, Logger)) == (True, False)
     for step in range(3):
         values = {"loss": step / 2, "kl": step}
@@ -337,7 +338,7 @@ def test_what_is_observed_is_of_the_step_that_is_logged(tmp_path: Path) -> None:
 def test_a_summary_writer(tmp_path: Path) -> None:
     """Its file is as without the tee, whatever the profile shows; a tag with an axis of its own keeps it there."""
     full = MemorySink()
-    profile = ["sinks=null", "profiles.slim.include.quality=*loss* val/*"]
+    profile = ["sinks=none", "profiles.slim.include.quality=*loss* val/*"]
     with declog.tee(SummaryWriter(str(tmp_path / "board")), "tee", profile, sinks=[], output_dir=tmp_path) as writer:
         for step in range(5, 8):
             writer.add_scalar("train/loss", 1 / step, step)

@@ -148,7 +148,7 @@ def test_whichever_method_carries_numbers(case: str, tmp_path: Path, caplog: pyt
     """A name and a value, or a mapping, and a step, or a dump: declog has them, the logger its calls and results."""
     kind, use = CALLED[case]
     plain, teed, sink = kind(), kind(), MemorySink()
-    log = declog.tee(teed, "tee", ["sinks=null", "profile=full"], sinks=[sink], output_dir=tmp_path)
+    log = declog.tee(teed, "tee", ["sinks=none", "profile=full"], sinks=[sink], output_dir=tmp_path)
     for step in range(3):
         assert list(use(log, step)) == list(use(plain, step))
     log.close()

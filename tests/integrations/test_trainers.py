@@ -23,7 +23,7 @@ def trained(folder: Path, sink: MemorySink, *overrides: str, **options: Any) -> 
     """Two epochs of six steps of a line, whose loss observes its errors: the trainer."""
     from tests.integrations import training
 
-    trainer, callback = training.line(folder, [sink], ["declog/sinks=[]", *overrides], **options)
+    trainer, callback = training.line(folder, [sink], ["declog.sinks=[]", *overrides], **options)
     callback.close()
     callback.close()
     assert callback.recorder.closed and callback.recorder.failures == {}
@@ -78,7 +78,7 @@ def test_an_evaluation_is_apart(steps: int, tmp_path: Path) -> None:
     sink = MemorySink()
     from tests.integrations import training
 
-    trainer, callback = training.line(tmp_path, [sink], ["declog/sinks=[]"], settings={"logging_steps": steps})
+    trainer, callback = training.line(tmp_path, [sink], ["declog.sinks=[]"], settings={"logging_steps": steps})
     trainer.evaluate()
     trainer.evaluate()
     callback.close()
@@ -100,7 +100,7 @@ def test_several_data_sets(tmp_path: Path) -> None:
 
     sink = MemorySink()
     settings = {"save_strategy": "epoch", "logging_steps": 3}
-    trainer, callback = training.line(tmp_path, [sink], ["declog/sinks=[]"], settings=settings, parts=("one", "two"))
+    trainer, callback = training.line(tmp_path, [sink], ["declog.sinks=[]"], settings=settings, parts=("one", "two"))
     callback.close()
     assert callback.recorder.failures == {}
     found = [(step, values) for step, mode, values in events(sink) if mode == "eval"]
@@ -142,7 +142,7 @@ def test_a_run_that_is_resumed(tmp_path: Path) -> None:
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     for folder, until, resume in ((whole, None, None), (stopped, 7, None), (stopped, None, True)):
         options: dict[str, Any] = {"resume_from_checkpoint": resume, "settings": settings}
-        _, callback = training.line(folder, [], ["declog/sinks=[jsonl]"], until, **options)
+        _, callback = training.line(folder, [], ["declog.sinks=[jsonl]"], until, **options)
         callback.close()
     lines = {
         folder: [json.loads(line) for line in (folder / "declog/jsonl/scalars.jsonl").read_text().splitlines()]
@@ -161,7 +161,7 @@ def test_a_callback_that_was_closed(tmp_path: Path) -> None:
     """Training once more, as by a notebook's cell that is run again, is another run, with a folder of its own."""
     from tests.integrations import training
 
-    trainer, callback = training.line(tmp_path, [], ["declog/sinks=[jsonl]"])
+    trainer, callback = training.line(tmp_path, [], ["declog.sinks=[jsonl]"])
     callback.close()
     first = callback.recorder.output_dir
     trainer.train()
@@ -241,11 +241,11 @@ def test_a_run_that_goes_on_in_another_folder(tmp_path: Path) -> None:
 
     settings = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "no", "logging_steps": 4}
     first, other = tmp_path / "first", tmp_path / "other"
-    _, callback = training.line(first, [], ["declog/sinks=[jsonl,parquet]"], settings=settings)
+    _, callback = training.line(first, [], ["declog.sinks=[jsonl,parquet]"], settings=settings)
     callback.close()
     files = {path: path.read_bytes() for path in (first / "declog").rglob("*") if path.is_file()}
     resume = str(first / "checkpoint-6")
-    _, branch = training.line(other, [], ["declog/sinks=[jsonl]"], resume_from_checkpoint=resume, settings=settings)
+    _, branch = training.line(other, [], ["declog.sinks=[jsonl]"], resume_from_checkpoint=resume, settings=settings)
     branch.close()
     assert {path: path.read_bytes() for path in (first / "declog").rglob("*") if path.is_file()} == files
     runs = [declog.read(folder / "declog", sink="jsonl") for folder in (first, other)]

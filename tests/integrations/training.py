@@ -77,7 +77,7 @@ def main(folder: Path) -> None:
     """The line on this rank."""
     rank = int(os.environ["RANK"])
     sink = MemorySink()
-    trainer, callback = line(folder / "out", [sink] if rank == 0 else [], ["declog/sinks=[]"])
+    trainer, callback = line(folder / "out", [sink] if rank == 0 else [], ["declog.sinks=[]"])
     callback.close()
     events = [(step, each.mode, {item.name: item.value for item in each.scalars}) for step, each in sink.events]
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -104,7 +104,7 @@ def sft(folder: Path) -> None:
         save_strategy="no", report_to=["wandb", "trackio"], use_cpu=True, bf16=False, disable_tqdm=True, max_length=32,
         project="mine",
     )  # fmt: skip
-    overrides = ["declog/sinks=[jsonl,wandb,trackio]", "+declog.signals.tokens={axis: completion, type: int}"]
+    overrides = ["declog.sinks=[jsonl,wandb,trackio]", "+declog.signals.tokens={axis: completion, type: int}"]
     overrides += ["+declog.metrics.tokens={expr: tokens, reduce: sum}", "declog.signals.tokens.optional=true"]
     overrides += ["+declog.tables.longest={columns: [tokens], filter: {key: tokens, top: 2}}"]
     callback = declog.callback("trainer", overrides)

@@ -138,20 +138,8 @@ SAME = {
     ),
     "groups by name": ("axes: {group: prompt_id}", "axes: {group: {of: prompt_id}}"),
     "modes": ("modes: [train, eval]", "modes: {train: {}, eval: {prefix: eval/}}"),
-    "sinks by their profiles": (
-        "sinks: {wandb: slim, mine: {kind: jsonl}, console: null}",
-        "sinks: {wandb: {profile: slim}, mine: {kind: jsonl}, console: null}",
-    ),
-    "sinks in a list, by their profiles": (
-        "sinks: [wandb: slim, parquet: full]",
-        "sinks: {wandb: {kind: wandb, profile: slim}, parquet: {kind: parquet, profile: full}}",
-    ),
-    "sinks with options": (
-        "sinks: [console, {wandb: {project: p}}, {mine: {kind: jsonl}}]",
-        "sinks: {console: {kind: console}, wandb: {kind: wandb, project: p}, mine: {kind: jsonl}}",
-    ),
-    "sinks": ("sinks: [console, jsonl]", "sinks: {console: {kind: console}, jsonl: {kind: jsonl}}"),
-    "a sink": ("sinks: console", "sinks: {console: {kind: console}}"),
+    "a sink": ("sinks: console", "sinks: [console]"),
+    "no sink": ("sinks: none", "sinks: []"),
     "what is deleted": (
         "signals: {rollout: {reward: null, n: completion}}\nmetrics: {kl: null}",
         "signals: {reward: null, n: {axis: completion, phase: rollout}}\nmetrics: {kl: null}",

@@ -138,7 +138,7 @@ def slim(observed: dict[str, Any], **constants: Any) -> set[str]:
     """The names that the slim profile shows of a step."""
     overrides = [f"constants.{name}={value}" for name, value in constants.items()]
     sink = declog.testing.MemorySink()
-    config = declog.compose("maxent_grpo", ["sinks=[]", "sinks.sidecar=null", "profile=slim", *overrides])
+    config = declog.compose("maxent_grpo", ["sinks=[]", "profile=slim", *overrides])
     with declog.start(config, sinks=[sink]) as log:
         for step in range(2):
             with log.step(step):

@@ -72,7 +72,7 @@ PROFILE: dict[str, Any] = {
     "tables": {"t": {"schema": "s", "filter": "best"}, "tokens": {"schema": "tokens"}},
     "modes": {"train": {}, "eval": {"prefix": "eval_", "every": 3}},
     "alerts": {"high": {"when": "kl.mean > 1", "text": "now {kl.mean}"}},
-    "sinks": {"lines": {"kind": "jsonl", "profile": "full"}},
+    "sinks": ["lines"], "sink_options": {"lines": {"kind": "jsonl", "profile": "full"}},
     "run": {"capture": {"every": 3}},
 }  # fmt: skip
 

@@ -155,7 +155,7 @@ def found(data: Mapping[str, Any], plan: Plan) -> set[str]:
 def survivors(preset: str, *overrides: str) -> set[str]:
     """``metric: kind`` for each mistake in a shown metric that no test of the preset finds."""
     data = declog.profile_of(declog.compose(preset, overrides))
-    data["sinks"] = {}
+    data["sinks"] = []
     for table in (data.get("tables") or {}).values():
         table["to"] = {}
     plan = declog.plan(data)

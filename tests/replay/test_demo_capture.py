@@ -14,8 +14,9 @@ from tests.replay.keeping import timeless
 
 KEPT = "{kind: 'tests.replay.keeping:KeptSink'}"
 OVERRIDES = (
-    "steps=12", "prompts=8", "minibatch=16", "declog.run.capture=true", f"+declog.sinks.kept={KEPT}",
-    "declog.tables.best.every=4", "declog.tables.worst.every=4", "declog.sinks.console.every=3",
+    "steps=12", "prompts=8", "minibatch=16", "declog.run.capture=true", f"+declog.sink_options.kept={KEPT}",
+    "declog.sinks=[console,jsonl,parquet,trackio,kept]",
+    "declog.tables.best.every=4", "declog.tables.worst.every=4", "declog.sink_options.console.every=3",
     "+declog.metrics.late='mean(reward * elapsed)'",
     "+declog.alerts.reward={above: 0.1, for: 2}",
 )  # fmt: skip

@@ -236,7 +236,7 @@ def answered(folder: Path, asked: Mapping[str, Any]) -> tuple[Late | None, dict[
 def test_a_run_that_is_killed_and_goes_on(tmp_path: Path) -> None:
     """What a process left that was killed is there, and what the resumed run made again is there once."""
     metrics = {**BASE, **lines("e_")}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config(metrics, sinks={"jsonl": {}})), encoding="utf-8")
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config(metrics, sinks=["jsonl"])), encoding="utf-8")
     for phase in ("first", "second"):
         subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), phase], check=False, timeout=120)
     late = ask(tmp_path / "run", as_text(lines("l_")))
@@ -271,7 +271,7 @@ with declog.start(config, output_dir=folder / "run", resume=torch.load(folder / 
 def test_what_rows_do_not_have(tmp_path: Path) -> None:
     """Each is refused with the reason, at its place in the line, and nothing is written."""
     with declog.start(
-        config({"reward": "mean", "logprobs": "mean"}, sinks={"jsonl": {}}), output_dir=tmp_path / "run"
+        config({"reward": "mean", "logprobs": "mean"}, sinks=["jsonl"]), output_dir=tmp_path / "run"
     ) as log:
         train(log, 0, range(3))
     run = tmp_path / "run"
@@ -298,7 +298,7 @@ def test_texts_stay_where_they_are(tmp_path: Path) -> None:
     columns = {"prompt": "text", "mail": {"type": "text", "redact": {"email": r"\S+@\S+"}}}
     asked = {
         "name": "t", "signals": signals, "metrics": {"by_mail": {"expr": "reward", "by": "mail"}},
-        "schemas": {"s": columns}, "tables": {"samples": {"schema": "s"}}, "sinks": {"jsonl": {}},
+        "schemas": {"s": columns}, "tables": {"samples": {"schema": "s"}}, "sinks": ["jsonl"],
     }  # fmt: skip
     with declog.start(asked, output_dir=tmp_path / "run") as log, log.step(0):
         log.observe(reward=[1.0, 2.0], mail=["me@here.org", "x"], prompt=["secret", "2"])
@@ -314,7 +314,7 @@ def test_the_oldest_rows_go_first(
     """Rows keep within their bytes, that is said once, and what is asked begins behind them."""
     monkeypatch.setattr(row_keeper, "CHUNK_EVENTS", 4)
     with declog.start(
-        config(BASE, every=1, sinks={"jsonl": {}}, run={"keep_bytes": 30_000}), output_dir=tmp_path / "run"
+        config(BASE, every=1, sinks=["jsonl"], run={"keep_bytes": 30_000}), output_dir=tmp_path / "run"
     ) as log:
         train(log, 0, range(40))
     late = ask(tmp_path / "run", {"spread": "std(reward)"})
@@ -351,7 +351,7 @@ def test_a_disk_that_refuses_costs_the_rows_only(tmp_path: Path, monkeypatch: py
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     """`declog.read` has the new series beside the run's own; the same line asked again stands for the one before."""
-    with declog.start(config(BASE, sinks={"parquet": {}}), output_dir=tmp_path / "run") as log:
+    with declog.start(config(BASE, sinks=["parquet"]), output_dir=tmp_path / "run") as log:
         train(log, 0, range(12))
         log.flush()
         assert not log.missing  # which waits for the worker

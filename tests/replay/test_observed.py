@@ -35,7 +35,7 @@ PROFILE: dict[str, Any] = {
                 "length": "mean(length)", "rewards": {"expr": "rewards", "name": "r/{member}"}},
     "schemas": {"s": {"completion": "text"}},
     "tables": {"t": {"schema": "s"}},
-    "sinks": {},
+    "sinks": [],
 }  # fmt: skip
 GENERATOR = np.random.default_rng(0)
 REWARD, LOGPROBS = GENERATOR.normal(size=(3, 4)), GENERATOR.normal(size=(3, 4, 5)).astype(np.float32)

@@ -22,7 +22,8 @@ PROFILE: dict[str, Any] = {
     "tables": {"rows": {"schema": "s", "every": 4}},
     "alerts": {"high": {"when": "score > 5.4", "text": "at {score:.1f}"}},
     "profiles": {"slim": {"include": {"a": "score"}}},
-    "sinks": {"files": {"kind": "jsonl"}, "console": {"kind": "console", "profile": "slim", "every": 2}},
+    "sinks": ["files", "console"],
+    "sink_options": {"files": {"kind": "jsonl"}, "console": {"kind": "console", "profile": "slim", "every": 2}},
 }  # fmt: skip
 
 OTHER = """
@@ -30,7 +31,8 @@ name: other
 modes: {train: {}, eval: {prefix: "eval_", every: end}}
 signals: {score: {axis: completion}, spare: {axis: completion, optional: true}}
 metrics: {score: "mean(score)", most: "min(score)", spare: "mean(spare)"}
-sinks: {files: {kind: jsonl}}
+sinks: [files]
+sink_options: {files: {kind: jsonl}}
 """
 
 
@@ -48,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with log.mode("eval"):
             log.observe(score=[1.5], text=["z"], spare=[7.0])
 
-    captured({**PROFILE, "sinks": {}}, body, folder, world_size=2)
+    captured({**PROFILE, "sinks": []}, body, folder, world_size=2)
     return folder
 
 
@@ -107,7 +109,7 @@ def test_every_value_for_programs(run: Path, tmp_path: Path, capsys: pytest.Capt
 
 def test_two_profiles_side_by_side(run: Path, other: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Names that vanish, appear and differ, tables and alerts too."""
-    lines = preview(capsys, str(run), "--diff", f"{other} sinks=null").splitlines()
+    lines = preview(capsys, str(run), "--diff", f"{other} sinks=[]").splitlines()
     found = lines[lines.index("<code>") + 1 :]
     assert "  ~ most             step 0: 1 -> -1; 7 more" in found
     assert any(line.startswith("  + spare") and line.endswith("step 0: 0; 7 more") for line in found)

@@ -42,7 +42,7 @@ PROFILE: dict[str, Any] = {
     "tables": {"best": {"name": "samples", "schema": "s", "filter": "best"}},
     "profiles": {"slim": {"include": {"a": "score.mean"}}},
     "alerts": {"high": {"when": "score.max > 5"}},
-    "sinks": {"wandb": {"kind": "wandb"}},
+    "sinks": ["wandb"],
 }  # fmt: skip
 
 
@@ -291,7 +291,7 @@ def test_a_profile_test_does_what_a_run_does(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     logprobs, mask = random.normal(size=(4, 5)), random.random((4, 5)) > 0.4
     sink = MemorySink()
-    config = {**PROFILE, "sinks": {}}
+    config = {**PROFILE, "sinks": []}
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
         log.observe(
             logprobs=logprobs, mask=torch.from_numpy(mask), score=logprobs[:, 0], text=["a"] * 4, volume=[1.0] * 4,

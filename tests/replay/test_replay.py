@@ -151,7 +151,7 @@ def test_each_sink_gets_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "files": {"kind": "jsonl"},
     }
     profiles = {"slim": {"include": {"a": "reward table:best"}}}
-    config = {**WHOLE, "sinks": sinks, "profiles": profiles}
+    config = {**WHOLE, "sinks": [*sinks], "sink_options": sinks, "profiles": profiles}
     (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.replay.keeping"]\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     captured(config, train, tmp_path)
@@ -166,7 +166,7 @@ def test_each_sink_gets_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_each_rank_writes_its_own_rows(tmp_path: Path) -> None:
     """A table without a filter, of a file sink: what each rank's files get."""
     sinks = {"files": {"kind": "jsonl"}, "console": {"kind": "console"}}
-    config = {**WHOLE, "sinks": sinks, "tables": {"all": {"schema": "s"}}}
+    config = {**WHOLE, "sinks": [*sinks], "sink_options": sinks, "tables": {"all": {"schema": "s"}}}
     captured(config, train, tmp_path, world_size=2)
     found = capture_reader.replay(tmp_path)
     assert list(found) == ["files", "console", "files of rank 1", "<code>"]

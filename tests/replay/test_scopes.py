@@ -31,7 +31,7 @@ PROFILE: dict[str, Any] = {
         }
     },
     "tables": {"pairs": {"schema": "pairs"}},
-    "sinks": {},
+    "sinks": [],
     "profile": "full",
 }
 

@@ -32,7 +32,7 @@ PROFILE: dict[str, Any] = {
     },
     "schemas": {"s": {"text": "text", "x": "float"}}, "tables": {"t": {"schema": "s"}},
     "alerts": {"high": {"when": "x > 0", "text": "high"}},
-    "sinks": {"jsonl": {}, "parquet": {}},
+    "sinks": ["jsonl", "parquet"],
 }  # fmt: skip
 STEPS = range(4)
 
@@ -263,7 +263,7 @@ def test_one_file_costs_itself_only(what: str, run: Path, capsys: pytest.Capture
 def test_a_lone_surrogate_is_its_escape(how: str, kind: str, tmp_path: Path) -> None:
     r"""In a label, a member, a name and a cell, of both sinks: every row is read, and the text is `\ud800`."""
     bad = json.loads('"\\ud800"')
-    config = {**PROFILE, "sinks": {name: {} for name in kind.split(",")}}
+    config = {**PROFILE, "sinks": kind.split(",")}
     with declog.start(config, output_dir=tmp_path) as log:
         for step in STEPS:
             with log.step(step):

@@ -34,7 +34,7 @@ PROFILE = profile(
     tables={"samples": {"schema": "s"}},
     alerts={"high": {"when": "reward > 2", "text": "reward is high", "level": "error"}},
     run={"strict": True, "config": {"lab": "größe"}},
-    sinks={"parquet": {}, "jsonl": {}},
+    sinks=["parquet", "jsonl"],
 )
 
 
@@ -135,7 +135,11 @@ def test_a_package_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: py
 
 def test_what_only_one_sink_has_is_there(tmp_path: Path) -> None:
     """Sinks of different profiles, turns and prefixes: every value once, in the order of steps."""
-    slim = {**PROFILE, "sinks": {"parquet": {"every": 2}, "jsonl": {}, "more": {"kind": "jsonl", "prefix": "p/"}}}
+    slim = {
+        **PROFILE,
+        "sinks": ["parquet", "jsonl", "more"],
+        "sink_options": {"parquet": {"every": 2}, "more": {"kind": "jsonl", "prefix": "p/"}},
+    }
     train(tmp_path, range(3), 0.0, slim)
     read = declog.read(tmp_path)
     found = [(row["step"], row["value"]) for row in read.scalars.rows() if row["name"] == "reward"]
@@ -377,7 +381,11 @@ def test_a_place_in_a_run_stands_for_it(tmp_path: Path) -> None:
 
 def test_sinks_elsewhere_are_found(tmp_path: Path) -> None:
     """Below the run's folder, and where the profile's absolute `dir` is; files alone, without their run's folder."""
-    away = {**PROFILE, "sinks": {"parquet": {"dir": str(tmp_path / "away")}, "jsonl": {"dir": "logs/lines"}}}
+    away = {
+        **PROFILE,
+        "sinks": ["parquet", "jsonl"],
+        "sink_options": {"parquet": {"dir": str(tmp_path / "away")}, "jsonl": {"dir": "logs/lines"}},
+    }
     train(tmp_path / "run", range(2), 1.0, away)
     read = declog.read(tmp_path / "run")
     assert len(read.tables["samples"]) == 4 and read.problems == []

@@ -53,7 +53,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "schemas": {"s": schema},
         "filters": {f"f{place}": {"where": question} for place, question in enumerate(QUESTIONS)},
         "tables": {f"t{place}": {"schema": "s", "filter": f"f{place}"} for place in range(len(QUESTIONS))},
-        "sinks": {"parquet": {}},
+        "sinks": ["parquet"],
     }  # fmt: skip
     profile["tables"]["all"] = {"schema": "s"}
     with declog.start(profile, output_dir=folder) as log:

@@ -29,7 +29,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"x": {"axis": "step"}},
         {"x": "mean(x)", "slow": {"expr": "x", "reduce": "max", "every": 2},},
         modes={"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
-        sinks={"parquet": {}, "jsonl": {}},
+        sinks=["parquet", "jsonl"],
     )  # fmt: skip
     with declog.start(config, output_dir=folder) as log:
         for step in range(7):
@@ -113,7 +113,7 @@ except declog.errors.UsageError as error:
 
 def test_a_run_without_scalars_has_none(tmp_path: Path) -> None:
     """No rows and no names, and the error says so."""
-    with declog.start(profile({"x": {"axis": "step"}}, {}, sinks={"jsonl": {}}), output_dir=tmp_path):
+    with declog.start(profile({"x": {"axis": "step"}}, {}, sinks=["jsonl"]), output_dir=tmp_path):
         pass
     run = declog.read(tmp_path)
     assert (len(run.wide()), run.wide().columns) == (0, ["step"])
@@ -157,7 +157,7 @@ def samples(folder: Path) -> Path:
     signals = {"prompt": {"axis": "completion", "type": "object"}, "reward": {"axis": "completion"}}
     config = profile(
         signals, {}, schemas={"s": {"prompt": "object", "reward": {"nullable": True}}, "n": {"prompt": "object"}},
-        tables={"a": {"schema": "n"}, "t": {"schema": "s"}}, sinks={"parquet": {}},
+        tables={"a": {"schema": "n"}, "t": {"schema": "s"}}, sinks=["parquet"],
     )  # fmt: skip
     with declog.start(config, output_dir=folder) as log:
         for step in range(4):

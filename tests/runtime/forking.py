@@ -28,9 +28,7 @@ PROFILE: dict[str, Any] = {
     "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"t": {"schema": "s", "filter": "f"}},
     "filters": {"f": {"first": 1000000}}, "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
     "run": {"capture": {"every": 1}},
-    "sinks": {
-        "jsonl": {}, "parquet": {}, "tensorboard": {},
-    },
+    "sinks": ["jsonl", "parquet", "tensorboard"],
 }  # fmt: skip
 STEPS = 4
 

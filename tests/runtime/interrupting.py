@@ -43,9 +43,9 @@ PROFILE: dict[str, Any] = {
         "n": "count(x)", "x": "last(x)", "na": "count(a)", "nb": "count(b)", "pairs": "count(a + b)", "loss": "loss",
     },
     "tables": {"t": {"columns": ["t", "x"]}},
-    "sinks": {"jsonl": {}},
+    "sinks": ["jsonl"],
 }  # fmt: skip
-MORE: dict[str, Any] = {**PROFILE, "sinks": {"jsonl": {}, "parquet": {}, "tensorboard": {}}}
+MORE: dict[str, Any] = {**PROFILE, "sinks": ["jsonl", "parquet", "tensorboard"]}
 WHOLE = {"n": ROWS, "na": ROWS, "nb": ROWS, "pairs": ROWS}
 Strike = Callable[[FrameType], None]
 

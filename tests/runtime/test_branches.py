@@ -27,9 +27,9 @@ PROFILE: dict[str, Any] = {
     "name": "branched", "every": 2, "signals": {"x": {"axis": "completion"}},
     "metrics": {"x": {"expr": "x", "reduce": "sum"}, "all": {"expr": "x", "reduce": "count", "over": "run"}},
     "schemas": {"s": {"x": "float"}}, "tables": {"t": {"schema": "s"}},
-    "sinks": {"jsonl": {}, "parquet": {}, "tensorboard": {}, "trackio": {"dir": "tracked"}},
+    "sinks": ["jsonl", "parquet", "tensorboard", "trackio"], "sink_options": {"trackio": {"dir": "tracked"}},
 }  # fmt: skip
-FILES: dict[str, Any] = {**PROFILE, "sinks": {"jsonl": {}, "parquet": {}, "tensorboard": {}}}
+FILES: dict[str, Any] = {**PROFILE, "sinks": ["jsonl", "parquet", "tensorboard"]}
 TAGGED = {"expr": "x", "reduce": "sum", "tags": ["core"]}
 ON = range(3, 8)  # the steps after the state
 
@@ -179,7 +179,11 @@ def test_a_tracker_keeps_the_parent_s_steps(tmp_path: Path) -> None:
 def branched_in_trackio(folder: str) -> None:
     """What the test before says, in a process of its own."""
     tmp_path = Path(folder)
-    profile = {**PROFILE, "sinks": {"trackio": {"dir": str(tmp_path / "tracked"), "name": "mine", "resume": "allow"}}}
+    profile = {
+        **PROFILE,
+        "sinks": ["trackio"],
+        "sink_options": {"trackio": {"dir": str(tmp_path / "tracked"), "name": "mine", "resume": "allow"}},
+    }
     with declog.start(profile, output_dir=tmp_path / "a") as first:
         state = train(first, range(7), save_after=2)
 
@@ -234,8 +238,8 @@ def test_ranks_branch_and_go_on_together(how: str, tmp_path: Path) -> None:
     [
         ({}, {"sinks": [MemorySink()]}),
         ({"sinks": [MemorySink()]}, {}),
-        ({}, {"config": {"sinks": {"parquet": {}}}}),
-        ({}, {"config": {"sinks": {}}}),
+        ({}, {"config": {"sinks": ["parquet"]}}),
+        ({}, {"config": {"sinks": []}}),
         ({}, {"config": {"alerts": {"high": {"when": "x > 1", "text": "high"}}}}),
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "x": TAGGED}, "about": {"x": {"title": "X"}}}}),
         ({}, {"config": {"tables": {"t": {"schema": "s", "to": ["jsonl"], "max_bytes": 1000}}}}),
@@ -247,7 +251,7 @@ def test_what_shows_values_is_no_other_profile(
     first: dict[str, Any], then: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Sinks in code or in YAML, alerts, words, formulas, what nothing reads: the open window goes on."""
-    config = {**FILES, "sinks": {"jsonl": {}}}
+    config = {**FILES, "sinks": ["jsonl"]}
     with declog.start(config, output_dir=tmp_path / "a", **first) as log:
         state = train(log, range(7), save_after=2)
     sink = MemorySink()

@@ -162,7 +162,7 @@ def test_a_long_window_goes_to_rank_0_in_parts(tmp_path: Path) -> None:
 
 def test_files_have_no_step_twice_and_none_is_missing(tmp_path: Path) -> None:
     """Rows of steps after the checkpoint are dropped once; what was before stays."""
-    config = {**CONFIG, "sinks": {"jsonl": {}, "parquet": {}}}
+    config = {**CONFIG, "sinks": ["jsonl", "parquet"]}
     with declog.start(config, output_dir=tmp_path / "whole") as log:
         work(log, range(STEPS), 0, 1)
     with declog.start(config, output_dir=tmp_path / "parts") as log:

@@ -21,7 +21,7 @@ log = declog.start(
     {
         "name": "exit", "every": 4, "signals": signals, "metrics": {"x": "sum(x)", "kl": "mean(kl)"},
         "axes": {"token": {"mask": "all"}}, "schemas": {"s": {"text": "text"}}, "tables": {"t": {"schema": "s"}},
-        "sinks": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet"}},
+        "sinks": ["lines", "files"], "sink_options": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet"}},
     },
     output_dir=sys.argv[1],
 )

@@ -151,11 +151,11 @@ KEEPING = profile(
 @pytest.mark.usefixtures("wandb_folder")
 def test_every_table_sink_writes_them(tmp_path: Path) -> None:
     """Parquet, JSONL, wandb, trackio and the console take a table with a column of each kind, and none fails."""
-    sinks: dict[str, Any] = {
-        "parquet": {}, "jsonl": {}, "console": {"kind": "console"}, "wandb": {},
-        "trackio": {"project": "values", **({} if "trackio" in sys.modules else {"dir": str(tmp_path / "trackio")})},
-    }  # fmt: skip
-    with declog.start({**KEEPING, "sinks": sinks}, output_dir=tmp_path / "run") as log:
+    tracked = {"project": "values", **({} if "trackio" in sys.modules else {"dir": str(tmp_path / "trackio")})}
+    sinks = ["parquet", "jsonl", "console", "wandb", "trackio"]
+    with declog.start(
+        {**KEEPING, "sinks": sinks, "sink_options": {"trackio": tracked}}, output_dir=tmp_path / "run"
+    ) as log:
         with log.step(0):
             log.observe(length=[1, 2])
             for name, (values, _) in COLUMNS.items():

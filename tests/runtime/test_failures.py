@@ -145,7 +145,7 @@ def test_a_failure_after_the_last_log_event_is_one_of_the_run(tmp_path: Path, mo
     (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.faults.sinks"]\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     sinks = {"bad": {"kind": "tests.faults.sinks:Raising", "on_error": "raise"}}
-    config = {**profile(SIGNALS, {"m": "mean(x)"}), "sinks": sinks, "run": {"strict": False}}
+    config = {**profile(SIGNALS, {"m": "mean(x)"}), "sinks": ["bad"], "sink_options": sinks, "run": {"strict": False}}
     log = declog.start(config, output_dir=tmp_path / "run")
     with log.step(0):
         log.observe(x=[1.0, 2.0])

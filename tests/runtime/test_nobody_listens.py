@@ -38,7 +38,7 @@ def test_a_call_without_a_run_is_told_once_in_a_process(call: str, tmp_path: Pat
 def test_a_profile_without_a_sink_is_told_once(case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """At the first log event that nobody gets; not where a sink, a capture or a caller does."""
     others: dict[str, dict[str, Any]] = {
-        "a sink": {"sinks": {"jsonl": {}}}, "a capture": {"run": {"capture": True}}, "answers": {"every": "trainer"},
+        "a sink": {"sinks": ["jsonl"]}, "a capture": {"run": {"capture": True}}, "answers": {"every": "trainer"},
     }  # fmt: skip
     config = {**PROFILE, **others.get(case, {})}
     sinks = [MemorySink()] if case == "in code" else []

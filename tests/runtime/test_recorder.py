@@ -63,7 +63,9 @@ def test_a_metric_has_a_window_of_its_own(tmp_path: Path) -> None:
 def test_a_sink_takes_each_nth_log_event(tmp_path: Path) -> None:
     """`every` of a sink leaves log events out and never pools again."""
     sinks = {"files": {"kind": "jsonl", "every": 2}}
-    run(profile(REWARD, {"reward": "mean(reward)"}, sinks=sinks), steps([*ROWS, *ROWS]), tmp_path)
+    run(
+        profile(REWARD, {"reward": "mean(reward)"}, sinks=[*sinks], sink_options=sinks), steps([*ROWS, *ROWS]), tmp_path
+    )
     lines = [json.loads(line) for line in (tmp_path / "files" / "scalars.jsonl").read_text().splitlines()]
     assert [(line["step"], line["scalars"]["reward"]) for line in lines] == [(1, 4.0), (3, 3.0), (5, 2.0)]
 

@@ -19,7 +19,7 @@ PROFILE: dict[str, Any] = {
     "signals": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
     "metrics": {"x": {"reduce": ["sum", "count", "p50"]}, "total": {"expr": "x", "reduce": "count", "over": "run"},
                 "slow": {"expr": "x", "reduce": "sum", "every": 8}},
-    "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"own": {"schema": "s"}}, "sinks": {"jsonl": {}},
+    "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"own": {"schema": "s"}}, "sinks": ["jsonl"],
 }  # fmt: skip
 States = dict[int, dict[str, Any]]
 

@@ -25,7 +25,7 @@ from tests import forks
 
 PROFILE: dict[str, Any] = {
     "name": "own", "signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"},
-    "sinks": {"jsonl": {}, "parquet": {}},
+    "sinks": ["jsonl", "parquet"],
 }  # fmt: skip
 
 
@@ -223,7 +223,7 @@ def test_ranks_share_the_folder_of_rank_0(tmp_path: Path) -> None:
     """Rank 0 chooses for all, and each rank's rows of a table are in a folder of its own."""
     config = {
         **PROFILE, "schemas": {"s": {"reward": {"type": "float"}}}, "tables": {"t": {"schema": "s"}},
-        "sinks": {"jsonl": {}},
+        "sinks": ["jsonl"],
     }  # fmt: skip
 
     def rank(comm: Any) -> Any:
@@ -296,7 +296,7 @@ def test_a_fork_holds_nothing(tmp_path: Path) -> None:
 def test_run_json_and_the_profile_in_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions, fingerprint, commit, overrides, how it ended; a secret of the environment is in no file."""
     monkeypatch.setenv("SECRET_TOKEN", "hush-hush-4711")
-    overrides = ["declog/sinks=[jsonl,parquet]", "declog.every=2", "+declog.run.config.key=${oc.env:SECRET_TOKEN}"]
+    overrides = ["declog.sinks=[jsonl,parquet]", "declog.every=2", "+declog.run.config.key=${oc.env:SECRET_TOKEN}"]
     with declog.start("grpo", overrides, output_dir=tmp_path) as log:
         found = written(tmp_path)
         assert (found["state"], found["ended"]) == ("running", None)
@@ -344,8 +344,8 @@ def test_the_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
 def test_a_relative_folder_that_leaves_the_runs_is_refused(folder: str, kind: str) -> None:
     """Before step 0, at its key."""
     with pytest.raises(ConfigError) as caught:
-        declog.plan({**PROFILE, "sinks": {"s": {"kind": kind, "dir": folder}}})
-    assert [(problem.code, problem.key) for problem in caught.value.problems] == [("DL202", "sinks.s.dir")]
+        declog.plan({**PROFILE, "sinks": ["s"], "sink_options": {"s": {"kind": kind, "dir": folder}}})
+    assert [(problem.code, problem.key) for problem in caught.value.problems] == [("DL202", "sink_options.s.dir")]
 
 
 def test_a_link_that_leaves_the_runs_folder_is_refused(tmp_path: Path) -> None:
@@ -353,10 +353,19 @@ def test_a_link_that_leaves_the_runs_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "link").symlink_to(tmp_path)
     with pytest.raises(SinkError, match="leaves the run's"):
-        declog.start({**PROFILE, "sinks": {"jsonl": {"dir": "link/x"}}}, output_dir=tmp_path / "run")
+        declog.start(
+            {**PROFILE, "sinks": ["jsonl"], "sink_options": {"jsonl": {"dir": "link/x"}}}, output_dir=tmp_path / "run"
+        )
     with pytest.raises(SinkError, match="File name too long"):
-        declog.start({**PROFILE, "sinks": {"jsonl": {"dir": "x" * 300}}}, output_dir=tmp_path / "run")
-    train(range(1), 1.0, {**PROFILE, "sinks": {"jsonl": {"dir": str(tmp_path / "far")}}}, output_dir=tmp_path / "run")
+        declog.start(
+            {**PROFILE, "sinks": ["jsonl"], "sink_options": {"jsonl": {"dir": "x" * 300}}}, output_dir=tmp_path / "run"
+        )
+    train(
+        range(1),
+        1.0,
+        {**PROFILE, "sinks": ["jsonl"], "sink_options": {"jsonl": {"dir": str(tmp_path / "far")}}},
+        output_dir=tmp_path / "run",
+    )
     assert (tmp_path / "far" / "scalars.jsonl").exists()
 
 
@@ -369,12 +378,12 @@ def test_two_sinks_never_share_a_folder(one: str, other: str, tmp_path: Path) ->
     for kinds in (("jsonl", "jsonl"), ("parquet", "jsonl"), ("parquet", "parquet")):
         sinks = {f"s{place}": {"kind": kind, "dir": (one, other)[place]} for place, kind in enumerate(kinds)}
         with pytest.raises(ConfigError, match="would write to one folder"):
-            declog.start({**PROFILE, "sinks": sinks}, output_dir=tmp_path)
+            declog.start({**PROFILE, "sinks": [*sinks], "sink_options": sinks}, output_dir=tmp_path)
 
 
 def test_two_runs_that_name_one_absolute_folder(tmp_path: Path) -> None:
     """At once the second is refused; one after the other both are there, and rows say whose they are."""
-    config = {**PROFILE, "sinks": {"jsonl": {"dir": str(tmp_path / "all" / "jsonl")}}}
+    config = {**PROFILE, "sinks": ["jsonl"], "sink_options": {"jsonl": {"dir": str(tmp_path / "all" / "jsonl")}}}
     with declog.start(config, output_dir=tmp_path / "a") as log:
         with pytest.raises(SinkError, match=r"\[DL60[19]\].* in use"):
             declog.start(config, output_dir=tmp_path / "b")
@@ -386,7 +395,7 @@ def test_two_runs_that_name_one_absolute_folder(tmp_path: Path) -> None:
 
 def test_a_run_that_writes_no_file_leaves_the_folder_free(tmp_path: Path) -> None:
     """What is refused is mixing records: where none are, nothing is."""
-    config = {**PROFILE, "sinks": {}}
+    config = {**PROFILE, "sinks": []}
     for _ in range(2):
         sink = MemorySink()
         train(range(1), 1.0, config, sinks=[sink], output_dir=tmp_path)

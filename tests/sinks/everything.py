@@ -33,10 +33,8 @@ PROFILE = profile(
         "samples": {"schema": "s", "name": "train/samples"}, "best": {"schema": "s", "filter": "best"},
         "chats": {"schema": "c", "as": "trace"},
     },
-    sinks={
-        "parquet": {}, "jsonl": {}, "tensorboard": {}, "console": {"max_rows": 1},
-        "trackio": {"dir": "board"}, "wandb": {"mode": "offline"},
-    },
+    sinks=["parquet", "jsonl", "tensorboard", "console", "trackio", "wandb"],
+    sink_options={"console": {"max_rows": 1}, "trackio": {"dir": "board"}, "wandb": {"mode": "offline"}},
     every=EVERY,
 )  # fmt: skip
 

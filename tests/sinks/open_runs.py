@@ -22,7 +22,7 @@ from tests.sinks.wandb_reader import read_runs
 
 PROFILE = profile(
     {"score": {"axis": "completion"}}, {"score": "mean(score)"}, run={"strict": False},
-    schemas={"s": {"score": {"type": "float"}}}, tables={"t": {"schema": "s"}}, sinks={"wandb": {}, "trackio": {}},
+    schemas={"s": {"score": {"type": "float"}}}, tables={"t": {"schema": "s"}}, sinks=["wandb", "trackio"],
 )  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def main(folder: Path) -> None:
     failures["finished"] = list(log.failures)
 
     wandb.init(project="disabled", mode="disabled")
-    with declog.start({**PROFILE, "sinks": {"wandb": {}}}, base_dir=folder / "runs") as log:
+    with declog.start({**PROFILE, "sinks": ["wandb"]}, base_dir=folder / "runs") as log:
         steps(log, 0.0)
     failures["disabled"] = list(log.failures)
     wandb.finish()

@@ -269,7 +269,7 @@ def printed(
     """What the console shows of a run whose `x` is the step, without the line that names the run."""
     sinks = {"console": {"every": every}, "jsonl": {"every": every}}
     config = profile({"x": {"axis": "step"}}, {"x": "mean(x)", "slow": {"expr": "x", "reduce": "max", "every": 4}},
-                     sinks=sinks, **others)  # fmt: skip
+                     sinks=[*sinks], sink_options=sinks, **others)  # fmt: skip
     try:
         with declog.start(config, output_dir=folder) as log:
             for step in range(steps):
@@ -330,7 +330,7 @@ def test_the_end_says_how_often_each_alert_fired(
     alerts = {"late": {"when": "x > 6.5", "level": "error"}, "odd": {"when": "parity > 0.5"}}
     config = profile(
         {"x": {"axis": "step"}, "parity": {"axis": "step"}}, {"x": "mean(x)", "parity": "mean(parity)"},
-        alerts=alerts, sinks={"console": {}},
+        alerts=alerts, sinks=["console"],
     )  # fmt: skip
     with suppress(ZeroDivisionError), declog.start(config, output_dir=tmp_path) as log:
         for step in range(8):
@@ -362,7 +362,7 @@ def test_other_sinks_take_their_turns_only(tmp_path: Path, capsys: pytest.Captur
 def test_each_mode_ends_on_its_last_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In the order of their steps."""
     config = profile(
-        {"x": {"axis": "step"}}, {"x": "mean(x)"}, sinks={"console": {"every": 5}},
+        {"x": {"axis": "step"}}, {"x": "mean(x)"}, sinks=["console"], sink_options={"console": {"every": 5}},
         modes={"eval": {"prefix": "eval_", "every": "end"}},
     )  # fmt: skip
     with declog.start(config, output_dir=tmp_path) as log:
@@ -387,7 +387,7 @@ def picked(filter: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[s
     spec = {"schema": "s", "filter": "f", "every": 5, **table}
     config = profile(
         PICKED["signals"], {}, filters={"f": {"key": "reward", **filter}},
-        schemas=PICKED["schemas"], tables={"t": spec}, sinks={"console": {}},
+        schemas=PICKED["schemas"], tables={"t": spec}, sinks=["console"],
     )  # fmt: skip
     with declog.start(config, output_dir=folder) as log:
         for step in range(5):

@@ -175,7 +175,7 @@ from tests.sinks.test_images import BLUE, PROFILE, RED, drawn, message
 folder = Path(sys.argv[1])
 chats = {"schema": "s", "as": "trace"}
 sinks = {"jsonl": {}, "parquet": {}, "tensorboard": {}, "trackio": {"dir": "board"}, "wandb": {"mode": "offline"}}
-profile = {**PROFILE, "tables": {**PROFILE["tables"], "traces": chats}, "sinks": sinks}
+profile = {**PROFILE, "tables": {**PROFILE["tables"], "traces": chats}, "sinks": [*sinks], "sink_options": sinks}
 with declog.start(profile, output_dir=folder) as log:
     for step in range(2):
         with log.step(step):

@@ -169,7 +169,8 @@ def test_a_run_that_resumes_from_its_state_is_one_run(tmp_path: Path) -> None:
         """
 import declog
 from tests.running import profile
-made = profile({"loss": {"axis": "step"}}, {"loss": "sum(loss)"}, sinks={"trackio": {"dir": "board"}}, every=2)
+made = profile({"loss": {"axis": "step"}}, {"loss": "sum(loss)"}, sinks=["trackio"],
+sink_options={"trackio": {"dir": "board"}}, every=2)
 
 def train(log, steps):
     for step in steps:

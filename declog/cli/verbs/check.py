@@ -127,7 +127,7 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
         problems, stale = faults(config, make)
         if problems:
             raise config.located(ConfigError(problems))
-        done.notes += _unseen(config, done.plan)
+        done.notes += [*_unseen(config, done.plan), *_unopened(config)]
         if stale:
             dropped = ", ".join(f"{name}: null" for name in stale)
             done.notes.append(f"tests expect what this config has no more; drop them: `tests: {{{dropped}}}`")
@@ -150,6 +150,19 @@ def _unseen(config: Composed, made: Plan) -> list[str]:
     edit = f"profiles: {{{profile}: {{include: {{mine: {' '.join(names)}}}}}}}"
     hint = edit if closed.get("include") else f"`profiles.{profile}.exclude` leaves it out"
     return [f"no sink shows {', '.join(f'`{name}`' for name in names)}: {hint}"]
+
+
+def _unopened(config: Composed) -> list[str]:
+    """A note on options of one's own for sinks that the list does not name."""
+    from declog.language.validation import validate
+
+    opened = validate(config.data).sinks
+    names = [name for name in config.data.get("sink_options") or () if name not in opened]
+    own = [name for name in names if config.home(("sink_options", name)) is None]
+    return [
+        f"`sink_options.{name}` has no effect: no `sinks` names it; sinks: [{', '.join([*opened, name])}]"
+        for name in own
+    ]
 
 
 def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:

@@ -18,7 +18,7 @@ The first line of a YAML file names its schema, for VS Code's YAML extension and
 
   # yaml-language-server: $schema=declog.schema.json
 
-`--editor sinks` is the schema of files in a group's folder, `--editor application` that of your application's own
+`--editor metrics` is the schema of files in a group's folder, `--editor application` that of your application's own
 configuration, with its node `declog`.
 """
 
@@ -49,7 +49,7 @@ def arguments(parser: Parser) -> None:
     parser.add("--from", metavar="RUN", dest="run", help="log the same names as this run")
     parser.add("--package", action="store_true", help="a package of presets, with a test and CI")
     parser.add(
-        "--editor", nargs="?", metavar="PART", const=CONFIG, help="the JSON Schema: of configs, or sinks, application"
+        "--editor", nargs="?", metavar="PART", const=CONFIG, help="the JSON Schema: of configs, or metrics, application"
     )
 
 
@@ -154,7 +154,7 @@ def _schema(given: argparse.Namespace) -> int:
     if part not in parts():
         raise Wrong(f"there is no schema of `{part}`", did_you_mean(part, parts(), what="schemas"))
     if file is not None:
-        raise Wrong(f"--editor writes its file here, and `{file}` is no part", "declog init --editor sinks")
+        raise Wrong(f"--editor writes its file here, and `{file}` is no part", "declog init --editor metrics")
     file = "declog.schema.json" if part == CONFIG else f"declog.{part}.schema.json"
     write_file(Path(file), json.dumps(json_schema(part), indent=2, ensure_ascii=False) + "\n")
     print(f"{paint('wrote', GREEN)} {file}: put `# yaml-language-server: $schema={file}` at the top of a YAML file")

@@ -50,7 +50,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL101.renamed": ("`{name}` is called `{new}` now", "{fix}"),
     "DL101.ring": ("`{name}` extends itself: {ring}",
         "give your own preset another name than the one it extends, or extend another"),
-    "DL101.sink_not_chosen": ("the sink `{name}` is not chosen", "{fix}"),
+    "DL101.sinks_listed": ("`sinks` is a list of names; what is said of a sink stands in `sink_options`", "{fix}"),
     "DL101.slash": ("a key cannot hold `/`: `{name}` may be the entry's `name`, its id is an identifier", "{fix}"),
     "DL101.star": ("an override is of one key, and `*` is none",
         "one override for each key; in a file, what entries share is an anchor, `<<: *name`"),

@@ -37,7 +37,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL403.schema": ("unknown schema `{name}`", Known("schemas")),
     "DL403.schema_words": ("`{name}` is no schema", "columns: [{columns}]"),
     "DL403.sink": ("unknown sink `{name}`", Known("sinks")),
-    "DL403.sink_to_add": ("the profile has no sink `{name}`", "add it: sinks: {{name}: {}}"),
+    "DL403.sink_to_add": ("the profile has no sink `{name}`", "add it: sinks: [..., {name}]"),
 
     "DL404.column_field": ("`{field}` is not known in a column's name", "fields: member, id"),
     "DL404.column_fields": ("the name `{name}` has fields that are not known here", "{{id}}"),

@@ -67,8 +67,12 @@ def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[s
     data = dict(composed.data)
     settings = {key: value for key, value in (config or {}).items() if key != "declog"}
     joined = [backends] if isinstance(backends, str) else backends
-    sinks = data.get("sinks") or {}
-    data["sinks"] = {name: named(sink, project, experiment, joined) for name, sink in sinks.items()}
+    options, sinks = data.get("sink_options") or {}, data.get("sinks")
+    said = {name: {"kind": name, **(options.get(name) or {})} for name in (sinks if isinstance(sinks, list) else ())}
+    data["sink_options"] = {
+        **options,
+        **{name: named(sink, project, experiment, joined) for name, sink in said.items()},
+    }
     composed = replace(composed, data=data)
     trainer = settings.get("trainer") or {}
     folder = Path(trainer["default_local_dir"]) / FOLDER if trainer.get("default_local_dir") else None

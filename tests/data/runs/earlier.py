@@ -40,7 +40,7 @@ PROFILE: dict[str, Any] = {
     "tables": {"samples": {"schema": "rows", "filter": {"top": 1, "bottom": 1, "key": "reward"}}},
     "alerts": {"high": {"when": "reward.max > 6", "text": "the greatest reward is {reward.max}"}},
     "modes": {"eval": {"prefix": "eval/"}},
-    "sinks": {"jsonl": {}, "parquet": {}},
+    "sinks": ["jsonl", "parquet"],
 }
 
 

@@ -153,12 +153,12 @@ def test_a_table_that_no_sink_takes_is_reported_at_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the reason; the run goes on, and what only the table needs is not recorded."""
-    made = scores(None, sinks={"board": {"kind": "tests.compiler.golden:Numbers"}})
+    made = scores(None, sinks=["board"], sink_options={"board": {"kind": "tests.compiler.golden:Numbers"}})
     (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.compiler.golden"]\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert declog.plan(made).warnings == ("tables.t: no sink takes this table; board takes no tables",)
     assert not any(phase.signals for name, phase in declog.plan(made).phases.items() if name != "logged")
-    made["sinks"] = {"files": {"kind": "jsonl"}}
+    made |= {"sinks": ["files"], "sink_options": {"files": {"kind": "jsonl"}}}
     made["tables"]["t"]["to"] = {"files": False}
     assert declog.plan(made).warnings == (
         "tables.t: no sink takes this table; add one that takes tables, or `enabled: false`",

@@ -46,7 +46,7 @@ def texts(ranks: range, steps: int = 2) -> set[str]:
 
 def test_each_rank_writes_its_own_rows(tmp_path: Path) -> None:
     """Below rank 0's folder; all of them are one table for pandas and polars."""
-    made = scores(None, schema=SCHEMA, sinks=FILES)
+    made = scores(None, schema=SCHEMA, sinks=[*FILES], sink_options=FILES)
     made["metrics"] = {"score": "mean(score)"}
     assert job(made, tmp_path) == [tmp_path] * 3
     for rank in range(3):
@@ -67,7 +67,7 @@ def test_each_rank_writes_its_own_rows(tmp_path: Path) -> None:
 
 def messages(kind: str, folder: Path) -> list[bytes]:
     """What rank 1 sends where a table without a filter goes to a sink."""
-    made = scores(None, schema={"text": {"type": "text"}}, sinks={"it": {"kind": kind}})
+    made = scores(None, schema={"text": {"type": "text"}}, sinks=["it"], sink_options={"it": {"kind": kind}})
     sent: list[bytes] = []
 
     class Heard(FakeComm):
@@ -103,10 +103,10 @@ def test_nothing_of_them_travels(tmp_path: Path) -> None:
 )
 def test_what_needs_all_ranks_rows_is_written_by_rank_0(change: dict[str, Any], tmp_path: Path) -> None:
     """A filter, a window of its own, a value that depends on other ranks' rows, or `ranks: main`."""
-    made = scores(None, schema={"text": {"type": "text"}}, sinks={"lines": {"kind": "jsonl"}})
+    made = scores(None, schema={"text": {"type": "text"}}, sinks=["lines"], sink_options={"lines": {"kind": "jsonl"}})
     made["filters"] = {"picked": {"first": 1000000}}
     if "ranks" in change:
-        made["sinks"]["lines"] |= change
+        made["sink_options"]["lines"] |= change
     elif "column" in change:
         made["schemas"]["s"]["place"] = {"type": "int", "expr": change["column"]}
     else:
@@ -120,7 +120,7 @@ def test_what_needs_all_ranks_rows_is_written_by_rank_0(change: dict[str, Any], 
 
 def test_a_sink_that_cannot_open_on_one_rank_stops_all(tmp_path: Path) -> None:
     """Nobody hangs, and every rank says which."""
-    made = scores(None, schema={"text": {"type": "text"}}, sinks={"lines": {"kind": "jsonl"}})
+    made = scores(None, schema={"text": {"type": "text"}}, sinks=["lines"], sink_options={"lines": {"kind": "jsonl"}})
     (tmp_path / "lines").mkdir()
     (tmp_path / "lines" / "rank1").write_text("a file is in the way")
     reported: dict[int, str] = {}
@@ -141,7 +141,7 @@ def test_other_sinks_refuse_what_is_too_much(
     """The error names the size; files have every row, and `max_bytes` is a choice that is obeyed instead."""
     monkeypatch.setattr(TensorboardSink, "unfiltered_bytes", 15)
     sinks = {"lines": {"kind": "jsonl"}, "board": {"kind": "tensorboard"}}
-    made = scores(None, schema={"text": {"type": "text"}}, sinks=sinks, run={"strict": False})
+    made = scores(None, schema={"text": {"type": "text"}}, sinks=[*sinks], sink_options=sinks, run={"strict": False})
     with caplog.at_level(logging.ERROR, logger="declog"):
         job(made, tmp_path / "a", ranks=1)
     assert [record.getMessage() for record in caplog.records] == [
@@ -159,7 +159,7 @@ def test_other_sinks_refuse_what_is_too_much(
 def test_a_tracker_is_on_rank_0_only() -> None:
     """`ranks: each` is for file sinks."""
     with pytest.raises(ConfigError) as caught:
-        declog.plan(scores(None, sinks={"board": {"kind": "tensorboard", "ranks": "each"}}))
+        declog.plan(scores(None, sinks=["board"], sink_options={"board": {"kind": "tensorboard", "ranks": "each"}}))
     [problem] = caught.value.problems
     assert (problem.code, problem.message, problem.fix) == (
         "DL405", "a sink of the kind `tensorboard` writes on rank 0 only", "of jsonl, parquet: each",
@@ -168,7 +168,9 @@ def test_a_tracker_is_on_rank_0_only() -> None:
 
 def test_a_resumed_rank_writes_no_row_twice(tmp_path: Path) -> None:
     """Each rank's files lose what came after its checkpoint."""
-    made = scores(None, schema={"text": {"type": "text"}, "extra": {"undeclared": "keep"}}, sinks=FILES)
+    made = scores(
+        None, schema={"text": {"type": "text"}, "extra": {"undeclared": "keep"}}, sinks=[*FILES], sink_options=FILES
+    )
 
     def rank(comm: Comm, states: dict[int, Any], steps: range) -> None:
         log = declog.start(made, output_dir=tmp_path, comm=comm, resume=states.get(comm.rank))

@@ -30,7 +30,7 @@ PROFILE: dict[str, Any] = {
             "tokens": {"type": "tokens", "expr": "ids", "values": {"reward": "reward", "gain": "gain"}},
         },
     },
-    "tables": {"rows": {"schema": "row", "filter": "ends"}}, "sinks": {},
+    "tables": {"rows": {"schema": "row", "filter": "ends"}}, "sinks": [],
 }  # fmt: skip
 
 

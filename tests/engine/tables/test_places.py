@@ -80,7 +80,7 @@ def test_places_end_where_max_bytes_cuts(tmp_path: Path) -> None:
 def test_files_have_where_rows_come_from_and_own_columns_stay(tmp_path: Path) -> None:
     """`group` is a column of the table itself; a row's step is its own, and the log event's stands beside it."""
     made = profile({"best": {"key": "score", "top": 1}}, every=2, output_dir=str(tmp_path),
-                   sinks={"jsonl": {"kind": "jsonl"}})  # fmt: skip
+                   sinks=["jsonl"], sink_options={"jsonl": {"kind": "jsonl"}})  # fmt: skip
     made["schemas"]["s"]["group"] = {"type": "float", "expr": "score"}
     with declog.start(made) as log:
         for step in range(2):

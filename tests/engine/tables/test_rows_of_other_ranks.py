@@ -53,7 +53,7 @@ def test_a_column_says_the_same_by_rank_and_through_rank_0(expr: str, tmp_path: 
     profile = {
         "axes": {"group": {"of": "pid"}}, "signals": SIGNALS, "schemas": {"s": schema},
         "tables": {"t": {"schema": "s"}},
-        "sinks": {"jsonl": {}},
+        "sinks": ["jsonl"],
     }  # fmt: skip
     sink = MemorySink()
 

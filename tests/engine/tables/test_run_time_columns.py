@@ -253,7 +253,7 @@ def test_the_first_values_say_what_a_column_is(
 
 def test_a_file_dataset_stays_whole(tmp_path: Path) -> None:
     """Columns that come, go and change their minds, read back with pandas from parquet."""
-    made = scores(None, schema=KEEP, sinks={"files": {"kind": "parquet"}})
+    made = scores(None, schema=KEEP, sinks=["files"], sink_options={"files": {"kind": "parquet"}})
     given: list[dict[str, Any]] = [{}, {"a": [2**62 + 1]}, {"a": ["text"], "b": ["é"]}, {"b": [1]}, {"a": [5]}]
     run(made, lambda log: steps(log, given), tmp_path)
     frame = pd.read_parquet(tmp_path / "files" / "tables" / "t", dtype_backend="numpy_nullable")

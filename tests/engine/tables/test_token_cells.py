@@ -160,8 +160,7 @@ def test_without_a_tokenizer_ids_stand_there(tmp_path: Path, caplog: pytest.LogC
 
 def test_files_have_lists_by_name(tmp_path: Path) -> None:
     """In jsonl as a map, in parquet as a struct of lists, one type for all log events."""
-    made = {**profile(), "output_dir": str(tmp_path), "sinks": {"jsonl": {}, "parquet": {}}}
-    made["sinks"] = {name: {"kind": name} for name in made["sinks"]}
+    made = {**profile(), "output_dir": str(tmp_path), "sinks": ["jsonl", "parquet"]}
     batches = [batch([2, 0], seed=1), batch([6, 3], seed=2)]
     with declog.start(made, tokenizer=words) as log:
         for step, values in enumerate(batches):

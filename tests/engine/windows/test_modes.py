@@ -256,7 +256,7 @@ def test_a_profile_shows_when_a_condition_holds(tmp_path: Path) -> None:
 
 def test_a_metric_added_to_trls_preset_is_exact() -> None:
     """Beside TRL's own names, which are means of batch means."""
-    cfg = declog.compose("trl_grpo", ["declog/sinks=[]", '+declog.metrics.exact="mean(reward)"'])
+    cfg = declog.compose("trl_grpo", ["declog.sinks=[]", '+declog.metrics.exact="mean(reward)"'])
     made = declog.plan(cfg).names()
 
     assert (made["reward"], made["exact"]) == (

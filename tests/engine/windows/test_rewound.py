@@ -48,7 +48,7 @@ SECOND: list[Given] = [(3, [7.0, 8.0], None), (4, None, None), (5, [5.0, 6.0], 9
 @pytest.mark.parametrize("every", [1, 3])
 def test_what_follows_is_as_if_the_abandoned_steps_had_not_been(every: int, ranks: int, tmp_path: Path) -> None:
     """Of values of the step before, of those that hold, and of rows of an earlier generation."""
-    config = profile(SIGNALS, METRICS, axes={"completion": {"ids": "row"}}, every=every, sinks={})
+    config = profile(SIGNALS, METRICS, axes={"completion": {"ids": "row"}}, every=every, sinks=[])
 
     def logged(name: str, runs: Sequence[Sequence[Given]]) -> list[tuple[int, dict[str, float]]]:
         found: list[Any] = []

@@ -68,7 +68,7 @@ def names(preset: str, **constants: Any) -> set[str]:
 
     ``loss`` is not TRL's but transformers', whose trainer logs the loss of every step.
     """
-    made = declog.plan(declog.compose(preset, ["declog/sinks=[]"]), constants=constants).names()
+    made = declog.plan(declog.compose(preset, ["declog.sinks=[]"]), constants=constants).names()
     return {
         "{name}" if name == "{member}" else name.replace("{member}", "{reward_func_name}")
         for name in set(made) - {"loss"}
@@ -80,7 +80,7 @@ def names(preset: str, **constants: Any) -> set[str]:
 def test_a_window_has_the_values_that_trl_logged(case: str, world_size: int, tmp_path: Path) -> None:
     """Each window, train and eval: the same names, and each value within 1e-5. What TRL logs as NaN is absent."""
     ranks = [trl.raw(case, world_size, rank) for rank in range(world_size)]
-    cfg = declog.compose(f"trl_{ranks[0]['kind']}", ["declog/sinks=[]", "+declog.run.strict=true"])
+    cfg = declog.compose(f"trl_{ranks[0]['kind']}", ["declog.sinks=[]", "+declog.run.strict=true"])
     sink = MemorySink()
 
     def body(comm: Comm) -> None:

@@ -217,7 +217,7 @@ def test_the_legacy_trainer(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
     config = configuration(
-        "+declog=verl_ppo", "declog/sinks=[jsonl]", "trainer.logger=[console,file,declog]", "trainer.total_epochs=1",
+        "+declog=verl_ppo", "declog.sinks=[jsonl]", "trainer.logger=[console,file,declog]", "trainer.total_epochs=1",
         "trainer.test_freq=2", "trainer.save_freq=-1", "trainer.balance_batch=false", "trainer.log_val_generations=2",
         "actor_rollout_ref.rollout.n=2", "algorithm.adv_estimator=grpo", "trainer.project_name=p",
         "trainer.experiment_name=e", "trainer.critic_warmup=0", "trainer.use_v1=false",
@@ -316,7 +316,7 @@ def test_the_v1_trainer(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(trainer_base.tq, "kv_batch_get", kv_batch_get)
     config = configuration(
-        "+declog=verl_ppo", "declog/sinks=[jsonl]", "trainer.project_name=p", "trainer.experiment_name=e",
+        "+declog=verl_ppo", "declog.sinks=[jsonl]", "trainer.project_name=p", "trainer.experiment_name=e",
         "+declog.signals.acc={axis: completion, optional: true}", "+declog.metrics.acc={expr: acc}",
         "+declog.signals.data_source={axis: completion, type: text, optional: true}",
         "+declog.metrics.by_source={expr: score, by: data_source, name: 'score/{label}'}",

@@ -33,7 +33,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"), pytest.mark.slow, pytest.mark.skipif(not NEW, reason="they are of 0.9"),
 ]  # fmt: skip
 SETTINGS = (
-    "+declog=verl_ppo", "declog/sinks=[jsonl]", "trainer.logger=[console,file]", "trainer.total_epochs=1",
+    "+declog=verl_ppo", "declog.sinks=[jsonl]", "trainer.logger=[console,file]", "trainer.total_epochs=1",
     "trainer.test_freq=2", "trainer.save_freq=-1", "trainer.balance_batch=false", "trainer.log_val_generations=2",
     "actor_rollout_ref.rollout.n=2", "algorithm.adv_estimator=grpo", "trainer.project_name=p",
     "trainer.experiment_name=e", "trainer.critic_warmup=0",

@@ -15,7 +15,7 @@ from declog.config.composed import Composed
 from declog.integrations.trl.support import trl_version
 from declog.testing import MemorySink
 
-STRICT = ("declog/sinks=[]", "+declog.run.strict=true")
+STRICT = ("declog.sinks=[]", "+declog.run.strict=true")
 MASKED = {  # about half of the completions are cut off, and have no token then
     "num_iterations": 2, "learning_rate": 0.05, "beta": 0.0, "mask_truncated_completions": True,
     "max_completion_length": 16,
@@ -275,7 +275,7 @@ def resumable(
 
     data = {"train_dataset": tiny.prompts(32)}  # one epoch: TRL's sampler shuffles a second one in another way, resumed
     trainer = trainer_of(RESUMABLE, model, folder, callbacks=[Stop()], data=data)
-    overrides = ["declog/sinks=[jsonl]", "+declog.run.strict=true", "+declog.metrics.reward_p95='p95(reward)'"]
+    overrides = ["declog.sinks=[jsonl]", "+declog.run.strict=true", "+declog.metrics.reward_p95='p95(reward)'"]
     with declog.attach(trainer, "trl_grpo", overrides) as log:
         trainer.train(resume_from_checkpoint=resume)
     if log.output_dir is None:

@@ -86,7 +86,7 @@ def outcome(
     if name is None:
         trainer.train()
         return left(trainer)
-    log = declog.attach(trainer, cases.composed("trl_grpo", "declog/sinks=[]"), wait_s=1.0, deliver_s=1.0)
+    log = declog.attach(trainer, cases.composed("trl_grpo", "declog.sinks=[]"), wait_s=1.0, deliver_s=1.0)
     struck: list[int] = []
     try:
         if rank is None or trainer.args.process_index == rank:

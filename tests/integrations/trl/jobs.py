@@ -80,7 +80,7 @@ def killed(model: Path, folder: Path) -> None:
 
     trainer = cases.trainer_of(cases.BEST, model, folder, rewards=[reward])
     if os.environ["ATTACHED"] == "yes":
-        declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]", cases.SURPRISE], wait_s=1.0)
+        declog.attach(trainer, "trl_grpo", ["declog.sinks=[jsonl]", cases.SURPRISE], wait_s=1.0)
     trainer.train()
 
 
@@ -117,7 +117,7 @@ def alone(model: Path, folder: Path) -> None:
         trainer = cases.trainer_of(cases.Case(), model, folder)
         if int(os.environ["RANK"]) == rank:
             try:
-                declog.attach(trainer, "trl_grpo", ["declog/sinks=[]"], start_s=0.5)
+                declog.attach(trainer, "trl_grpo", ["declog.sinks=[]"], start_s=0.5)
             except declog.CommError as error:
                 keep(folder, f"rank{rank}", str(error))
         trainer.accelerator.wait_for_everyone()

@@ -23,7 +23,7 @@ CASE = Case(
     },
 )  # fmt: skip
 OVERRIDES = [
-    "declog/sinks=[wandb,trackio]", "+declog.metrics.reward_p95='p95(reward)'",
+    "declog.sinks=[wandb,trackio]", "+declog.metrics.reward_p95='p95(reward)'",
     "declog.tables.completions.filter=unique_prompts",
     "+declog.filters.long={key: length, top: 2, within: window}",
     "+declog.tables.long={rows: completion, schema: trl, filter: long, to: {trackio: true}}",

@@ -92,7 +92,7 @@ def test_a_preset_of_another_method(model: Path, tmp_path: Path) -> None:
     """It is refused with the right one's name."""
     trainer = asynchronous.trainer_of(model, tmp_path)
     with pytest.raises(declog.UsageError, match=r'(?s)`trl_grpo` has the metrics of trl.GRPOTrainer.*"trl_async_grpo"'):
-        declog.attach(trainer, "trl_grpo", ["declog/sinks=[]"])
+        declog.attach(trainer, "trl_grpo", ["declog.sinks=[]"])
 
 
 def test_resumed_inside_a_window(model: Path, tmp_path: Path) -> None:

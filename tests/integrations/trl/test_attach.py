@@ -58,7 +58,7 @@ def test_a_pinned_number_that_disagrees_is_an_error_before_step_0(model: Path, t
     """With its place, and nothing is hooked."""
     trainer = cases.trainer_of(Case(args={"beta": 0.07}), model, tmp_path)
     with pytest.raises(declog.ConfigError, match="DL406") as caught:
-        declog.attach(trainer, "trl_grpo", ["declog/sinks=[]", "+declog.constants.beta.value=0.1"])
+        declog.attach(trainer, "trl_grpo", ["declog.sinks=[]", "+declog.constants.beta.value=0.1"])
     assert "override '+declog.constants.beta.value=0.1'" in str(caught.value)
     assert "pinned to 0.1, and the trainer has 0.07" in str(caught.value)
     assert not {"log", "train", "_compute_loss"} & set(vars(trainer))
@@ -67,7 +67,7 @@ def test_a_pinned_number_that_disagrees_is_an_error_before_step_0(model: Path, t
 def test_a_pinned_number_that_agrees(model: Path, tmp_path: Path) -> None:
     """It says what is so."""
     trainer = cases.trainer_of(Case(args={"beta": 0.07}), model, tmp_path)
-    declog.attach(trainer, "trl_grpo", ["declog/sinks=[]", "+declog.constants.beta.value=0.07"]).close()
+    declog.attach(trainer, "trl_grpo", ["declog.sinks=[]", "+declog.constants.beta.value=0.07"]).close()
 
 
 # ---- what is refused ---------------------------------------------------------------------------------

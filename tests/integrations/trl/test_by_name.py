@@ -21,7 +21,7 @@ from tests.integrations.trl import cases
 from tests.integrations.trl.cases import Case
 
 SHORT = Case(args={"max_steps": 2, "logging_steps": 1, "eval_strategy": "no"})
-OVERRIDES = ["declog/sinks=[]", "+declog.metrics.reward_p95='p95(reward)'"]
+OVERRIDES = ["declog.sinks=[]", "+declog.metrics.reward_p95='p95(reward)'"]
 
 
 @pytest.fixture

@@ -24,7 +24,8 @@ from tests.integrations.trl.cases import Case
 ARGS = {"max_steps": 4, "logging_steps": 2, "eval_steps": 2, "num_generations": 2, "num_generations_eval": 2}
 PROFILE = """
 defaults: [trl_grpo, _self_]
-sinks:
+sinks: [first, second]
+sink_options:
   first: {kind: jsonl, profile: best}
   second: {kind: jsonl, profile: worst}
 signals:

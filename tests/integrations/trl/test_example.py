@@ -15,7 +15,7 @@ from tests.faults import jobs
 def test_the_example(ranks: int, tmp_path: Path) -> None:
     """It logs to its files, a metric that an override adds among the rest, and says where they are."""
     overrides = ["trainer.max_steps=4", "trainer.logging_steps=2", "trainer.eval_steps=4", "trainer.save_strategy=no"]
-    overrides += ["+declog.metrics.longest={expr: length, reduce: max}", "declog/sinks=[jsonl,parquet]"]
+    overrides += ["+declog.metrics.longest={expr: length, reduce: max}", "declog.sinks=[jsonl,parquet]"]
     command: list[str | Path] = [forks.ROOT / "examples" / "trl_grpo.py", *overrides]
     done = jobs.run(tmp_path, ranks, command, env={"HOME": str(tmp_path)}, imports=forks.TRL)
     assert done.codes == (0,) * ranks, done.outputs[0][-6000:]

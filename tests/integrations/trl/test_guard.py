@@ -19,7 +19,7 @@ from tests.integrations.trl import cases, faults
 from tests.integrations.trl.cases import STRICT, Case
 from tests.integrations.trl.jobs import two_ranks
 
-LENIENT = "declog/sinks=[]"
+LENIENT = "declog.sinks=[]"
 SHORT = Case(args={"max_steps": 3, "logging_steps": 1, "eval_strategy": "no", "gradient_accumulation_steps": 1})
 
 

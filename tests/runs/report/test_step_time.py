@@ -100,7 +100,7 @@ def test_no_time_is_no_section(tmp_path: Path) -> None:
 def test_timers_of_a_profile_are_known_by_what_it_says(tmp_path: Path) -> None:
     """A real run of `grpo`, with another name for them."""
     with declog.start(
-        "grpo", ['metrics.time.name="seconds/{member}/{reduce}"', "declog/sinks=[jsonl]"], output_dir=tmp_path
+        "grpo", ['metrics.time.name="seconds/{member}/{reduce}"', "declog.sinks=[jsonl]"], output_dir=tmp_path
     ) as log:
         for step in range(3):
             with log.step(step):

@@ -43,7 +43,7 @@ def apart() -> list[dict[str, Any]]:
     config = {
         "name": "apart", "signals": {"text": {"axis": "completion", "type": "text"}},
         "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"t": {"schema": "s"}},
-        "sinks": {"lines": {"kind": "jsonl"}},
+        "sinks": ["lines"], "sink_options": {"lines": {"kind": "jsonl"}},
     }  # fmt: skip
     with declog.start(config, output_dir=None if RANK else FOLDER / "apart") as log, log.step(0):
         log.observe(text=[f"é {RANK}"])
@@ -65,7 +65,9 @@ def main() -> None:
     result["apart"] = apart()
     mine = work.split_profile() | ({"metrics": {"rows": "count(reward)"}} if RANK else {})
     result["mismatch"] = refused(mine)
-    result["sink"] = refused(work.split_profile() | {"sinks": {"bad": {"kind": "jsonl", "dir": "/dev/null/no"}}})
+    result["sink"] = refused(
+        work.split_profile() | {"sinks": ["bad"], "sink_options": {"bad": {"kind": "jsonl", "dir": "/dev/null/no"}}}
+    )
     dist.barrier()
     result["again"] = trained(work.split_profile(), work.train_split)
     (FOLDER / f"result_{RANK}.json").write_text(json.dumps(result))

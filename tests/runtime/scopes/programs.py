@@ -332,7 +332,7 @@ def plan(every: int) -> Plan:
     signals = {**PROFILE["signals"], "level": {"axis": "group", "optional": True}}
     metrics = {"n": "count(reward)", "sum": "sum(reward)", "picky": "picky(reward)", "level": "mean(level)"}
     profile = {**PROFILE, "axes": {"group": {"size": 1}}, "signals": signals, "metrics": metrics, "every": every}
-    return declog.plan({**profile, "sinks": {}}, profiles=["full"], reductions=registry)
+    return declog.plan({**profile, "sinks": []}, profiles=["full"], reductions=registry)
 
 
 class Schedule:

@@ -32,7 +32,7 @@ PROFILE: dict[str, Any] = {
         "pairs": {"prompt": {"type": "text", "nullable": True}, "reward": {"type": "float", "nullable": True}},
     },
     "tables": {"pairs": {"schema": "pairs"}},
-    "sinks": {},
+    "sinks": [],
 }
 
 Where = tuple[str, int]  # a mode and a step

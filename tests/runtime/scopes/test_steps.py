@@ -122,7 +122,7 @@ def test_rewind_is_for_between_steps(tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_above(tmp_path: Path) -> None:
     """A state holds the last step: a number that is not above it is an error, and late rows stay late."""
-    config = {"name": "r", "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}, "sinks": {}}
+    config = {"name": "r", "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}, "sinks": []}
     with declog.start(config, output_dir=tmp_path) as log:
         for step in range(3):
             with log.step(step):
@@ -163,7 +163,7 @@ def test_a_window_waits_for_what_contributes_to_it(tmp_path: Path) -> None:
 def test_a_window_waits_so_long_and_no_longer(tmp_path: Path) -> None:
     """After `wait_s` it closes without the rest, is marked, and the rest is late."""
     sink = MemorySink()
-    config = {"name": "r", "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}, "sinks": {}}
+    config = {"name": "r", "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}, "sinks": []}
     with declog.start(config, output_dir=tmp_path, sinks=[sink], wait_s=0.0) as log:
         entered, leave = threading.Event(), threading.Event()
 

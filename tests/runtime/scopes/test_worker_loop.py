@@ -36,7 +36,7 @@ PROFILE: dict[str, Any] = {
         "n": "count(reward)", "reward": "sum(reward)", "both": "sum(reward * group)", "oldest": "min(version)",
         "loss": "mean(loss)",
     },
-    "sinks": {},
+    "sinks": [],
 }  # fmt: skip
 
 Where = tuple[str, int]  # a mode and a step
