@@ -10,6 +10,7 @@ from declog.compiler.draft import Draft
 from declog.compiler.metrics import of_every_output
 from declog.compiler.names import names_of
 from declog.compiler.scopes import MetricScope
+from declog.errors import Path
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.nodes import BUILTIN, Node, walk
@@ -183,9 +184,9 @@ def _timely(draft: Draft, name: str, condition: Node) -> None:
             )
 
 
-def condition(draft: Draft, text: str, path: tuple[str, ...]) -> Node | None:
+def condition(draft: Draft, text: str, path: Path) -> Node | None:
     """A bool over metrics' values; one that reads what is off never holds. None for one with an error."""
-    off = ".".join(path)
+    off = ".".join(map(str, path))
     with draft.at(*path, off=off):
         node = over_metrics(draft, text)
         if node.type.dtype is DType.BOOL:

@@ -7,14 +7,14 @@ import fnmatch
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
 from declog import sinks
 from declog.compiler.draft import Draft, as_written
 from declog.compiler.formulas import condition
-from declog.errors import SinkError, did_you_mean
+from declog.errors import Path, SinkError, did_you_mean
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
 from declog.plans.needs import read
@@ -145,76 +145,69 @@ def _collide(inner: str, outer: str) -> bool:
     return (below != inner or outer == ".") and (first in WRITTEN or re.fullmatch(r"rank\d+", first) is not None)
 
 
+SLIM = [SelectorSpec(select="tag:core")]
+
+
 def profiles(draft: Draft) -> None:
     """Resolve the selectors of every profile; the active ones decide what is compiled."""
     active = {sink.profile for sink in draft.sinks} | draft.requested
-    known = {"full": ProfileSpec(), **draft.spec.profiles}
     if not draft.sinks and not draft.requested:
         active.add(draft.spec.profile)
+    known = {"full": ProfileSpec(), "slim": ProfileSpec(), **draft.spec.profiles}
     if draft.spec.profile not in known:
         draft.report("DL403.profile", "profile", name=draft.spec.profile, known=known)
     for name, spec in known.items():
-        profile = _profile(draft, name, spec)
-        if name in active:
-            draft.profiles[name] = profile
+        if name in active or name in draft.spec.profiles:
+            profile = _profile(draft, name, spec)
+            draft.profiles |= {name: profile} if name in active else {}
 
 
 def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     every = {(op.key, item.alias) for op in draft.outputs if op.shown for item in op.names}
     tables = {table for table in draft.spec.tables if f"tables.{table}" not in draft.inactive}
-    shown, kept = {(*output, EVERY) for output in every}, set(tables)
-    without: set[Names] = set()
+    only = spec.only
+    if name == "slim" and only is None:
+        only = SLIM if any(_matching(draft, SLIM[0].select)) else []
+    closed = only is not None and not any(each.select == EVERY and each.when is None for each in only)
     conditions: list[tuple[frozenset[Names], Node, bool]] = []
-    if spec.include:
-        shown, named = set(), set()
-        by_table = False
-        for key, selector in spec.include.items():
-            outputs, matched, had_table = _select(draft, selector, ("profiles", name, "include", key))
-            shown |= outputs
-            named |= matched
-            _conditional(draft, selector, outputs, ("profiles", name, "include", key), conditions, hide=False)
-            by_table |= had_table
-        kept = named if by_table else kept
-    for key, selector in spec.exclude.items():
-        outputs, matched, _ = _select(draft, selector, ("profiles", name, "exclude", key))
-        if selector.when is not None:  # hidden where the condition holds
-            _conditional(draft, selector, outputs, ("profiles", name, "exclude", key), conditions, hide=True)
-            continue
-        without |= outputs
-        kept -= matched
+
+    def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Names], set[str], bool]:
+        """The outputs and the tables of some selectors, and whether any of these is of tables."""
+        outputs, named, by_table = set[Names](), set[str](), False
+        for place, selector in enumerate(selectors):
+            path = ("profiles", name, key, place)
+            found, matched, had_table = _select(draft, selector, path)
+            if selector.when is not None:
+                node = condition(draft, selector.when, (*path, "when"))
+                conditions.extend([] if node is None else [(frozenset(found), node, key == "hide")])
+            if selector.when is None or key != "hide":  # what is hidden at times is there
+                outputs, named, by_table = outputs | found, named | matched, by_table or had_table
+        return outputs, named, by_table
+
+    shown, kept, by_table = selected("only", only or ())
+    without, hidden, _ = selected("hide", spec.hide)
+    added, more, _ = selected("show", spec.show)
+    shown = shown if closed else {(*output, EVERY) for output in every}
+    kept = (kept if closed and by_table else tables) - hidden | more
     gone = {(key, alias) for key, alias, word in without if word == EVERY}
-    there = {item for item in shown if item[:2] in every - gone}
+    there = {item for item in shown if item[:2] not in gone} | added
+    there = {item for item in there if item[:2] in every}
     whole = {(key, alias) for key, alias, word in there if word == EVERY}
+    again = {item[:2] for item in added if item[2] == EVERY}
     return ProfileOp(
         name=name,
         outputs=frozenset((key, alias) for key, alias, _ in there),
         tables=frozenset(kept),
         conditions=tuple(conditions),
-        runtime=not spec.include,
+        runtime=not closed,
         self_metrics=spec.self_metrics,
         only=frozenset(item for item in there if item[:2] not in whole),
-        without=frozenset(item for item in without if item[2] != EVERY and item[:2] in every - gone),
+        without=frozenset(item for item in without if item[2] != EVERY and item[:2] in every - gone - again),
+        also=frozenset(item for item in added if item[2] != EVERY),
     )
 
 
-def _conditional(
-    draft: Draft,
-    selector: SelectorSpec,
-    outputs: set[Names],
-    path: tuple[str, ...],
-    conditions: list[tuple[frozenset[Names], Node, bool]],
-    *,
-    hide: bool,
-) -> None:
-    """Outputs that a selector shows, or hides, only where its `when` holds."""
-    if selector.when is None:
-        return
-    node = condition(draft, selector.when, (*path, "when"))
-    if node is not None:
-        conditions.append((frozenset(outputs), node, hide))
-
-
-def _select(draft: Draft, selector: SelectorSpec, path: tuple[str, ...]) -> tuple[set[Names], set[str], bool]:
+def _select(draft: Draft, selector: SelectorSpec, path: Path) -> tuple[set[Names], set[str], bool]:
     outputs: set[Names] = set()
     tables: set[str] = set()
     had_table = False

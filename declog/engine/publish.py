@@ -341,7 +341,7 @@ def _shown(named: Sequence[tuple[Output, Record]], profile: ProfileOp, hidden: C
         if output in outputs
         and not _among(output, record, hidden)
         and (output not in some or _among(output, record, profile.only))
-        and not _among(output, record, profile.without)
+        and (not _among(output, record, profile.without) or _among(output, record, profile.also))
     ]
 
 

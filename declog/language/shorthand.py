@@ -54,7 +54,7 @@ class _Writer:
         if name == "signals":
             return self._signals(node)
         entry = {
-            "metrics": self._metric, "filters": self._filter, "tables": self._table, "profiles": self._profile,
+            "metrics": self._metric, "filters": self._filter, "tables": self._table,
             "alerts": self._alert, "axes": self._axis,
         }.get(name)  # fmt: skip
         if entry is None:
@@ -229,23 +229,7 @@ class _Writer:
                 )
         return Node(made, node.place, replaces=True)
 
-    # -- profiles, alerts
-
-    def _profile(self, name: str, node: Node) -> Node:
-        if isinstance(node.value, list | str):
-            node = Node({"include": node}, node.place)
-        if not isinstance(node.value, dict):
-            return node
-        made = dict(node.entries)
-        for key in ("include", "exclude"):
-            selectors = made.get(key)
-            if selectors is not None and isinstance(selectors.value, list | str):
-                selectors = _by_name(selectors)
-            if selectors is not None:
-                made[key] = selectors
-                if isinstance(selectors.value, dict):
-                    made[key] = selectors.holding({id: _joined(item) for id, item in selectors.entries.items()})
-        return node.holding(made)
+    # -- alerts
 
     def _alert(self, name: str, node: Node) -> Node:
         if not isinstance(node.value, str):
@@ -305,8 +289,3 @@ def _column(node: Node) -> Node:
     if not isinstance(node.value, str) or node.value in TYPES or _open(node):
         return node
     return said({"expr": node, "nullable": True}, node.place)
-
-
-def _joined(node: Node) -> Node:
-    several = isinstance(node.value, list) and all(isinstance(item.value, str) for item in node.value)
-    return Node(" ".join(node.plain), node.place) if several else node

@@ -25,7 +25,6 @@ Over = Literal["window", "step", "batch", "rank", "rank_batch", "run", "run_step
 COMBINE = ("mean", "min", "max", "sum", "last", "var")
 _EMA = re.compile(r"ema\(\s*(0?\.\d*[1-9]\d*)\s*\)\Z")  # the weight of the past
 
-Words = str | list[str]
 IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
 
 
@@ -293,7 +292,7 @@ class SelectorSpec(Model):
     """Metrics, reductions or tables by id, tag or glob; several are separated by spaces."""
 
     _plain, _plain_type = "select", str
-    _short = Words
+    _short = str
     select: Annotated[str, Says("metrics", "selector")]
     """Ids, `id.suffix`, `tag:core`, globs, `table:samples`."""
     when: Metrics | None = None
@@ -301,13 +300,14 @@ class SelectorSpec(Model):
 
 
 class ProfileSpec(Model):
-    """What is shown: everything, or what is included, less what is excluded."""
+    """What is shown: everything, or a closed list. `slim` is `only: ["tag:core"]` unless it says otherwise."""
 
-    _short = Words
-    include: Annotated[dict[str, SelectorSpec], Short(Words)] = {}
-    """Only these; by default everything."""
-    exclude: Annotated[dict[str, SelectorSpec], Short(Words)] = {}
+    only: list[SelectorSpec] | None = None
+    """Only these: a closed list; by default everything, which is also `["*"]`."""
+    hide: list[SelectorSpec] = []
     """Not these."""
+    show: list[SelectorSpec] = []
+    """These too, whatever `only` and `hide` say."""
     self_metrics: bool = False
     """Show what declog itself costs, under `declog/...`."""
     help: str = ""

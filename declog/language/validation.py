@@ -131,8 +131,18 @@ def _of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     return f"{name}: {{when: {when or f'{metric} > 0.2'}}}"
 
 
+def _of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """What to write for selectors of 0.1, which had names: lists, of what is shown only, and of what is hidden."""
+    if key not in ("include", "exclude"):
+        return None
+    given = entry[key]
+    items = [*given.values()] if isinstance(given, Mapping) else given if isinstance(given, list) else [given]
+    return f"{'only' if key == 'include' else 'hide'}: {_flow([each for each in items if each is not None])}"
+
+
 _OBSERVED = ("axis", "type", "family", "phase", "from", "optional")  # which stood beside `expr` and `reduce`
-_RETIRED = {"metrics": _of_metric, "alerts": _of_alert}  # by section: what to write for keys that are gone
+# by section: what to write for keys that are gone
+_RETIRED = {"metrics": _of_metric, "alerts": _of_alert, "profiles": _of_profile}
 
 
 def as_map(section: str, given: Any) -> str:
@@ -321,6 +331,9 @@ def _problem(item: Any) -> Problem | None:
         given = item.get("input")
         if path == ("profile",) and isinstance(given, Mapping):
             return Problem.of("DL202.profiles", "profile")
+        if len(path) == 2 and path[0] == "profiles" and isinstance(given, str | list):
+            fix = f"{path[1]}: {{only: {_flow(given if isinstance(given, list) else [given])}}}"
+            return Problem.of("DL202.value", path, cause="a profile is a map", fix=fix)
         if path[-1] == "chart" and isinstance(given, Mapping):
             return Problem.of("DL202.type", path, key="chart", noun=noun, example=given.get("with", "divergence"))
         example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]

@@ -385,7 +385,8 @@ class TableOp:
 class ProfileOp:
     """What a profile shows: outputs by (key, alias), tables by id.
 
-    ``only`` and ``without`` are of outputs whose members or labels are not all shown, with a glob of their names.
+    ``only`` and ``without`` are of outputs whose members or labels are not all shown, with a glob of their names;
+    ``also`` are shown whatever ``without`` says.
     ``conditions`` hide names at a log event: (names, a condition, whether they are hidden where it holds or where it
     does not).
     """
@@ -398,6 +399,7 @@ class ProfileOp:
     self_metrics: bool = False  # what declog itself costs is shown
     only: frozenset[tuple[Key, bool, str]] = frozenset()
     without: frozenset[tuple[Key, bool, str]] = frozenset()
+    also: frozenset[tuple[Key, bool, str]] = frozenset()
 
 
 STOP = "stop"  # what an alert may do

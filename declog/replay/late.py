@@ -209,7 +209,7 @@ class _Question:
     def _compiled(self, names: Sequence[str]) -> Plan:
         """The plan of some of the lines, and of what they need."""
         data = {
-            **self._config.data, "profiles": {PROFILE: {"include": {name: name for name in names}}},
+            **self._config.data, "profiles": {PROFILE: {"only": names}},
             "profile": PROFILE, "sinks": [], "tables": {}, "alerts": {}, "tests": {},
         }  # fmt: skip
         try:

@@ -91,7 +91,7 @@ def test_other_differences(small: Path, cli: Cli, words: list[str], line: str) -
 
 def test_what_a_profile_shows(small: Path, cli: Cli) -> None:
     """Of outputs that both have."""
-    words = ["diff", "small", "profile=few", "profiles.few={include: {one: reward}}", "--config-dir", "."]
+    words = ["diff", "small", "profile=few", "profiles.few={only: [reward]}", "--config-dir", "."]
     out = cli(*words, "--format", "json").out
     assert {"name": "few shows reward", "before": None, "after": ""} in json.loads(out)["changes"]["profiles"]
 

@@ -25,7 +25,7 @@ alerts: {low: {when: solved < 0.1}}
 sinks: [mirror]
 sink_options: {mirror: {kind: jsonl}}
 modes: {replay: {prefix: replay/}}
-profiles: {short: {include: reward}}
+profiles: {short: {only: [reward]}}
 """
 NOW = "defaults: [grpo, _self_]\nname: acme\n"
 COMPLETIONS = {

@@ -111,7 +111,7 @@ def test_names(small: Path, cli: Cli) -> None:
 
 def test_a_name_that_not_every_sink_shows(small: Path, cli: Cli) -> None:
     """It says which do."""
-    words = ["profiles.few={include: {one: reward}}", "sinks=[console,jsonl]", "sink_options.console.profile=few"]
+    words = ["profiles.few={only: [reward]}", "sinks=[console,jsonl]", "sink_options.console.profile=few"]
     shown = squeezed(cli("show", "small", *words, "--config-dir", ".").out)
     assert "penalised  mean of penalised, over the completions of each step (to jsonl only)" in shown
     assert "reward  mean of reward, over the completions of each step" in shown

@@ -43,10 +43,12 @@ def test_a_member_that_is_misspelt_is_found_before_step_0() -> None:
         ("metrics.m", "`rewards` has no member `acuracy`", "did you mean `accuracy`?"),
         ("metrics.n", "`scaled` has no member `formt`", "did you mean `format`?"),
     ]
-    found = refused({"rewards": "mean(rewards)"}, profiles={"slim": ["rewards/acuracy"]}, profile="slim")
-    assert [(key, message) for key, message, _ in found] == [("profiles.slim.0", "`rewards/acuracy` matches nothing")]
+    found = refused({"rewards": "mean(rewards)"}, profiles={"slim": {"only": ["rewards/acuracy"]}}, profile="slim")
+    assert [(key, message) for key, message, _ in found] == [
+        ("profiles.slim.only.0", "`rewards/acuracy` matches nothing")
+    ]
     free = profile(
-        SIGNALS, {"others": "mean(others)", "m": "mean(member(others, 'x'))"}, profiles={"slim": ["others/y"]}
+        SIGNALS, {"others": "mean(others)", "m": "mean(member(others, 'x'))"}, profiles={"slim": {"only": ["others/y"]}}
     )
     assert [op.key for op in declog.plan(free).metrics if op.id != "logged"] == ["others", "m"]
 
@@ -58,7 +60,7 @@ def test_members_are_selected_by_name(tmp_path: Path) -> None:
         ("r/format/mean", {"r/format/mean": 1.0}),
         ("r/acc*", {"r/accuracy/mean": 0.5, "r/accuracy/max": 1.0}),
     ):
-        config = profile(SIGNALS, metrics, profiles={"slim": [words]}, profile="slim")
+        config = profile(SIGNALS, metrics, profiles={"slim": {"only": [words]}}, profile="slim")
         assert logged(config, [GIVEN], tmp_path / words[-3:].strip("*")) == expected
 
 

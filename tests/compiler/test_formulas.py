@@ -161,7 +161,7 @@ def test_what_is_not_shown_is_hidden_alike(tmp_path: Path) -> None:
         "b": {"expr": "x", "log": False},
         "c": {"formula": "a + 1"},
     }
-    config = profile({"x": ROWS}, metrics, profiles={"p": {"include": {"c": "c"}}}, profile="p")
+    config = profile({"x": ROWS}, metrics, profiles={"p": {"only": ["c"]}}, profile="p")
     assert logged(config, [{"x": [0.5]}], tmp_path / "a") == {}
     assert logged(config, [{"x": [1.5]}], tmp_path / "b") == {"c": 2.5}
 
@@ -169,7 +169,7 @@ def test_what_is_not_shown_is_hidden_alike(tmp_path: Path) -> None:
 def test_a_condition_of_a_profile_hides_nothing_from_what_is_computed(tmp_path: Path) -> None:
     """It is a view: another profile shows the metric."""
     metrics = {"a": "mean(x)", "b": {"formula": "a * 2"}}
-    profiles = {"p": {"exclude": {"a": {"select": "a", "when": "a > 0"}}}}
+    profiles = {"p": {"hide": [{"select": "a", "when": "a > 0"}]}}
     config = profile({"x": ROWS}, metrics, profiles=profiles, profile="p", alerts={"high": {"when": "a > 0"}})
     sink = run(config, lambda log: once(log, {"x": [3.0]}), tmp_path)
     assert (sink.scalars, [alert.name for _, alert in sink.alerts]) == ({0: {"b": 6.0}}, ["high"])

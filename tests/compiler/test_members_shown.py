@@ -34,19 +34,19 @@ def shown(folder: Path, **selectors: Any) -> set[str]:
 
 
 CASES: list[tuple[dict[str, Any], set[str]]] = [
-    ({"exclude": {"b": "rewards/bonus/*"}}, ALL - BONUS),
-    ({"exclude": {"b": "rewards/bonus/max r_a_*"}}, ALL - {"rewards/bonus/max", "r_a_mean", "r_a_max"}),
-    ({"include": {"b": "rewards/bonus/*"}}, BONUS),
-    ({"include": {"b": "rewards/bonus/* x"}}, {*BONUS, "x"}),
-    ({"include": {"b": "rewards/bonus/*", "all": "rewards.mean"}}, {
+    ({"hide": ["rewards/bonus/*"]}, ALL - BONUS),
+    ({"hide": ["rewards/bonus/max", "r_a_*"]}, ALL - {"rewards/bonus/max", "r_a_mean", "r_a_max"}),
+    ({"only": ["rewards/bonus/*"]}, BONUS),
+    ({"only": ["rewards/bonus/*", "x"]}, {*BONUS, "x"}),
+    ({"only": ["rewards/bonus/*", "rewards.mean"]}, {
         *BONUS, "rewards/a/mean", "r_a_mean", "r_bonus_mean"}),
-    ({"include": {"b": "rewards/*"}, "exclude": {"m": "rewards/*/max"}}, {"rewards/a/mean", "rewards/bonus/mean"}),
-    ({"include": {"b": "rewards/bonus/*"}, "exclude": {"m": "rewards.max"}}, {"rewards/bonus/mean"}),
-    ({"exclude": {"l": "by/q"}}, ALL - {"by/q"}),
-    ({"exclude": {"n": "rewards/nobody/mean"}}, ALL),
-    ({"exclude": {"b": {"select": "rewards/bonus/*", "when": "x > 0"}}}, ALL - BONUS),
-    ({"exclude": {"b": {"select": "rewards/bonus/*", "when": "x > 9"}}}, ALL),
-    ({"include": {"all": "*", "b": {"select": "rewards/bonus/*", "when": "x > 9"}}}, ALL - BONUS),
+    ({"only": ["rewards/*"], "hide": ["rewards/*/max"]}, {"rewards/a/mean", "rewards/bonus/mean"}),
+    ({"only": ["rewards/bonus/*"], "hide": ["rewards.max"]}, {"rewards/bonus/mean"}),
+    ({"hide": ["by/q"]}, ALL - {"by/q"}),
+    ({"hide": ["rewards/nobody/mean"]}, ALL),
+    ({"hide": [{"select": "rewards/bonus/*", "when": "x > 0"}]}, ALL - BONUS),
+    ({"hide": [{"select": "rewards/bonus/*", "when": "x > 9"}]}, ALL),
+    ({"only": ["*", {"select": "rewards/bonus/*", "when": "x > 9"}]}, ALL - BONUS),
 ]  # fmt: skip
 
 
@@ -68,6 +68,6 @@ def test_members_and_labels_are_selected_by_their_names(place: int, tmp_path: Pa
 def test_what_can_be_no_name_is_refused(word: str, fix: str) -> None:
     """With what to write instead."""
     with pytest.raises(ConfigError) as caught:
-        declog.plan(profile(SIGNALS, METRICS, profiles={"p": {"exclude": {"b": word}}}, profile="p"))
+        declog.plan(profile(SIGNALS, METRICS, profiles={"p": {"hide": [word]}}, profile="p"))
     (problem,) = caught.value.problems
     assert problem.code == "DL401" and (problem.fix or "").startswith(fix)

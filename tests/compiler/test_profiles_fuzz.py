@@ -24,7 +24,7 @@ KEYS = [
         "from",
         "schema",
         "as",
-        "include",
+        "only",
         "group",
         "token",
         "completion",
@@ -53,7 +53,7 @@ GOOD: dict[str, Any] = {
     "filters": {"worst": {"key": "reward", "bottom": 1}},
     "schemas": {"row": {"reward": {"type": "float"}}},
     "tables": {"worst": {"schema": "row", "filter": "worst"}},
-    "profiles": {"slim": {"include": {"core": "tag:core"}}},
+    "profiles": {"slim": {"only": ["tag:core"]}},
     "alerts": {"high": {"when": "kl > 1.0"}},
     "sinks": ["console"],
 }

@@ -27,7 +27,7 @@ metrics: {reward: {reduce: {mean: mean, top: max}}}
 filters: {hard: {first: 1}}
 schemas: {rows: {reward: float, text: {type: text, redact: {digits: '[0-9]'}}}}
 tables: {rows: {schema: rows, to: {jsonl: true}}}
-profiles: {slim: {include: {core: reward}}}
+profiles: {slim: {only: [reward]}}
 alerts: {low: {when: reward.mean < 0}}
 sinks: [jsonl]
 sink_options: {jsonl: {every: 1}}
@@ -48,7 +48,6 @@ SECTIONS = {
     "schemas.rows": ("rewrd", "reward"),
     "schemas.rows.text.redact": ("digit", "digits"),
     "tables.rows.to": ("json", "jsonl"),
-    "profiles.slim.include": ("cor", "core"),
     "metrics.reward.reduce": ("topp", "top"),
 }
 

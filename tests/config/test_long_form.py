@@ -37,7 +37,7 @@ schemas:
 tables:
   worst: {schema: worst, filter: worst, to: {parquet: true}}
 profiles:
-  slim: {include: {core: 'tag:core'}}
+  slim: {only: ['tag:core']}
 alerts:
   length: {when: length.max > 100}
 """
@@ -60,7 +60,7 @@ tables:
     filter: {key: reward, bottom: 2}
     to: parquet
 profiles:
-  slim: 'tag:core'
+  slim: {only: ['tag:core']}
 alerts:
   length: {when: length.max > 100}
 sinks: [console, parquet]
@@ -151,7 +151,7 @@ def test_a_word_replaces_and_a_list_replaces(write_preset: WritePreset, base: st
         signals: {length: completion, reward: 2 * length}
         metrics: {reward: p95(reward)}
         tables: {worst: {columns: [reward], filter: {random: 4}, to: [jsonl]}}
-        profiles: {slim: [loss]}
+        profiles: {slim: {only: [loss]}}
         """,
     )
     made = declog.validate(profile_of(compose("own", config_dir=directory)))
@@ -161,7 +161,7 @@ def test_a_word_replaces_and_a_list_replaces(write_preset: WritePreset, base: st
         made.metrics["reward"].model_dump(exclude_defaults=True),
         list(made.schemas["worst"]),
         made.tables["worst"].to,
-        list(made.profiles["slim"].include),
+        [each.select for each in made.profiles["slim"].only or ()],
         list(made.sinks),
     ) == (
         {"axis": "completion"},

@@ -32,7 +32,7 @@ OWN = {
           by_source: {expr: reward, by: [source], tags: core}
         tables: {worst: {columns: [prompt, reward], filter: {key: reward, bottom: 4}, to: [jsonl]}}
         alerts: {kl: "> 0.5", odd: "kl > 1 and reward < 0 for 3"}
-        profiles: {few: [reward, mine]}
+        profiles: {few: {only: [reward, mine]}}
         modes: [train, eval]
         sinks: [console, jsonl]
         sink_options: {jsonl: {profile: few}}

@@ -1,4 +1,4 @@
-"""A metric of one's own is in `full`; `include` is a closed list, and `check` says what of one's own it leaves out."""
+"""A metric of one's own is in `full`; `only` is a closed list, and `check` says what of one's own it leaves out."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def shown(plan: declog.Plan) -> list[str]:
         ("metrics: {mine: p95(reward)}", ["mine"], []),
         ("profile: slim\nmetrics: {mine: p95(reward), mine_too: {expr: reward, log: false}}", [], ["mine"]),
         ("profile: slim\nmetrics: {mine: {expr: reward, tags: core}, mine_b: mean(reward)}", ["mine"], ["mine_b"]),
-        ("profile: slim\nmetrics: {mine: p95(reward)}\nprofiles: {slim: {include: {mine: mine}}}", ["mine"], []),
-        ("metrics: {mine: p95(reward)}\nprofiles: {full: {exclude: mine}}", [], ["mine"]),
+        ("profile: slim\nmetrics: {mine: p95(reward)}\nprofiles: {slim: {only: [mine]}}", ["mine"], []),
+        ("metrics: {mine: p95(reward)}\nprofiles: {full: {hide: [mine]}}", [], ["mine"]),
         ("metrics: {mine: p95(reward)}\nsink_options: {console: {profile: slim}}", ["mine"], []),
         ("profile: slim\nmetrics: {mine: {expr: reward, enabled: false}}", [], []),
         ("profile: slim\nmetrics: {mine: mean(reward)}\nalerts: {mine: '> 5'}", [], ["mine"]),

@@ -45,7 +45,7 @@ PROFILE = {
     },
     "tables": {"t": {"schema": "rows", "filter": "first", "enabled": "on"}},
     "profiles": {
-        "slim": {"include": {"a": "lr twice", "b": {"select": "by.*", "when": "lr > low"}}, "exclude": {"c": "gap"}},
+        "slim": {"only": ["lr", "twice", {"select": "by.*", "when": "lr > low"}], "hide": ["gap"]},
     },
     "alerts": {
         "high": {"when": "lr > 1", "text": "lr is {lr:.2f}"}, "odd": {"when": "twice > 1", "enabled": "on"},
@@ -127,7 +127,7 @@ def test_every_text_of_an_expression_is_said_to_be_one() -> None:
     said = {".".join(map(str, path)) for path, _, _ in texts(PROFILE)}
     assert {
         "schemas.rows.tokens.values.odd", "metrics.gap.reduce.few", "metrics.reward.expr.0", "axes.group.of.1",
-        "profiles.slim.include.a", "profiles.slim.include.b.select", "alerts.high.text", "filters.first.from",
+        "profiles.slim.only.0", "profiles.slim.only.2.select", "alerts.high.text", "filters.first.from",
     } <= said  # fmt: skip
     assert not {path for path in said if path.endswith((".type", ".kind", ".axis", ".name"))}
 

@@ -231,8 +231,8 @@ def test_what_is_computed_of_an_absent_metric_is_absent(formula: str, tmp_path: 
                "when": {"expr": "reward", "when": test}, "unless": {"expr": "reward", "when": f"not ({test})"},
                "seen": "mean(reward)", "hidden": "mean(reward)"}  # fmt: skip
     alerts = {"yes": {"when": test}, "no": {"when": f"not ({test})"}}
-    profiles = {"p": {"include": {"all": "*", "seen": {"select": "seen", "when": f"not ({test})"}},
-                      "exclude": {"hidden": {"select": "hidden", "when": f"not ({test})"}}}}  # fmt: skip
+    profiles = {"p": {"only": ["*", {"select": "seen", "when": f"not ({test})"}],
+                      "hide": [{"select": "hidden", "when": f"not ({test})"}]}}  # fmt: skip
     config = profile(SIGNALS, metrics, **CONFIG, alerts=alerts, profiles=profiles, profile="p")
     sink = run(config, lambda log: _once(log, HERE), tmp_path / "never", functions=OWN)
     assert (set(sink.scalars[0]), [alert.name for _, alert in sink.alerts]) == ({"reward", "hidden"}, [])
@@ -272,8 +272,8 @@ def test_a_condition_on_what_is_off_never_holds(tmp_path: Path) -> None:
         },
         profiles={
             "slim": {
-                "include": {"kl": {"select": "kl", "when": "drift > 1"}, "others": "late twice low"},
-                "exclude": {"low": {"select": "low", "when": "drift > 1"}},
+                "only": [{"select": "kl", "when": "drift > 1"}, "late", "twice", "low"],
+                "hide": [{"select": "low", "when": "drift > 1"}],
             }
         },
         profile="slim",

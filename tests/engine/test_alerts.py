@@ -100,7 +100,7 @@ def test_where_nothing_is_logged_no_condition_holds(tmp_path: Path) -> None:
 def test_alerts_reach_every_sink_that_takes_them(tmp_path: Path) -> None:
     """Whatever the profile of the sink, and also where its turn is another log event."""
     sinks = {"lines": {"kind": "jsonl", "every": 4, "profile": "none"}, "files": {"kind": "parquet"}}
-    profiles = {"none": {"exclude": {"all": "*"}}}
+    profiles = {"none": {"hide": ["*"]}}
     alerted(
         {"high": {"when": "kl > 0.5"}}, [0.0, 1.0, 0.0], tmp_path,
         sinks=[*sinks], sink_options=sinks, profiles=profiles,
@@ -150,7 +150,7 @@ def test_a_text_shows_metrics_that_no_profile_shows(tmp_path: Path) -> None:
     metrics = {"kl": "mean(kl)", "length": {"reduce": {"max": "max"}}}
     alerts = {"high": {"when": "kl > 0.5", "text": "{{KL}} {kl:.1f} after {length.max:.0f}"}}
     sink = alerted(
-        alerts, [0.6], tmp_path, metrics, profiles={"slim": {"include": {"kl": "kl"}}}, profile="slim"
+        alerts, [0.6], tmp_path, metrics, profiles={"slim": {"only": ["kl"]}}, profile="slim"
     )  # fmt: skip
     assert sink.alerts == [(0, Alert("high", "warn", "{KL} 0.6 after 1"))]
     assert sink.scalars == {0: {"kl": 0.6}}

@@ -217,7 +217,7 @@ def test_logged_may_be_declared(reduce: Any, expected: dict[str, float], tmp_pat
 def test_a_misspelt_selector_is_found_out() -> None:
     """What `log_metric` may give makes no name a known one, unless the profile declares `logged`."""
     config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"})
-    config |= {"profile": "slim", "profiles": {"slim": {"include": ["accuracy"]}}}
+    config |= {"profile": "slim", "profiles": {"slim": {"only": ["accuracy"]}}}
     with pytest.raises(declog.ConfigError, match="DL401"):
         declog.plan(config)
     config["metrics"]["logged"] = {}
@@ -275,7 +275,7 @@ def test_a_signal_that_the_profile_does_not_need_is_never_touched(tmp_path: Path
         "loss": {"reduce": "mean", "tags": ["core"]}, "length": "mean(length)", "entropy": "mean(entropy)",
         "rewards": {"reduce": "mean"}, "text": "mean(len(text))",
     }  # fmt: skip
-    config = profile(signals, metrics, profile="slim", profiles={"slim": {"include": {"core": "tag:core"}}})
+    config = profile(signals, metrics, profile="slim", profiles={"slim": {"only": ["tag:core"]}})
     unread = {name: Untouchable() for name in ("length", "entropy", "rewards", "text")}
 
     def body(log: Recorder) -> None:
@@ -291,7 +291,7 @@ def test_sinks_may_show_different_profiles(tmp_path: Path) -> None:
     config = profile(
         {"a": {"axis": "step"}, "b": {"axis": "step"}},
         {"a": {"reduce": "mean", "tags": ["core"]}, "b": "mean(b)"},
-        profiles={"slim": {"include": {"core": "tag:core"}}},
+        profiles={"slim": {"only": ["tag:core"]}},
         sinks=["small", "whole"],
         sink_options={"small": {"kind": "jsonl", "profile": "slim", "prefix": "train/"}, "whole": {"kind": "jsonl"}},
     )

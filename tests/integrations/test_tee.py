@@ -338,7 +338,7 @@ def test_what_is_observed_is_of_the_step_that_is_logged(tmp_path: Path) -> None:
 def test_a_summary_writer(tmp_path: Path) -> None:
     """Its file is as without the tee, whatever the profile shows; a tag with an axis of its own keeps it there."""
     full = MemorySink()
-    profile = ["sinks=none", "profiles.slim.include.quality=*loss* val/*"]
+    profile = ["sinks=none", "profiles.slim.only=['*loss*', 'val/*']"]
     with declog.tee(SummaryWriter(str(tmp_path / "board")), "tee", profile, sinks=[], output_dir=tmp_path) as writer:
         for step in range(5, 8):
             writer.add_scalar("train/loss", 1 / step, step)

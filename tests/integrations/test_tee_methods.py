@@ -162,7 +162,7 @@ def test_names_that_the_profile_hides_are_the_loggers_all_the_same(tmp_path: Pat
     profile = {
         "signals": {"kl": {"axis": "step", "from": "actor/kl"}}, "profile": "slim",
         "metrics": {"kl": {"expr": "kl", "tags": ["core"]}, "twice": {"formula": "2 * kl", "tags": ["core"]}},
-        "profiles": {"slim": {"include": {"core": "tag:core"}}},
+        "profiles": {"slim": {"only": ["tag:core"]}},
     }  # fmt: skip
     tune = Tune()
     with declog.tee(tune, profile, output_dir=tmp_path) as log:

@@ -66,7 +66,7 @@ def test_an_alert_ends_training(tmp_path: Path) -> None:
 
     stops = "+declog.alerts.far={when: worst > 0, do: [stop]}"
     settings = {"num_train_epochs": 40, "logging_steps": 1, "eval_strategy": "no"}
-    trainer, callback = training.line(tmp_path, [MemorySink()], ["declog/sinks=[]", stops], settings=settings)
+    trainer, callback = training.line(tmp_path, [MemorySink()], ["declog.sinks=[]", stops], settings=settings)
     callback.close()
     assert 1 <= trainer.state.global_step < trainer.state.max_steps
     assert [(step, alert.name) for step, alert in callback.recorder.alerts] == [(1, "far")]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import declog
+from declog.testing import MemorySink
+from tests.running import profile
 
 
 @pytest.mark.parametrize("value", ["rollout", None])
@@ -139,3 +142,47 @@ def test_how_a_run_behaves_stands_under_run(key: str, value: Any, fix: str) -> N
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan({"signals": {"a": {"axis": "step"}}, "metrics": {"m": "mean(a)"}, key: value})
     assert [(one.code, one.path, one.fix) for one in caught.value.problems] == [("DL201", (key,), fix)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "fixes"),
+    [
+        ({"include": {"core": "tag:core", "mine": "reward kl"}}, ["only: [tag:core, reward kl]"]),
+        ({"exclude": {"clip": "clip_*"}}, ['hide: ["clip_*"]']),
+        ({"include": ["a"], "exclude": "b"}, ["only: [a]", "hide: [b]"]),
+    ],
+)
+def test_selectors_of_a_profile_are_lists(entry: Any, fixes: list[str]) -> None:
+    """Class: a key that is gone is answered with the line to write, with what was given."""
+    made = {"signals": {"a": {"axis": "step"}}, "metrics": {"m": "mean(a)"}, "profiles": {"slim": entry}}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan(made)
+    assert [problem.fix for problem in caught.value.problems] == fixes
+
+
+@pytest.mark.parametrize(
+    ("slim", "names"),
+    [
+        (None, {"core_one"}),
+        ({"show": ["other"]}, {"core_one", "other"}),
+        ({"only": ["other"]}, {"other"}),
+        ({"only": ["*"], "hide": ["tag:core"]}, {"other", "third"}),
+        ({"hide": ["core_one"], "show": ["core_one"]}, {"core_one"}),
+    ],
+)
+def test_slim_is_there_in_every_config(slim: Any, names: set[str]) -> None:
+    """It shows what is tagged `core`; `show` adds and wins over `hide`, `only` is a closed list."""
+    metrics = {"core_one": {"expr": "a", "tags": ["core"]}, "other": "mean(a)", "third": "max(a)"}
+    made = {"signals": {"a": {"axis": "step"}}, "metrics": metrics, "profile": "slim"}
+    plan = declog.plan(made if slim is None else made | {"profiles": {"slim": slim}})
+    assert {key.split(".")[0] for key, _ in plan.profiles["slim"].outputs} - {"logged"} == names
+
+
+def test_a_member_that_is_shown_wins_over_its_family_that_is_hidden(tmp_path: Path) -> None:
+    """Class: `show` wins for names of members and labels as for metrics."""
+    signals = {"rewards": {"axis": "step", "family": True}}
+    chosen = {"hide": ["rewards/*"], "show": ["rewards/b"]}
+    made = profile(signals, {"rewards": {"expr": "rewards", "name": "rewards/{member}"}}, profiles={"full": chosen})
+    with declog.start(made, sinks=[sink := MemorySink()], output_dir=tmp_path) as log, log.step(0):
+        log.observe(rewards={"a": 1.0, "b": 2.0})
+    assert [item.name for item in sink.events[0][1].scalars] == ["rewards/b"]

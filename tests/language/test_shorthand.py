@@ -108,11 +108,6 @@ SAME = {
         "filters: {a: {random: 8}, b: {first: 2, where: x}, c: {unique: prompt},"
         " d: {fraction: 0.1}, e: {where: x > 0}}",
     ),
-    "selectors": (
-        "profiles: {slim: {include: [reward, 'tag:core'], exclude: kl}, few: reward, two: [reward, loss]}",
-        "profiles: {slim: {include: {reward: reward, tag_core: 'tag:core'}, exclude: {kl: kl}},"
-        " few: {include: {reward: reward}}, two: {include: {reward: reward, loss: loss}}}",
-    ),
     "alerts": (
         "alerts: {kl: '> 0.5', reward: < 0.1 for 20 steps, loss: nan, n: '>= 3', mine: kl > 1 and reward < 0,"
         " long: kl > 2 * reward for 3 log events}",
@@ -180,7 +175,7 @@ BELOW = yaml.safe_load("""
 signals: {reward: {expr: a + b, help: the sum}, kl: {axis: token}}
 schemas: {samples: {prompt: {}, reward: {}}, shared: {prompt: {}}}
 tables: {samples: {schema: samples}, worst: {schema: shared, to: {jsonl: true}}}
-profiles: {slim: {include: {core: 'tag:core'}}}
+profiles: {slim: {only: ['tag:core']}}
 """)
 
 
@@ -199,7 +194,6 @@ profiles: {slim: {include: {core: 'tag:core'}}}
             "tables: {shared: {schema: shared_columns}, worst: {to: {wandb: true, jsonl: null}}}\n"
             "schemas: {shared_columns: {prompt: {nullable: true}}}",
         ),
-        ("profiles: {slim: [reward]}", "profiles: {slim: {include: {reward: reward, core: null}}}"),
         ("filters: {worst: {bottom: 8}}", "filters: {worst: {bottom: 8}}"),
     ],
 )

@@ -400,14 +400,12 @@ class Declared:
         names = [name for name in self.metrics if not name.startswith("rows_")]
         profile: dict[str, Any] = {}
         if self.maybe(0.6):
-            profile["include"] = {
-                "some": " ".join([*self.random.sample(names, self.random.randint(1, len(names))), "rows_*"])
-            }
+            profile["only"] = [*self.random.sample(names, self.random.randint(1, len(names))), "rows_*"]
             if self.maybe(0.4) and any(spec.get("tags") for spec in self.metrics.values()):
-                profile["include"]["core"] = "tag:core"
+                profile["only"].append("tag:core")
         if self.maybe(0.6) or not profile:
-            profile["exclude"] = {"not": self.random.choice((*names, "m1*"))}
-        if profile.get("exclude", {}).get("not") == "m1*" and "m1" not in names:
+            profile = {"only": ["*"], **profile, "hide": [self.random.choice((*names, "m1*"))]}
+        if profile.get("hide") == ["m1*"] and "m1" not in names:
             return
         self.profile["profiles"] = {"slim": profile}
         self.profile["profile"] = "slim"

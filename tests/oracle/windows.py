@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tests.oracle.cases import Case
@@ -206,8 +206,8 @@ def chosen(case: Case, name: str, suffix: str) -> bool:
     """Whether the profile that is active shows a metric."""
     profile = case.profile.get("profiles", {}).get(case.profile.get("profile", "full"), {})
 
-    def matches(selectors: Mapping[str, str]) -> bool:
-        for selector in (item for text in selectors.values() for item in text.split()):
+    def matches(selectors: Sequence[str]) -> bool:
+        for selector in selectors:
             tags = case.profile["metrics"][name].get("tags", [])
             if selector in (name, f"{name}.{suffix}", *(f"tag:{tag}" for tag in tags)):
                 return True
@@ -215,6 +215,5 @@ def chosen(case: Case, name: str, suffix: str) -> bool:
                 return True
         return False
 
-    included = profile.get("include", {})
-    metric_selectors = {key: text for key, text in included.items() if not text.startswith("table:")}
-    return (not metric_selectors or matches(metric_selectors)) and not matches(profile.get("exclude", {}))
+    only = [selector for selector in profile.get("only", []) if selector != "*"]
+    return (not only or matches(only)) and not matches(profile.get("hide", []))

@@ -372,7 +372,7 @@ def test_a_branch_reads_the_rows_of_its_parent(tmp_path: Path) -> None:
 
     def ran(folder: str, steps: range, state: dict[str, Any] | None = None, save: int | None = None) -> dict[str, Any]:
         saved: dict[str, Any] = {}
-        shown = config(metrics, sinks={"jsonl": {}})
+        shown = config(metrics, sinks=["jsonl"])
         with declog.start(shown, output_dir=tmp_path / folder, resume=state) as log:
             for step in steps:
                 train(log, 0, range(step, step + 1))
@@ -397,13 +397,13 @@ def test_log_events_keep_their_numbers(tmp_path: Path, monkeypatch: pytest.Monke
     """A process that dies while it takes the oldest rows away, before `rows.json` knows of it, shifts no number."""
     monkeypatch.setattr(row_keeper, "CHUNK_EVENTS", 4)
     run = tmp_path / "run"
-    with declog.start(config(BASE, every=1, sinks={"jsonl": {}}), output_dir=run) as log:
+    with declog.start(config(BASE, every=1, sinks=["jsonl"]), output_dir=run) as log:
         train(log, 0, range(14))
         state = log.state_dict()
         train(log, 0, range(14, 20))
     for path in (run / "rows").glob("000000-*"):
         path.unlink()  # and `rows.json` is as it was
-    with declog.start(config(BASE, every=1, sinks={"jsonl": {}}), output_dir=run, resume=state) as log:
+    with declog.start(config(BASE, every=1, sinks=["jsonl"]), output_dir=run, resume=state) as log:
         train(log, 0, range(14, 22))
     late = ask(run, {"rows": "count(length)"})
     assert late.first == 4

@@ -21,7 +21,7 @@ PROFILE: dict[str, Any] = {
     "schemas": {"s": {"text": "text", "score": "float"}},
     "tables": {"rows": {"schema": "s", "every": 4}},
     "alerts": {"high": {"when": "score > 5.4", "text": "at {score:.1f}"}},
-    "profiles": {"slim": {"include": {"a": "score"}}},
+    "profiles": {"slim": {"only": ["score"]}},
     "sinks": ["files", "console"],
     "sink_options": {"files": {"kind": "jsonl"}, "console": {"kind": "console", "profile": "slim", "every": 2}},
 }  # fmt: skip

@@ -40,7 +40,7 @@ PROFILE: dict[str, Any] = {
     "filters": {"best": {"key": "score", "top": 2}},
     "schemas": {"s": {"score": "float", "text": "text"}},
     "tables": {"best": {"name": "samples", "schema": "s", "filter": "best"}},
-    "profiles": {"slim": {"include": {"a": "score.mean"}}},
+    "profiles": {"slim": {"only": ["score.mean"]}},
     "alerts": {"high": {"when": "score.max > 5"}},
     "sinks": ["wandb"],
 }  # fmt: skip
@@ -330,7 +330,7 @@ def test_the_tests_of_a_preset_go_nowhere(preset: str) -> None:
         ("declog.signals.low_clipped='ratio < 1 - epsilon_low and advantages > 0'", {"expect.clip_low"}),
         ("declog.signals.kl='ref_gap - 1'", {"expect.kl"}),
         ("declog.filters.extremes.bottom=0", {"tables.samples.rows"}),
-        ("declog.profiles.slim.include.core='*'", {"expect.rewards/right/mean"}),
+        ("+declog.profiles.slim.only=['*']", {"expect.rewards/right/mean"}),
     ],
 )
 def test_the_tests_of_a_preset_find_what_is_changed(override: str, wrong: set[str]) -> None:

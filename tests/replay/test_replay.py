@@ -150,7 +150,7 @@ def test_each_sink_gets_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         "slim": {"kind": "tests.replay.keeping:KeptSink", "profile": "slim", "prefix": "x/", "every": 2},
         "files": {"kind": "jsonl"},
     }
-    profiles = {"slim": {"include": {"a": "reward table:best"}}}
+    profiles = {"slim": {"only": ["reward", "table:best"]}}
     config = {**WHOLE, "sinks": [*sinks], "sink_options": sinks, "profiles": profiles}
     (tmp_path / "pyproject.toml").write_text('[tool.declog]\nimports = ["tests.replay.keeping"]\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)

@@ -22,7 +22,7 @@ CONFIG: dict[str, Any] = {
     "signals": {"kl": "completion"},
     "metrics": {"kl": {"expr": "kl", "reduce": "max"}},
     "alerts": {"kl": {"above": 0.5, "do": ["stop"]}},
-    "sinks": {},
+    "sinks": [],
 }
 STEPS = 400
 

@@ -346,9 +346,9 @@ def test_the_end_says_how_often_each_alert_fired(
 
 def test_what_a_profile_does_not_show_is_not_the_last(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The values before it are; a run of which nothing is shown ends without a block."""
-    hidden = {"hidden": {"include": {"slow": "slow"}}}
+    hidden = {"hidden": {"only": ["slow"]}}
     assert printed(6, tmp_path, capsys, profiles=hidden, profile="hidden") == block(5, slow=5)
-    nothing = {"nothing": {"exclude": {"all": "*"}}}
+    nothing = {"nothing": {"hide": ["*"]}}
     assert printed(2, tmp_path / "none", capsys, profiles=nothing, profile="nothing") == []
 
 

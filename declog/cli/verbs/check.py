@@ -146,10 +146,8 @@ def _unseen(config: Composed, made: Plan) -> list[str]:
     if not names:
         return []
     profile = min(sink.profile for sink in made.sinks)
-    closed = (config.data.get("profiles") or {}).get(profile) or {}
-    edit = f"profiles: {{{profile}: {{include: {{mine: {' '.join(names)}}}}}}}"
-    hint = edit if closed.get("include") else f"`profiles.{profile}.exclude` leaves it out"
-    return [f"no sink shows {', '.join(f'`{name}`' for name in names)}: {hint}"]
+    edit = f"profiles: {{{profile}: {{show: [{', '.join(names)}]}}}}"
+    return [f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"]
 
 
 def _unopened(config: Composed) -> list[str]:

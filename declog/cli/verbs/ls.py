@@ -215,7 +215,7 @@ OF_A_CONFIG: dict[str, tuple[Callable[[Layered], list[Row]], str]] = {
     ),
     "schemas": (_schemas, "of the config: the columns of its tables"),
     "tables": (_entries("tables", "schema", "filter"), "of the config"),
-    "profiles": (_entries("profiles", "include", "exclude"), "what it can show: full, slim, ..."),
+    "profiles": (_entries("profiles", "only", "hide", "show"), "what it can show: full, slim, ..."),
     "tags": (_tags, "of the config's metrics, for its profiles: tag:core"),
     "alerts": (_entries("alerts", "above", "below", "when", "level"), "of the config"),
 }

@@ -231,7 +231,7 @@ def test_conditions_on_members_and_missing_values(tmp_path: Path) -> None:
 
 def test_a_profile_hides_when_a_condition_holds(tmp_path: Path) -> None:
     """An exclusion with `when` is decided at each log event; the metric is compiled all the same."""
-    slim = {"exclude": {"lr": {"select": "lr", "when": "lr == 0"}}}
+    slim = {"hide": [{"select": "lr", "when": "lr == 0"}]}
     config = profile({"lr": STEP, "x": STEP}, {"lr": "last(lr)", "x": "mean(x)"}, profiles={"slim": slim},
                      profile="slim")  # fmt: skip
 
@@ -242,7 +242,7 @@ def test_a_profile_hides_when_a_condition_holds(tmp_path: Path) -> None:
 
 def test_a_profile_shows_when_a_condition_holds(tmp_path: Path) -> None:
     """An inclusion with `when`, too."""
-    slim = {"include": {"x": "x", "lr": {"select": "lr", "when": "x > 1"}}}
+    slim = {"only": ["x", {"select": "lr", "when": "x > 1"}]}
     config = profile({"lr": STEP, "x": STEP}, {"lr": "last(lr)", "x": "mean(x)"}, profiles={"slim": slim},
                      profile="slim")  # fmt: skip
 

@@ -50,8 +50,8 @@ tables:
   surest: {rows: completion, schema: mine, filter: {key: sure, top: 1, within: window}}
   doubtful: {rows: completion, schema: mine, filter: {key: sure, bottom: 2, within: window}}
 profiles:
-  best: {include: {values: by_source, table: "table:surest"}}
-  worst: {include: {values: levels, table: "table:doubtful"}}
+  best: {only: [by_source, "table:surest"]}
+  worst: {only: [levels, "table:doubtful"]}
 """
 
 
