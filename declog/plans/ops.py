@@ -473,6 +473,11 @@ class PhaseOp:
     sent: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels
 
     @cached_property
+    def has_completions(self) -> bool:
+        """Whether a signal of it says how many completions a batch has."""
+        return any(signal.axis is Axis.COMPLETION and signal.recorded for signal in self.signals)
+
+    @cached_property
     def reads(self) -> frozenset[str]:
         """The signals that its folds need."""
         return frozenset(name for fold in self.folds for name in fold.reads)
@@ -532,6 +537,13 @@ class Plan:
     given: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter gave
     requested: frozenset[str] = frozenset()  # profiles of sinks that are given in code
     functions: Mapping[str, str] = field(default_factory=dict)  # of others than declog's: where each comes from
+
+    @cached_property
+    def kept(self) -> str | None:
+        """The phase whose completions `log.keep` describes; None where no rows are kept or no phase has completions."""
+        described = [self.extra] if self.extra is not None else []
+        described += [phase.name for phase in self.phases.values() if phase.has_completions]
+        return described[0] if described and self.keep_bytes else None
 
     @property
     def outputs(self) -> tuple[MetricOp | FormulaOp, ...]:

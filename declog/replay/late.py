@@ -181,6 +181,11 @@ class _Question:
         self._lines = lines
         overrides = [f"metrics.{name}={text}" for name, text in lines.items()]
         self._config = compose(str(folder / run.get("config", CONFIG)), overrides)
+        self._signals = {
+            name: {"axis": "completion", "type": type, "optional": True, "phase": phase}
+            for phase, columns in segment["columns"].items()
+            for name, type in columns["kept"].items()
+        }
         self._imports = load_imports()
 
     def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[_Columns]]:
@@ -211,6 +216,7 @@ class _Question:
         data = {
             **self._config.data, "profiles": {PROFILE: {"only": names}},
             "profile": PROFILE, "sinks": [], "tables": {}, "alerts": {}, "tests": {},
+            "signals": {**(self._config.data.get("signals") or {}), **self._signals},
         }  # fmt: skip
         try:
             return compile(
@@ -263,7 +269,7 @@ class _Kept:
 
     @classmethod
     def of(cls, segment: Mapping[str, Any], phase: str) -> _Kept:
-        data = segment["columns"].get(phase, {"signals": {}, "folds": {}, "locals": {}})
+        data = segment["columns"].get(phase, {"signals": {}, "kept": {}, "folds": {}, "locals": {}})
         folds = {one["key"]: (name, one["stats"]) for name, one in data["folds"].items()}
         return cls(data["signals"], folds, {key: name for name, key in data["locals"].items()})
 

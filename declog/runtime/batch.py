@@ -23,6 +23,7 @@ from declog.plans.ops import Grouping, PhaseOp
 from declog.runtime import token_fold
 from declog.runtime.calls import Stack
 from declog.runtime.folds import Folds
+from declog.runtime.kept import PREFIX as KEPT
 from declog.runtime.observation import Array, Columns, Copy, Counts, Observation, Place, Plain
 from declog.runtime.packs import Pack
 from declog.runtime.streams import Streams
@@ -108,6 +109,7 @@ class OpenBatch:
     names: frozenset[str] = frozenset()
     members: frozenset[tuple[str, str]] = frozenset()  # of families
     extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})
+    kept: Mapping[str, list[Any]] = MappingProxyType({})  # texts that no metric reads
     misfits: Sequence[InputError] = ()  # columns that were left out when it closed
     _copies: Sequence[Copy] = ()
     _plain: Sequence[Plain] = ()  # numbers and texts of calls
@@ -190,6 +192,19 @@ class OpenBatch:
             self._streams.made([values.device])
         self.extras = {**self.extras, column: values}
 
+    def keep(self, name: str, column: list[Any] | Tensor, streams: Streams) -> bool:
+        """Keep a column that no metric reads; false where it is not of the batch's completions."""
+        if self.rows is None or len(column) != self.rows[0]:
+            return False
+        key = f"{KEPT}{name}"
+        if isinstance(column, list):
+            self.kept = {**self.kept, key: column}
+        else:
+            place = (_ROWS, column.dtype, column.get_device())
+            self._copies = [*self._copies, (Columns(place, Axis.COMPLETION, ((key, None),)), column)]
+            self._streams.update(streams)
+        return True
+
     def close(
         self,
         elapsed: float,
@@ -225,6 +240,7 @@ class OpenBatch:
             record.timed |= timed
         for folded in folds.results:
             _keep_folded(record, folded)
+        record.texts |= {(key, None): (Axis.COMPLETION, texts) for key, texts in self.kept.items()}
         misfits = self._keep_extras(record, names, counts) if self.extras else ()
         record.ready = self._streams.whole() if self._streams else None
         self.names, self.misfits, self.folds, self.record = names, misfits, folds, record

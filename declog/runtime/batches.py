@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -24,9 +24,11 @@ from declog.runtime.extras import Undeclared, plain_column
 from declog.runtime.failures import Failures, Refused
 from declog.runtime.folds import Folds
 from declog.runtime.inputs import describe, undeclared
+from declog.runtime.kept import column_of
 from declog.runtime.observation import Observation, ReadObservation
 from declog.runtime.split_rows import SplitRows
 from declog.runtime.steps import Step, Stream
+from declog.runtime.streams import Streams
 
 log = logging.getLogger("declog")
 _NONE: frozenset[str] = frozenset()
@@ -41,10 +43,11 @@ class OpenBatches(dict[str, OpenBatch]):
 
     ``partial_step``: others of the step observe, too, so that no batch needs to have all signals. ``once``: it is one
     batch, made explicit. ``stream`` None: the step is the one that ends next. ``scope`` and ``origin`` are the numbers
-    of the block and of the task or thread, for captures.
+    of the block and of the task or thread, for captures. ``kept`` are columns that wait for the end of their batch, by
+    name: the first of a name is of the batch that ends first.
     """
 
-    __slots__ = ("once", "origin", "partial_step", "scope", "step", "stream")
+    __slots__ = ("kept", "once", "origin", "partial_step", "scope", "step", "stream")
 
     def __init__(
         self, step: Step, stream: Stream | None, scope: int, *, partial_step: bool, once: bool = False
@@ -55,6 +58,7 @@ class OpenBatches(dict[str, OpenBatch]):
         self.origin = 0
         self.partial_step = partial_step
         self.once = once
+        self.kept: dict[str, deque[tuple[torch.Tensor | list[Any], Streams]]] = {}
 
 
 class Intake:
@@ -283,6 +287,28 @@ class Intake:
         batch.add_extra(column, plain)
         self._put(holder, {phase: batch})
 
+    def keep(self, holder: OpenBatches, columns: Mapping[str, Any]) -> None:
+        """Keep columns for later; they wait for the end of the batch that is open, or of the next one."""
+        for name, values in columns.items() if self._plan.kept is not None else ():
+            try:
+                column, streams = column_of(name, values), Streams()
+            except InputError as error:
+                self._leave_out(name, error.message)
+                continue
+            if isinstance(column, torch.Tensor) and column.is_cuda:
+                streams.made([column.device])
+            holder.kept.setdefault(name, deque()).append((column, streams))
+
+    def _give_kept(self, holder: OpenBatches, batch: OpenBatch) -> None:
+        """A batch ends: the columns that wait for it are among its own, where they are of its completions."""
+        for name, waiting in [*holder.kept.items()]:
+            column, streams = waiting.popleft()
+            if not waiting:
+                del holder.kept[name]
+            if not batch.keep(name, column, streams):
+                rows = 0 if batch.rows is None else batch.rows[0]
+                self._leave_out(name, f"it has {len(column)} values to keep, and its batch {rows} completions")
+
     def packet(self, alone: OpenBatches, signals: Mapping[str, Any], refused: Refused) -> None:
         """Keep the rows of a packet, which are a batch."""
         Intake.observe(self, alone, signals, strict=False)
@@ -342,12 +368,17 @@ class Intake:
                 self.close(holder, phase, partly=refused.failing)
             except Exception as error:  # noqa: BLE001  (it is raised when all is closed)
                 refused.add(error)
+        for name in holder.kept if only is None else ():
+            self._leave_out(name, "it was to be kept, and no completions came with it")
+        holder.kept = holder.kept if only is not None else {}
 
     def close(self, holder: OpenBatches, phase: str, *, partly: bool = False) -> None:
         """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""
         batch = holder.get(phase)
         if batch is None:
             return
+        if holder.kept and phase == self._plan.kept and batch.names and batch.record is None:
+            self._give_kept(holder, batch)
         first = phase not in self.seen and not partly and not holder.partial_step
         came = self._pieces.get(phase, _NONE) if first else None
         try:

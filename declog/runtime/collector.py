@@ -27,6 +27,7 @@ from declog.records import Beside
 from declog.runtime import self_metrics
 from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
+from declog.runtime.kept import without_kept
 from declog.runtime.log_event import LogEvent
 from declog.runtime.message import decode
 from declog.runtime.packets import Fate, fates
@@ -129,7 +130,7 @@ class Collector:
         )  # fmt: skip
         if self.rows is not None:
             self._keep(self.rows, facts, frames)
-        return self.evaluate(facts, frames, beside=item.window.beside, asked=item.answer is not None)
+        return self.evaluate(facts, without_kept(frames), beside=item.window.beside, asked=item.answer is not None)
 
     def evaluate(
         self, event: EventFacts, frames: Frames, *, beside: Beside | None = None, asked: bool = True

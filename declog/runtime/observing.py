@@ -188,6 +188,20 @@ class Observing(InTrainer, Recording):
         """
         self._extra_in(self._here(), column, values)
 
+    def keep(self, **columns: Any) -> None:
+        """Keep columns of the step's completions for questions that nobody asked yet, one value per completion each.
+
+        Numbers, bools and texts, as lists, arrays or tensors, that no metric of the run reads: ``declog add`` reads
+        them later, as signals of their names. They are of the batch that is open, or of the next one, and change
+        nothing about it: what does not fit is left out, which is said once.
+        """
+        scope = self._here()
+        if self.closed or self._idle or not self._records():
+            return
+        with self._session.lock:
+            if scope is not None and not scope.closed:
+                self._session.intake.keep(self._session.batches(scope, origin()), columns)
+
     def _extra_in(self, scope: Scope | None, column: str, values: Any) -> None:
         if self.closed or self._idle or not self._records():
             return

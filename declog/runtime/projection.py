@@ -18,6 +18,8 @@ from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.language.segmented import NOTHING
 from declog.plans.ops import Plan, TableOp
+from declog.runtime.kept import PREFIX as KEPT
+from declog.runtime.kept import redacted_texts
 
 
 def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:
@@ -30,7 +32,9 @@ def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame
     whole = {}
     for key, (axis, values) in frame.texts.items():
         takers = extras if key[0].startswith(EXTRA) else texts.get(key[0], [])
-        if key[0] in sent or axis is Axis.STEP:
+        if key[0].startswith(KEPT):
+            whole[key] = axis, redacted_texts(plan, key[0], values)
+        elif key[0] in sent or axis is Axis.STEP:
             whole[key] = axis, values
         elif takers:
             kept = np.any([_on(frame, table.axis, keep[table.id], axis) for table in takers], axis=0)

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from declog.distribution import VERSION
-from declog.engine.blocks import Layout, texts_of
+from declog.engine.blocks import Layout
 from declog.engine.frame import Frame
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import definition
-from declog.language.patterns import redacted
 from declog.plans.ops import TRACE, FoldOp, LocalOp, PhaseOp, Plan, SignalOp
 from declog.records import RunInfo
+from declog.runtime.kept import FLOAT, PREFIX, TEXT, redacted_texts, type_of
 from declog.runtime.row_files import (
     EventFacts,
     RowEvent,
@@ -38,7 +38,6 @@ from declog.runtime.row_files import (
     tail_of,
     write_chunk,
 )  # fmt: skip
-from declog.sinks._shared import clean_text
 
 log = logging.getLogger("declog")
 
@@ -72,6 +71,7 @@ class RowKeeper:
         self._sizes: dict[int, int] = {}  # the bytes of whole chunks
         self._journal: BinaryIO | None = None
         self._came: dict[str, set[str]] = {name: set() for name in plan.phases}
+        self._kept_types: dict[str, dict[str, str]] = {name: {} for name in plan.phases}  # of columns of `log.keep`
         self._layouts: set[tuple[str, Layout]] = set()  # of frames, by phase: what came is in them
         self._after: int | None = None  # the run goes on behind so many log events
 
@@ -122,16 +122,35 @@ class RowKeeper:
         """Numbers and labels: no sketches, no rows of tokens, and no texts that only tables have."""
         labels = self._labels[frame.phase]
         texts = {
-            key: (axis, self._redacted(key[0], values))
+            (name, key[1]): (axis, redacted_texts(self._plan, key[0], values))
             for key, (axis, values) in frame.texts.items()
-            if key[0] in labels and not key[0].endswith((TRACE, ".hist"))
+            if (key[0] in labels and not key[0].endswith((TRACE, ".hist"))) or key[0].startswith(PREFIX)
+            if (name := self._name(frame.phase, key[0], TEXT)) is not None
         }
-        return Frame(frame.phase, frame.batches, frame.blocks, texts, frame.grouping)
+        blocks = []
+        for block in frame.blocks:
+            names = [self._name(frame.phase, name, type_of(block.data)) for name, _ in block.keys]
+            some = block.some([place for place, name in enumerate(names) if name is not None])
+            keys = zip([name for name in names if name is not None], [of for _, of in some.keys], strict=True)
+            blocks.append(replace(some, keys=tuple(keys)))
+        return Frame(frame.phase, frame.batches, [block for block in blocks if block.keys], texts, frame.grouping)
 
-    def _redacted(self, name: str, values: Any) -> Any:
-        patterns = tuple(self._plan.redactions.get(name, ()))
-        texts = [None if item is None else clean_text(str(item)) for item in values]
-        return texts_of([redacted(item, patterns) if item is not None and patterns else item for item in texts])
+    def _name(self, phase: str, name: str, type: str) -> str | None:
+        """The name of a column in the files: that of a column of `log.keep`, of whose prefix files know nothing.
+
+        None for one that is not kept: rows have a signal of its name, or texts come where numbers came before.
+        """
+        plain = name.removeprefix(PREFIX)
+        if plain == name:
+            return name
+        if any(op.name == plain for op in self._plan.phases[phase].signals):
+            return None
+        types = self._kept_types[phase]
+        known = types.setdefault(plain, type)
+        if known != type and TEXT in (known, type):
+            return None
+        types[plain] = type if known == type else FLOAT
+        return plain
 
     # -- files
 
@@ -194,17 +213,24 @@ class RowKeeper:
 
     def _write(self) -> None:
         assert self._folder is not None
-        self._facts["runs"][-1]["columns"] = columns_of(self._plan, self._came)
+        self._facts["runs"][-1]["columns"] = columns_of(self._plan, self._came, self._kept_types)
         part = self._folder / f"{FACTS}.part"
         part.write_text(json.dumps(self._facts, default=str, indent=1), encoding="utf-8")
         os.replace(part, self._folder / FACTS)
 
 
-def columns_of(plan: Plan, came: Mapping[str, set[str]]) -> dict[str, Any]:
-    """What is kept of a plan's rows, by phase: of each signal, whether or why not; of the rest, what it is."""
+def columns_of(plan: Plan, came: Mapping[str, set[str]], kept_types: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """What is kept of a plan's rows, by phase: of each signal, whether or why not; of the rest, what it is.
+
+    ``kept_types`` are the types of the columns of `log.keep`, by phase: they are signals to whoever asks.
+    """
     return {
         phase.name: {
-            "signals": {op.name: _reason(op, phase, came.get(phase.name, set())) for op in phase.signals},
+            "signals": {
+                **{op.name: _reason(op, phase, came.get(phase.name, set())) for op in phase.signals},
+                **dict.fromkeys(kept_types.get(phase.name, ()), KEPT),
+            },
+            "kept": dict(kept_types.get(phase.name, {})),
             "folds": {op.name: {"key": fold_key(op), "stats": list(op.stats)} for op in phase.folds},
             "locals": {op.name: local_key(op) for op in phase.locals},
         }

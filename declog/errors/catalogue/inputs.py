@@ -107,6 +107,8 @@ MESSAGES: Mapping[str, Message] = {
         "the reward function `{name}` returns {came} as the column `{column}`, and {expected} rewards",
         "return one value per reward, None where there is none"),
     "DL509.reward_name": ("the reward function `{name}` returns a column {column!r}, whose name is no text", "name it"),
+    "DL509.kept": ("the column `{column}` is kept as numbers or as texts, and {type} came",
+        "give numbers, bools or texts"),
     "DL509.rows": ("the column `{column}` has {count} values, and the batch has {rows} rows", "give one value per row"),
     "DL509.scalar": ("the column `{column}` needs one value per completion, and {type} came", "give a list"),
     "DL509.signal": ("`{name}` is a signal that the trainer is observed for", "declare a signal of another name"),

@@ -23,6 +23,7 @@ Tensor = torch.Tensor
 ROW = "declog_row"  # among what a generation returns
 UPDATE = "update"
 BOTH = ("row", "completion_mask", "completion_ids", "advantages")
+LOOKED_AT, MOST_LABELS, LABEL_LENGTH = 1000, 100, 64  # rows of a data set; texts of a label, and characters of one
 REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered itself
 OWN = frozenset({
     "row", "prompt_id", "prompt", "completion", "length", "truncated", "rewards", "reward_weights", "completion_mask",
@@ -58,6 +59,7 @@ class Capture:
             for name, ops in log.plan.sources.items()
             if name not in OWN and ops[0].axis.label == "completion" and not ops[0].family
         }
+        self._labels = labels_of(trainer.train_dataset) - log.plan.known - OWN
         self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
         self._rloo = support.method == "rloo"
         self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, as they come
@@ -135,6 +137,7 @@ class Capture:
                     with self._guard(f"the column `{column}` of the data set could not be recorded"):
                         if not self._log.came(column):  # what a reward function gives goes before
                             self._log.observe(**{column: [row[column] for row in inputs]})
+                self._log.keep(**{name: [row.get(name) for row in inputs] for name in self._labels})
             with self._guard("what reward functions gave to `log_metric` could not be recorded"):
                 given = self.given
                 calls = {"logged_calls": dict(given.calls), "logged_nans": dict(given.nans)}
@@ -246,6 +249,25 @@ class Capture:
         """TRL's own times of the optimizer steps since its last log."""
         found: Sequence[float] = self._trainer._metrics["train"].get("step_time", ())
         return found
+
+
+def labels_of(dataset: Any) -> frozenset[str]:
+    """The columns of a data set that are kept: of numbers, of bools, and of texts that are few and short.
+
+    A look at its first rows decides that for the whole run, alike on all ranks. What is streamed has none.
+    """
+    rows = [dataset[place] for place in range(min(LOOKED_AT, len(dataset)))] if hasattr(dataset, "__len__") else []
+    names = {name for row in rows if isinstance(row, Mapping) for name in row}
+    return frozenset(name for name in names if _is_label([row.get(name) for row in rows]))
+
+
+def _is_label(values: Sequence[Any]) -> bool:
+    there = [value for value in values if value is not None]
+    texts = {value for value in there if isinstance(value, str)}
+    if texts:
+        short = all(len(text) <= LABEL_LENGTH for text in texts)
+        return short and len(texts) <= MOST_LABELS and all(isinstance(value, str) for value in there)
+    return bool(there) and all(isinstance(value, bool | int | float) for value in there)
 
 
 def _distinct(names: Sequence[str]) -> list[str]:

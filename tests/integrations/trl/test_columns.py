@@ -17,6 +17,7 @@ from transformers import AutoTokenizer
 
 import declog
 from declog.records import Image
+from declog.replay.late import ask
 from declog.testing import MemorySink
 from tests.integrations.trl import cases
 from tests.integrations.trl.cases import Case
@@ -249,3 +250,32 @@ def test_tokens_of_the_best_and_worst_have_what_the_update_knows(
             assert set(cell["tokens"]) <= words
             assert all(value <= 0 for value in cell["logprob"])
             assert {round(value, 5) for value in cell["advantage"]} == {round(advantage, 5)}
+
+
+def test_columns_of_the_data_set_are_kept_for_later(model: Path, tmp_path: Path) -> None:
+    """Numbers and labels, without a word in YAML; no prompts, no long texts, no lists. What was asked late is right."""
+    data = Dataset.from_dict({
+        "prompt": [f"say {n} now" for n in range(16)], "source": ["math", "code"] * 8, "level": list(range(16)),
+        "essay": ["a long text " * 10] * 16, "tags": [["a"]] * 16,
+    })  # fmt: skip
+    rewards: list[tuple[str, float]] = []
+
+    def reward(completions: list[str], source: list[str], level: list[int], **columns: Any) -> list[float]:
+        made = [float(number) for number in level]
+        rewards.extend(zip(source, made, strict=True))
+        return made
+
+    case = cases.Case(args={"max_steps": 2, "logging_steps": 2, "eval_strategy": "no"})
+    trainer = cases.trainer_of(case, model, tmp_path, rewards=[reward], data={"train_dataset": data})
+    with declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]"]) as log:
+        trainer.train()
+    assert log.output_dir is not None and dict(log.failures) == {}
+    columns = json.loads((log.output_dir / "rows/rows.json").read_text())["runs"][-1]["columns"]["rollout"]
+    assert columns["kept"] == {"source": "text", "level": "int"}
+    late = ask(log.output_dir, {"by_source": "{expr: reward, by: source}", "hardest": "max(level)"})
+    (_, records), *_ = late.events
+    by_name = {scalar.name: scalar.value for scalar in records.scalars}
+    for source in {source for source, _ in rewards}:
+        values = [value for of, value in rewards if of == source]
+        assert by_name[f"by_source/{source}"] == pytest.approx(sum(values) / len(values))
+    assert by_name["hardest"] == max(value for _, value in rewards)

@@ -1,0 +1,180 @@
+"""`log.keep`: columns that nobody declared are there for later questions, and change nothing about the run."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import declog
+from declog.records import Records
+from declog.replay.late import ask
+from declog.runtime.comm import Comm
+from declog.runtime.fake_comm import run_ranks
+from declog.runtime.recorder import Recorder
+from declog.testing import MemorySink
+
+SOURCES = ["math", "code", None]
+METRICS = {
+    "reward": {"expr": "reward", "reduce": ["mean", "std"]},
+    "spread": "mean(std(reward, over=completion))",
+    "first": "last(lr)",
+}
+ASKED = {
+    "by_source": {"expr": "reward", "by": "source"}, "hard": {"expr": "reward", "where": "level > 1"},
+    "level": "max(level)", "score": "p90(score)", "kind": {"expr": "score", "where": "source == 'math'"},
+}  # fmt: skip
+DECLARED = {"source": "completion text", "level": "completion int", "score": "completion"}
+
+
+def config(metrics: dict[str, Any], **signals: Any) -> dict[str, Any]:
+    """A config of one phase, whose log events are of three steps."""
+    return {
+        "name": "kept", "signals": {"reward": "completion", "prompt_id": "completion int", "lr": "step", **signals},
+        "axes": {"group": "prompt_id"}, "metrics": metrics, "every": 3,
+        "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
+    }  # fmt: skip
+
+
+def train(log: Recorder, rank: int, *, keeps: str) -> None:
+    """Steps of several batches; what is kept comes before a batch, in the middle of it, behind it, or not at all."""
+    for step in range(14):
+        draw = random.Random(100 * rank + step)
+        with log.mode("eval") if step % 5 == 4 else log.step(step):
+            for _ in range(draw.randint(1, 3)):
+                rows = 2 * draw.randint(1, 3)
+                others = {
+                    "source": [draw.choice(SOURCES) for _ in range(rows)],
+                    "level": torch.tensor([draw.randint(0, 3) for _ in range(rows)]),
+                    "score": [draw.random() for _ in range(rows)],
+                }
+                if keeps == "before":
+                    log.keep(**others)
+                log.observe(reward=torch.tensor([draw.random() for _ in range(rows)]), lr=0.1 / (step + 1))
+                if keeps == "between":
+                    log.keep(**others)
+                more = others if keeps == "declared" else {}
+                log.observe(prompt_id=[row // 2 for row in range(rows)], **more)
+                if keeps == "behind":
+                    log.keep(**others)
+
+
+def numbers(events: list[tuple[int, Records]], names: Any = None) -> dict[tuple[Any, ...], str]:
+    """What was logged, as text: by step, mode and name."""
+    return {
+        (step, records.mode, scalar.name): repr(float(scalar.value))
+        for step, records in events
+        for scalar in records.scalars
+        if names is None or scalar.metric.split(".")[0] in names
+    }
+
+
+def run(folder: Path, data: dict[str, Any], ranks: int, keeps: str) -> list[tuple[int, Records]]:
+    """The log events of a run of some ranks."""
+    sink = MemorySink()
+
+    def main(comm: Comm) -> dict[str, int]:
+        sinks = [sink] if comm.rank == 0 else []
+        with declog.start(data, sinks=sinks, output_dir=folder, comm=comm) as log:
+            train(log, comm.rank, keeps=keeps)
+        return dict(log.failures)
+
+    assert run_ranks(ranks, main) == [{}] * ranks
+    return list(sink.events)
+
+
+@pytest.mark.parametrize(("ranks", "keeps"), [(1, "before"), (1, "behind"), (2, "between")])
+def test_what_is_kept_is_asked_as_if_it_had_been_declared(ranks: int, keeps: str, tmp_path: Path) -> None:
+    """Wherever in its batch it was given; and the run's own values, bit by bit, do not know of it."""
+    alone = run(tmp_path / "alone", config(METRICS), ranks, "never")
+    kept = run(tmp_path / "kept", config(METRICS), ranks, keeps)
+    assert numbers(kept) == numbers(alone) and len(numbers(alone)) > 20
+    early = run(tmp_path / "declared", config({**METRICS, **ASKED}, **DECLARED), ranks, "declared")
+    late = ask(tmp_path / "kept", {name: json.dumps(line) for name, line in ASKED.items()})
+    assert numbers(late.events) == numbers(early, ASKED) and not late.failures
+    columns = json.loads((tmp_path / "kept/rows/rows.json").read_text())["runs"][-1]["columns"]["default"]
+    assert columns["kept"] == {"source": "text", "level": "int", "score": "float"}
+    assert columns["signals"]["source"] == "kept"
+
+
+def test_what_does_not_fit_is_left_out_and_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It never opens, closes or refuses a batch: too few values, no batch, no column, texts among numbers."""
+    sink = MemorySink()
+    with declog.start(config({"reward": "count"}), sinks=[sink], output_dir=tmp_path / "run") as log:
+        for step in range(4):
+            with log.step(step):
+                log.observe(reward=[0.5, 1.0], prompt_id=[0, 0])
+                log.keep(few=[1.0], shape=torch.zeros(2, 2), lists=[[1], [2]], one=3.0, mixed=["a", 1])
+                log.keep(level=[1, 2] if step < 2 else [0.5, 1.5], label=["a", "b"] if step < 3 else [1, 2])
+            with log.step(step * 10 + 100) if step == 3 else log.mode("eval"):
+                log.keep(alone=[1.0])
+        log.keep(nowhere=[1.0])
+    assert [scalar.value for _, records in sink.events for scalar in records.scalars if scalar.name == "reward"] == [
+        6,
+        2,
+    ]
+    told = [
+        record.message.partition(" is left out: ")[::2] for record in caplog.records if "left out" in record.message
+    ]
+    assert sorted(told) == [
+        ("`alone`", "it was to be kept, and no completions came with it"),
+        ("`few`", "it has 1 values to keep, and its batch 2 completions"),
+        ("`lists`", "the column `lists` is kept as numbers or as texts, and list values came"),
+        ("`mixed`", "the column `mixed` is kept as numbers or as texts, and mixed values came"),
+        ("`one`", "the column `one` needs one value per completion, and float came"),
+        ("`shape`", "the column `shape` is kept as numbers or as texts, and a tensor of the shape [2, 2] came"),
+    ]
+    late = ask(
+        tmp_path / "run", {"level_sum": "sum(level)", "of_a": "{expr: reward, where: \"label == 'a'\", reduce: count}"}
+    )
+    assert [scalar.value for _, records in late.events for scalar in records.scalars] == [8.0, 3, 2.0]
+
+
+def test_nothing_is_kept_without_rows_or_completions(tmp_path: Path) -> None:
+    """Where the config keeps no rows, or no phase has completions, `keep` does nothing."""
+    data = config({"first": "last(lr)"}) | {"signals": {"lr": "step"}, "axes": {}}
+    for place, more in enumerate(({}, {"run": {"keep_bytes": 0}})):
+        with declog.start({**data, **more}, sinks=[MemorySink()], output_dir=tmp_path / str(place)) as log, log.step(0):
+            log.keep(source=["a"])
+            log.observe(lr=0.1)
+        assert not log.failures
+
+
+def test_what_is_kept_does_not_go_around_redaction(tmp_path: Path) -> None:
+    """A column of the name of a signal that a table redacts is not kept beside it, on any rank."""
+    data = config(METRICS, note="completion text") | {
+        "schemas": {"s": {"note": {"type": "text", "redact": {"email": r"\S+@\S+"}}}},
+        "tables": {"samples": {"schema": "s"}},
+    }
+
+    def main(comm: Comm) -> None:
+        with declog.start(data, sinks=[], output_dir=tmp_path / "run", comm=comm) as log:
+            for step in range(3):
+                with log.step(step):
+                    log.observe(reward=[1.0, 2.0], prompt_id=[0, 0], lr=0.1, note=["me@here.org", "x"])
+                    log.keep(note=["me@here.org", "x"], words=["a", "b"])
+
+    run_ranks(2, main)
+    files = b"".join(path.read_bytes() for path in (tmp_path / "run/rows").iterdir())
+    assert b"words" in files and b"me@here" not in files
+
+
+def test_a_checkpoint_has_what_waits_in_open_windows(tmp_path: Path) -> None:
+    """Columns of steps whose log event comes after the checkpoint are of that log event in the resumed run."""
+    data = config(METRICS) | {"sinks": ["jsonl"]}
+    with declog.start(data, output_dir=tmp_path / "run") as log:
+        with log.step(0):
+            log.observe(reward=[1.0, 2.0], prompt_id=[0, 0], lr=0.1)
+            log.keep(source=["a", "b"])
+        state = log.state_dict()
+    with declog.start(data, output_dir=tmp_path / "run", resume=state) as log:
+        for step in (1, 2):
+            with log.step(step):
+                log.observe(reward=[3.0, 4.0], prompt_id=[0, 0], lr=0.1)
+                log.keep(source=["a", "b"])
+    late = ask(tmp_path / "run", {"by_source": "{expr: reward, by: source, reduce: sum}"})
+    assert numbers(late.events) == {(2, "train", "by_source/a"): "7.0", (2, "train", "by_source/b"): "10.0"}
