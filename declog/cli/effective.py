@@ -7,24 +7,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from declog.api import plan
+from declog.cli.layers import Layered, layered, leaves, shown_value
 from declog.cli.output import DIM, paint, write_json
+from declog.cli.why import known_key
+from declog.config.composed import Composed
+from declog.config.interpolation import at, has
 from declog.errors import ConfigError, Path
-
-if TYPE_CHECKING:
-    from declog.cli.layers import Layered
-    from declog.config.composed import Composed
 
 COMMENTS_AT = 64  # no comment starts further to the right, unless its line is longer
 
 
 def report(given: argparse.Namespace, config: Composed) -> None:
     """Print it."""
-    from declog.cli.layers import layered, leaves
-    from declog.cli.why import known_key
-    from declog.config.interpolation import at
-
     found = layered(config)
     inactive, broken = _inactive(config)
     chosen = [known_key(found, key) for key in given.key or ()]
@@ -41,8 +38,6 @@ def report(given: argparse.Namespace, config: Composed) -> None:
 
 
 def _inactive(config: Composed) -> tuple[dict[str, str], str | None]:
-    from declog.api import plan
-
     try:
         return dict(plan(config).inactive), None
     except ConfigError as error:
@@ -51,8 +46,6 @@ def _inactive(config: Composed) -> tuple[dict[str, str], str | None]:
 
 def _yaml(found: Layered, key: Path, inactive: Mapping[str, str]) -> list[str]:
     """The config, or one key of it, as YAML with a comment behind each value."""
-    from declog.config.interpolation import at
-
     value = at(found.data, key)
     whole: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
     rows = list(_rows(found, {name: each for name, each in whole.items() if name != "tests"}, key, 0, inactive))
@@ -84,9 +77,6 @@ def _rows(
 
 
 def _row(found: Layered, path: Path, depth: int) -> tuple[str, str]:
-    from declog.cli.layers import shown_value
-    from declog.config.interpolation import at, has
-
     value = at(found.data, path)
     comment = found.place(path) or ""
     source = at(found.written, path) if has(found.written, path) else value

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from declog.config.composed import Composed
 from declog.config.diagnostics import shown_place
 from declog.config.interpolation import has
+from declog.config.search_path import package_of
+from declog.config.source_map import FilePlace, Layer, Place, Provenance
 from declog.errors import ConfigError, Path
 from declog.errors.visible import visible_lines
-
-if TYPE_CHECKING:
-    from declog.config.composed import Composed
-    from declog.config.source_map import Layer, Place, Provenance
+from declog.language.keys import keys
+from declog.language.model import Model
+from declog.language.spec import LogSpec
+from declog.language.validation import validate
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,6 @@ class Layered:
 
 def layered(config: Composed) -> Layered:
     """A composed configuration with its layers."""
-    from declog.config.source_map import Provenance
-    from declog.language.keys import keys
-    from declog.language.spec import LogSpec
-
     order = list(keys(LogSpec))  # the language's own order
     data = dict(sorted(config.shown.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
     return Layered(data, config.written, config.provenance or Provenance({}, {}), config.prefix)
@@ -59,9 +58,6 @@ def layered(config: Composed) -> Layered:
 
 def shown_package(place: Place) -> str:
     """The installed package that a place is in, with its version; empty for one's own."""
-    from declog.config.search_path import package_of
-    from declog.config.source_map import FilePlace
-
     return (package_of(place.file) or "") if isinstance(place, FilePlace) else ""
 
 
@@ -83,10 +79,6 @@ class Known:
 
 def known(data: Mapping[str, Any], path: Path) -> Known | None:
     """The key as the language has it; None if it has none here, or the config is not valid."""
-    from declog.language.keys import keys
-    from declog.language.model import Model
-    from declog.language.validation import validate
-
     value: Any
     try:
         value, text = validate(data), ""

@@ -9,26 +9,28 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from declog.api import plan
 from declog.cli.arguments import Wrong
+from declog.cli.layers import Layered, known, layered, leaves, shown_package, shown_value
 from declog.cli.output import BOLD, DIM, columns, paint, wrapped, write_json
+from declog.cli.targets import missing_in_run
+from declog.config.composed import Composed
+from declog.config.diagnostics import shown_place
+from declog.config.interpolation import at, has
+from declog.config.source_map import FilePlace, Layer, OverridePlace
+from declog.config.uses import old_names, readers
 from declog.errors import ConfigError, did_you_mean
 from declog.errors import Path as Key
+from declog.language.keys import NAMED
+from declog.language.nodes import LOGGED
+from declog.plans.ops import Plan
 from declog.records import names_of
-
-if TYPE_CHECKING:
-    from declog.cli.layers import Layered
-    from declog.config.composed import Composed
-    from declog.config.source_map import Layer
-    from declog.plans.ops import Plan
 
 
 def report(given: argparse.Namespace, config: Composed) -> None:
     """Print it."""
-    from declog.cli.layers import layered
-    from declog.cli.targets import missing_in_run
-
     key: str = given.why
     missing = missing_in_run(given.words)
     found = layered(config)
@@ -48,8 +50,6 @@ def report(given: argparse.Namespace, config: Composed) -> None:
 
 def known_key(found: Layered, key: str) -> Key:
     """The path of a key that the config has; raises ``Wrong`` for another."""
-    from declog.config.interpolation import has
-
     path = _split(key)
     if not has(found.data, path):
         raise Wrong(f"this config has no key `{key}`", _close(found, key, None))
@@ -63,8 +63,6 @@ def _split(key: str) -> Key:
 
 def _plan(config: Composed) -> Plan | None:
     """The plan, if the config compiles: layers are shown of one that does not, too."""
-    from declog.api import plan
-
     try:
         return plan(config)
     except ConfigError:
@@ -73,11 +71,6 @@ def _plan(config: Composed) -> Plan | None:
 
 def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Key]:
     """What a word names: a key, entries with this id, the metric behind a name."""
-    from declog.cli.layers import known
-    from declog.config.interpolation import has
-    from declog.config.uses import old_names
-    from declog.language.nodes import LOGGED
-
     old = {**old_names(found.data, "signals"), **old_names(found.data, "metrics")}
     if (new := old.get(key.rpartition(".")[2])) is not None:
         raise Wrong(f"`{key}` is called `{new}` now", f"--why {key.removesuffix(key.rpartition('.')[2])}{new}")
@@ -107,8 +100,6 @@ def _without_prefixes(name: str, made: Plan) -> list[str]:
 
 
 def _close(found: Layered, key: str, made: Plan | None) -> str:
-    from declog.cli.layers import leaves
-
     keys: dict[str, None] = {}
     for path, _ in leaves(found.data):
         for depth in range(1, len(path) + 1):
@@ -125,10 +116,6 @@ def _close(found: Layered, key: str, made: Plan | None) -> str:
 
 
 def _facts(found: Layered, path: Key, made: Plan | None) -> dict[str, Any]:
-    from declog.cli.layers import known, leaves, shown_package
-    from declog.config.diagnostics import shown_place
-    from declog.config.interpolation import at, has
-
     there = has(found.data, path)
     value = at(found.data, path) if there else None
     spec = known(found.data, path)
@@ -152,8 +139,6 @@ def _facts(found: Layered, path: Key, made: Plan | None) -> dict[str, Any]:
 
 def _given(layer: Layer, found: Layered) -> str | None:
     """What a layer gives a key, as it was written; None for a map."""
-    from declog.config.source_map import FilePlace, OverridePlace
-
     place = layer.place
     if not layer.replaces:
         return None
@@ -184,9 +169,7 @@ def _notes(found: Layered, path: Key, made: Plan | None) -> Iterator[str]:
                 if signal.name == name:
                     what = f"{signal.dtype} per {signal.axis.label}"
                     yield f"observed as {signal.source} in the phase {phase.name}, {what}"
-    if section in ("signals", "constants", "metrics", "filters", "schemas"):
-        from declog.config.uses import readers
-
+    if section in NAMED:
         if used := readers(found.data, section, name):
             yield f"read by {', '.join(used)}"
         elif section == "signals":
@@ -194,8 +177,6 @@ def _notes(found: Layered, path: Key, made: Plan | None) -> Iterator[str]:
 
 
 def _text(facts: Mapping[str, Any]) -> str:
-    from declog.cli.layers import shown_value
-
     value = facts["value"]
     shown = "" if isinstance(value, Mapping) else f" = {shown_value(value)}" if facts["there"] else " (not there)"
     lines = [paint(facts["key"], BOLD) + shown]

@@ -93,6 +93,10 @@ class Draft:
         """A log event each so many steps; 0 where the trainer says when."""
         return self.spec.every if isinstance(self.spec.every, int) else 0
 
+    def order(self, phase: str) -> int:
+        """The place of a phase in a step; one that nobody names comes last."""
+        return self.phase_order.get(phase, len(self.phase_order))
+
     def window(self, every: int | None, *path: str | int) -> int:
         """The window of a metric or table, in steps; with a path, what is wrong with its `every` is reported."""
         if every is not None and path and not self.period:

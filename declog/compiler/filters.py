@@ -38,7 +38,7 @@ def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
         return None
     source = None
     if spec.from_ is not None and spec.from_ not in draft.spec.filters:
-        draft.report("DL403.filter", path, name=spec.from_, known=draft.spec.filters)
+        draft.report("DL403.name", path, noun="filter", name=spec.from_, known=draft.spec.filters)
     elif spec.from_ is not None:
         source = _visit(draft, spec.from_, (*above, name))
         if f"filters.{spec.from_}" in draft.inactive:
@@ -53,9 +53,9 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     before = len(draft.problems)
     kind = _kind(draft, name, spec)
     if spec.within == "group" and draft.grouping is None:
-        draft.report("DL306.within_group", ("filters", name, "within"))
+        draft.report("DL306.group_key", ("filters", name, "within"), key="within")
     if spec.take == "group" and draft.grouping is None:
-        draft.report("DL306.take_group", ("filters", name, "take"))
+        draft.report("DL306.group_key", ("filters", name, "take"), key="take")
     elif spec.take == "group" and spec.within == "group":
         draft.report("DL202.take_within", ("filters", name, "within"))
     if kind == "unique":
@@ -66,15 +66,8 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
     phases = {node.type.phase for node in (key, where) if node is not None and node.type.phase}
-
-    def order(item: str) -> int:
-        return draft.phase_order.get(item, 0)
-
-    phase = max(phases, key=order, default="")
-    key, where = (
-        node if node is None or node.type.phase in (None, phase) else join(draft.graph, node, phase, order)
-        for node in (key, where)
-    )
+    phase = max(phases, key=draft.order, default="")
+    key, where = (node and join(draft.graph, node, phase, draft.order) for node in (key, where))
     own: dict[str, Any] = {"key": key, "where": where, "fraction": spec.fraction or 0.0}
     own |= {"kind": kind, "n": spec.first or spec.random or 0}
     return FilterOp(id=name, phase=phase, source=source, **{**as_written(spec, FilterOp), **own})

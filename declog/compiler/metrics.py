@@ -262,7 +262,7 @@ class _Metric:
         for place, node in enumerate(found):
             self._labels(node, ("metrics", self.id, "by", place))
         fits = len(found) == len(texts) and all(_is_label(node.type) for node in found)
-        return labels(self.draft.graph, found, SignalScope(self.draft).phase_order) if fits and found else None
+        return labels(self.draft.graph, found, self.draft.order) if fits and found else None
 
     # -- the op
 
@@ -336,20 +336,14 @@ class _Metric:
             named = [phases for phases in named if phases]
             shared = [phase for phase in (named or [()])[0] if all(phase in each for each in named)]
             return (shared or [draft.default_phase])[0], args, clauses
-        order = {phase: draft.phase_order.get(phase, 0) for phase in phases}
-        target = max(phases, key=lambda phase: order[phase])
+        target = max(phases, key=draft.order)
         fixed = next((node for node in nodes if node is not None and node.type.axis is Axis.TOKEN), None)
         if fixed is not None and len(phases) > 1 and fixed.type.phase != target:
             draft.report(
                 "DL313.metric", self._where_from(), name=fixed, phase=fixed.type.phase, metric=self.id, other=target
             )
-
-        def at(node: Node) -> Node:
-            known = node.type.phase in (None, target)
-            return node if known else join(draft.graph, node, target, lambda phase: order.get(phase, 0))
-
-        joined = {key: None if node is None else at(node) for key, node in clauses.items()}
-        return target, tuple(map(at, args)), joined
+        joined = {key: node and join(draft.graph, node, target, draft.order) for key, node in clauses.items()}
+        return target, tuple(join(draft.graph, node, target, draft.order) for node in args), joined
 
     def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, place: tuple[str, ...]) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""

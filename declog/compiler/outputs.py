@@ -96,7 +96,7 @@ def destinations(draft: Draft) -> None:
         profile = spec.profile or draft.spec.profile
         if profile not in draft.spec.profiles and profile != "full":
             path = (*here, "profile") if spec.profile else ("profile",)
-            draft.report("DL403.profile", path, name=profile, known={"full", *draft.spec.profiles})
+            draft.report("DL403.name", path, noun="profile", name=profile, known={"full", *draft.spec.profiles})
             continue
         own: dict[str, Any] = {"kind": kind, "options": tuple(options.items()), "profile": profile, "accepts": accepts}
         own["ranks"] = spec.ranks or ("each" if per_rank else "main")
@@ -155,7 +155,7 @@ def profiles(draft: Draft) -> None:
         active.add(draft.spec.profile)
     known = {"full": ProfileSpec(), "slim": ProfileSpec(), **draft.spec.profiles}
     if draft.spec.profile not in known:
-        draft.report("DL403.profile", "profile", name=draft.spec.profile, known=known)
+        draft.report("DL403.name", "profile", noun="profile", name=draft.spec.profile, known=known)
     for name, spec in known.items():
         if name in active or name in draft.spec.profiles:
             profile = _profile(draft, name, spec)

@@ -57,7 +57,7 @@ class ConstantScope:
         return Problem.of("DL307.member", family=name, member=attribute)
 
     def phase_order(self, phase: str) -> int:
-        return self.draft.phase_order.get(phase, len(self.draft.phase_order))
+        return self.draft.order(phase)
 
     def measured(self, function: str, name: str) -> Node | None:
         return None
@@ -162,7 +162,7 @@ class MetricScope(ConstantScope):
             raise SwitchedOff(f"the metric `{name}` has an error")
         if len(own) == 1:
             return Problem.of("DL302.one_value", name=name, key=key, own=own[0])
-        return Problem.of("DL302.unknown_metric", name=key, known=own or draft.output_keys)
+        return Problem.of("DL302.name", noun="metric", name=key, known=own or draft.output_keys)
 
     def names(self) -> Iterable[str]:
         return [*self.draft.output_keys, *self.draft.constants, *FACTS]
@@ -255,10 +255,10 @@ def _of_phase(draft: Draft, name: str, phases: tuple[str, ...], node: Node) -> N
     """A derived value of another phase, for the rows of its own: those of a step are looked up, as far as they are."""
     if node.type.phase in (None, *phases):
         return node
-    per_batch = node.type.axis is Axis.STEP and draft.phase_order.get(str(node.type.phase), 0) < 0
+    per_batch = node.type.axis is Axis.STEP and draft.order(str(node.type.phase)) < 0
     if len(phases) != 1 or not (node.type.axis is Axis.COMPLETION or per_batch):
         raise ExpressionError(Problem.of("DL313.derived", name=name, type=node.type, phase=node.type.phase))
-    return join(draft.graph, node, phases[0], lambda phase: draft.phase_order.get(phase, 0))
+    return join(draft.graph, node, phases[0], draft.order)
 
 
 def mask_of(draft: Draft, name: str) -> frozenset[Node]:

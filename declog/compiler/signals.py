@@ -11,6 +11,7 @@ from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node
 from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
+from declog.language.keys import sections_with
 from declog.language.nodes import CONST, LOGGED
 from declog.language.spec import ModeSpec, SignalSpec
 from declog.language.syntax import WORDS
@@ -42,7 +43,7 @@ def constants(draft: Draft) -> None:
 
 def switches(draft: Draft) -> None:
     """Evaluate every `enabled`."""
-    for section in ("signals", "metrics", "filters", "tables", "alerts"):
+    for section in sections_with("enabled"):
         entries: dict[str, Any] = getattr(draft.spec, section)
         for name, entry in entries.items():
             if entry.enabled is True:
@@ -109,8 +110,7 @@ def default_phase(draft: Draft) -> None:
     places = {phase: place for place, phase in enumerate(dict.fromkeys(named))}
     draft.phase_order = {phase: place if phase in rows else place - len(places) for phase, place in places.items()}
     if draft.phase_order:
-        order = draft.phase_order
-        draft.default_phase = "update" if "update" in order else max(order, key=lambda phase: order[phase])
+        draft.default_phase = "update" if "update" in draft.phase_order else max(draft.phase_order, key=draft.order)
 
 
 def modes(draft: Draft) -> None:
@@ -133,27 +133,31 @@ def groups(draft: Draft) -> None:
     spec = draft.spec.axes.group
     for place, name in enumerate(spec.sources):
         path: Path = ("axes", "group", "of", *(() if isinstance(spec.of, str) else (place,)))
-        signal = draft.signals.get(name)
+        signal = _named(draft, name, path)
         if signal is None:
-            draft.report("DL302.signal", path, name=name, known=draft.signal_names)
-        elif signal.axis != "completion" or signal.type in (DType.FLOAT, DType.BOOL) or signal.family:
+            continue
+        if signal.axis != "completion" or signal.type in (DType.FLOAT, DType.BOOL) or signal.family:
             draft.report("DL310.group_of", path, name=name)
     if spec.size is not None or spec.sources:
         optional = any(draft.signals[name].optional for name in spec.sources if name in draft.signals)
         draft.grouping = Grouping(size=spec.size, of=spec.sources, split=spec.split, optional=optional)
     ids = draft.spec.axes.completion.ids
-    if ids is not None and ids not in draft.signals:
-        draft.report("DL302.signal", "axes.completion.ids", name=ids, known=draft.signal_names)
+    if ids is not None:
+        _named(draft, ids, "axes.completion.ids")
     lengths = draft.spec.axes.token.lengths
-    if lengths is not None:
-        signal = draft.signals.get(lengths)
-        if signal is None:
-            draft.report("DL302.signal", "axes.token.lengths", name=lengths, known=draft.signal_names)
-        elif signal.axis != "completion" or signal.type != "int" or signal.family or signal.optional:
-            draft.report("DL310.lengths", "axes.token.lengths", name=lengths)
+    signal = None if lengths is None else _named(draft, lengths, "axes.token.lengths")
+    if signal and (signal.axis != "completion" or signal.type != "int" or signal.family or signal.optional):
+        draft.report("DL310.lengths", "axes.token.lengths", name=lengths)
     token = draft.spec.axes.token.mask
-    if token is not None and token.isidentifier() and token != "all" and token not in draft.signals:
-        draft.report("DL302.signal", "axes.token.mask", name=token, known=draft.signal_names)
+    if token is not None and token.isidentifier() and token != "all":
+        _named(draft, token, "axes.token.mask")
+
+
+def _named(draft: Draft, name: str, path: str | Path) -> SignalSpec | None:
+    """The signal that a key of an axis names; None where there is none, which is reported."""
+    if name not in draft.signals:
+        draft.report("DL302.name", path, noun="signal", name=name, known=draft.signal_names)
+    return draft.signals.get(name)
 
 
 def masks(draft: Draft) -> None:

@@ -28,7 +28,7 @@ def as_formula(
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
     entries = [f"{name}: {{expr: {in_flow(text)}, log: false}}" for name, text in parts.items()]
     own = [] if spec.name is None else [f"name: {in_flow(spec.name)}"]
-    own += [f"tags: [{', '.join(map(in_flow, spec.tags))}]"] if spec.tags else []
+    own += [f"tags: {in_flow(spec.tags)}"] if spec.tags else []
     inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *own])
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
 

@@ -10,7 +10,7 @@ from typing import Any
 from declog.compiler.draft import Draft, SwitchedOff, as_written, needs_axis
 from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import ROWS, coarser, columns
-from declog.compiler.scopes import MetricScope, SignalScope
+from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, Axis, DType, per
 from declog.language.expression import join
@@ -67,15 +67,15 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     before = len(draft.problems)
     axis = AXES[spec.rows]
     if spec.rows == "group" and draft.grouping is None:
-        draft.report("DL306.rows_group", (*path, "rows"))
+        draft.report("DL306.group_key", (*path, "rows"), key="rows")
     if len(words := spec.schema_.replace(",", " ").split()) > 1 and spec.schema_ not in draft.spec.schemas:
         draft.report("DL403.schema_words", (*path, "schema"), name=spec.schema_, columns=", ".join(words))
     elif spec.schema_ not in draft.spec.schemas:
-        draft.report("DL403.schema", (*path, "schema"), name=spec.schema_, known=draft.spec.schemas)
+        draft.report("DL403.name", (*path, "schema"), noun="schema", name=spec.schema_, known=draft.spec.schemas)
     chosen = None
     if spec.filter is not None:
         if spec.filter not in draft.spec.filters:
-            draft.report("DL403.filter", (*path, "filter"), name=spec.filter, known=draft.spec.filters)
+            draft.report("DL403.name", (*path, "filter"), noun="filter", name=spec.filter, known=draft.spec.filters)
         chosen = draft.filters.get(spec.filter)
         if f"filters.{spec.filter}" in draft.inactive:
             draft.inactive[f"tables.{name}"] = f"its filter `{spec.filter}` is off"
@@ -137,7 +137,7 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
             if sink in known_kinds():
                 draft.report("DL403.sink_to_add", at, name=sink)
             else:
-                draft.report("DL403.sink", at, name=sink, known=draft.spec.sinks)
+                draft.report("DL403.name", at, noun="sink", name=sink, known=draft.spec.sinks)
         elif on and any(op.id == sink and "table" not in op.accepts for op in draft.sinks):
             draft.report("DL405.tables", ("tables", name, "to", sink), sink=sink)
     if not any(spec.to.values()):
@@ -157,7 +157,7 @@ def _phase(draft: Draft, name: str, axis: Axis, columns: tuple[ColumnOp, ...], c
     for op in chain:
         readers.setdefault(op.phase, {})[f"the filter `{op.id}`"] = None
     readers.pop("", None)
-    phase = max(readers, key=SignalScope(draft).phase_order, default=draft.default_phase)
+    phase = max(readers, key=draft.order, default=draft.default_phase)
     fixed = axis is not Axis.COMPLETION or any(op.take == "group" for op in chain)
     if len(readers) > 1 and (fixed or tokens - {phase}):
         texts = {phase: ", ".join(names) for phase, names in sorted(readers.items())}
@@ -182,8 +182,7 @@ def _filter_in_phase(draft: Draft, op: FilterOp, phase: str) -> FilterOp:
 
 
 def _of(draft: Draft, node: Node, phase: str) -> Node:
-    fits = node.type.phase in (None, phase)
-    return node if fits else join(draft.graph, node, phase, SignalScope(draft).phase_order)
+    return join(draft.graph, node, phase, draft.order)
 
 
 def alerts(draft: Draft) -> None:
@@ -206,7 +205,7 @@ def alerts(draft: Draft) -> None:
         with draft.at(*path, *(["when"] if spec.when is not None else []), off=f"alerts.{name}"):
             node = over_metrics(draft, text, of_alert=name)
             if node.type.dtype is not DType.BOOL:
-                draft.report("DL305.alert", (*path, "when"), node=node, dtype=node.type.dtype)
+                draft.report("DL305.condition", (*path, "when"), node=node, dtype=node.type.dtype)
                 continue
             shown, fields = spec.text, None
             if spec.text:

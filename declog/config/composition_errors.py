@@ -18,7 +18,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from declog.config.file_errors import file_problem, first_line
-from declog.config.fold import deepest, fold
+from declog.config.fold import fold
 from declog.config.hydra import Loader
 from declog.config.origin import Origin
 from declog.config.overrides import ADDS, parsed, pasted, quoted, taken, written
@@ -119,14 +119,13 @@ def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None =
 def nearest_key(root: Node, dotted: str) -> str | None:
     """The key nearest to one that the configuration does not have; None if it has it, or nothing is close."""
     keys = dotted.split(".")
-    known, node = _deepest(root, keys)
-    if len(known) == len(keys):
+    depth, node = root.deepest(keys)
+    if depth == len(keys):
         return None
-    below = root.at((GROUP,)) if not known else None
-    if below is not None and len(_deepest(below, keys)[0]) == len(keys):
+    if depth == 0 and root.at([GROUP, *keys]) is not None:
         return f"{GROUP}.{dotted}"
-    close = nearest(keys[len(known)], _names(node))
-    return ".".join([*known, close, *keys[len(known) + 1 :]]) if close else None
+    close = nearest(keys[depth], _names(node))
+    return ".".join([*keys[:depth], close, *keys[depth + 1 :]]) if close else None
 
 
 def _refused(loader: Loader, origin: Origin, overrides: Iterable[tuple[int, Override]]) -> dict[int, Problem]:
@@ -186,7 +185,7 @@ def _explained(loader: Loader, override: Override, line: str, error: Exception, 
         return _problem(line, "DL101.sweep", behind=True, key=key, value=value, text=text)
     if loader.repository.group_exists(key):
         return _group_problem(loader, override, line, error, config)
-    if "/" in key and (keys := key.split("/"))[0] == GROUP and len(_deepest(config, keys)[0]) == len(keys):
+    if "/" in key and (keys := key.split("/"))[0] == GROUP and config.at(keys) is not None:
         return _problem(line, "DL101.no_group", (line.find(key), line.find(key) + len(key)), name=key,
                         fix=line.replace(key, ".".join(keys), 1))  # fmt: skip
     if "/" in key:
@@ -219,11 +218,11 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
 
 def _key_problem(loader: Loader, override: Override, line: str, error: Exception, config: Node) -> Problem:
     keys = override.key_or_group.split(".")
-    known, node = _deepest(config, keys)
-    here = ".".join(known)
-    if len(known) == len(keys):
+    depth, node = config.deepest(keys)
+    here = ".".join(keys[:depth])
+    if depth == len(keys):
         return _existing_key(loader, override, line, error, node)
-    wrong, names = keys[len(known)], _names(node)
+    wrong, names = keys[depth], _names(node)
     at = line.find(override.key_or_group) + len(here) + bool(here)
     span = (at, at + len(wrong))
     if here == f"{GROUP}.sinks" and isinstance(node.value, list):
@@ -234,13 +233,13 @@ def _key_problem(loader: Loader, override: Override, line: str, error: Exception
         value = "null" if node.value is None else node.value
         return _problem(line, "DL101.no_map", span, key=here, value=value, entry=f"'{here}={{{entry}}}'")
     place = f"in {here}" if here else "at the top"
-    if (inner := _inside(node, keys[len(known) :])) is not None:  # a section is left out: `group.size`
+    if (inner := _inside(node, keys[depth:])) is not None:  # a section is left out: `group.size`
         fix = pasted(f"{line[: span[0]]}{inner}.{wrong}{line[span[1] :]}")
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     if here == GROUP and (section := _section_of(wrong, node)) is not None:
         fix = pasted(f"{line[: span[0]]}{section}.{line[span[0] :]}")
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
-    if not known and wrong in _names(config.entries[GROUP]):
+    if depth == 0 and wrong in _names(config.entries[GROUP]):
         fix = pasted(line.replace(wrong, f"{GROUP}.{wrong}", 1))
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     if (new := old_names({"": node.plain if node.entries else {}}, "").get(wrong)) is not None:
@@ -278,13 +277,12 @@ def _sink_problem(line: str, override: Override, span: tuple[int, int], names: l
 
 def _section_of(name: str, node: Node) -> str | None:
     """The section of a profile that has an entry of this name, metrics before what they read."""
-    sections = ("metrics", "tables", "alerts", "filters", "sink_options", "signals", "profiles", "modes", "constants")
-    return next((each for each in sections if name in _names(node.entries.get(each, Node(None)))), None)
+    return next((key for key in ("metrics", *SECTIONS) if name in _names(node.entries.get(key, Node(None)))), None)
 
 
 def _inside(node: Node, keys: list[str]) -> str | None:
     """The entry of a map that has the keys, two or more of them; None where none has, or several have."""
-    found = [str(name) for name, entry in node.entries.items() if entry.at(tuple(keys)) is not None]
+    found = [str(name) for name, entry in node.entries.items() if entry.at(keys) is not None]
     return found[0] if len(found) == 1 and len(keys) > 1 else None
 
 
@@ -316,12 +314,6 @@ def _problem(
         span = (line.find("=") + 1 if behind else 0, len(line))
     where = Where(override=line, excerpt=Excerpt("", line, *span))
     return Problem.of(key, source=line, span=span, where=where, **facts)
-
-
-def _deepest(config: Node, keys: Sequence[str]) -> tuple[list[str], Node]:
-    """How far ``keys`` exist in ``config``, and what is there."""
-    depth, node = deepest(config, keys)
-    return list(keys[:depth]), node
 
 
 def _names(node: Node) -> list[str]:

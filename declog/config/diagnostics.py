@@ -72,7 +72,7 @@ def as_dict(problem: Problem) -> dict[str, Any]:
     excerpt = where.excerpt
     return {
         "code": problem.code,
-        "severity": problem.severity,
+        "severity": "error",
         "message": problem.message,
         "path": problem.key or None,
         "file": where.file,

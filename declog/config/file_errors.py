@@ -22,7 +22,7 @@ from declog.config.files import defaults_of, keys_of_file, source_file, span
 from declog.config.fold import ListOverMap
 from declog.config.origin import Origin
 from declog.config.packages import known_presets, notes
-from declog.config.quoting import value_end
+from declog.config.quoting import depths, value_end
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
@@ -205,7 +205,7 @@ def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[in
     for row in range(context.line, min(mark.line + 1, len(lines))):
         for start, value in _values_in_braces(lines[row]):
             if value[:1] in ("{", "["):
-                end = next((at for at in range(len(value)) if _depth(value[: at + 1]) == 0), len(value) - 1)
+                end = next((at for at, depth in enumerate(depths(value)) if depth == 0), len(value) - 1)
                 torn = value[end] == {"{": "}", "[": "]"}[value[0]] and value[end + 1 :].strip() != ""
             else:
                 marked = value.startswith(('"', "'", "&", "*", "!"))
@@ -213,11 +213,6 @@ def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[in
             if torn:
                 return row, start, value.rstrip()
     return None
-
-
-def _depth(text: str) -> int:
-    """How many brackets are open at the end of a text."""
-    return sum((char in "([{") - (char in ")]}") for char in text)
 
 
 def _values_in_braces(line: str) -> Iterator[tuple[int, str]]:

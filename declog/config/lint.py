@@ -40,9 +40,7 @@ from declog.language.keys import SECTIONS
 
 _NULL = ("", "~", "null", "Null", "NULL")
 # Keys of entries, which nobody calls an entry: where they stand beside one that is empty, indentation was lost.
-_KEYS_OF_ENTRIES = frozenset(
-    {"expr", "where", "reduce", "formula", "axis", "kind", "metric", "above", "below", "schema"}
-)
+_KEYS_OF_ENTRIES = frozenset({"expr", "where", "reduce", "formula", "axis", "kind", "above", "below", "schema"})
 _DEFAULTS = re.compile(r"^[\"']?defaults[\"']?\s*:", re.MULTILINE)
 _SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something stands behind it
 

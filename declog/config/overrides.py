@@ -21,6 +21,7 @@ from hydra.errors import HydraException
 
 from declog.config.hydra import config_loader
 from declog.config.origin import Origin
+from declog.config.quoting import value_end
 from declog.config.search_path import GROUP, current_hydra
 from declog.errors import CompositionError
 from declog.language.keys import SECTIONS
@@ -176,12 +177,10 @@ def _requoted(value: str) -> str | None:
 
 def _parts(text: str) -> Iterator[str]:
     """A text cut at the commas that stand in no brackets."""
-    depth, start = 0, 0
-    for at, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and depth == 0:
-            yield text[start:at]
-            start = at + 1
+    start = 0
+    while (end := value_end(text, start)) is not None:
+        yield text[start:end]
+        start = end + 1
     yield text[start:]
 
 

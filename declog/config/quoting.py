@@ -7,6 +7,7 @@ PyYAML's escape tables only.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
 from yaml.scanner import Scanner
 
@@ -69,9 +70,12 @@ def _piece(raw: str, at: int, style: str) -> tuple[str, int]:
 
 def value_end(text: str, start: int) -> int | None:
     """Where a value in a list or a map on one line ends: at its comma or bracket; None where neither comes."""
-    depth = 0
-    for at in range(start, len(text)):
-        depth += (text[at] in "([{") - (text[at] in ")]}")
+    for at, depth in enumerate(depths(text[start:]), start):
         if depth < 0 or (depth == 0 and text[at] == ","):
             return at
     return None
+
+
+def depths(text: str) -> Iterator[int]:
+    """How many brackets are open behind each character of a text."""
+    return accumulate((char in "([{") - (char in ")]}") for char in text)

@@ -20,12 +20,11 @@ from declog.config.search_path import package_of, provider_of
 from declog.config.source_map import FilePlace, Provenance
 from declog.config.uses import entries
 from declog.errors import Path, Problem, nearest
-from declog.language.keys import SECTIONS
+from declog.language.keys import NAMED, SECTIONS
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a profile's entries
 KINDS = tuple(section for section in SECTIONS if section != "tests")
-_READ = ("signals", "metrics", "filters", "schemas")  # sections whose entries others name
 _INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # what is said of an entry that lacks its base
 _UNKNOWN = re.compile(r"unknown (\w+) `(\w+)`")
 
@@ -43,7 +42,7 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
     Where a file of one's own empties a section, what presets lack for it is left out.
     """
     known = config.provenance
-    empty = [section for section in _READ if known is not None and config.data.get(section, {}) is None]
+    empty = [section for section in NAMED if known is not None and config.data.get(section, {}) is None]
     if known is None or not empty:
         return [_explained(config, problem) for problem in problems]
     rest = [each for each in problems if _own(known, (*config.prefix, *each.path[:2]))]

@@ -14,8 +14,9 @@ from declog.config.search_path import provider_of
 from declog.config.source_map import FilePlace, Provenance
 from declog.config.uses import Use, entries, old_names, uses
 from declog.errors import Problem
+from declog.language.keys import sections_with
 
-SECTIONS = ("metrics", "signals")
+SECTIONS = sections_with("renamed")
 
 
 def renamed(config: Composed) -> Iterator[Problem]:

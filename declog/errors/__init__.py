@@ -28,7 +28,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from declog.errors.catalogue import MESSAGES
 from declog.errors.catalogue.messages import Known, filled
@@ -36,7 +36,6 @@ from declog.errors.signal_names import same_signal
 from declog.errors.visible import visible, visible_lines
 
 Path = tuple[str | int, ...]
-Severity = Literal["error", "warning"]
 
 MAX_DEPTH = 48  # how deep a profile's maps and lists may be nested
 MAX_VALUES = 200_000  # how many values they may hold, those of YAML's aliases counted each time
@@ -101,9 +100,14 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 _SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")
 
 
-def in_flow(text: str) -> str:
-    """A text as YAML takes it in a flow map, in quotes only where it needs them."""
-    return json.dumps(text, ensure_ascii=False) if _SPECIAL.search(text) or not text else text
+def in_flow(value: object) -> str:
+    """A value in YAML's flow style; a text is in quotes only where it needs them."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {in_flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(in_flow, value)) + "]"
+    plain = isinstance(value, str) and value and not _SPECIAL.search(value)
+    return str(value) if plain else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def did_you_mean(name: str, known: Iterable[str], *, what: str = "known") -> str:
@@ -184,7 +188,6 @@ class Problem:
     fix: str | None = None
     source: str | None = None
     span: tuple[int, int] | None = None
-    severity: Severity = "error"
     where: Where | None = None
     related: tuple[Path, ...] = ()
     replacement: tuple[str, str] | None = None
@@ -198,7 +201,6 @@ class Problem:
         *,
         source: str | None = None,
         span: tuple[int, int] | None = None,
-        severity: Severity = "error",
         where: Where | None = None,
         related: tuple[Path, ...] = (),
         replacement: tuple[str, str] | None = None,
@@ -209,7 +211,7 @@ class Problem:
         word, known = SYNONYMS.get(str(facts.get("name"))), facts.get("known")
         if replacement is None and word is not None and isinstance(known, Iterable) and word in list(known):
             replacement = (str(facts["name"]), word)
-        return cls(key[:5], message, keys(path), fix, source, span, severity, where, related, replacement)
+        return cls(key[:5], message, keys(path), fix, source, span, where, related, replacement)
 
     def at(self, *prefix: str | int) -> Problem:
         """The same problem with ``prefix`` put before its path."""
@@ -226,7 +228,7 @@ class Problem:
         Words are wrapped to ``width`` columns, long lines cut around what is marked; what is to be pasted is neither.
         """
         paint = _Paint(colour)
-        head = paint(_SEVERITY[self.severity], f"{self.severity}[{self.code}]")
+        head = paint(RED, f"error[{self.code}]")
         lines = [f"{head} {paint('1', visible(self._place()))}"]
         lines += [part for line in self.message.split("\n") for part in _wrapped(f"  {visible(line)}", width)]
         excerpt = self.where.excerpt if self.where is not None else self._own_excerpt()
@@ -237,7 +239,7 @@ class Problem:
             label, bar = excerpt.label, " | " if excerpt.label else ""
             lines.append(f"    {paint('2', label + bar)}{before}{marked}{after}")
             if excerpt.start < excerpt.end:
-                carets = paint(_SEVERITY[self.severity], "^" * max(1, _width(marked)))
+                carets = paint(RED, "^" * max(1, _width(marked)))
                 lines.append(f"    {paint('2', ' ' * len(label) + bar)}{_blank(before)}{carets}")
         if self.where is not None and self.where.package is not None:
             lines.append(f"  of: {visible(self.where.package)}")
@@ -271,7 +273,7 @@ class Problem:
         return Excerpt("", text, start, max(end, start + 1) if self.span else 0)
 
 
-_SEVERITY: Mapping[Severity, str] = {"error": "1;31", "warning": "1;33"}
+RED = "1;31"
 
 
 class _Paint:

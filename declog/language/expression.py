@@ -23,7 +23,7 @@ from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Pa
 from declog.language.functions.rules import Stage
 from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Graph, Node
 from declog.language.reductions import quantile_level
-from declog.language.syntax import ExpressionError, Parsed, parse, refuse
+from declog.language.syntax import ExpressionError, parse, refuse
 
 MISSING = "missing"  # the literal for no value
 _WORDS = (MISSING, "inf", "true", "false")  # which are values
@@ -401,7 +401,7 @@ class Compiler:
                     other_phase=other.type.phase,
                 )  # fmt: skip
         order = self.scope.phase_order
-        return [arg if arg.type.phase in (None, target) else join(self.graph, arg, target, order) for arg in args]
+        return [join(self.graph, arg, target, order) for arg in args]
 
     def _folded(self, node: ast.expr, function: Function, args: list[Node], type: Type) -> Node:
         values = [item.param("value") for item in args]
@@ -447,7 +447,7 @@ def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> 
     phase = max(phases, key=order) if phases else None
     parts = []
     for node in nodes:
-        part = node if node.type.phase in (None, phase) or phase is None else join(graph, node, phase, order)
+        part = join(graph, node, phase, order)
         if part.type.dtype in WRITTEN:
             part = graph.make(WRITTEN[part.type.dtype], [part], type=part.type.with_dtype(DType.TEXT))
         parts.append(part)
@@ -456,18 +456,15 @@ def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> 
     return graph.make(COMBINED, parts, type=type)
 
 
-def join(graph: Graph, node: Node, phase: str, order: Callable[[str], int]) -> Node:
-    """A value of an earlier phase as one per completion of a later one; of a phase without rows as one per batch."""
+def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int]) -> Node:
+    """A value for the rows of a phase: one of an earlier phase is looked up, per completion or, without rows, batch."""
+    if phase is None or node.type.phase in (None, phase):
+        return node
     assert node.type.phase is not None
     axis = Axis.STEP if order(node.type.phase) < 0 else Axis.COMPLETION
     return graph.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
 
 
-def compile_node(parsed: Parsed, text: str, scope: Scope, graph: Graph, registry: Functions = BUILTIN) -> Node:
-    """Type a parsed expression in a scope; raises ``ExpressionError``."""
-    return Compiler(text, scope, graph, registry).visit(parsed.body)
-
-
 def compile_expression(text: str, scope: Scope, graph: Graph, registry: Functions = BUILTIN) -> Node:
     """Parse and type an expression in a scope; raises ``ExpressionError``."""
-    return compile_node(parse(text), text, scope, graph, registry)
+    return Compiler(text, scope, graph, registry).visit(parse(text).body)

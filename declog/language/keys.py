@@ -113,3 +113,12 @@ SECTIONS = tuple(
     name for name, key in keys(LogSpec).items()
     if typing.get_origin((*members(key.type), key.type)[0]) is dict and below(key.type, "") is not Any
 )  # fmt: skip
+# The sections whose entries are named by texts of other keys.
+_said = {said.of for model in models() for key in keys(model).values() for said in says(key.type)}
+NAMED = tuple(section for section in SECTIONS if section in _said)
+
+
+def sections_with(key: str) -> list[str]:
+    """The sections whose entries have a key."""
+    models_of = {section: model_of(below(below(LogSpec, section), "")) for section in SECTIONS}
+    return [section for section, model in models_of.items() if model is not None and key in keys(model)]

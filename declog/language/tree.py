@@ -6,7 +6,7 @@ nobody here looks at one. Imports nothing of declog but the errors' ``Path``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,18 +38,18 @@ class Node:
             return {key: node.plain for key, node in self.value.items()}
         return [node.plain for node in self.value] if isinstance(self.value, list) else self.value
 
-    def at(self, path: Path) -> Node | None:
+    def at(self, path: Sequence[Any]) -> Node | None:
         """The node at a path; None where there is none."""
         depth, node = self.deepest(path)
         return node if depth == len(path) else None
 
-    def deepest(self, path: Path) -> tuple[int, Node]:
-        """How many keys of a path are there, and the node at the last of them."""
+    def deepest(self, path: Sequence[Any]) -> tuple[int, Node]:
+        """How many keys of a path are there, and the node at the last of them; digits count the items of a list."""
         node = self
         for depth, key in enumerate(path):
             inner = node.value
-            in_list = isinstance(inner, list) and type(key) is int and key < len(inner)
-            if not in_list and not (isinstance(inner, dict) and key in inner):
+            key = int(key) if isinstance(inner, list) and str(key).isdigit() else key
+            if key not in (range(len(inner)) if isinstance(inner, list) else node.entries):
                 return depth, node
             node = inner[key]
         return len(path), node

@@ -6,7 +6,6 @@ Turns what pydantic says into declog's problems: paths of the YAML, did-you-mean
 
 from __future__ import annotations
 
-import json
 import re
 import typing
 from collections.abc import Collection, Iterator, Mapping
@@ -20,7 +19,7 @@ from declog.errors import SYNONYMS, ConfigError, Path, Problem, did_you_mean, in
 from declog.errors.catalogue import MESSAGES
 from declog.language.keys import SECTIONS, below, keys, model_of
 from declog.language.shorthand import long
-from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, RunSpec, SinkSpec
+from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec, SinkSpec
 from declog.language.spec_of_tables import FilterSpec, Length, TableSpec
 from declog.language.tree import tree_of
 
@@ -96,7 +95,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     if key in ("packs", "pack"):
         return replace(problem, fix="a pack is chosen in the defaults list: defaults: [grpo, packs: [...], _self_]")
     if key in keys(RunSpec) or key == "run_config":
-        return replace(problem, fix=f"run: {{{_flow({key.removeprefix('run_'): data[key]})[1:-1]}}}")
+        return replace(problem, fix=f"run: {{{in_flow({key.removeprefix('run_'): data[key]})[1:-1]}}}")
     if empty and nearest(key, keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
         return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
     return problem
@@ -108,10 +107,10 @@ def _of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     What a curve means to its readers has a section of its own.
     """
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
-        return f"about: {{{name}: {{{word}: {_flow(entry.get(key))}}}}}"
+        return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
     if key in _OBSERVED:
         signal = {word: value for word, value in entry.items() if word in _OBSERVED}
-        return f"observe: {signal['axis'] if [*signal] == ['axis'] else _flow(signal)}"
+        return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
     pool = entry.get("pool")
     run = f"run_{pool}" if pool not in (None, "window") else "run"
     over = f"over: {run if entry.get('cumulative') else pool}"
@@ -137,10 +136,10 @@ def _of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
         return None
     given = entry[key]
     items = [*given.values()] if isinstance(given, Mapping) else given if isinstance(given, list) else [given]
-    return f"{'only' if key == 'include' else 'hide'}: {_flow([each for each in items if each is not None])}"
+    return f"{'only' if key == 'include' else 'hide'}: {in_flow([each for each in items if each is not None])}"
 
 
-_OBSERVED = ("axis", "type", "family", "phase", "from", "optional")  # which stood beside `expr` and `reduce`
+_OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # which stood beside `expr` and `reduce`
 # by section: what to write for keys that are gone
 _RETIRED = {"metrics": _of_metric, "alerts": _of_alert, "profiles": _of_profile}
 
@@ -150,7 +149,7 @@ def as_map(section: str, given: Any) -> str:
     entries = [_entry(section, each) for each in given] if isinstance(given, list) else []
     if any(entry is None for entry in entries):
         entries = []
-    shown = [f"{id}: {_flow(value)}" for entry in entries[:3] if entry is not None for id, value in [entry]]
+    shown = [f"{id}: {in_flow(value)}" for entry in entries[:3] if entry is not None for id, value in [entry]]
     return "{" + ", ".join(shown or ["my_id: ..."]) + ", ..." * (len(entries) > 3) + "}"
 
 
@@ -165,7 +164,7 @@ def sinks_and_options(given: Any) -> tuple[list[str], dict[str, Any]]:
 def as_sinks(given: Any) -> str:
     """The same in YAML: a list of names, and a map of their options."""
     names, options = sinks_and_options(given)
-    return f"sinks: {_flow(names)}" + (f"   sink_options: {_flow(options)}" if options else "")
+    return f"sinks: {in_flow(names)}" + (f"   sink_options: {in_flow(options)}" if options else "")
 
 
 _NAMES = ("id", "name", "key", "metric", "signal", "kind", "type")  # keys by which entries of lists are called
@@ -187,15 +186,6 @@ def _entry(section: str, given: Any) -> tuple[str, Any] | None:
     rest = {key: value for key, value in given.items() if key != called}
     id = re.sub(r"[^a-z0-9_]+", "_", given[called].lower()).strip("_") or "my_id"
     return id, rest["expr"] if section == "metrics" and set(rest) == {"expr"} else rest
-
-
-def _flow(value: Any) -> str:
-    """A value in YAML's flow style."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    return in_flow(value) if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _period(every: Any) -> list[Problem]:
@@ -332,7 +322,7 @@ def _problem(item: Any) -> Problem | None:
         if path == ("profile",) and isinstance(given, Mapping):
             return Problem.of("DL202.profiles", "profile")
         if len(path) == 2 and path[0] == "profiles" and isinstance(given, str | list):
-            fix = f"{path[1]}: {{only: {_flow(given if isinstance(given, list) else [given])}}}"
+            fix = f"{path[1]}: {{only: {in_flow(given if isinstance(given, list) else [given])}}}"
             return Problem.of("DL202.value", path, cause="a profile is a map", fix=fix)
         if path[-1] == "chart" and isinstance(given, Mapping):
             return Problem.of("DL202.type", path, key="chart", noun=noun, example=given.get("with", "divergence"))

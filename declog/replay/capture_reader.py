@@ -14,18 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declog.api import locate, plan
-from declog.compiler import compile
 from declog.config.compose import compose
 from declog.config.composed import Composed
-from declog.config.project import load_imports
-from declog.errors import ConfigError, UsageError
+from declog.errors import UsageError
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
 from declog.language.reductions import DEFAULT as REDUCTIONS
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
-from declog.language.validation import validate
 from declog.replay.playback import Events, Rehearsal, rehearse
 from declog.runtime.capture import FORMAT, SUFFIX, Call
 from declog.runtime.snapshots import decode
@@ -111,48 +108,20 @@ def replay(
     default profile's records are under ``<code>``. Raises what ``start`` and the run would raise.
     """
     capture = load(path)
-    composed = None if config is None else compose(config)
+    composed = compose(capture.run["profile"] if config is None else config)
     made = plan_for(capture, composed, functions=functions, reductions=reductions, columns=columns)
     return execute(capture, made, composed, functions=functions).events
 
 
-def plan_for(
-    capture: Capture,
-    config: Composed | None = None,
-    *,
-    functions: Functions = FUNCTIONS,
-    reductions: Reductions = REDUCTIONS,
-    columns: RowFunctions = COLUMNS,
-) -> Plan:
+def plan_for(capture: Capture, config: Composed, **registries: Any) -> Plan:
     """The plan of a profile, with the constants that the run's adapter gave."""
     run = capture.run
-    if config is not None:
-        shown = [config.profile] if run["requested"] or _no_sinks(config.data) else []
-        return plan(
-            config, constants=run["constants"], profiles=shown,
-            functions=functions, reductions=reductions, columns=columns,
-        )  # fmt: skip
-    had = compose(run["profile"])  # what the environment gave the run is not in its capture
-    data = had.data
-    profiles = run["requested"] or ((had.profile,) if _no_sinks(data) else ())
-    try:
-        return compile(
-            validate(data), constants=run["constants"], profiles=profiles,
-            functions=functions, reductions=reductions, columns=columns, config=data, imports=load_imports(),
-        )  # fmt: skip
-    except ConfigError as error:
-        raise had.located(error) from None
+    shown = [config.profile] if run["requested"] or (config.data.get("sinks") or "none") == "none" else []
+    return plan(config, constants=run["constants"], profiles=shown, **registries)
 
 
-def _no_sinks(data: Mapping[str, Any]) -> bool:
-    return (data.get("sinks") or "none") == "none"
-
-
-def execute(
-    capture: Capture, made: Plan, config: Composed | None = None, *, functions: Functions = FUNCTIONS
-) -> Rehearsal:
+def execute(capture: Capture, made: Plan, config: Composed, *, functions: Functions = FUNCTIONS) -> Rehearsal:
     """Execute a plan over a capture."""
-    config = compose(capture.run["profile"]) if config is None else config
     profile = config.profile if capture.run["requested"] or not made.sinks else None
     scripts = {rank: partial(capture.calls, rank) for rank in capture.files}
     return rehearse(

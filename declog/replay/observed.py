@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from declog.errors import in_flow
 from declog.replay.capture_reader import Capture
 
 LOOKED_AT = 2_000  # calls: what came later is of the same kind
@@ -79,13 +80,13 @@ def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
     if tokens and mask is not None and not axes.get("token"):
         axes["token"] = {"mask": mask}
     lines = ["sinks: [console, jsonl]", "", f"name: {capture.run['name']}"]
-    lines += ["axes:", *(f"  {key}: {_flow(value)}" for key, value in axes.items())] if axes else []
+    lines += ["axes:", *(f"  {key}: {in_flow(value)}" for key, value in axes.items())] if axes else []
     lines += ["signals:"]
     for one in signals:
         entry = dict(one.entry)
         if one.axis == "token" and mask is None and not axes.get("token"):
             entry["mask"] = "all"
-        lines.append(f"  {one.name}: {_flow(entry)}")
+        lines.append(f"  {one.name}: {in_flow(entry)}")
     metrics = list(_metrics(signals))
     lines += ["metrics:", *metrics] if metrics else []
     texts = [one for one in signals if one.axis == "completion" and one.dtype in ("text", "object")]
@@ -94,7 +95,7 @@ def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
         kinds = {"object": "json"}
         columns = {one.name: kinds.get(one.dtype, one.dtype) for one in of_rows if _of_one_phase(one, texts[0])}
         lines += ["filters:", f"  some: {{random: {ROWS}}}"]
-        lines += ["schemas:", f"  samples: {_flow(columns)}"]
+        lines += ["schemas:", f"  samples: {in_flow(columns)}"]
         lines += ["tables:", "  samples: {schema: samples, filter: some, every: 10}"]
     return "\n".join(lines) + "\n"
 
@@ -160,14 +161,3 @@ def _rows(value: Any) -> int:
         return _rows(next(iter(value.values()), ()))
     with_rows = isinstance(value, Sequence) or (isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0)
     return len(value) if with_rows else 0
-
-
-def _flow(value: Any) -> str:
-    """A value as YAML in one line."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    return str(value)

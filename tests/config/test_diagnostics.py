@@ -467,7 +467,7 @@ def test_a_problem_as_plain_values(directory: Path) -> None:
     known = provenance("team", ["declog.metrics.reward.reduce=p95x"], config_dir=directory)
     problem = Problem("DL311", "unknown", ("metrics", "reward", "reduce"), "p95", source="p95x", span=(0, 4))
     (in_override,) = located([problem], known)
-    (in_file,) = located([Problem("DL202", "wrong", ("profile",), severity="warning")], known)
+    (in_file,) = located([Problem("DL202", "wrong", ("profile",))], known)
     assert json.loads(json.dumps([as_dict(each) for each in (in_override, in_file, Problem("DL102", "no"))])) == [
         {
             "code": "DL311", "severity": "error", "message": "unknown", "path": "metrics.reward.reduce",
@@ -480,7 +480,7 @@ def test_a_problem_as_plain_values(directory: Path) -> None:
             "related": [],
         },
         {
-            "code": "DL202", "severity": "warning", "message": "wrong", "path": "profile",
+            "code": "DL202", "severity": "error", "message": "wrong", "path": "profile",
             "file": "declog/base.yaml", "line": 1, "column": 10, "override": None,
             "source": "profile: full", "marked": [10, 14], "fix": None, "earlier": [], "related": [],
         },
@@ -494,13 +494,13 @@ def test_a_problem_as_plain_values(directory: Path) -> None:
 def test_colours_are_for_terminals(directory: Path) -> None:
     """The same text, with the code, the place, the carets and the word `fix` coloured; never by itself."""
     known = provenance("base", config_dir=directory)
-    problem = Problem("DL202", "wrong", ("profile",), "full", severity="warning")
+    problem = Problem("DL202", "wrong", ("profile",), "full")
     error = ConfigError(located([problem], known))
     assert error.text(colour=True).splitlines() == [
-        "\x1b[1;33mwarning[DL202]\x1b[0m \x1b[1mdeclog/base.yaml:1:10 in profile\x1b[0m",
+        "\x1b[1;31merror[DL202]\x1b[0m \x1b[1mdeclog/base.yaml:1:10 in profile\x1b[0m",
         "  wrong",
         "    \x1b[2m1 | \x1b[0mprofile: full",
-        "    \x1b[2m  | \x1b[0m         \x1b[1;33m^^^^\x1b[0m",
+        "    \x1b[2m  | \x1b[0m         \x1b[1;31m^^^^\x1b[0m",
         "  \x1b[32mfix:\x1b[0m full",
     ]
     assert re.sub("\x1b\\[[0-9;]*m", "", error.text(colour=True)) == error.text() == str(error)

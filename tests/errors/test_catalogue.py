@@ -18,7 +18,6 @@ KEY = re.compile(r"DL[1-9]\d\d(\.\w+)?")
 PLACED = {
     "source",
     "span",
-    "severity",
     "where",
     "related",
     "replacement",
@@ -109,8 +108,9 @@ def test_a_fix_may_be_absent() -> None:
 
 def test_the_nearest_of_what_is_known_is_a_fix() -> None:
     """The catalogue says which things these are."""
-    assert rendered("DL302.signal", {"name": "rewrad", "known": ["length", "reward"]})[1] == "did you mean `reward`?"
-    assert rendered("DL302.signal", {"name": "x", "known": ["length", "reward"]})[1] == "signals: length, reward"
+    facts = {"noun": "signal", "known": ["length", "reward"]}
+    assert rendered("DL302.name", {**facts, "name": "rewrad"})[1] == "did you mean `reward`?"
+    assert rendered("DL302.name", {**facts, "name": "x"})[1] == "signals: length, reward"
 
 
 def test_paths_are_texts_or_keys() -> None:

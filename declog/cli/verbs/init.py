@@ -33,8 +33,10 @@ from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, paint, write_file
+from declog.cli.scaffold import CONFIG_FILE, PACKAGE_FILES, TABLE, filled
 from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, VERSION
+from declog.errors import did_you_mean
 from declog.errors.visible import visible, visible_lines
 
 GROUP = "write"
@@ -68,7 +70,6 @@ def run(given: argparse.Namespace) -> int:
     if given.name is None:
         raise Wrong("init needs a name", "declog init mine, or declog init acme-logging --package")
     from declog.config.compose import presets
-    from declog.errors import did_you_mean
 
     preset = given.preset or DEFAULT
     if preset not in (known := presets()):
@@ -87,8 +88,6 @@ def _module(given: argparse.Namespace) -> str:
 
 
 def _package(name: str, module: str, preset: str) -> int:
-    from declog.cli.scaffold import PACKAGE_FILES, filled
-
     short = module.removesuffix("_logging")
     facts = {"name": name, "module": module, "preset": preset, "config": f"{short}_{preset}", "prefix": short,
              "declog": f"{NAME}>={'.'.join(VERSION.split('.')[:2])}"}  # fmt: skip
@@ -98,8 +97,6 @@ def _package(name: str, module: str, preset: str) -> int:
 
 
 def _config(name: str, preset: str) -> int:
-    from declog.cli.scaffold import CONFIG_FILE, filled
-
     facts = {"config": name, "preset": preset, "prefix": name}
     _in_project(filled(CONFIG_FILE, facts))
     print(f"next: declog test {name}")
@@ -148,7 +145,6 @@ def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:
 
 def _schema(given: argparse.Namespace) -> int:
     from declog.cli.json_schema import json_schema, parts
-    from declog.errors import did_you_mean
 
     part, file = given.editor, given.name
     if part not in parts():
@@ -163,7 +159,6 @@ def _schema(given: argparse.Namespace) -> int:
 
 def _in_project(files: dict[str, str]) -> None:
     """Write the files of `conf` into the project's own folder of configs; without one, make it and say so."""
-    from declog.cli.scaffold import TABLE
     from declog.config.compose import project_folder
 
     folder = project_folder()

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, DIM, YELLOW, counted, paint, write_json
+from declog.cli.recorded import as_data, as_text, differences, side_by_side, size
+from declog.errors import did_you_mean
 from declog.errors.visible import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Execute one config or two, and print what each sink would have got."""
+    from declog.config.compose import compose
     from declog.replay.capture_reader import load
 
     requested = _steps(given.steps)
@@ -51,13 +54,11 @@ def run(given: argparse.Namespace) -> int:
     if given.words or given.config_name is not None:
         config, title = _chosen(given, given.words)
     else:
-        config, title = None, "as captured"
+        config, title = compose(capture.run["profile"]), "as captured"
     made, found = _executed(capture, config)
     sinks = _sinks(found, given.sink, requested)
     if given.diff is None:
         if given.format == "json":
-            from declog.cli.recorded import as_data
-
             write_json({**_data(capture, made, found), "sinks": {key: as_data(one) for key, one in sinks.items()}})
         else:
             _head(capture)
@@ -105,8 +106,6 @@ def _steps(text: str) -> Steps:
 
 def _sinks(found: Rehearsal, only: str | None, requested: Steps) -> dict[str, Events]:
     if only is not None and only not in found.events:
-        from declog.errors import did_you_mean
-
         raise Wrong(f"the config has no sink `{only}`", did_you_mean(only, found.events, what="sinks"))
     return {
         sink: [(step, records) for step, records in events if requested(step)]
@@ -140,8 +139,6 @@ def _report(made: Plan, title: str, found: Rehearsal) -> None:
 
 
 def _show(made: Plan, sinks: dict[str, Events], everything: bool) -> None:
-    from declog.cli.recorded import as_text, size
-
     profiles = {op.id: op.profile for op in made.sinks}
     for sink, events in sinks.items():
         scalars = sum(len(records.scalars) for _, records in events)
@@ -156,8 +153,6 @@ def _show(made: Plan, sinks: dict[str, Events], everything: bool) -> None:
 
 
 def _compare(given: argparse.Namespace, capture: Capture, one: Any, other: Any) -> None:
-    from declog.cli.recorded import differences, side_by_side
-
     (made, title, found, sinks), (made2, title2, found2, sinks2) = one, other
     shared = {key: differences(sinks[key], sinks2[key]) for key in sinks if key in sinks2}
     alone = {

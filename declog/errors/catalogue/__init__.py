@@ -1,6 +1,6 @@
 """The catalogue of errors: every text with its fix, one module per layer. ``declog.errors.pages`` explains the codes.
 
-``Problem.of("DL302.signal", path, name="rewrad", known=signals)`` and ``InputError.of(...)`` read it. The key of a
+``Problem.of("DL403.metric", path, name="rewrad", known=metrics)`` and ``InputError.of(...)`` read it. The key of a
 message is the code alone, or the code and a name. A test compares the facts of every call with those of its message.
 """
 
