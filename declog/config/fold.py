@@ -6,14 +6,15 @@ composed knows the places of all its keys. Imports Hydra.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException, HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf, ValueNode
 
 from declog.config.files import defaults_of, of_file, source_file, span, style
 from declog.config.hydra import Defaults, Files, read_by
@@ -67,8 +68,8 @@ def fold(merged: Defaults, repository: Files, *, applied: bool = False) -> Compo
     ``applied``: Hydra has taken the overrides, and nothing is refused. Raises ``HydraException`` for an override that
     cannot be applied, ``ListOverMap``, and what Hydra raises for a file that cannot be read.
     """
-    tree, layers, texts = Node({}), list[Node](), dict[str, str]()
-    for package, chosen, layer in _files(merged, repository, texts):
+    tree, layers, texts, stored = Node({}), list[Node](), dict[str, str](), list[tuple[Path, DictConfig]]()
+    for package, chosen, layer in _files(merged, repository, texts, stored):
         known = tree.at(package)
         if chosen is not None and (known is None or known.place is None):
             layers.append(_under(package, Node({}, chosen)))
@@ -82,7 +83,19 @@ def fold(merged: Defaults, repository: Files, *, applied: bool = False) -> Compo
         if not override.key_or_group.startswith("hydra."):
             layer, tree = overridden(tree, override, applied=applied)
             layers.append(layer)
+    for package, config in stored:
+        _hold_types(config, tree.at(package) or tree)
     return Composition(tree, tuple(layers), texts, merged, repository)
+
+
+def _hold_types(stored: DictConfig, node: Node) -> None:
+    """Raise what OmegaConf raises where a value has not the type that a dataclass of the ConfigStore declares."""
+    for key, inner in node.entries.items() if isinstance(stored._value(), dict) else ():
+        declared = stored._get_node(key, validate_access=False)
+        if isinstance(declared, DictConfig):
+            _hold_types(declared, inner)
+        elif isinstance(declared, ValueNode) and not isinstance(inner.value, dict | list):
+            copy.deepcopy(declared)._set_value(inner.value)
 
 
 def _in_long_form(layer: Node, low: Node) -> Node:
@@ -104,10 +117,12 @@ def _refuse_lists_over_maps(low: Node, high: Node, path: Path) -> None:
 # -- files
 
 
-def _files(merged: Defaults, repository: Files, texts: dict[str, str]) -> Iterator[tuple[Path, FilePlace | None, Node]]:
+def _files(
+    merged: Defaults, repository: Files, texts: dict[str, str], stored: list[tuple[Path, DictConfig]]
+) -> Iterator[tuple[Path, FilePlace | None, Node]]:
     """The files in their order: each one's package, where it is chosen, and its tree from the root.
 
-    Their texts are put into ``texts``.
+    Their texts are put into ``texts``, and what is no file into ``stored``.
     """
     for default in merged.defaults:
         name = default.config_path
@@ -119,8 +134,9 @@ def _files(merged: Defaults, repository: Files, texts: dict[str, str]) -> Iterat
             continue
         file, place = source_file(source, name), None
         if file is None:
-            content: Any = OmegaConf.to_container(source.load_config(name).config, resolve=False)
-            tree = said(content, StorePlace(f"{source.scheme()}://{name}"))
+            config = source.load_config(name).config
+            stored += [(package, config)] if isinstance(config, DictConfig) else []
+            tree = said(OmegaConf.to_container(config, resolve=False), StorePlace(f"{source.scheme()}://{name}"))
         else:
             path, texts[path] = file
             tree = of_file(path, texts[path], package)
@@ -182,7 +198,7 @@ def _of_value(value: Any, text: str, path: Path) -> Node:
 def _refuse(tree: Node, override: Override) -> None:
     """Raise what Hydra raises for an override: a plain one changes what is there, and ``+`` adds what is not."""
     keys, value = override.key_or_group.split("."), override.value()
-    depth, node = deepest(tree, keys)
+    depth, node = tree.deepest(keys)
     is_there, is_map = depth == len(keys), isinstance(value, dict)
     if override.is_sweep_override() or override.package is not None or "/" in override.key_or_group:
         refused = True
@@ -207,17 +223,6 @@ def _has_keys(node: Node, value: Mapping[Any, Any]) -> bool:
         key in node.entries and (not isinstance(item, dict) or _has_keys(node.entries[key], item))
         for key, item in value.items()
     )
-
-
-def deepest(tree: Node, keys: Sequence[str]) -> tuple[int, Node]:
-    """How many of an override's keys are there, and the node at the last of them."""
-    node = tree
-    for depth, key in enumerate(keys):
-        inner = node.at((int(key),) if isinstance(node.value, list) and key.isdigit() else (key,))
-        if inner is None:
-            return depth, node
-        node = inner
-    return len(keys), node
 
 
 def _without(tree: Node, override: Override) -> Node:

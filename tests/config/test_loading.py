@@ -6,11 +6,15 @@ import copy
 import itertools
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import hydra
 import pytest
 from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
 import declog
 from declog.cli import main
@@ -111,6 +115,44 @@ def test_the_store_may_hold_a_class_of_a_function(store: ConfigStore) -> None:
 
     store.store(group="declog", name="stored", node=Mine)
     assert declog.compose("stored").data["profile"] == "slim"
+
+
+@dataclass
+class StoredRun:
+    """A part of a preset in the store."""
+
+    strict: bool = False
+
+
+@dataclass
+class Stored:
+    """A preset in the store."""
+
+    every: int = 10
+    run: StoredRun = field(default_factory=StoredRun)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"), [("every=5", 5), ("every=often", None), ("run.strict=true", True), ("run.strict=perhaps", None)]
+)
+def test_types_of_the_store_hold_as_in_hydra(line: str, value: object, store: ConfigStore) -> None:
+    """A value of another type than a dataclass declares is refused by declog's own path and by Hydra's alike."""
+    store.store(group="declog", name="stored", node=Stored)
+
+    def hydras() -> Any:
+        with hydra.initialize(version_base="1.3", config_path=None):
+            return hydra.compose(None, overrides=["+declog=stored", f"declog.{line}"])
+
+    if value is None:
+        with pytest.raises(HydraException, match="Error merging"):
+            hydras()
+        with pytest.raises(CompositionError, match=r"could not be converted|is not a valid bool"):
+            declog.compose("stored", [line])
+        return
+    key = line.partition("=")[0]
+    found = [OmegaConf.select(OmegaConf.create(dict(each)), key) for each in
+             (hydras().declog, declog.compose("stored", [line]).data)]  # fmt: skip
+    assert found == [value, value]
 
 
 UNRESOLVED = [kind for kind in FILES if kind.startswith(("interpolated", "texts", "relative"))]
