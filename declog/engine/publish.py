@@ -292,19 +292,19 @@ class Dispatcher:
         """What the route's profile shows of a log event, as far as its sink accepts it."""
         profile, prefix = self._plan.profiles[route.profile], route.prefix + event.prefix
         hidden = self._hidden(profile, event.results, report)
-        scalars = _prefixed(_shown(event.named.scalars, profile, hidden), prefix)
-        scalars += _prefixed(_shown(event.exact, profile, hidden), route.prefix)
+        scalars = prefixed(_shown(event.named.scalars, profile, hidden), prefix)
+        scalars += prefixed(_shown(event.exact, profile, hidden), route.prefix)
         broken = [
             item for item in event.broken
             if (item.metric, False) in profile.outputs and (item.metric, False, "*") not in hidden
         ]  # fmt: skip
-        shown = {item.name: item for item in _prefixed(broken, prefix)}
+        shown = {item.name: item for item in prefixed(broken, prefix)}
         scalars = [*shown.values(), *scalars]  # first: what shows a few shows them
-        histograms = _prefixed(_shown(event.named.histograms, profile, hidden), prefix)
+        histograms = prefixed(_shown(event.named.histograms, profile, hidden), prefix)
         if (scalars or histograms) and event.partial is not None:
             scalars.append(Scalar(route.prefix + RANKS, event.partial, RANKS))
         lost = [item for item in event.costs if item.name in LOST and item.value]  # whatever the profile shows
-        scalars += _prefixed(event.costs if profile.self_metrics else lost, route.prefix)
+        scalars += prefixed(event.costs if profile.self_metrics else lost, route.prefix)
         tables = [
             table for table in event.tables
             if self._takes(route, table.table) and not self._too_large(route, table, report)
@@ -315,7 +315,7 @@ class Dispatcher:
             event.blank.time,
             tuple(scalars) if "scalar" in accepts else (),
             tuple(histograms) if "histogram" in accepts else (),
-            tuple(_prefixed(tables, prefix)) if "table" in accepts else (),
+            tuple(prefixed(tables, prefix)) if "table" in accepts else (),
             event.alerts if "alert" in accepts else (),
         )
 
@@ -364,7 +364,7 @@ def _submit(route: Route, step: int, records: Records, report: Report) -> None:
             report(error)
 
 
-def _prefixed(records: Sequence[Record], prefix: str) -> list[Record]:
+def prefixed(records: Sequence[Record], prefix: str) -> list[Record]:
     if not prefix:
         return list(records)
     return [

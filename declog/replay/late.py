@@ -28,12 +28,12 @@ from declog.distribution import VERSION
 from declog.engine.frame import ABSENT, GROUP_ID, UNDECIDED, Frame
 from declog.engine.inactive import PHASE, Span
 from declog.engine.local_columns import with_locals
-from declog.engine.publish import Dispatcher, Route
+from declog.engine.publish import Dispatcher, Route, prefixed
 from declog.errors import ConfigError, Path, Problem, UsageError
 from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.validation import validate
-from declog.plans.ops import Grouping, Plan
+from declog.plans.ops import Grouping, Plan, SinkOp
 from declog.records import Records, RunInfo
 from declog.runtime.collector import Collector
 from declog.runtime.comm import LocalComm
@@ -42,6 +42,7 @@ from declog.runtime.manifest import now, yaml_text
 from declog.runtime.row_files import RowEvent, chunks, read_chunk
 from declog.runtime.row_keeper import ABSENT as NEVER
 from declog.runtime.row_keeper import FACTS, FOLDER, KEPT, UNREAD, fold_key, local_key
+from declog.sinks import Rewindable, make_sink, option_names, traits
 from declog.sinks.parquet import ParquetSink
 from declog.sinks.run_folder import CONFIG, PLAN, run_of
 
@@ -55,6 +56,8 @@ class Late:
 
     lines: Mapping[str, str]  # what YAML says of each metric, by id
     fingerprint: str  # of the plan that computed them
+    config_name: str = ""
+    sinks: tuple[SinkOp, ...] = ()  # where `write` brings the values, besides the run's folder
     first: int = 0  # how many log events there were before those that are kept
     events: list[tuple[int, Records]] = field(default_factory=list)
     failures: Mapping[str, int] = field(default_factory=dict)
@@ -65,18 +68,19 @@ class Late:
         return tuple(self.lines)
 
 
-def ask(run: str | FilePath, lines: Mapping[str, str]) -> Late:
+def ask(run: str | FilePath, lines: Mapping[str, str], *, to: Sequence[str] = ()) -> Late:
     """The history of some metrics: ``lines`` are what YAML says of each, by id.
 
-    Raises ``UsageError`` DL607 where the run kept no rows, ``ConfigError`` and ``CompositionError`` for lines that are
-    wrong, and ``ConfigError`` DL612 for what the rows cannot answer.
+    ``to`` names sinks that get the values, too, with the options that the run's config gives them. Raises
+    ``UsageError`` DL607 where the run kept no rows, ``ConfigError`` and ``CompositionError`` for lines that are wrong,
+    and ``ConfigError`` DL612 for what the rows cannot answer.
     """
     folder = FilePath(run)
     kept = _rows(folder)
-    plan, columns = _Question(folder, kept[-1].segments[-1], lines).answerable(
+    plan, columns = _Question(folder, kept[-1].segments[-1], lines, to).answerable(
         [segment for rows in kept for segment in rows.segments]
     )
-    late = Late(dict(lines), plan.fingerprint)
+    late = Late(dict(lines), plan.fingerprint, plan.name, plan.sinks)
     time = 0.0
 
     def submit(step: int, records: Records) -> None:
@@ -106,7 +110,7 @@ def ask(run: str | FilePath, lines: Mapping[str, str]) -> Late:
 def write(folder: FilePath, late: Late) -> FilePath:
     """Keep what was asked for in the run's folder, instead of what was kept under the same name before; its folder.
 
-    Raises ``OSError`` and ``SinkError``.
+    A tracker gets it as a run of its own beside the run's, at the run's steps. Raises ``OSError`` and ``SinkError``.
     """
     path = folder / FOLDER_OF_LATE / late.names[0]
     shutil.rmtree(path, ignore_errors=True)
@@ -120,9 +124,30 @@ def write(folder: FilePath, late: Late) -> FilePath:
     sink.open(info)
     sink.write_many(late.events)
     sink.close()
+    for op in late.sinks:
+        _bring(op, info if traits(op.kind).in_folder else replace(info, output_dir=folder), late)
     facts = {"metrics": dict(late.lines), "fingerprint": late.fingerprint, "asked": now(), "declog": VERSION}
     (path / "late.yaml").write_text(yaml_text(facts), encoding="utf-8")
     return path
+
+
+def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
+    """Write all values to a sink, in which they stand for those of the same name before, where it can drop those."""
+    options = dict(op.options)
+    name, group = options.get("name") or info.run_id, options.get("group") or info.run_id
+    own = {"run": "new", "name": f"{name} {late.names[0]}", "group": group, "resume": "allow"}
+    options |= {key: value for key, value in own.items() if key in option_names(op.kind)}
+    options.pop("id", None)  # it is the run's, whose steps have gone on
+    sink = make_sink(op.kind, options)
+    sink.open(replace(info, name=late.config_name))
+    if isinstance(sink, Rewindable):
+        sink.rewind(min(step for step, _ in late.events) - 1)
+    try:
+        for step, records in late.events:
+            scalars, histograms = prefixed(records.scalars, op.prefix), prefixed(records.histograms, op.prefix)
+            sink.write(step, replace(records, scalars=tuple(scalars), histograms=tuple(histograms)))
+    finally:
+        sink.close()
 
 
 def rows_of(folder: FilePath) -> dict[str, Any]:
@@ -174,12 +199,15 @@ def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> li
 class _Question:
     """Lines that are asked, composed with the run's config."""
 
-    def __init__(self, folder: FilePath, segment: Mapping[str, Any], lines: Mapping[str, str]) -> None:
+    def __init__(
+        self, folder: FilePath, segment: Mapping[str, Any], lines: Mapping[str, str], to: Sequence[str]
+    ) -> None:
         run = run_of(folder) or {}
         self._run = segment
         self._logged = _logged(folder / run.get("plan", PLAN)) | {*(self._run["config"].get("metrics") or {})}
         self._lines = lines
         overrides = [f"metrics.{name}={text}" for name, text in lines.items()]
+        overrides.append(f"sinks=[{','.join(to)}]")
         self._config = compose(str(folder / run.get("config", CONFIG)), overrides)
         self._signals = {
             name: {"axis": "completion", "type": type, "optional": True, "phase": phase}
@@ -215,7 +243,7 @@ class _Question:
         """The plan of some of the lines, and of what they need."""
         data = {
             **self._config.data, "profiles": {PROFILE: {"only": names}},
-            "profile": PROFILE, "sinks": [], "tables": {}, "alerts": {}, "tests": {},
+            "profile": PROFILE, "tables": {}, "alerts": {}, "tests": {},
             "signals": {**(self._config.data.get("signals") or {}), **self._signals},
         }  # fmt: skip
         try:

@@ -6,6 +6,7 @@ the run's folder, `late/`, where `declog report` and `declog.read` find it. The 
   declog add outputs/run 'by_source: {expr: reward, by: source}'
   declog add outputs/run 'spread: std(reward)' 'hard: {expr: reward, where: "solved < 0.1"}'
   declog add outputs/run more.yaml                 the entries of its `metrics`
+  declog add outputs/run 'spread: std(reward)' --to wandb,trackio
   declog add outputs/run 'spread: std(reward)' --dry-run
 
 What the run did not keep is refused with the reason; `rows/rows.json` in its folder says what is there.
@@ -33,6 +34,7 @@ def arguments(parser: Parser) -> None:
     """A run, and what it is asked for."""
     parser.add("run", metavar="RUN", help="the run's folder")
     parser.add("lines", nargs="+", metavar="LINE", help="`NAME: what YAML says of it`, or a YAML file with `metrics`")
+    parser.add("--to", metavar="SINKS", default="", help="bring it to trackers, too: `wandb,trackio`")
     parser.add("--dry-run", action="store_true", help="print the values, and write nothing")
     parser.formats()
 
@@ -43,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
     from declog.runs.run import read
 
     folder = read(given.run).path
-    late = ask(folder, dict(_lines(given.lines)))
+    late = ask(folder, dict(_lines(given.lines)), to=[name.strip() for name in given.to.split(",") if name.strip()])
     file = None if given.dry_run else write(folder, late)
     if given.format == "json":
         write_json({"file": None if file is None else str(file), "series": _series(late)})
@@ -59,6 +61,8 @@ def run(given: argparse.Namespace) -> int:
         print(f"warning: {message} (x{count})")
     if file is not None:
         print(f"{paint('wrote', GREEN)} {file}")
+        for op in late.sinks:
+            print(f"{paint('wrote', GREEN)} a run of its own in {op.id}")
     return 0
 
 
