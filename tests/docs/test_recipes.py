@@ -60,7 +60,7 @@ def logged(config: declog.Composed, folder: Path) -> set[str]:
         train(log)
     names: set[str] = set()
     for _, records in sink.events:
-        names |= {item.name for item in (*records.scalars, *records.histograms)}
+        names |= {scalar.name for scalar in records.scalars} | {shape.name for shape in records.histograms}
         names |= {f"table {table.table}" for table in records.tables if table.rows}
         names |= {f"alert {alert.name}" for alert in records.alerts}
     return names
