@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from declog.language.spec import LogSpec
     from declog.language.validation import validate
     from declog.plans.ops import Plan
+    from declog.runs.report.inline import report
     from declog.runs.run import read
     from declog.runtime.context import current, log_extra, log_metric, merge, observe, scalars, timer
     from declog.runtime.packets import Packet, rows
@@ -69,6 +70,7 @@ _HOMES = {
         "runtime.recorder": ("Recorder"),
         "runtime.rewards": ("reward"),
         "runtime.scopes": ("bind"),
+        "runs.report.inline": ("report"),
         "runs.run": ("read"),
     }.items()
     for name in names.split()
@@ -80,8 +82,8 @@ __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
     "Packet", "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach",
     "bind", "callback", "column", "compile", "compose", "current", "detach", "function", "log_extra", "log_metric",
-    "merge", "observe", "plan", "presets", "profile_of", "read", "reducer", "reward", "rows", "scalars", "shadow",
-    "start", "tee", "timer", "validate",
+    "merge", "observe", "plan", "presets", "profile_of", "read", "reducer", "report", "reward", "rows", "scalars",
+    "shadow", "start", "tee", "timer", "validate",
 ]  # fmt: skip
 
 

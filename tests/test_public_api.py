@@ -57,6 +57,7 @@ def test_the_public_names_are_pinned() -> None:
         "profile_of",
         "read",
         "reducer",
+        "report",
         "reward",
         "rows",
         "scalars",

@@ -1,0 +1,67 @@
+"""``declog.report``: the page of a run in a notebook's cell, or as a file."""
+
+from __future__ import annotations
+
+import html
+import os
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from declog.errors import UsageError
+from declog.runs.report.page import document, save
+from declog.runs.run import Run, read
+
+HEIGHT = 800  # of the frame, in pixels
+# The page runs its own scripts and saves files; it reaches neither the notebook nor the network.
+ALLOWED = "allow-scripts allow-downloads allow-popups"
+
+
+@runtime_checkable
+class _Recorder(Protocol):
+    output_dir: Path | None
+    closed: bool
+
+    def written(self, wait_s: float = 30.0) -> bool: ...
+
+
+def report(run: Any, *others: Any, samples: bool = True, height: int = HEIGHT) -> Page:
+    """The report of a run, as the last line of a notebook's cell shows it; ``save`` writes it to a file.
+
+    ``run`` is a run's folder, what ``declog.read`` returned, or a recorder, which may be open: its log events so far
+    are written first. ``others`` are up to two runs to compare it with. ``samples``: with the rows of tables.
+    ``height`` is that of the frame, in pixels. Raises ``UsageError`` DL607 where there is no run.
+    """
+    return Page(document(_run(run), [_run(other) for other in others], samples=samples), height)
+
+
+def _run(run: Any) -> Run:
+    if isinstance(run, Run):
+        return run
+    if isinstance(run, _Recorder):
+        if not run.closed:
+            run.written()
+        if run.output_dir is None:
+            raise UsageError.of("DL607.no_run", path="this rank", fix="report on rank 0, which has the run's folder")
+        return read(run.output_dir)
+    return read(os.fspath(run))
+
+
+class Page:
+    """A page: ``str`` is its HTML."""
+
+    def __init__(self, text: str, height: int) -> None:
+        self._text, self._height = text, height
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"<report of {len(self._text) / 1e6:.1f} MB>"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, in one step. ``OSError`` as the disk says."""
+        save(Path(path), self._text)
+
+    def _repr_html_(self) -> str:
+        style = f"width: 100%; height: {self._height}px; border: 0"
+        return f'<iframe sandbox="{ALLOWED}" style="{style}" srcdoc="{html.escape(self._text)}"></iframe>'
