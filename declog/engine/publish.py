@@ -365,6 +365,7 @@ def _submit(route: Route, step: int, records: Records, report: Report) -> None:
 
 
 def prefixed(records: Sequence[Record], prefix: str) -> list[Record]:
+    """The records with a prefix before their names."""
     if not prefix:
         return list(records)
     return [
