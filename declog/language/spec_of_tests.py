@@ -131,46 +131,10 @@ class Input(Model):
         return self.observe is not None or bool(self.log_metric or self.log_extra)
 
 
-class TaskInput(Input, Expectations):
-    """What a task or a thread gives while the step is open. `expect`, `tables` and `alerts` are of its `mode`."""
-
-    at: int | None = Field(None, ge=0)
-    """The step that it is for, as `log.at`; by default the step that it stands in."""
-    mode: str | None = None
-    """A block of this mode, as `log.mode` in a task: a window of its own."""
-    step: int | None = Field(None, ge=0)
-    """Of a `mode`: the step of its values; by default the step in which it begins."""
-
-    @model_validator(mode="after")
-    def _where(self) -> TaskInput:
-        if (self.at is not None and self.mode is not None) or (self.step is not None and self.mode is None):
-            raise refused("DL202.task_place")
-        if self.mode is None and (self.expect or self.tables or self.alerts is not None):
-            raise refused("DL202.task_expects")
-        return self
-
-
-class RankInput(Input):
-    """What the training code of one rank gives in a step. A map of signals, or a list of maps, stands for `observe`."""
-
-    tasks: dict[str, TaskInput] = {}
-    """What tasks or threads give meanwhile, by a name; with `at` or `mode` it goes on in later steps that name it."""
-
-    @property
-    def gives(self) -> bool:
-        """Whether it, or a task of it, gives anything."""
-        return super().gives or bool(self.tasks)
-
-    @property
-    def givers(self) -> dict[tuple[str, ...], Input]:
-        """Itself and its tasks, by their place."""
-        return {(): self, **{("tasks", name): task for name, task in self.tasks.items()}}
-
-
-class StepInput(RankInput, Expectations):
+class StepInput(Input, Expectations):
     """One step, or one block of another mode, and what must be logged at it."""
 
-    ranks: list[RankInput] = []
+    ranks: list[Input] = []
     """What each rank gives, where there are several."""
     mode: str | None = None
     """A block of this mode instead of a step."""
@@ -217,17 +181,7 @@ class TestSpec(StepInput):
     @property
     def expectations(self) -> list[Expectations]:
         """All that says what must be logged."""
-        return [self, *self.steps, *(task for _, _, task in self.tasked)]
-
-    @property
-    def tasked(self) -> list[tuple[int, tuple[str | int, ...], TaskInput]]:
-        """The tasks of all steps and ranks, each with its step's place among them and its path below that."""
-        return [
-            (place, (*(("ranks", rank) if step.ranks else ()), "tasks", name), task)
-            for place, step in enumerate(self.given)
-            for rank, item in enumerate(step.ranks or [step])
-            for name, task in item.tasks.items()
-        ]
+        return [self, *self.steps]
 
     @property
     def given(self) -> list[StepInput]:

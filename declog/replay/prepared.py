@@ -13,7 +13,7 @@ from declog.errors import Problem, did_you_mean
 from declog.language.maps import merged
 from declog.language.nodes import LOGGED
 from declog.language.spec import ConstantSpec, LogSpec
-from declog.language.spec_of_tests import Input, TaskInput, TestSpec
+from declog.language.spec_of_tests import Input, TestSpec
 from declog.language.validation import validate
 
 
@@ -112,24 +112,17 @@ def wrong_names(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem
         for signal in dict.fromkeys(name for call in item.calls for name in call):
             if signal not in plan.known and not open_:
                 yield names.signal(signal, where)
-        if isinstance(item, TaskInput):
-            yield from names.expected(item, where)
-            if item.mode is not None and item.mode not in plan.modes:
-                yield Problem.of("DL403.mode", (*where, "mode"), name=item.mode, known=plan.modes)
-            elif item.mode is not None and (every := plan.modes[item.mode].every):
-                yield Problem.of("DL202.task_mode", (*where, "mode"), mode=item.mode, every=every)
-    for place, expected in enumerate([test, *test.steps]):
+    for place, expected in enumerate(test.expectations):
         path = () if not place else ("steps", place - 1)
         yield from names.expected(expected, path)
 
 
 def givers(test: TestSpec) -> Iterator[tuple[tuple[str | int, ...], Input]]:
-    """All that gives something, with its place: steps, their ranks, and tasks of both."""
+    """All that gives something, with its place: steps, or their ranks."""
     for place, step in enumerate(test.given):
         path: tuple[str | int, ...] = () if step is test else ("steps", place)
         for rank, item in enumerate(step.ranks or [step]):
-            for below, giver in item.givers.items():
-                yield (*path, *(("ranks", rank) if step.ranks else ()), *below), giver
+            yield (*path, *(("ranks", rank) if step.ranks else ())), item
 
 
 @dataclass(frozen=True)

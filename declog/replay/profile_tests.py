@@ -7,10 +7,9 @@ is about: what it does not give is absent, also where the profile requires it. S
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain, zip_longest
 from typing import Any
 
 from declog.compiler import compile
@@ -24,7 +23,7 @@ from declog.language.reductions import DEFAULT as REDUCTIONS
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
-from declog.language.spec_of_tests import Expectations, Input, StepInput, TestSpec
+from declog.language.spec_of_tests import Input, StepInput, TestSpec
 from declog.language.validation import validate
 from declog.replay import compare
 from declog.replay.compare import Difference, Seen
@@ -60,49 +59,28 @@ class ProfileTest:
     functions: Functions
 
     def run(self) -> Result:
-        """Execute it, and compare; tasks in several orders, up to the first that shows a difference.
+        """Execute it, and compare."""
+        return Result(self.name, tuple(self._differences()))
 
-        In which order rows of several tasks stand in a table is the order in which they came: it is the first one's.
-        """
-        orders = list(ORDERS) if self.spec.tasked else [next(iter(ORDERS))]
-        for place, order in enumerate(orders):
-            found = self._run(order)
-            if place:
-                found = [
-                    replace(each, where=f"{each.where} ({order})")
-                    for each in found
-                    if ".tables" not in f".{each.where}"
-                ]
-            if found:
-                return Result(self.name, tuple(found))
-        return Result(self.name)
-
-    def _run(self, order: str) -> list[Difference]:
+    def _differences(self) -> Iterator[Difference]:
         world = max(len(step.ranks) or 1 for step in self.spec.given)
-        scripts = {rank: partial(_calls, self.spec, rank, self.plan, ORDERS[order]) for rank in range(world)}
+        scripts = {rank: partial(_calls, self.spec, rank, self.plan) for rank in range(world)}
         try:
             done = rehearse(self.plan, scripts, world, profile=self.profile, functions=self.functions)
         except DeclogError as error:
-            return [Difference("", "the steps are taken", str(error))]
+            yield Difference("", "the steps are taken", str(error))
+            return
         seen = [Seen(step, records) for step, records in done.events[CODE]]
         found = [*compare.compare(self.spec, seen, self.spec.tol, self.spec.mode or "train")]
-        for expected, where, mode, number in self._expected():
+        for place, (step, number) in enumerate(_numbered(self.spec)):
+            mode = step.mode or "train"
             mine = [one for one in seen if one.step == number and one.records.mode == mode]
-            found += [one.at(where) for one in compare.compare(expected, mine, self.spec.tol, mode)]
+            different = compare.compare(step, mine, self.spec.tol, mode) if self.spec.steps else ()
+            found += [one.at(f"steps.{place}") for one in different]
         excused = _excused(self.spec, self.plan)
         if found or any(not failure.startswith(excused) for failure in done.failures):
             found += [Difference("", "nothing fails", failure) for failure in done.failures]
-        return found
-
-    def _expected(self) -> Iterator[tuple[Expectations, str, str, int]]:
-        """What steps and tasks expect, with their place, and the mode and step that it is of."""
-        numbers = [number for _, number in _numbered(self.spec)]
-        for place, step in enumerate(self.spec.steps):
-            yield step, f"steps.{place}", step.mode or "train", numbers[place]
-        for place, path, task in self.spec.tasked:
-            if task.mode is not None:
-                where = ".".join(map(str, (*(("steps", place) if self.spec.steps else ()), *path)))
-                yield task, where, task.mode, numbers[place] if task.step is None else task.step
+        yield from found
 
 
 def profile_tests(
@@ -167,18 +145,8 @@ def _numbered(test: TestSpec) -> Iterator[tuple[StepInput, int]]:
         yield step, max(number, 0)
 
 
-Order = Callable[[list[list[Call]]], Iterable[Call]]
-ORDERS: Mapping[str, Order] = {
-    "one after the other": lambda lists: chain.from_iterable(lists),
-    "in turns": lambda lists: (call for turn in zip_longest(*lists) for call in turn if call is not None),
-    "the last first": lambda lists: chain.from_iterable(reversed(lists)),
-}
-"""Ways in which what a step and its tasks give may come."""
-
-
-def _calls(test: TestSpec, rank: int, plan: Any, order: Order) -> Iterator[Call]:
+def _calls(test: TestSpec, rank: int, plan: Any) -> Iterator[Call]:
     """The calls of one rank; every step takes a second."""
-    tasks = _Tasks(test, rank)
     for at, (step, number) in enumerate(_numbered(test)):
         given = step.ranks[rank] if step.ranks else step
         mode = step.mode or "train"
@@ -188,10 +156,7 @@ def _calls(test: TestSpec, rank: int, plan: Any, order: Order) -> Iterator[Call]
             yield Call("enter", (mode,), float(at), scope=block, origin=1)
         if stepping:
             yield Call("begin", (number, block), float(at), scope=inner, origin=1)
-        scope = inner if stepping else block
-        yield from tasks.begun(at, number)
-        yield from order([list(_observed(given, at + 1.0, scope)), *tasks.given(at, scope)])
-        yield from tasks.ended(at)
+        yield from _observed(given, at + 1.0, inner if stepping else block)
         if stepping:
             yield Call("end", (False,), at + 1.0, scope=inner, origin=1)
         if step.flush:
@@ -200,48 +165,8 @@ def _calls(test: TestSpec, rank: int, plan: Any, order: Order) -> Iterator[Call]
             yield Call("leave", (False,), at + 1.0, scope=block, origin=1)
 
 
-class _Tasks:
-    """The tasks of a rank: those with a scope of their own go on until the last step that names them."""
-
-    def __init__(self, test: TestSpec, rank: int) -> None:
-        self._steps = [(step.ranks[rank] if step.ranks else step).tasks for step in test.given]
-        self._scopes: dict[str, tuple[int, str]] = {}  # of the open ones: the scope, and the call that ends it
-        self._origins: dict[str, int] = {}
-        self._next = 2 * len(self._steps) + 1  # scopes below are of steps and blocks
-
-    def begun(self, at: int, number: int) -> Iterator[Call]:
-        """Scopes of the tasks that begin in a step."""
-        for name, task in self._steps[at].items():
-            if name in self._scopes:
-                continue
-            self._origins[name] = self._next + 1
-            if task.at is not None:
-                yield from self._open(name, "at", (task.at,), "unat", float(at))
-            elif task.mode is not None:
-                step = number if task.step is None else task.step
-                yield from self._open(name, "enter", (task.mode, step), "leave", float(at))
-            self._next += 1
-
-    def _open(self, name: str, call: str, what: tuple[Any, ...], end: str, at: float) -> Iterator[Call]:
-        self._scopes[name] = self._next, end
-        yield Call(call, what, at, scope=self._next, origin=self._origins[name])
-
-    def given(self, at: int, step: int) -> Iterator[list[Call]]:
-        """What each task gives in a step; ``step`` is the scope of those that have none of their own."""
-        for name, task in self._steps[at].items():
-            scope, _ = self._scopes.get(name, (step, ""))
-            yield list(_observed(task, at + 1.0, scope, self._origins[name]))
-
-    def ended(self, at: int) -> Iterator[Call]:
-        """The ends of those that no later step names."""
-        later = {name for tasks in self._steps[at + 1 :] for name in tasks}
-        for name in [name for name in self._scopes if name not in later]:
-            scope, end = self._scopes.pop(name)
-            yield Call(end, (False,), at + 1.0, scope=scope, origin=self._origins[name])
-
-
-def _observed(given: Input, at: float, scope: int, origin: int = 1) -> Iterator[Call]:
-    call = partial(Call, at=at, scope=scope, origin=origin)
+def _observed(given: Input, at: float, scope: int) -> Iterator[Call]:
+    call = partial(Call, at=at, scope=scope, origin=1)
     for signals in given.calls:
         yield call("observe", (dict(signals),))
     for name, value in given.log_metric.items():

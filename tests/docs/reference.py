@@ -31,15 +31,13 @@ from tests.docs import catalogue
 
 DOCS = Path(__file__).parents[2] / "docs"
 _MODELS = {
-    "MetricDefaults": "metric defaults",
     "GroupAxis": "group",
     "CompletionAxis": "completion",
     "TokenAxis": "token",
     "Expected": "expected value",
     "ExpectedTable": "expected table",
-    "RankInput": "rank",
+    "Input": "rank",
     "StepInput": "step",
-    "TaskInput": "task",
 }
 _LAYERS = {
     "1": "Composition",

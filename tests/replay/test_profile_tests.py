@@ -99,32 +99,6 @@ PASS: dict[str, dict[str, Any]] = {
     "how often": {"steps": [ONE, {"score": [0]}, ONE], "alerts": {"high": 2}},
     "no alert": {"observe": {"score": [1]}, "alerts": {"high": None}},
     "none at all": {"observe": {"score": [1]}, "alerts": []},
-    "tasks have batches of their own": {
-        "observe": [{"score": [1]}, {"text": ["a"]}],
-        "tasks": {"one": {"observe": [{"text": ["b"]}, {"score": [6]}]}, "two": [{"text": ["c"]}, {"score": [2]}]},
-        "expect": {"score/mean": 3}, "tables": {"best": {"columns": {"text": ["b", "c"], "score": [6, 2]}}}},
-    "a task of another step": {
-        "steps": [{"observe": {"score": [1]}, "tasks": {"ahead": {"at": 1, "observe": {"score": [9]}}},
-                   "expect": {"score/max": 1}},
-                  {"observe": {"score": [3]}, "expect": {"score/mean": 6}}]},
-    "a task that goes on": {
-        "with": {"schemas": {"s": {"text": {"type": "text", "nullable": True}}}},
-        "steps": [{"observe": {"score": [1]}, "tasks": {"ahead": {"at": 2, "observe": {"score": [9]}}}},
-                  {"observe": {"score": [2]}},
-                  {"observe": {"score": [3], "text": ["a"]}, "tasks": {"ahead": {"text": ["z"]}},
-                   "expect": {"score/mean": 6}, "tables": {"best": {"columns": {"text": ["z", "a"]}}}}]},
-    "an evaluation in flight": {
-        "steps": [{"observe": {"score": [1]}, "tasks": {"old": {"mode": "eval", "observe": {"score": [10]},
-                                                              "expect": {"score.mean": 15}}}},
-                  {"observe": {"score": [2]}, "tasks": {"old": {"score": [20]},
-                                                      "new": {"mode": "eval", "observe": {"score": [7]}}},
-                   "expect": {"score.mean": 2}}],
-        "expect": {"eval_score/mean": 7}},
-    "an evaluation of an earlier step": {
-        "steps": [{"score": [1]}, {"observe": {"score": [2]}, "tasks": {
-            "late": {"mode": "eval", "step": 0, "observe": {"score": [7]}, "expect": {"score.max": 7}}}}]},
-    "tasks of ranks": {
-        "ranks": [{"tasks": {"a": {"score": [1]}, "b": {"score": [2]}}}, {"score": [6]}], "expect": {"score.mean": 3}},
     "another profile": {"profile": "slim", "observe": ONE, "expect": {"score.mean": 3, "score.max": None}},
 }  # fmt: skip
 
@@ -164,10 +138,6 @@ FAIL: dict[str, tuple[dict[str, Any], dict[str, tuple[str, str]]]] = {
     "no rows": ({"tables": {"best": None}}, {"tables.best": ("no rows", "2 rows")}),
     "alerts": ({"alerts": []}, {"alerts": ("none", "high")}),
     "how often": ({"alerts": {"high": 2}}, {"alerts.high": ("2 times", "1 times")}),
-    "a task's evaluation": (
-        {"tasks": {"it": {"mode": "eval", "observe": {"score": [3]}, "expect": {"score.max": 4}}}},
-        {"tasks.it.expect.score.max": ("4 (within 1e-06)", "3")},
-    ),
     "an alert": ({"alerts": {"high": None}}, {"alerts.high": ("0 times", "1 times")}),
 }
 
@@ -184,20 +154,6 @@ def test_a_family_is_named_by_its_members() -> None:
     observed = {"rewards": {"right": [1, 0], "short": [2, 4]}}
     reported = "several, rewards/right: 0.5, rewards/short: 3; write one of these names"
     assert found({"observe": observed, "expect": {"rewards": 1}}) == {"expect.rewards": ("one value", reported)}
-
-
-def test_what_depends_on_the_order_of_tasks_is_reported() -> None:
-    """Tasks come in several orders, and the one that shows a difference is named."""
-    last = {"metrics": {**PROFILE["metrics"], "last": "last(score)"}}
-    test = {"tasks": {"one": {"score": [1]}, "two": {"score": [2]}}, "expect": {"last": 2, "score.mean": 1.5}}
-    assert found(test, **last) == {"expect.last (the last first)": ("2 (within 1e-06)", "1")}
-
-
-def test_a_task_of_a_step_that_has_ended_fails_the_test() -> None:
-    """As in a run its rows are late: counted, and in no value."""
-    steps = [{"score": [1]}, {"observe": {"score": [2]}, "tasks": {"late": {"at": 0, "observe": {"score": [5]}}}}]
-    ((where, (expected, got)),) = found({"steps": steps, "expect": {"score.mean": 2}}).items()
-    assert (where, expected) == ("", "nothing fails") and "DL513" in got
 
 
 def test_differences_of_a_step_say_which() -> None:
@@ -238,27 +194,6 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str, tuple[str | int, ...], str]] = {
     "mode": ({"steps": [{"mode": "evel", "observe": ONE}]}, "DL403", ("steps", 0, "mode"), "did you mean `eval`?"),
     "ranks": ({"steps": [{"ranks": [ONE, ONE]}, ONE]}, "DL202", ("steps", 1), "say what each rank gives"),
     "logged by nobody": ({"log_metric": {"speed": 1}, "expect": {"sped": 1}}, "DL403", ("expect", "sped"), ""),
-    "task": ({"tasks": {"a": {"scor": [1]}}}, "DL501", ("tasks", "a", "observe", "scor"), "did you mean `score`?"),
-    "mode of a task": ({"tasks": {"a": {"mode": "evel", "observe": ONE}}}, "DL403", ("tasks", "a", "mode"), "`eval`?"),
-    "steps of a mode": (
-        {"with": {"modes": {"eval": {"every": 2}}}, "tasks": {"a": {"mode": "eval", "observe": ONE}}},
-        "DL202",
-        ("tasks", "a", "mode"),
-        "give it as a step",
-    ),
-    "at in a mode": ({"tasks": {"a": {"mode": "eval", "at": 1, "observe": ONE}}}, "DL202", ("tasks", "a"), "drop one"),
-    "no value of a task's": (
-        {"tasks": {"a": {"observe": ONE, "expect": {"score.mean": 1}}}},
-        "DL202",
-        ("tasks", "a"),
-        "expect it of the step",
-    ),
-    "key of a task": (
-        {"tasks": {"a": {"observe": ONE, "expct": {}}}},
-        "DL201",
-        ("tasks", "a", "expct"),
-        "did you mean `expect`?",
-    ),
     "rank": ({"ranks": [ONE, {"scor": [1]}]}, "DL501", ("ranks", 1, "observe", "scor"), "did you mean `score`?"),
 }
 
