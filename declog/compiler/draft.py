@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from declog.errors import Coded, Path, Problem, UsageError
-from declog.language.dtypes import Axis, Type
+from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
 from declog.language.functions import Functions
+from declog.language.functions.rules import of_type
 from declog.language.model import Model
-from declog.language.nodes import LOGGED, Graph, Node
+from declog.language.nodes import COMBINED, LOGGED, Graph, Node
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
@@ -173,6 +174,40 @@ class Draft:
 def as_written(spec: Model, op: type[Any]) -> dict[str, Any]:
     """The fields of an op that its model has by the same name, with the model's values."""
     return {item.name: getattr(spec, item.name) for item in fields(op) if item.name in type(spec).model_fields}
+
+
+def has_type(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType]) -> bool:
+    """Whether the values of an expression are of one of these types; else it is reported at the key ``path``."""
+    fits = node.type.dtype in dtypes
+    if not fits:
+        needed, dtype, fix = any_of(dtypes), node.type.dtype, of_type(node, dtypes)
+        draft.report("DL305.needs", path, name=_key(path), needed=needed, node=node, dtype=dtype, fix=fix)
+    return fits
+
+
+def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Axis, what: str) -> bool:
+    """Whether a key takes the values of an expression: of these types, no finer than ``axis``, and no family.
+
+    Else it is reported. ``what`` is said of the axis: "the expression is".
+    """
+    if not has_type(draft, node, path, dtypes):
+        return False
+    type, key = node.type, _key(path)
+    if type.axis is not None and not needs_axis(type, axis):
+        ways = ["any", "all"] if type.dtype is DType.BOOL else ["mean" if type.dtype in NUMERIC else "first"]
+        fix = "  or  ".join(f"{way}({node}, over={type.axis.label})" for way in (["first"] if key == "by" else ways))
+        fix = f"labels that are {per(axis)}" if node.op == COMBINED else fix
+        draft.report("DL310.finer", path, key=key, finer=per(type.axis), what=what, axis=per(axis), fix=fix)
+    elif type.family:
+        draft.report("DL305.family", path, key=key)
+    else:
+        return True
+    return False
+
+
+def _key(path: Path) -> str:
+    """The key that a path leads to; of an item of a list the list's."""
+    return next(part for part in reversed(path) if isinstance(part, str))
 
 
 def needs_axis(type: Type, axis: Axis) -> bool:

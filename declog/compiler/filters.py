@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from declog.compiler.draft import Draft, as_written, needs_axis
-from declog.compiler.schemas import coarser
+from declog.compiler.draft import Draft, as_written, fits
 from declog.compiler.scopes import typed
-from declog.errors import in_flow
-from declog.language.dtypes import NUMERIC, Axis, DType, any_of, per
+from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import join
 from declog.language.nodes import Node
 from declog.language.spec_of_tables import FilterSpec
@@ -96,22 +94,5 @@ def _kind(draft: Draft, name: str, spec: FilterSpec) -> str:
 def _row_value(draft: Draft, name: str, spec: FilterSpec, field: str, dtypes: tuple[DType, ...]) -> Node | None:
     text, path = vars(spec)[field], ("filters", name, field)
     node = None if text is None else typed(draft, text, *path, off=f"filters.{name}")
-    if node is None:
-        return None
-    if node.type.dtype not in dtypes:
-        fix = f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else None
-        fix = f"compare it, such as `{node} > 0`" if dtypes == (DType.BOOL,) else fix
-        needed, dtype = any_of(dtypes), node.type.dtype
-        draft.report("DL305.filter_dtype", path, field=field, needed=needed, node=node, dtype=dtype, fix=fix)
-    elif not needs_axis(node.type, Axis.COMPLETION) and dtypes == (DType.BOOL,):
-        draft.report("DL310.filter_any", path, name=name, field=field, node=node)
-    elif not needs_axis(node.type, Axis.COMPLETION):
-        draft.report("DL310.filter_mean", path, name=name, field=field, node=node)
-    elif spec.take == "group" and not needs_axis(node.type, Axis.GROUP):
-        expr = in_flow(coarser(draft, node, Axis.GROUP))
-        draft.report("DL310.take_group", path, name=name, field=field, axis=per(node.type.axis), expr=expr)
-    elif node.type.family:
-        draft.report("DL305.filter_family", path, field=field)
-    else:
-        return node
-    return None
+    axis, what = (Axis.GROUP, "the filter takes what is") if spec.take == "group" else (Axis.COMPLETION, "rows are")
+    return node if node is not None and fits(draft, node, path, dtypes, axis, what) else None

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 
-from declog.compiler.draft import Draft
+from declog.compiler.draft import Draft, has_type
 from declog.compiler.metrics import of_every_output
 from declog.compiler.names import names_of
 from declog.compiler.scopes import MetricScope
@@ -189,7 +189,5 @@ def condition(draft: Draft, text: str, path: Path) -> Node | None:
     off = ".".join(map(str, path))
     with draft.at(*path, off=off):
         node = over_metrics(draft, text)
-        if node.type.dtype is DType.BOOL:
-            return node
-        draft.report("DL305.condition", path, node=node, dtype=node.type.dtype)
+        return node if has_type(draft, node, path, [DType.BOOL]) else None
     return draft.graph.constant(False) if off in draft.inactive else None

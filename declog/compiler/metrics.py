@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import Any
 
 from declog.compiler import suggestions
-from declog.compiler.draft import Draft, as_written, needs_axis
+from declog.compiler.draft import Draft, as_written, fits
 from declog.compiler.names import RANK, names_of
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, UsageError, nearest
 from declog.language import idioms
-from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
+from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler, join, labels
 from declog.language.functions import REQUIRED
-from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Node, walk
+from declog.language.nodes import LOGGED, SIGNAL, Node, walk
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import AboutSpec, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
@@ -259,10 +259,9 @@ class _Metric:
             self.draft.report("DL202.labels", ("metrics", self.id, "by"))
         nodes = [self._compile(text, ("metrics", self.id, "by", place)) for place, text in enumerate(texts)]
         found = [node for node in nodes if node is not None]
-        for place, node in enumerate(found):
-            self._labels(node, ("metrics", self.id, "by", place))
-        fits = len(found) == len(texts) and all(_is_label(node.type) for node in found)
-        return labels(self.draft.graph, found, self.draft.order) if fits and found else None
+        taken = [fits(self.draft, node, ("metrics", self.id, "by", place), LABELS, Axis.COMPLETION, "labels are")
+                 for place, node in enumerate(found)]  # fmt: skip
+        return labels(self.draft.graph, found, self.draft.order) if texts and taken == [True] * len(texts) else None
 
     # -- the op
 
@@ -292,7 +291,8 @@ class _Metric:
         if reduction.arity > 1 and any(node.type.family for node in args):
             draft.report("DL312.family", self._where_from(), reduction=reduction.name)
         for key_of, dtypes in (("where", (DType.BOOL,)), ("by", LABELS), ("weight", NUMERIC)):
-            self._fits(key_of, clauses[key_of], axis, dtypes)
+            if (clause := clauses[key_of]) is not None:
+                fits(draft, clause, ("metrics", self.id, key_of), dtypes, axis, "the expression is")
         by, weight = clauses["by"], clauses["weight"]
         if axis is Axis.TOKEN and by is not None and by.type.axis is Axis.TOKEN:
             draft.report("DL310.by", ("metrics", self.id, "by"))
@@ -363,52 +363,9 @@ class _Metric:
         texts = [self.spec.by] if isinstance(self.spec.by, str) else self.spec.by or []
         return tuple(text.strip() if text.strip().isidentifier() else "" for text in texts)
 
-    def _labels(self, node: Node, path: Path) -> None:
-        """Refuse what cannot be one of several labels."""
-        if node.type.dtype not in LABELS:
-            self._wrong("by", node, path)
-        if node.type.family:
-            self.draft.report("DL305.clause_family", path, key="by")
-        if node.type.axis is Axis.TOKEN:
-            self.draft.report("DL310.by", path)
-
-    def _wrong(self, key: str, node: Node, path: Path) -> None:
-        needed, fix = {
-            "where": ("bool", f"compare it, such as `{node} > 0`"),
-            "by": ("text, int, bool or object", f"`bucket({node}, 32, 64)`"),
-            "weight": ("number", f"`1 if {node} else 0`" if node.type.dtype is DType.BOOL else "weigh by a number"),
-        }[key]
-        self.draft.report("DL305.clause", path, key=key, needed=needed, node=node, dtype=node.type.dtype, fix=fix)
-
-    def _fits(self, key: str, node: Node | None, axis: Axis, kinds: tuple[DType, ...]) -> None:
-        if node is None:
-            return
-        path = ("metrics", self.id, key)
-        if node.type.dtype not in kinds:
-            self._wrong(key, node, path)
-        if not needs_axis(node.type, axis):
-            finer, coarse = per(node.type.axis), per(axis)
-            label = node.type.axis.label if node.type.axis is not None else "token"
-            if node.type.dtype is DType.BOOL:
-                self.draft.report("DL310.clause_any", path, key=key, finer=finer, axis=coarse, node=node, label=label)
-            elif node.op == COMBINED:
-                self.draft.report("DL310.clause_label", path, finer=finer, axis=coarse)
-            else:
-                number = node.type.dtype in (DType.FLOAT, DType.INT) and key != "by"
-                self.draft.report(
-                    "DL310.clause", path, key=key, finer=finer, axis=coarse, node=node, label=label,
-                    function="mean" if number else "first",
-                )  # fmt: skip
-        if node.type.family:
-            self.draft.report("DL305.clause_family", path, key=key)
-
 
 def _takes(reduction: Reduction) -> str:
     return "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
-
-
-def _is_label(type: Type) -> bool:
-    return type.dtype in LABELS and not type.family and type.axis is not Axis.TOKEN
 
 
 def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from declog.compiler.draft import Draft, SwitchedOff, needs_axis
+from declog.compiler.draft import Draft, SwitchedOff, fits, needs_axis
 from declog.compiler.names import FIELDS
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, UsageError, did_you_mean, in_flow
@@ -213,11 +213,7 @@ def _of_tokens(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path)
         value = typed(draft, str(text), *at, off=".".join(map(str, at)))
         if key == PIECES:
             draft.report("DL402.tokens", at)
-        elif value is not None and (value.type.family or value.type.dtype not in (*NUMERIC, DType.BOOL)):
-            draft.report("DL305.token_value", at, node=value, type=value.type)
-        elif value is not None and not needs_axis(value.type, Axis.TOKEN):
-            draft.report("DL310.token_value", at, node=value, axis=per(value.type.axis))
-        elif value is not None:
+        elif value is not None and fits(draft, value, at, (*NUMERIC, DType.BOOL), Axis.TOKEN, "tokens are"):
             values.append((key, value))
     if node is None or len(draft.problems) > before:
         return None

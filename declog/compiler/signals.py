@@ -12,7 +12,7 @@ from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.keys import sections_with
-from declog.language.nodes import CONST, LOGGED
+from declog.language.nodes import LOGGED
 from declog.language.spec import ModeSpec, SignalSpec
 from declog.language.syntax import WORDS
 from declog.plans.ops import Grouping, ModeOp
@@ -51,8 +51,10 @@ def switches(draft: Draft) -> None:
             text = entry.enabled if isinstance(entry.enabled, str) else "false"
             with draft.at(section, name, "enabled"):
                 node = compile_expression(text, ConstantScope(draft), draft.graph, draft.functions)
-                if node.op != CONST or node.type.dtype is not DType.BOOL:
-                    draft.report("DL305.enabled", (section, name, "enabled"), text=text, dtype=node.type.dtype)
+                dtype, fix = node.type.dtype, f"compare it, such as `{text} != 0`"
+                if dtype is not DType.BOOL:
+                    path = (section, name, "enabled")
+                    draft.report("DL305.needs", path, name="enabled", needed="bool", node=text, dtype=dtype, fix=fix)
                 elif not node.param("value"):
                     draft.inactive[f"{section}.{name}"] = f"enabled: {text}" + (
                         f", with {_values(draft, text)}" if text != "false" else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from declog.compiler.draft import Draft, SwitchedOff, as_written, needs_axis
+from declog.compiler.draft import Draft, SwitchedOff, as_written, has_type, needs_axis
 from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import ROWS, coarser, columns
 from declog.compiler.scopes import MetricScope
@@ -204,8 +204,7 @@ def alerts(draft: Draft) -> None:
         text = spec.when if spec.when is not None else " or ".join(bounds)
         with draft.at(*path, *(["when"] if spec.when is not None else []), off=f"alerts.{name}"):
             node = over_metrics(draft, text, of_alert=name)
-            if node.type.dtype is not DType.BOOL:
-                draft.report("DL305.condition", (*path, "when"), node=node, dtype=node.type.dtype)
+            if not has_type(draft, node, (*path, "when"), [DType.BOOL]):
                 continue
             shown, fields = spec.text, None
             if spec.text:

@@ -4,8 +4,8 @@ Takes the problems that any layer found and, where it is known, the provenance o
 returns the problems with their places, which ``Problem.text`` shows, and ``as_dict`` for programs. Plain data in,
 plain data out: nothing of Hydra, torch or the compiler is imported.
 
-    error[DL310] conf/declog/mine.yaml:4:10
-      filters.hard.where is per token; a filter needs one value per completion
+    error[DL310] conf/declog/mine.yaml:4:10 in filters.hard.where
+      `where` is per token, and rows are per completion: it may not be finer
         4 |   where: kl > 1
           |          ^^^^^^
       also set in: conf/declog/grpo.yaml:40:12

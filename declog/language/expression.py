@@ -20,7 +20,7 @@ from declog.errors import Problem, did_you_mean, nearest
 from declog.language import idioms
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type, finest
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
-from declog.language.functions.rules import Stage
+from declog.language.functions.rules import Stage, of_type
 from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Graph, Node
 from declog.language.reductions import quantile_level
 from declog.language.syntax import ExpressionError, parse, refuse
@@ -197,7 +197,8 @@ class Compiler:
         result, first = kept[0]
         if len(kept) == 1:
             if result.type.dtype is not DType.BOOL:
-                self.fail(first, "DL305.bool", name=name, node=result, dtype=result.type.dtype)
+                dtype, fix = result.type.dtype, of_type(result, [DType.BOOL])
+                self.fail(first, "DL305.needs", name=name, needed="bool", node=result, dtype=dtype, fix=fix)
             return result
         for item, value in kept[1:]:
             result = self.build(name, node, [result, item], [first, value])

@@ -74,8 +74,8 @@ FILES: dict[str, tuple[str, str]] = {
             where: kl > 1
         """,
         """
-        error[DL310] declog/mine.yaml:5:12
-          filters.hard.where is per token; a filter needs one value per completion
+        error[DL310] declog/mine.yaml:5:12 in filters.hard.where
+          `where` is per token, and rows are per completion: it may not be finer
             5 |     where: kl > 1
               |            ^^^^^^
           fix: any(kl > 1, over=token)  or  all(kl > 1, over=token)
@@ -128,7 +128,7 @@ def test_all_errors_of_a_file_come_at_once(write_preset: WritePreset) -> None:
     assert [line for line in str(error.value).splitlines() if line.startswith("error")] == [
         "error[DL302] declog/mine.yaml:3:10 in metrics.a",
         "error[DL311] declog/mine.yaml:4:29 in metrics.b.reduce",
-        "error[DL310] declog/mine.yaml:6:17",
+        "error[DL310] declog/mine.yaml:6:17 in filters.hard.where",
     ]
 
 
@@ -169,7 +169,7 @@ def test_a_wrong_axis_of_an_override() -> None:
     """An expression in quotes is marked without them."""
     assert overridden("declog.filters.extremes.key='2 * kl'") == golden(f"""
         error[DL310] override 'declog.filters.extremes.key='2 * kl''
-          filters.extremes.key is per token; a filter needs one value per completion
+          `key` is per token, and rows are per completion: it may not be finer
             declog.filters.extremes.key='2 * kl'
                                          ^^^^^^
           also set in: {in_preset("grpo", "filters.extremes", "key")}

@@ -62,17 +62,21 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:
     for place in range(len(call.args)) if args is None else args:
         node = call.args[place]
         if node.type.dtype not in dtypes:
-            fix = None
-            if node.type.dtype is DType.BOOL:
-                fix = f"write `(1 if {node} else 0)`" if DType.FLOAT in dtypes else None
-            elif dtypes == (DType.BOOL,):
-                fix = f"compare it first, such as `{node} > 0`"
-            elif node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
-                fix = f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
             call.fail(
-                "DL305.operand", arg=place, symbol=symbol(call.name), needed=any_of(dtypes), node=node,
-                dtype=node.type.dtype, fix=fix,
+                "DL305.needs", arg=place, name=symbol(call.name), needed=any_of(dtypes), node=node,
+                dtype=node.type.dtype, fix=of_type(node, dtypes),
             )  # fmt: skip
+
+
+def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
+    """What to write for an expression that has none of the types that its place takes."""
+    if list(dtypes) == [DType.BOOL]:
+        return f"compare it, such as `{node} > 0`"
+    if node.type.dtype is DType.BOOL:
+        return f"write `(1 if {node} else 0)`" if DType.FLOAT in dtypes else None
+    if node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
+        return f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
+    return f"`bucket({node}, 32, 64)`" if node.type.dtype is DType.FLOAT and DType.INT in dtypes else None
 
 
 def number(call: Call) -> Type:
