@@ -2,12 +2,15 @@
 
     python -m tests.runs.report.shots            runs the demo and writes docs/images/*.png
     python -m tests.runs.report.shots RUN        of a demo's run that is there
+    python -m tests.runs.report.shots late       the film of a question that is asked late, alone
 
-Needs Chromium. Each picture is a PNG of 128 colours, small enough to be in git.
+Needs Chromium. Each picture is a PNG of 128 colours, and the film a GIF of 64, small enough to be in git.
 """
 
 from __future__ import annotations
 
+import contextlib
+import html
 import io
 import os
 import re
@@ -20,12 +23,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 from rich.console import Console
 from rich.terminal_theme import DIMMED_MONOKAI
 from rich.text import Text
 
+import declog
 from declog.cli import main
 from tests.runs.report.runs import small as run_with_tokens
 from tests.runs.report.runs import train
@@ -83,6 +88,49 @@ def made_up(page: Page, folder: Path) -> None:
     opened(page, run / "report.html", "#sample=samples%2F100")
     page.locator(".tools .btn", has_text="kl").click()
     page.locator("#detail").screenshot(path=IMAGES / "report-tokens.png")
+
+
+def film(page: Page, folder: Path) -> None:
+    """Twenty seconds: a run without a metric by data source, the question, and the answer from step 0."""
+    run = folder / "outputs" / "math_and_code"
+    config = declog.compose("grpo", ["sinks=[parquet]", "axes.group.size=4", "name=math_and_code"])
+    random = np.random.default_rng(0)
+    with declog.start(config, output_dir=run) as log:
+        for step in range(0, 40_000, 100):
+            done = step / 40_000
+            chances = {"math": 0.3 + 0.5 * done, "code": 0.2 + 0.6 * done**2, "logic": 0.5 - 0.45 * done}
+            source = [name for name in chances for _ in range(64)]
+            with log.step(step):
+                log.keep(source=source)
+                log.observe(reward=[float(random.random() < chances[name]) for name in source])
+    line = "by_source: {expr: reward, by: source}"
+    shown = f"declog add outputs/math_and_code '{line}'"
+    with contextlib.redirect_stdout(io.StringIO()) as output:
+        main(["add", str(run), line])
+    answer = output.getvalue().replace(str(folder) + "/", "")
+    scenes = ["<b># step 40,000. What was the reward by data source, from step 0?</b>\n$ "]
+    frames = [(_screen(page, scenes[0]), 3000)]
+    frames += [(_screen(page, scenes[0] + shown[:end]), 90) for end in range(2, len(shown) + 1, 2)]
+    frames += [(_screen(page, f"{scenes[0]}{shown}\n\n{html.escape(answer)}"), 5000)]
+    main(["report", str(run)])
+    opened(page, run / "report.html", "#metric=by_source%2Flogic")
+    page.wait_for_timeout(500)
+    frames += [(Image.open(io.BytesIO(page.screenshot())), 8000)]
+    pictures = [
+        frame.convert("RGB").resize((1000, 625), Image.Resampling.LANCZOS).quantize(64, dither=Image.Dither.NONE)
+        for frame, _ in frames
+    ]
+    file = IMAGES / "late.gif"
+    pictures[0].save(
+        file, save_all=True, append_images=pictures[1:], duration=[wait for _, wait in frames], loop=0, optimize=True
+    )
+    print(f"{file.relative_to(ROOT)}  {file.stat().st_size / 1000:.0f} kB")
+
+
+def _screen(page: Page, text: str) -> Image.Image:
+    """A terminal that shows a text."""
+    page.set_content(TERMINAL.replace("$ make demo\n{code}", text).replace("15px", "24px"))
+    return Image.open(io.BytesIO(page.screenshot()))
 
 
 def opened(page: Page, file: Path, place: str = "") -> None:
@@ -150,6 +198,7 @@ def shoot(run: Path | None) -> None:
         page = browser.new_page(viewport={"width": 1360, "height": 850})
         report(page, run.resolve())
         made_up(page, Path(folder))
+        film(page, Path(folder))
         dashboard(page, run.resolve())
         if output:
             terminal(page, output)
@@ -158,5 +207,15 @@ def shoot(run: Path | None) -> None:
         small(file)
 
 
-if __name__ == "__main__":
+def shoot_film() -> None:
+    """The film alone."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        film(browser.new_page(viewport={"width": 1360, "height": 850}), Path(folder))
+        browser.close()
+
+
+if __name__ == "__main__" and sys.argv[1:] == ["late"]:
+    shoot_film()
+elif __name__ == "__main__":
     shoot(Path(sys.argv[1]) if len(sys.argv) > 1 else None)
