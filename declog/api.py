@@ -196,12 +196,19 @@ def start(
         wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),
         overrides=composed.overrides, locate=partial(locate, composed),
         places=partial(places, composed), mask=composed.masked, commits=steps == "commit",
+        live=_live_metrics if made.late else None,
         run_config=without_secrets({**beside(config), **(run_config or {})}),
     )  # fmt: skip
     recorder = opening.open_run(made, channel, options)
     if on_sigterm == "close":
         close_on_sigterm(recorder)
     return recorder
+
+
+def _live_metrics(*arguments: Any) -> Any:
+    from declog.late.live import Live
+
+    return Live(*arguments)
 
 
 def _objects(config: object, sinks: object) -> None:

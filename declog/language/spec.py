@@ -384,6 +384,8 @@ class RunSpec(Model):
     """What may wait on a rank for its worker, in bytes of rows: beyond it steps wait."""
     keep_bytes: int = Field(2 * 10**9, ge=0)
     """How much of its rows the run keeps in its folder, in bytes, so that metrics can be asked late; 0: none."""
+    late: bool = False
+    """Whether metrics that are asked for while the run goes on are logged from then on, by the job itself."""
     capture: CaptureSpec = CaptureSpec(enabled=False)
     """What is kept of what the training code gives, for `declog preview`."""
     config: dict[str, Any] = {}

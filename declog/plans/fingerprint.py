@@ -30,6 +30,7 @@ OWN: Mapping[str, str] = {
     "Plan.warnings": "words of the compiler",
     "Plan.renamed": "words of an error",
     "Plan.strict": "whether this rank's `close` raises",
+    "Plan.late": "rank 0 computes them beside the plan's own",
     "Plan.keep_bytes": "rank 0 writes them, and values do not depend on it",
     "Plan.window_bytes": "how much memory rank 0 may take; values do not depend on it",
     "Plan.backlog_bytes": "how much memory this rank may take",

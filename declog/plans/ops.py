@@ -530,6 +530,7 @@ class Plan:
     blocking: bool = False
     first: int = 0  # a log event after so many steps already; 0: none
     keep_bytes: int = 2 * 10**9  # bytes of rows that are kept in the run's folder; 0: none are
+    late: bool = False  # metrics may be asked for while the run goes on
     window_bytes: int = 256 * 2**20  # what a window may hold before its closed steps are folded
     backlog_bytes: int = 2**30  # what may wait for the worker
     capture: CaptureOp | None = None

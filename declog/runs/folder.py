@@ -21,7 +21,7 @@ SECTIONS = ("constants", "run", "schemas", "sink_options")  # of a configuration
 SHAPES: Mapping[str, type | tuple[type, ...]] = {
     "run_id": str, "name": str, "state": str, "started": str, "host": str, "pid": int, "world_size": int,
     "fingerprint": str, "declog": str, "python": str, "torch": str, "packages": dict, "overrides": list, "git": dict,
-    "config": str, "run_config": str, "plan": str, "failures": dict, "missing": dict,
+    "config": str, "run_config": str, "plan": str, "failures": dict, "missing": dict, "late": dict,
     "resumed_after": int, "parent": dict, "ended": str,
 }  # fmt: skip
 ENTRIES: Mapping[str, Mapping[str, type]] = {  # of lists in plan.json, what a reader relies on

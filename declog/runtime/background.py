@@ -24,7 +24,7 @@ from declog.records import Alert, Beside, RunInfo
 from declog.runtime import actors, manifest
 from declog.runtime.alarm import Alarm
 from declog.runtime.backlog import Backlog
-from declog.runtime.collector import Collector
+from declog.runtime.collector import Collector, LiveMetrics
 from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
 from declog.runtime.local_tables import LocalTables
@@ -38,6 +38,7 @@ from declog.sinks.run_folder import Choice, Origin, RunFolder
 from declog.sinks.runner import CloseReport, SinkRunner
 
 log = logging.getLogger("declog")
+MakeLive = Callable[..., LiveMetrics]  # of the plan, the run, its sinks, failures, and who is told of the lines
 MOST_ALERTS = 1000  # that fired and are remembered
 
 
@@ -50,7 +51,7 @@ class Background:
     def __init__(
         self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route], failures: Failures, *,
         functions: Functions = DEFAULT, close_s: float, wait_s: float, home: RunFolder | None, run: RunInfo | None,
-        choice: Choice,
+        choice: Choice, live: MakeLive | None,
     ) -> None:  # fmt: skip
         self.comm = comm
         self.close_s = close_s
@@ -70,9 +71,13 @@ class Background:
         self._collector = self._dispatcher = None
         if comm.collects:
             self._dispatcher = Dispatcher(plan, routes, functions, self._note_missing, self._note_alert)
+            rows, metrics = self._rows(), None
+            if live is not None and rows is not None:
+                metrics = live(plan, lambda: self._run, routes, failures, self._note_late)
             self._collector = Collector(
                 plan, comm, self._dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued,
-                unused=lambda: self._unused(fates.lost(id(self))), rows=self._rows(),
+                unused=lambda: self._unused(fates.lost(id(self))), rows=rows,
+                live=metrics,
             )  # fmt: skip
         self._merger = None
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
@@ -116,6 +121,11 @@ class Background:
         if self._collector is not None:
             self._worker.call(lambda: None, self.close_s)
         return dict(self._missing)
+
+    def _note_late(self, lines: Mapping[str, str]) -> None:
+        """On the worker thread: the metrics that were asked for and go on, for the run's folder."""
+        if self._home is not None:
+            self._home.late(lines)
 
     def _note_alert(self, step: int, op: AlertOp, alert: Alert) -> None:
         """On the worker thread: an alert fired."""

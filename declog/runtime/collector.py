@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from declog.engine.cells import MetricValues
 from declog.engine.frame import GROUP_ID, Frame, merged
@@ -31,7 +31,7 @@ from declog.runtime.kept import without_kept
 from declog.runtime.log_event import LogEvent
 from declog.runtime.message import decode
 from declog.runtime.packets import Fate, fates
-from declog.runtime.row_files import EventFacts
+from declog.runtime.row_files import EventFacts, RowEvent
 from declog.runtime.row_keeper import RowKeeper
 
 log = logging.getLogger("declog")
@@ -41,6 +41,16 @@ Figures = Mapping[str, float]
 SHORT_WAIT_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
 KEPT = 16  # log events that only other ranks made, and that may still be rank 0's next
 REPLICAS_WATCHED = 3  # log events in which ranks are compared
+
+
+class LiveMetrics(Protocol):
+    """Metrics that were asked for while the run goes on: ``declog.late.live``."""
+
+    def take(self, event: RowEvent) -> None:
+        """A log event of all ranks, whose rows were kept."""
+
+    def close(self) -> None:
+        """No more log events will come."""
 
 
 class Collector:
@@ -58,9 +68,11 @@ class Collector:
         queued: Callable[[], Mapping[str, float]] = dict,
         unused: Callable[[], int] = int,
         rows: RowKeeper | None = None,
+        live: LiveMetrics | None = None,
     ) -> None:
         self.wait_s = wait_s
         self.rows = rows
+        self._live = live
         self._plan = plan
         self._comm = comm
         self._dispatcher = dispatcher
@@ -128,9 +140,11 @@ class Collector:
             item.event, item.mode, item.step, item.count, item.tail, item.part, item.back, item.seconds, item.elapsed,
             None if ranks == self._comm.world_size else ranks, time.time(),
         )  # fmt: skip
-        if self.rows is not None:
-            self._keep(self.rows, facts, frames)
-        return self.evaluate(facts, without_kept(frames), beside=item.window.beside, asked=item.answer is not None)
+        event = None if self.rows is None else self._keep(self.rows, facts, frames)
+        logged = self.evaluate(facts, without_kept(frames), beside=item.window.beside, asked=item.answer is not None)
+        if event is not None and self._live is not None:
+            self._live.take(event)
+        return logged
 
     def evaluate(
         self, event: EventFacts, frames: Frames, *, beside: Beside | None = None, asked: bool = True
@@ -174,14 +188,15 @@ class Collector:
         self._dispatcher.rewind(mode, step)
         self._dispatcher.inactive.rewind(mode, step)
 
-    def _keep(self, rows: RowKeeper, facts: EventFacts, frames: Frames) -> None:
+    def _keep(self, rows: RowKeeper, facts: EventFacts, frames: Frames) -> RowEvent | None:
         """Keep the rows of a log event; where the disk refuses, say so once, and keep no more."""
         try:
-            rows.add(facts, frames)
+            return rows.add(facts, frames)
         except Exception as error:  # noqa: BLE001  (logging goes on without)
             self.rows = None
             rows.stop()
             self._failures.report(RuntimeFailure.of("DL611.stopped", error=error_text(error)))
+            return None
 
     @property
     def all_ended(self) -> bool:
@@ -193,6 +208,8 @@ class Collector:
         for error in self._dispatcher.inactive.errors if self._plan.strict else ():
             self._failures.report(error, "a signal is missing")
         self._dispatcher.close(self._failures.report)
+        if self._live is not None:
+            self._live.close()
         if self.rows is not None:
             try:
                 self.rows.close()

@@ -29,6 +29,7 @@ from declog.records import RunInfo
 from declog.runtime import checkpoint, manifest
 from declog.runtime import comm as comms
 from declog.runtime.actors import ActorComm, DriverComm
+from declog.runtime.background import MakeLive
 from declog.runtime.batches import Locate
 from declog.runtime.capture import CaptureLog, free_folder
 from declog.runtime.comm import Comm
@@ -65,6 +66,7 @@ class Start:
     places: Callable[[], Mapping[str, str]]
     mask: Callable[[str], str]
     commits: bool = False  # steps are committed, and no blocks
+    live: MakeLive | None = None  # metrics that are asked for while the run goes on
     run_config: Mapping[str, Any] = field(default_factory=dict)  # how the trainer is configured
 
 
@@ -103,6 +105,7 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
             plan, channel, runners, routes, folder, run_id="" if run is None else run.run_id,
             functions=options.functions, wait_s=options.wait_s, locate=options.locate, clock=capture,
             hooks=[capture] if capture else [], home=home, run=run, choice=choice, commits=options.commits,
+            live=options.live,
         )  # fmt: skip
     except BaseException:
         if home is not None:

@@ -21,7 +21,7 @@ from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import Alert, RunInfo
 from declog.runtime import context, graphs, session_state, wrapping
-from declog.runtime.background import Background
+from declog.runtime.background import Background, MakeLive
 from declog.runtime.batches import Locate
 from declog.runtime.call_log import Clock, Hook
 from declog.runtime.checkpoint import pack, unpack
@@ -55,6 +55,7 @@ class Recorder(Observing):
         output_dir: Path | None, *, run_id: str = "", functions: Functions = DEFAULT, close_s: float = 30.0,
         wait_s: float = 30.0, locate: Locate | None = None, clock: Clock | None = None, hooks: Sequence[Hook] = (),
         home: RunFolder | None = None, run: RunInfo | None = None, choice: Choice | None = None, commits: bool = False,
+        live: MakeLive | None = None,
     ) -> None:  # fmt: skip
         self.output_dir = output_dir
         self.run_id = run_id
@@ -62,7 +63,7 @@ class Recorder(Observing):
         self._failures = Failures()
         background = Background(
             plan, comm, runners, routes, self._failures, functions=functions, close_s=close_s, wait_s=wait_s,
-            home=home, run=run, choice=choice or Choice(),
+            home=home, run=run, choice=choice or Choice(), live=live,
         )  # fmt: skip
         clock = clock or Clock()
         session = (

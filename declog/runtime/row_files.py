@@ -251,7 +251,7 @@ def read_chunk(
 
     if not is_whole(folder, chunk):
         events, _ = journal(tail_of(folder, chunk), grouping)
-        yield from (one if names is None else RowEvent(one.facts, _picked(one.frames, names)) for one in events)
+        yield from (one if names is None else RowEvent(one.facts, picked(one.frames, names)) for one in events)
         return
     with pq.ParquetFile(folder / f"{chunk:06d}{EVENTS}") as file:
         table = file.read()
@@ -273,7 +273,7 @@ def read_chunk(
 _SIZES = ("layout", "batches", "groups")
 
 
-def _picked(frames: Mapping[str, Frame], names: Collection[str]) -> dict[str, Frame]:
+def picked(frames: Mapping[str, Frame], names: Collection[str]) -> dict[str, Frame]:
     """Frames with some of their columns."""
     picked = {}
     for phase, frame in frames.items():

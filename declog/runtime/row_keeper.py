@@ -1,7 +1,7 @@
 """Rows that are kept for questions that nobody asked yet: numbers and labels of every log event, in the run's folder.
 
 Rank 0's worker writes them as they are before anything is computed from them. ``rows.json`` says of which run they
-are, and of each signal whether it is kept, or why not. See ``row_files`` for the files, and ``declog.replay.late`` for
+are, and of each signal whether it is kept, or why not. See ``row_files`` for the files, and ``declog.late`` for
 the questions.
 """
 
@@ -75,8 +75,8 @@ class RowKeeper:
         self._layouts: set[tuple[str, Layout]] = set()  # of frames, by phase: what came is in them
         self._after: int | None = None  # the run goes on behind so many log events
 
-    def add(self, facts: EventFacts, frames: Mapping[str, Frame]) -> None:
-        """Keep a log event. Raises ``OSError`` where the disk refuses."""
+    def add(self, facts: EventFacts, frames: Mapping[str, Frame]) -> RowEvent:
+        """Keep a log event, and return it as it is kept. Raises ``OSError`` where the disk refuses."""
         folder = self._folder or self._begin()
         event = RowEvent(replace(facts, number=self.count), {name: self._kept(frame) for name, frame in frames.items()})
         unseen = [frame for frame in event.frames.values() if (frame.phase, frame.layout) not in self._layouts]
@@ -95,6 +95,7 @@ class RowKeeper:
         self.count += 1
         if len(self._open) >= CHUNK_EVENTS or self._bytes >= CHUNK_BYTES:
             self._end_chunk(folder)
+        return event
 
     def go_on(self, count: int, *, branch: bool) -> None:
         """The run goes on behind the first ``count`` log events of its folder, or is a branch of one of another folder.
@@ -185,7 +186,7 @@ class RowKeeper:
         facts = {
             "run_id": run.run_id, "from": total, "after": self._after, "fingerprint": self._plan.fingerprint,
             "declog": VERSION, "world_size": run.world_size, "config": self._plan.config,
-            "constants": dict(self._plan.given), "columns": {},
+            "constants": dict(self._plan.given), "columns": {}, "late": self._plan.late,
         }  # fmt: skip
         self._facts = {"format": FORMAT, "cuts": cuts, "runs": [*before.get("runs", ()), facts]}
         self.count = total

@@ -128,6 +128,14 @@ class RunFolder:
         except OSError as error:
             log.warning("%s does not say which metrics have no values: %s", self.path / RUN, error)
 
+    def late(self, lines: Mapping[str, str]) -> None:
+        """Say which metrics were asked for while the run goes on, and are logged since. Never raises."""
+        self._facts["late"] = dict(lines)
+        try:
+            self._write()
+        except OSError as error:
+            log.warning("%s does not say which metrics were added: %s", self.path / RUN, error)
+
     def renamed(self, run_id: str) -> None:
         """Say that the run is one that goes on, under its own id."""
         self._facts |= {"run_id": run_id, **self._parent_of(run_id)}

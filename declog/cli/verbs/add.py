@@ -9,6 +9,8 @@ the run's folder, `late/`, where `declog report` and `declog.read` find it. The 
   declog add outputs/run 'spread: std(reward)' --to wandb,trackio
   declog add outputs/run 'spread: std(reward)' --dry-run
 
+A job with `run: {late: true}` goes on with the metric from its next log event on, after a check of its own.
+
 What the run did not keep is refused with the reason; `rows/rows.json` in its folder says what is there.
 """
 
@@ -24,8 +26,9 @@ from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import DIM, GREEN, counted, paint, write_json
 
 if TYPE_CHECKING:
-    from declog.replay.late import Late
+    from declog.late import Late
 
+WAIT_S = 60.0  # for the answer of a job that goes on
 GROUP = "runs"
 SUMMARY = "ask a run for a metric from its first step on"
 
@@ -41,15 +44,22 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Compute the metrics, and keep them beside the run."""
-    from declog.replay.late import ask, write
-    from declog.runs.run import read
+    from declog.late import ask, rows_of, write
+    from declog.late.live import hand_over, taken
+    from declog.runs.run import RUNNING, read
 
-    folder = read(given.run).path
-    late = ask(folder, dict(_lines(given.lines)), to=[name.strip() for name in given.to.split(",") if name.strip()])
+    reading = read(given.run)
+    folder = reading.path
+    goes_on = reading.state == RUNNING and rows_of(folder)["runs"][-1]["late"] and not given.dry_run
+    lines = dict(_lines(given.lines))
+    if goes_on and taken(folder, next(iter(lines))):
+        raise Wrong(f"the run logs `{next(iter(lines))}` since it was asked", "give the metric another name")
+    late = ask(folder, lines, to=[name.strip() for name in given.to.split(",") if name.strip()])
     file = None if given.dry_run else write(folder, late)
+    answer = hand_over(folder, late, WAIT_S) if goes_on else None
     if given.format == "json":
-        write_json({"file": None if file is None else str(file), "series": _series(late)})
-        return 0
+        write_json({"file": None if file is None else str(file), "answer": answer, "series": _series(late)})
+        return int(answer is not None and "refused" in answer)
     for name, values in _series(late).items():
         (first, _), (last, value) = values[0], values[-1]
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
@@ -63,6 +73,13 @@ def run(given: argparse.Namespace) -> int:
         print(f"{paint('wrote', GREEN)} {file}")
         for op in late.sinks:
             print(f"{paint('wrote', GREEN)} a run of its own in {op.id}")
+    if answer is not None and "refused" in answer:
+        print(f"the job does not go on with it:\n{answer['refused']}")
+        return 1
+    if answer is not None:
+        print(f"the job goes on with it, from step {answer['step']} on")
+    elif goes_on:
+        print("the job goes on with it at its next log event, and answers beside it")
     return 0
 
 

@@ -16,8 +16,8 @@ from datasets import Dataset
 from transformers import AutoTokenizer
 
 import declog
+from declog.late import ask
 from declog.records import Image
-from declog.replay.late import ask
 from declog.testing import MemorySink
 from tests.integrations.trl import cases
 from tests.integrations.trl.cases import Case

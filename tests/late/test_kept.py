@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import declog
+from declog.late import ask
 from declog.records import Records
-from declog.replay.late import ask
 from declog.runtime.comm import Comm
 from declog.runtime.fake_comm import run_ranks
 from declog.runtime.recorder import Recorder

@@ -16,10 +16,10 @@ import yaml
 import declog
 from declog.errors import ConfigError, UsageError
 from declog.language.maps import merged
+from declog.late import Late, ask, write
 from declog.records import Records, RunInfo
 from declog.replay import playback
 from declog.replay import profile_tests as profile_tests_module
-from declog.replay.late import Late, ask, write
 from declog.replay.playback import Rehearsal
 from declog.runtime import row_keeper
 from declog.runtime.background import Background
@@ -252,7 +252,7 @@ import torch
 import yaml
 import declog
 from pathlib import Path
-from tests.replay.test_late import train
+from tests.late.test_late import train
 
 folder, phase = Path(sys.argv[1]), sys.argv[2]
 config = yaml.safe_load((folder / "config.yaml").read_text())

@@ -1,10 +1,10 @@
 """Metrics that are asked for when a run is on its way or over: computed from the rows that it kept.
 
-    late = declog.replay.late.ask("outputs/run", {"by_source": "{expr: reward, by: source}"})
+    late = declog.late.ask("outputs/run", {"by_source": "{expr: reward, by: source}"})
     late.events                                           # [(step, Records), ...] from step 0 on
 
 The line is composed and compiled with the run's own config, and evaluated as it would have been while the run went on:
-``tests/replay/test_late.py`` compares both. What rows cannot answer is refused with the reason.
+``tests/late/test_late.py`` compares both. What rows cannot answer is refused with the reason.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from declog.runtime.collector import Collector
 from declog.runtime.comm import LocalComm
 from declog.runtime.failures import Failures
 from declog.runtime.manifest import now, yaml_text
-from declog.runtime.row_files import RowEvent, chunks, read_chunk
+from declog.runtime.message import encode
+from declog.runtime.row_files import RowEvent, chunks, picked, read_chunk
 from declog.runtime.row_keeper import ABSENT as NEVER
 from declog.runtime.row_keeper import FACTS, FOLDER, KEPT, UNREAD, fold_key, local_key
 from declog.sinks import Rewindable, make_sink, option_names, traits
@@ -47,6 +48,7 @@ from declog.sinks.parquet import ParquetSink
 from declog.sinks.run_folder import CONFIG, PLAN, run_of
 
 PROFILE = "late"
+SHOWN = frozenset({"scalar", "histogram"})
 FOLDER_OF_LATE = "late"
 
 
@@ -55,12 +57,14 @@ class Late:
     """What was asked for: its log events, from the first that the run kept, and what failed."""
 
     lines: Mapping[str, str]  # what YAML says of each metric, by id
-    fingerprint: str  # of the plan that computed them
+    fingerprint: str = ""  # of the plan that computed them
     config_name: str = ""
     sinks: tuple[SinkOp, ...] = ()  # where `write` brings the values, besides the run's folder
     first: int = 0  # how many log events there were before those that are kept
     events: list[tuple[int, Records]] = field(default_factory=list)
     failures: Mapping[str, int] = field(default_factory=dict)
+    through: int = 0  # up to which log event of the folder
+    state: bytes = b""  # of the metrics behind them
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -75,36 +79,54 @@ def ask(run: str | FilePath, lines: Mapping[str, str], *, to: Sequence[str] = ()
     ``UsageError`` DL607 where the run kept no rows, ``ConfigError`` and ``CompositionError`` for lines that are wrong,
     and ``ConfigError`` DL612 for what the rows cannot answer.
     """
-    folder = FilePath(run)
-    kept = _rows(folder)
-    plan, columns = _Question(folder, kept[-1].segments[-1], lines, to).answerable(
-        [segment for rows in kept for segment in rows.segments]
-    )
-    late = Late(dict(lines), plan.fingerprint, plan.name, plan.sinks)
-    time = 0.0
+    folder, late = FilePath(run), Late(dict(lines))
 
     def submit(step: int, records: Records) -> None:
-        late.events.append((step, replace(records, time=time)))
+        late.events.append((step, replace(records, time=answer.time)))
 
-    failures = Failures()
-    inactive: dict[str, str] = {}
-    route = Route(PROFILE, PROFILE, 1, "", frozenset({"scalar", "histogram"}), submit)
-    dispatcher = Dispatcher(plan, [route], FUNCTIONS, inactive.update)
-    collector = Collector(plan, LocalComm(), dispatcher, failures, functions=FUNCTIONS)
+    answer = Answer(folder, lines, to, [Route(PROFILE, PROFILE, 1, "", SHOWN, submit)])
     with _no_collection(), np.errstate(all="ignore"):
-        for event, reader in _events(kept, plan.grouping, columns):
-            time = event.facts.time
-            frames = reader.ready(event.frames)
-            if event.facts.mode in plan.modes:
-                dispatcher.inactive.came(event.facts.mode, event.facts.event, event.facts.count, _came(frames, plan))
-                collector.evaluate(event.facts, frames)
-                if event.facts.back is not None:
-                    collector.rewind(event.facts.mode, event.facts.back)
-    collector.close()
-    late.first = kept[0].first
-    late.failures = dict(failures.counts)
-    _nothing_empty(late, plan, inactive)
+        for event, reader in answer.history():
+            answer.take(event, reader)
+            late.through = event.facts.number + 1
+    late.fingerprint, late.config_name, late.sinks = answer.plan.fingerprint, answer.plan.name, answer.plan.sinks
+    late.first, late.failures = answer.kept[0].first, dict(answer.failures.counts)
+    late.state = encode(*answer.collector.state())
+    answer.collector.close()
+    _nothing_empty(late, answer.plan, answer.inactive)
     return late
+
+
+class Answer:
+    """Lines that are answered: their plan, how they read the rows of each process, and what evaluates them."""
+
+    def __init__(self, folder: FilePath, lines: Mapping[str, str], to: Sequence[str], routes: Sequence[Route]) -> None:
+        self.kept = _rows(folder)
+        segments = [segment for rows in self.kept for segment in rows.segments]
+        self.plan, self.columns = _Question(folder, segments[-1], lines, to).answerable(segments)
+        self.failures = Failures()
+        self.inactive: dict[str, str] = {}
+        self.time = 0.0  # of the log event that is taken
+        self._dispatcher = Dispatcher(self.plan, routes, FUNCTIONS, self.inactive.update)
+        self.collector = Collector(self.plan, LocalComm(), self._dispatcher, self.failures, functions=FUNCTIONS)
+
+    def history(self, start: int | None = None, until: float = inf) -> Iterator[tuple[RowEvent, Columns]]:
+        """The run's log events, each with how its rows are read: from ``start`` and up to ``until`` in its folder."""
+        own = replace(self.kept[-1], until=until)
+        if start is None:
+            return _events([*self.kept[:-1], own], self.plan.grouping, self.columns)
+        events = _events([own], self.plan.grouping, self.columns[-len(own.segments) :])
+        return ((event, reader) for event, reader in events if event.facts.number >= start)
+
+    def take(self, event: RowEvent, reader: Columns) -> None:
+        """Evaluate the next log event."""
+        facts, self.time = event.facts, event.facts.time
+        frames = reader.ready(event.frames)
+        if facts.mode in self.plan.modes:
+            self._dispatcher.inactive.came(facts.mode, facts.event, facts.count, _came(frames, self.plan))
+            self.collector.evaluate(facts, frames)
+            if facts.back is not None:
+                self.collector.rewind(facts.mode, facts.back)
 
 
 def write(folder: FilePath, late: Late) -> FilePath:
@@ -115,11 +137,7 @@ def write(folder: FilePath, late: Late) -> FilePath:
     path = folder / FOLDER_OF_LATE / late.names[0]
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
-    run = rows_of(folder)["runs"][-1]
-    info = RunInfo(
-        name=late.names[0], run_id=run["run_id"], output_dir=path, fingerprint=late.fingerprint,
-        world_size=run["world_size"], config={"metrics": dict(late.lines)}, version=VERSION,
-    )  # fmt: skip
+    info = info_of(folder, path, late.fingerprint, late.lines)
     sink = ParquetSink()
     sink.open(info)
     sink.write_many(late.events)
@@ -129,6 +147,15 @@ def write(folder: FilePath, late: Late) -> FilePath:
     facts = {"metrics": dict(late.lines), "fingerprint": late.fingerprint, "asked": now(), "declog": VERSION}
     (path / "late.yaml").write_text(yaml_text(facts), encoding="utf-8")
     return path
+
+
+def info_of(folder: FilePath, path: FilePath, fingerprint: str, lines: Mapping[str, str]) -> RunInfo:
+    """What a sink is told of metrics that are written below the run's folder."""
+    run = rows_of(folder)["runs"][-1]
+    return RunInfo(
+        name=path.name, run_id=run["run_id"], output_dir=path, fingerprint=fingerprint,
+        world_size=run["world_size"], config={"metrics": dict(lines)}, version=VERSION,
+    )  # fmt: skip
 
 
 def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
@@ -216,7 +243,7 @@ class _Question:
         }
         self._imports = load_imports()
 
-    def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[_Columns]]:
+    def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[Columns]]:
         """The plan of the lines, and how it reads the rows of each process; raises with all that is wrong."""
         self._refuse(("metrics", name) for name in self._lines if name in self._logged)
         plan = self._compiled(list(self._lines))
@@ -231,7 +258,7 @@ class _Question:
                 for problem in missing_rows(alone, one, name)
             ]
             raise self._config.located(ConfigError(list(dict.fromkeys(problems))))
-        return replace(plan, strict=False), [_Columns.of(plan, segment) for segment in segments]
+        return replace(plan, strict=False), [Columns.of(plan, segment) for segment in segments]
 
     def _refuse(self, paths: Iterable[Path]) -> None:
         """Raise for lines whose name the run logs already."""
@@ -303,7 +330,7 @@ class _Kept:
 
 
 @dataclass(frozen=True)
-class _Columns:
+class Columns:
     """How a plan reads the rows of one process of the run: which columns, and under which names it knows them."""
 
     read: frozenset[str]
@@ -311,7 +338,7 @@ class _Columns:
     computed: Plan  # the plan with those local columns that have to be computed from labels
 
     @classmethod
-    def of(cls, plan: Plan, segment: Mapping[str, Any]) -> _Columns:
+    def of(cls, plan: Plan, segment: Mapping[str, Any]) -> Columns:
         """Of rows that lack nothing."""
         names: dict[str, str] = {GROUP_ID: GROUP_ID}
         phases = {}
@@ -329,10 +356,8 @@ class _Columns:
 
     def ready(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
         """The frames as the plan reads them."""
-        phases = self.computed.phases
-        return with_locals(
-            {name: self._renamed(frame) for name, frame in frames.items() if name in phases}, self.computed, FUNCTIONS
-        )
+        some = picked({name: frame for name, frame in frames.items() if name in self.computed.phases}, self.read)
+        return with_locals({name: self._renamed(frame) for name, frame in some.items()}, self.computed, FUNCTIONS)
 
     def _renamed(self, frame: Frame) -> Frame:
         blocks = [
@@ -352,8 +377,8 @@ class _Columns:
 
 
 def _events(
-    kept: Sequence[_Rows], grouping: Grouping | None, columns: Sequence[_Columns]
-) -> Iterator[tuple[RowEvent, _Columns]]:
+    kept: Sequence[_Rows], grouping: Grouping | None, columns: Sequence[Columns]
+) -> Iterator[tuple[RowEvent, Columns]]:
     """The log events of the run in order, each with how the rows of its process are read: ``columns`` are theirs."""
     names = frozenset[str]().union(*(one.read for one in columns))
     readers = iter(columns)

@@ -1,0 +1,171 @@
+"""Metrics that are asked of a job that goes on: its rank 0 computes them beside its own, from the next log event on.
+
+``declog add`` computes the history and leaves it in `late/NAME/`, with the state that its metrics were in behind it and
+how many log events that was. The job's worker looks there, checks the lines once more, catches up with the log events
+since then from the rows that it kept, and answers in that folder. A resumed run goes on with what its run had taken up.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from declog.engine.publish import Route
+from declog.errors import DeclogError, error_text
+from declog.late import FOLDER_OF_LATE, PROFILE, SHOWN, Answer, Late, info_of
+from declog.plans.ops import Plan
+from declog.records import Records, RunInfo
+from declog.runtime.failures import Failures
+from declog.runtime.message import decode
+from declog.runtime.row_files import RowEvent
+from declog.sinks import traits
+from declog.sinks.parquet import ParquetSink
+from declog.sinks.runner import SinkRunner
+
+REQUEST, STATE, ANSWER = "ask.json", "state.bin", "answer.json"
+LOOK_S = 1.0  # how often the worker looks for requests, at most
+SINK_S = 30.0  # how long the files of a metric may take to open and to close
+BEFORE_ALL = -(2**62)  # a step
+
+
+def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
+    """Ask the job that writes to a folder to go on with metrics; its answer, or None where there is none in time."""
+    place = folder / FOLDER_OF_LATE / late.names[0]
+    (place / STATE).write_bytes(late.state)
+    _write(place / REQUEST, {"lines": dict(late.lines), "through": late.through, "step": late.events[-1][0]})
+    end = time.monotonic() + wait_s
+    while not (place / ANSWER).exists():
+        if time.monotonic() > end:
+            return None
+        time.sleep(0.1)
+    return _read(place / ANSWER)
+
+
+def taken(folder: Path, name: str) -> bool:
+    """Whether a job has taken a metric up."""
+    path = folder / FOLDER_OF_LATE / name / ANSWER
+    return path.exists() and "taken" in _read(path)
+
+
+class Live:
+    """What a job was asked for. On the worker thread; ``told`` gets the lines that it goes on with."""
+
+    def __init__(
+        self, plan: Plan, run: Callable[[], RunInfo | None], routes: Sequence[Route], failures: Failures,
+        told: Callable[[Mapping[str, str]], None],
+    ) -> None:  # fmt: skip
+        self._plan = plan
+        self._run = run
+        self._routes = routes
+        self._failures = failures
+        self._told = told
+        self._seen: set[Path] = set()
+        self._metrics: list[_Metrics] = []
+        self._next_look = 0.0
+
+    def take(self, event: RowEvent) -> None:
+        """A log event of all ranks, whose rows were kept."""
+        run = self._run()
+        if run is not None and time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + LOOK_S
+            for request in sorted((run.output_dir / FOLDER_OF_LATE).glob(f"*/{REQUEST}")):
+                if request not in self._seen:
+                    self._seen.add(request)
+                    self._take_up(run, request.parent, event)
+        for metrics in [*self._metrics]:
+            try:
+                metrics.take(event)
+            except Exception as error:  # noqa: BLE001  (the run's own metrics were logged)
+                self._failures.report(error, f"{', '.join(metrics.lines)} ended")
+                self._metrics.remove(metrics)
+                metrics.close()
+
+    def _take_up(self, run: RunInfo, place: Path, event: RowEvent) -> None:
+        answer = place / ANSWER
+        if answer.exists() and "taken" not in _read(answer):
+            return  # it was refused before the run was resumed
+        try:
+            metrics = _Metrics(self._plan, run, place, self._routes, event)
+        except DeclogError as error:
+            _write(answer, {"refused": str(error)})
+            return
+        except Exception as error:  # noqa: BLE001  (whatever a request of another version makes of it)
+            self._failures.report(error, f"the request in {place} cannot be answered")
+            _write(answer, {"refused": error_text(error)})
+            return
+        self._metrics.append(metrics)
+        _write(answer, {"taken": event.facts.number, "step": event.facts.step})
+        self._told({name: line for one in self._metrics for name, line in one.lines.items()})
+
+    def close(self) -> None:
+        """No more log events will come."""
+        for metrics in self._metrics:
+            metrics.close()
+
+
+class _Metrics:
+    """The metrics of one request: their files beside the history, and the run's trackers, get what is logged."""
+
+    def __init__(self, plan: Plan, run: RunInfo, place: Path, routes: Sequence[Route], event: RowEvent) -> None:
+        request = _read(place / REQUEST)
+        self.lines: Mapping[str, str] = request["lines"]
+        self._catches_up = True
+        in_folder = {op.id for op in plan.sinks if traits(op.kind).in_folder}
+        trackers = [
+            replace(route, profile=PROFILE, accepts=route.accepts & SHOWN, submit=self._when_live(route.submit))
+            for route in routes if route.id not in in_folder
+        ]  # fmt: skip
+        self._files = SinkRunner(PROFILE, ParquetSink(dir="parquet"))
+        files = Route(PROFILE, PROFILE, 1, "", SHOWN, self._files.submit)
+        self._answer = Answer(run.output_dir, self.lines, (), [files, *trackers])
+        number, through = event.facts.number, int(request["through"])
+        has_state = through <= number and not any(low < through for low, _ in self._answer.kept[-1].cuts)
+        if has_state:
+            read, data = decode((place / STATE).read_bytes(), self._answer.plan.grouping)
+            frames = {name: replace(frame, phase=name.rpartition("/")[2]) for name, frame in read.items()}
+            self._answer.collector.load(frames, data)
+        self._files.open(info_of(run.output_dir, place, self._answer.plan.fingerprint, self.lines), SINK_S)
+        try:
+            self._files.rewind(int(request["step"]) if has_state else BEFORE_ALL, SINK_S)
+            with np.errstate(all="ignore"):
+                for earlier, reader in self._answer.history(through if has_state else None, number):
+                    self._answer.take(earlier, reader)
+        except BaseException:
+            self.close()
+            raise
+        self._catches_up = False
+
+    def take(self, event: RowEvent) -> None:
+        """The next log event."""
+        self._answer.take(event, self._answer.columns[-1])
+
+    def close(self) -> None:
+        """Write what the files have not got yet."""
+        self._files.close(SINK_S)
+
+    def _when_live(self, submit: Callable[[int, Records], None]) -> Callable[[int, Records], None]:
+        """Trackers have the steps before already, or never: theirs rise."""
+
+        def submit_when_live(step: int, records: Records) -> None:
+            if not self._catches_up:
+                submit(step, records)
+
+        return submit_when_live
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def _write(path: Path, facts: Mapping[str, Any]) -> None:
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(json.dumps(facts), encoding="utf-8")
+    os.replace(part, path)
