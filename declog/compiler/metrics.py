@@ -198,9 +198,7 @@ class _Metric:
             if keyword.arg in idioms.AXES:
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg)
             if keyword.arg not in known:
-                compiler.fail(
-                    keyword, "DL304.reduction_parameter", reduction=reduction.name, name=keyword.arg, known=known
-                )
+                compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=known)
             value = compiler.visit(keyword.value)
             if value.op != "const" or not isinstance(value.param("value"), int | float):
                 compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
@@ -210,7 +208,8 @@ class _Metric:
             compiler.fail(call, "DL304.bins")
         for name, value in known.items():
             if value is REQUIRED:
-                compiler.fail(call, "DL304.reduction_misses", reduction=reduction.name, name=name)
+                fix = f"{reduction.name}({name}=...)"
+                compiler.fail(call, "DL304.misses", function=reduction.name, name=name, fix=fix)
         return tuple(known.items())
 
     def _reductions(self, reduce: str | list[str] | dict[str, str]) -> Reduced:

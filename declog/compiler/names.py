@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from collections.abc import Set
 
 from declog.compiler.draft import Draft
 from declog.errors import Path, did_you_mean, in_flow, nearest
@@ -29,7 +30,7 @@ def names_of(
     def made(template: str, path: tuple[str, ...]) -> str:
         if each and "{label}" not in template:
             template += "/rank{label}"
-        _checked(draft, template, path, family=family, labels=labels)
+        check_template(draft, template, path, family=family, labels=labels)
         return template.replace("{id}", id).replace("{reduce}", suffix or "")
 
     found = [NameOp(template=made(spec.name or default, ("metrics", id, "name")))]
@@ -40,31 +41,34 @@ def names_of(
     return tuple(found)
 
 
-def _checked(draft: Draft, template: str, path: tuple[str, ...], *, family: bool, labels: tuple[str, ...]) -> None:
-    """Report what is wrong with a template."""
+def check_template(
+    draft: Draft, template: str, path: Path, *, family: bool, labels: tuple[str, ...] = (), fields: Set[str] = FIELDS
+) -> None:
+    """Report what is wrong with a template of these ``fields``."""
     try:
         used = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
     except ValueError as error:
         draft.report("DL404.unreadable", path, template=template, error=error)
         return
-    parts = tuple(name for name in labels if name and name not in FIELDS)
-    for name in sorted(used - {*FIELDS, *parts}):
-        close = nearest(name, {*FIELDS, *parts})
+    parts = tuple(name for name in labels if name and name not in fields)
+    for name in sorted(used - {*fields, *parts}):
+        close = nearest(name, {*fields, *parts})
         at = template.find(f"{{{name}")
         span = (at, template.find("}", at) + 1)
-        fix = f"did you mean `{{{close}}}`?" if close else did_you_mean(name, [*FIELDS, *parts], what="fields")
+        fix = f"did you mean `{{{close}}}`?" if close else did_you_mean(name, [*fields, *parts], what="fields")
         draft.report("DL404.field", path, source=template, span=span, field=f"{{{name}}}", fix=fix)
         used |= {close} if close else set()  # reported once
     needed = {"member": family, "label": bool(labels)}
     if used & set(parts) and "label" not in used:  # the parts of a label, one by one
         needed = {"member": family, **{name or "label": True for name in labels}, "label": not all(labels)}
+    needed = {name: there for name, there in needed.items() if name in (*fields, *parts)}
     right = template
     for name, there in needed.items():
         if name in used and not there:
             right = right.replace(f"{{{name}}}", "").replace("//", "/").strip("/")
         if there and name not in used:
             right = f"{right}/{{{name}}}"
-    key, right = path[-1], in_flow(right)
+    key, right = path[-1], in_flow(right or "{id}")
     for name, there in needed.items():
         if there and name not in used:
             what = "a family has one value per member" if name == "member" else "`by` gives one value per label"
@@ -73,7 +77,7 @@ def _checked(draft: Draft, template: str, path: tuple[str, ...], *, family: bool
                 "DL404.lacks", path, related=by, what=what, template=template, field=f"{{{name}}}", key=key, right=right
             )
         if name in used and not there:
-            why = "it reduces no family" if name == "member" else "it has no `by`"
+            why = "it is of no family" if name == "member" else "it has no `by`"
             draft.report("DL404.has", path, template=template, field=f"{{{name}}}", why=why, key=key, right=right)
     if not template:
         draft.report("DL404.empty", path)

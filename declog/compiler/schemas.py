@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff, fits, needs_axis
-from declog.compiler.names import FIELDS
+from declog.compiler.names import check_template
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, UsageError, did_you_mean, in_flow
 from declog.language import patterns
@@ -17,6 +16,7 @@ from declog.language.spec_of_tables import ColumnSpec
 from declog.plans.ops import ColumnOp, TokensOp
 
 ROWS: dict[str, str] = {"completion": "completion", "group": "group", "step": "batch"}  # what a row is
+FIELDS = frozenset({"id", "member"})  # of a column's name
 PIECES = "tokens"  # the key of a cell that has the pieces
 _REGISTER = "register it with @declog.column; on the command line, `--import MODULE` loads the module that does"
 
@@ -103,12 +103,7 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
         return None
     _for_texts(draft, spec, type, path)
     template = spec.name or ("{id}/{member}" if family else "{id}")
-    for field in sorted(set(re.findall(r"\{(\w*)\}", template)) - (FIELDS - {"reduce", "label"})):
-        draft.report("DL404.column_field", (*path, "name"), field=f"{{{field}}}")
-    if family and "{member}" not in template:
-        draft.report("DL404.column_lacks", (*path, "name"), template=template)
-    if not family and "{member}" in template:
-        draft.report("DL404.column_has", (*path, "name"), template=template, node=node)
+    check_template(draft, template, (*path, "name"), family=family, fields=FIELDS)
     return _op(name, spec, type, template=template.replace("{id}", name), expr=node, family=family)
 
 
@@ -144,8 +139,7 @@ def _called(draft: Draft, name: str, spec: ColumnSpec, call: str, row: Axis, pat
     except SwitchedOff as off:
         draft.inactive[".".join(map(str, path))] = off.reason
         return None
-    if spec.name is not None and "{" in spec.name.replace("{id}", ""):
-        draft.report("DL404.column_fields", (*path, "name"), name=spec.name)
+    check_template(draft, spec.name or name, (*path, "name"), family=False, fields=FIELDS)
     _for_texts(draft, spec, type, path)
     return None if type is None or len(draft.problems) > before else _op(name, spec, type, call=function, args=args)
 

@@ -88,7 +88,9 @@ class SignalScope(ConstantScope):
         if name in BUILTINS:
             return draft.graph.make(BUILTIN, type=BUILTINS[name], name=name)
         if draft.deleted(f"signals.{name}"):
-            return Problem.of("DL407.signal", related=(("signals", name),), name=name)
+            return Problem.of(
+                "DL407.used", related=(("signals", name),), noun="signal", name=name, how=f"`signals.{name}`"
+            )
         if name in draft.spec.metrics:
             return Problem.of("DL302.metric", name=name)
         return None
@@ -177,7 +179,8 @@ class MetricScope(ConstantScope):
     def _deleted(self, name: str) -> Problem:
         if self.of_alert is not None:
             raise SwitchedOff(f"the metric `{name}` was deleted")
-        return Problem.of("DL407.metric", related=(("metrics", name),), name=name)
+        how = f"it: `metrics.{name}.log: false` hides it"
+        return Problem.of("DL407.used", related=(("metrics", name),), noun="metric", name=name, how=how)
 
 
 def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> Node | None:

@@ -95,9 +95,9 @@ def declarations(draft: Draft) -> None:
 def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
     path = draft.signal_paths[name]
     if spec.family and spec.axis == "token":
-        draft.report("DL205.token_family", (*path, "family"))
+        draft.report("DL205.family", (*path, "family"), of="per token")
     if spec.family and spec.type in ("text", "object"):
-        draft.report("DL205.text_family", (*path, "family"))
+        draft.report("DL205.family", (*path, "family"), of="of text")
     if spec.axis == "token" and spec.type in ("text", "object"):
         draft.report("DL310.token_type", (*path, "type"), type=spec.type)
 

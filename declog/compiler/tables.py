@@ -115,7 +115,8 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
     """A filter picks rows of the table's axis: what it reads has one value for each."""
     path = ("tables", table, "filter")
     if op.take == "group" and axis is Axis.STEP:
-        draft.report("DL310.filter_take", path, filter=op.id, table=table, row=ROWS[axis.label])
+        draft.report("DL310.filter_rows", path, filter=op.id, table=table, row=ROWS[axis.label], does="takes groups",
+                     fix="without `take`")  # fmt: skip
     for field, node in (("key", op.key), ("where", op.where)):
         if node is not None and not needs_axis(node.type, axis) and op.take == "row":
             draft.report(
@@ -123,7 +124,8 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
                 row=ROWS[axis.label], expr=in_flow(coarser(draft, node, axis)),
             )  # fmt: skip
     if op.within == "group" and axis is not Axis.COMPLETION:
-        draft.report("DL310.filter_group", path, filter=op.id, table=table, row=ROWS[axis.label])
+        draft.report("DL310.filter_rows", path, filter=op.id, table=table, row=ROWS[axis.label],
+                     does="chooses within a group", fix="with `within: step`")  # fmt: skip
 
 
 def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def _bounded(file: FilePath, content: bytes) -> None:
                 if anchor is not None:
                     sizes[anchor] = count - before + 1
             if len(open_nodes) > MAX_DEPTH:
-                raise _refused(file, line, "DL202.file_depth", limit=MAX_DEPTH)
+                raise _refused(file, line, "DL202.too_deep", limit=MAX_DEPTH)
             if count > MAX_NODES:
                 raise _refused(file, line, "DL202.file_values", limit=MAX_NODES)
     except yaml.YAMLError:

@@ -205,7 +205,8 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
             if group == GROUP:
                 fix = known_presets(name, options)
                 return _problem(line, "DL104.preset", span, name=name, notes=notes(), fix=fix)
-            return _problem(line, "DL101.no_option", span, group=group, name=name, known=options)
+            fix = did_you_mean(name, options, what="options")
+            return _problem(line, "DL101.default", span, group=group, name=name, fix=fix)
     if override.is_delete():
         return _problem(line, "DL101.list_group", group=group)
     if "No match in the defaults list" in str(error):

@@ -246,6 +246,6 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
         return Problem.of("DL103.hydra_key", source=source, span=(at, at + len(written)), key=named[1], inner=inner)
     close = nearest_key(tree_of(OmegaConf.to_container(root, resolve=False)), named[1])
     span = (at, at + len(written))
-    if close is None:
-        return Problem.of("DL103.no_key", source=source, span=span, key=named[1])
-    return Problem.of("DL103.other_key", source=source, span=span, key=named[1], close=f"{{{close}}}")
+    fix = "an interpolation starts at the top of the whole configuration"
+    fix = fix if close is None else f"did you mean `${{{close}}}`?"
+    return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)

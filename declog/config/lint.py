@@ -201,9 +201,10 @@ def _clash(
               for source, file in zip(sources, files, strict=True)]  # fmt: skip
     chosen = choice_of(repository, parent, name) if parent is not None else None
     if chosen is None and name == f"{GROUP}/{origin.config_name}":
-        return Problem.of("DL101.two_presets", where=Where(name=f"preset `{preset}`"), name=name, packages=packages,
-                          fix=" or ".join(map(str, places)))  # fmt: skip
-    problem = Problem.of("DL101.two_packages", name=name, packages=packages)
+        return Problem.of("DL101.two_packages", where=Where(name=f"preset `{preset}`"), name=name, packages=packages,
+                          fix=f"name one of them: {' or '.join(map(str, places))}")  # fmt: skip
+    fix = "uninstall one of them, or let its package call it something else"
+    problem = Problem.of("DL101.two_packages", name=name, packages=packages, fix=fix)
     return problem if chosen is None else replace(problem, where=in_file(problem, *chosen))
 
 

@@ -215,7 +215,7 @@ class Compiler:
                 continue
             name = _COMPARE.get(type(operator))
             if name is None:
-                self.fail(node, "DL307.is", fix=idioms.of_none(node))
+                self.fail(node, "DL307.syntax", what="`is`", fix=idioms.of_none(node))
             parts.append(self._apply(name, node, [left, right]))
         result = parts[0]
         for part in parts[1:]:
@@ -320,7 +320,7 @@ class Compiler:
         slots, name = function.params, function.name
         for place, value in enumerate(node.args):
             if isinstance(value, ast.Starred):
-                self.fail(value, "DL307.star")
+                self.fail(value, "DL307.syntax", what="`*`", fix="name each argument")
             slot = slots[min(place, len(slots) - 1)] if slots else None
             if slot is not None and slot.role == "axis" and name in ("min", "max") and _is_value(value):
                 both = ", ".join(map(ast.unparse, node.args))
@@ -412,7 +412,7 @@ class Compiler:
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
             self.fail(node, "DL308.constant", error=error)
         if type.dtype is DType.INT and isinstance(value, float):  # digits of what was written would be lost
-            self.fail(node, "DL308.constant_size")
+            self.fail(node, "DL308.number")
         finite = all(isinstance(given, str) or math.isfinite(given) for given in values)
         if isinstance(value, float) and finite and not math.isfinite(value):
             self.graph.not_finite.append((self.text, self.part(node), None if function.name == "div" else value))

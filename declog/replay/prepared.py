@@ -98,14 +98,14 @@ def wrong_names(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem
     """What the test names and the profile does not have."""
     for name in test.constants:
         if name not in profile.constants:
-            yield Problem.of("DL403.constant", ("constants", name), name=name, known=profile.constants)
+            yield Problem.of("DL403.none", ("constants", name), noun="constant", name=name, known=profile.constants)
     names = _Names(profile, plan, frozenset(name for _, item in givers(test) for name in item.log_metric))
     open_ = any(spec.any for spec in profile.signals.values())  # takes what nobody declares
     worlds = {len(step.ranks) for step in test.given if step.ranks}
     for place, step in enumerate(test.given):
         path: tuple[str | int, ...] = () if step is test else ("steps", place)
         if step.mode is not None and step.mode not in plan.modes:
-            yield Problem.of("DL403.mode", (*path, "mode"), name=step.mode, known=plan.modes)
+            yield Problem.of("DL403.none", (*path, "mode"), noun="mode", name=step.mode, known=plan.modes)
         if worlds and len(step.ranks) != max(worlds):
             yield Problem.of("DL202.test_ranks", path, ranks=len(step.ranks) or 1, others=max(worlds))
     for where, item in givers(test):
@@ -149,13 +149,7 @@ class _Names:
             for place, name in enumerate(getattr(item, section) or ()):
                 if name not in known:
                     at = place if isinstance(item.alerts, list) and section == "alerts" else name
-                    yield Problem.of(
-                        "DL403.entry",
-                        (*path, section, at),
-                        section=section[:-1],
-                        name=name,
-                        fix=did_you_mean(name, known, what=section),
-                    )
+                    yield Problem.of("DL403.none", (*path, section, at), noun=section[:-1], name=name, known=known)
         for name in item.expect:
             if not self._is_of_a_metric(name):
                 yield Problem.of(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from declog.errors.catalogue.messages import Known, Message
+from declog.errors.catalogue.messages import Message
 
 # fmt: off
 MESSAGES: Mapping[str, Message] = {
@@ -35,7 +35,6 @@ MESSAGES: Mapping[str, Message] = {
     "DL101.no_map": ("{key} is `{value}` here, which has no keys", "set the whole entry: {entry}"),
     "DL101.no_node": ("this configuration has no node `{group}`: no preset is chosen",
         "defaults: [{group}: grpo, _self_]"),
-    "DL101.no_option": ("there is no `{name}` in the group {group}", Known("options")),
     "DL101.no_package": ("there is no package `{name}`{error}", "pip install what has it: pkg://acme_logging.conf"),
     "DL101.no_override": ("this is no override", "an override is key=value, +key=value or ~key"),
     "DL101.no_such_config": ("there is no configuration `{name}`", "{fix}"),
@@ -58,9 +57,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL101.sweep": ("`{value}` is a sweep over several values, which needs --multirun; a list has brackets",
         "{key}=[{value}]  or  {text}"),
     "DL101.there_already": ("{key} is there already, and + only adds", "{fix}"),
-    "DL101.two_packages": ("`{name}` is shipped by {packages}",
-        "uninstall one of them, or let its package call it something else"),
-    "DL101.two_presets": ("`{name}` is shipped by {packages}", "name one of them: {fix}"),
+    "DL101.two_packages": ("`{name}` is shipped by {packages}", "{fix}"),
     "DL101.unreadable": "Hydra cannot read this value: {cause}",
     "DL101.utf8": ("this character is no text in UTF-8", "save the file as UTF-8"),
     "DL101.yaml": "this is not valid YAML: {cause}",
@@ -96,9 +93,8 @@ MESSAGES: Mapping[str, Message] = {
         "${hydra:{inner}}; without `output_dir` a run has a folder of its own"),
     "DL103.hydra": "{cause}",
     "DL103.itself": ("{key} refers to what it is a part of", "name a key beside it, not one above it"),
-    "DL103.no_key": ("there is no key `{key}`", "an interpolation starts at the top of the whole configuration"),
+    "DL103.no_key": ("there is no key `{key}`", "{fix}"),
     "DL103.open": ("this `${` is not closed", "close it with `}`, or write \\${ for a text that holds it as it is"),
-    "DL103.other_key": ("there is no key `{key}`", "did you mean `${close}`?"),
     "DL103.reads_too_much": ("this interpolation reads more than {limit} values", "refer to less"),
     "DL103.unreadable": ("this cannot be read as an interpolation", "a text that holds ${ needs \\${"),
 

@@ -34,7 +34,6 @@ MESSAGES: Mapping[str, Message] = {
     "DL202.every_negative": ("`every` counts optimizer steps and cannot be {every}", "every: 10"),
     "DL202.alias": ("`*{name}` stands inside what it stands for", "write out what is needed"),
     "DL202.expects_nothing": ("nothing is expected here", "value: 0.5, or above, below or counts"),
-    "DL202.file_depth": ("maps and lists are nested more than {limit} deep", "write out what is needed"),
     "DL202.file_size": ("the file has {size} bytes; a configuration has at most {limit}", "write out what is needed"),
     "DL202.file_values": ("the file holds more than {limit} values, those that `*` repeats counted each time",
         "write out what is needed"),
@@ -113,9 +112,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL204.text": ("the key `{key}` is no text", 'put it in quotes: "{key}"'),
     "DL204.word": ("`{key}` is a word of the language", "call it `{key}_value`"),
 
-    "DL205.fold_call": ("`{item}` in a per-token expression is not executed yet", "{fix}"),
-    "DL205.fold_family": ("a family in a per-token expression is not executed yet", "{fix}"),
+    "DL205.fold": ("{item} in a per-token expression is not executed yet", "{fix}"),
     "DL205.nan": ("`nan: {nan}` is not executed yet for `{reduction}` over tokens", "drop `nan`"),
-    "DL205.text_family": ("a family of text is not executed yet", "declare one signal per member"),
-    "DL205.token_family": ("a family per token is not executed yet", "declare one signal per member"),
+    "DL205.family": ("a family {of} is not executed yet", "declare one signal per member"),
 }

@@ -46,7 +46,7 @@ def _on_device(call: Call, place: int, node: Node) -> None:
     """Refuse an argument of a per-token expression that cannot be computed where the tokens are folded."""
     fix = "reduce the tokens first, with over=token"
     if node.type.family:
-        call.fail("DL205.fold_family", arg=place, fix=fix)
+        call.fail("DL205.fold", arg=place, item="a family", fix=fix)
     for item in walk(node):
         of_token = item.op == "index" and item.type.axis is Axis.TOKEN
         if item.type.axis in (Axis.GROUP, Axis.BATCH) or (item.op in ("rank", "index") and not of_token):
@@ -54,7 +54,7 @@ def _on_device(call: Call, place: int, node: Node) -> None:
         on_tokens = item.over is Axis.TOKEN or item.op == "size" or of_token
         on_host = call.stage(item.op) not in (None, "elementwise") and not on_tokens
         if item.type.text or item.op == BUILTIN or on_host:
-            call.fail("DL205.fold_call", arg=place, item=item, fix=fix)
+            call.fail("DL205.fold", arg=place, item=f"`{item}`", fix=fix)
 
 
 def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:

@@ -247,7 +247,7 @@ def _drawn(*dtypes: DType) -> Rule:
             if node.type.axis is not Axis.COMPLETION or not call.groups or (node.type.family and len(dtypes) > 1):
                 call.fail("DL306.drawn", arg=place, function=call.name, node=node, axis=per(node.type.axis))
         if call.params.get("k", 1) < 1:
-            call.fail("DL304.k")
+            call.fail("DL304.at_least", name="k")
         return broadcast(call).with_axis(Axis.GROUP)
 
     return rule

@@ -117,7 +117,7 @@ def _distinct(texts: Iterable[str], n: int) -> float:
 
 def _distinct_rule(call: Call) -> Type:
     if call.params["n"] < 1:
-        call.fail("DL304.n")
+        call.fail("DL304.at_least", name="n")
     return _of_group(DType.FLOAT)(call)
 
 
