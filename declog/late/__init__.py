@@ -40,7 +40,7 @@ from declog.runtime.comm import LocalComm
 from declog.runtime.failures import Failures
 from declog.runtime.manifest import now, yaml_text
 from declog.runtime.message import encode
-from declog.runtime.row_files import RowEvent, chunks, picked, read_chunk
+from declog.runtime.row_files import RowEvent, chunks, read_chunk
 from declog.runtime.row_keeper import ABSENT as NEVER
 from declog.runtime.row_keeper import FACTS, FOLDER, KEPT, UNREAD, fold_key, local_key
 from declog.sinks import Rewindable, make_sink, option_names, traits
@@ -112,10 +112,10 @@ class Answer:
 
     def history(self, start: int | None = None, until: float = inf) -> Iterator[tuple[RowEvent, Columns]]:
         """The run's log events, each with how its rows are read: from ``start`` and up to ``until`` in its folder."""
-        own = replace(self.kept[-1], until=until)
+        latest = replace(self.kept[-1], until=until)
         if start is None:
-            return _events([*self.kept[:-1], own], self.plan.grouping, self.columns)
-        events = _events([own], self.plan.grouping, self.columns[-len(own.segments) :])
+            return _events([*self.kept[:-1], latest], self.plan.grouping, self.columns)
+        events = _events([latest], self.plan.grouping, self.columns[-len(latest.segments) :])
         return ((event, reader) for event, reader in events if event.facts.number >= start)
 
     def take(self, event: RowEvent, reader: Columns) -> None:
@@ -162,8 +162,8 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
     """Write all values to a sink, in which they stand for those of the same name before, where it can drop those."""
     options = dict(op.options)
     name, group = options.get("name") or info.run_id, options.get("group") or info.run_id
-    own = {"run": "new", "name": f"{name} {late.names[0]}", "group": group, "resume": "allow"}
-    options |= {key: value for key, value in own.items() if key in option_names(op.kind)}
+    beside = {"run": "new", "name": f"{name} {late.names[0]}", "group": group, "resume": "allow"}
+    options |= {key: value for key, value in beside.items() if key in option_names(op.kind)}
     options.pop("id", None)  # it is the run's, whose steps have gone on
     sink = make_sink(op.kind, options)
     sink.open(replace(info, name=late.config_name))
@@ -210,14 +210,14 @@ def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> li
     numbers = (event.facts.number for chunk in chunks(rows) for event in read_chunk(rows, chunk, None, ()))
     # one that lies behind the branch was made when the branch was there
     cuts = [[low, high] for low, high in facts["cuts"] if high <= until]
-    own = _Rows(rows, segments, cuts, until, next(numbers, 0))
+    rows_here = _Rows(rows, segments, cuts, until, next(numbers, 0))
     parent, after = (run_of(folder) or {}).get("parent"), segments[0]["after"]
     if parent is None or after is None or parent["run_id"] == run_id:
-        return [own]
+        return [rows_here]
     try:
-        return [*_rows(FilePath(parent["output_dir"] or ""), parent["run_id"], after), own]
+        return [*_rows(FilePath(parent["output_dir"] or ""), parent["run_id"], after), rows_here]
     except UsageError:  # it is gone: what is asked begins at the branch
-        return [replace(own, first=after)]
+        return [replace(rows_here, first=after)]
 
 
 # -- the plan
@@ -356,8 +356,10 @@ class Columns:
 
     def ready(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
         """The frames as the plan reads them."""
-        some = picked({name: frame for name, frame in frames.items() if name in self.computed.phases}, self.read)
-        return with_locals({name: self._renamed(frame) for name, frame in some.items()}, self.computed, FUNCTIONS)
+        some = {name: frame for name, frame in frames.items() if name in self.computed.phases}
+        if any(name != plain for plain, name in self.names.items()):
+            some = {name: self._renamed(frame) for name, frame in some.items()}
+        return with_locals(some, self.computed, FUNCTIONS)
 
     def _renamed(self, frame: Frame) -> Frame:
         blocks = [

@@ -8,7 +8,6 @@ since then from the rows that it kept, and answers in that folder. A resumed run
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,8 +23,9 @@ from declog.plans.ops import Plan
 from declog.records import Records, RunInfo
 from declog.runtime.failures import Failures
 from declog.runtime.message import decode
-from declog.runtime.row_files import RowEvent
+from declog.runtime.row_files import RowEvent, picked
 from declog.sinks import traits
+from declog.sinks._files import replace_text
 from declog.sinks.parquet import ParquetSink
 from declog.sinks.runner import SinkRunner
 
@@ -37,15 +37,17 @@ BEFORE_ALL = -(2**62)  # a step
 
 def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
     """Ask the job that writes to a folder to go on with metrics; its answer, or None where there is none in time."""
-    place = folder / FOLDER_OF_LATE / late.names[0]
-    (place / STATE).write_bytes(late.state)
-    _write(place / REQUEST, {"lines": dict(late.lines), "through": late.through, "step": late.events[-1][0]})
+    folder = folder / FOLDER_OF_LATE / late.names[0]
+    (folder / STATE).write_bytes(late.state)
+    replace_text(
+        folder / REQUEST, json.dumps({"lines": dict(late.lines), "through": late.through, "step": late.events[-1][0]})
+    )
     end = time.monotonic() + wait_s
-    while not (place / ANSWER).exists():
+    while not (folder / ANSWER).exists():
         if time.monotonic() > end:
             return None
         time.sleep(0.1)
-    return _read(place / ANSWER)
+    return _read(folder / ANSWER)
 
 
 def taken(folder: Path, name: str) -> bool:
@@ -87,21 +89,21 @@ class Live:
                 self._metrics.remove(metrics)
                 metrics.close()
 
-    def _take_up(self, run: RunInfo, place: Path, event: RowEvent) -> None:
-        answer = place / ANSWER
+    def _take_up(self, run: RunInfo, folder: Path, event: RowEvent) -> None:
+        answer = folder / ANSWER
         if answer.exists() and "taken" not in _read(answer):
             return  # it was refused before the run was resumed
         try:
-            metrics = _Metrics(self._plan, run, place, self._routes, event)
+            metrics = _Metrics(self._plan, run, folder, self._routes, event)
         except DeclogError as error:
-            _write(answer, {"refused": str(error)})
+            replace_text(answer, json.dumps({"refused": str(error)}))
             return
         except Exception as error:  # noqa: BLE001  (whatever a request of another version makes of it)
-            self._failures.report(error, f"the request in {place} cannot be answered")
-            _write(answer, {"refused": error_text(error)})
+            self._failures.report(error, f"the request in {folder} cannot be answered")
+            replace_text(answer, json.dumps({"refused": error_text(error)}))
             return
         self._metrics.append(metrics)
-        _write(answer, {"taken": event.facts.number, "step": event.facts.step})
+        replace_text(answer, json.dumps({"taken": event.facts.number, "step": event.facts.step}))
         self._told({name: line for one in self._metrics for name, line in one.lines.items()})
 
     def close(self) -> None:
@@ -113,8 +115,8 @@ class Live:
 class _Metrics:
     """The metrics of one request: their files beside the history, and the run's trackers, get what is logged."""
 
-    def __init__(self, plan: Plan, run: RunInfo, place: Path, routes: Sequence[Route], event: RowEvent) -> None:
-        request = _read(place / REQUEST)
+    def __init__(self, plan: Plan, run: RunInfo, folder: Path, routes: Sequence[Route], event: RowEvent) -> None:
+        request = _read(folder / REQUEST)
         self.lines: Mapping[str, str] = request["lines"]
         self._catches_up = True
         in_folder = {op.id for op in plan.sinks if traits(op.kind).in_folder}
@@ -128,10 +130,10 @@ class _Metrics:
         number, through = event.facts.number, int(request["through"])
         has_state = through <= number and not any(low < through for low, _ in self._answer.kept[-1].cuts)
         if has_state:
-            read, data = decode((place / STATE).read_bytes(), self._answer.plan.grouping)
+            read, data = decode((folder / STATE).read_bytes(), self._answer.plan.grouping)
             frames = {name: replace(frame, phase=name.rpartition("/")[2]) for name, frame in read.items()}
             self._answer.collector.load(frames, data)
-        self._files.open(info_of(run.output_dir, place, self._answer.plan.fingerprint, self.lines), SINK_S)
+        self._files.open(info_of(run.output_dir, folder, self._answer.plan.fingerprint, self.lines), SINK_S)
         try:
             self._files.rewind(int(request["step"]) if has_state else BEFORE_ALL, SINK_S)
             with np.errstate(all="ignore"):
@@ -144,7 +146,8 @@ class _Metrics:
 
     def take(self, event: RowEvent) -> None:
         """The next log event."""
-        self._answer.take(event, self._answer.columns[-1])
+        reader = self._answer.columns[-1]
+        self._answer.take(RowEvent(event.facts, picked(event.frames, reader.read)), reader)
 
     def close(self) -> None:
         """Write what the files have not got yet."""
@@ -161,11 +164,5 @@ class _Metrics:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
-
-
-def _write(path: Path, facts: Mapping[str, Any]) -> None:
-    part = path.with_name(f"{path.name}.part")
-    part.write_text(json.dumps(facts), encoding="utf-8")
-    os.replace(part, path)
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -38,6 +37,7 @@ from declog.runtime.row_files import (
     tail_of,
     write_chunk,
 )  # fmt: skip
+from declog.sinks._files import replace_text
 
 log = logging.getLogger("declog")
 
@@ -215,9 +215,7 @@ class RowKeeper:
     def _write(self) -> None:
         assert self._folder is not None
         self._facts["runs"][-1]["columns"] = columns_of(self._plan, self._came, self._kept_types)
-        part = self._folder / f"{FACTS}.part"
-        part.write_text(json.dumps(self._facts, default=str, indent=1), encoding="utf-8")
-        os.replace(part, self._folder / FACTS)
+        replace_text(self._folder / FACTS, json.dumps(self._facts, default=str, indent=1))
 
 
 def columns_of(plan: Plan, came: Mapping[str, set[str]], kept_types: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:

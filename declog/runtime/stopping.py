@@ -75,9 +75,9 @@ class Stop:
             self._failures.report(error, "ranks cannot agree on a stop")
 
     def _lead(self, alert: str) -> None:
-        own, now = self._comm.process, time.monotonic()
-        if own not in self._answers:
-            self._answers[own], self._give_up = self._promise(), now + self._wait_s
+        leader, now = self._comm.process, time.monotonic()
+        if leader not in self._answers:
+            self._answers[leader], self._give_up = self._promise(), now + self._wait_s
             self._comm.write_note(ASKED, alert)
         waiting = [process for process in self._comm.processes() if process not in self._answers]
         for process in waiting:
@@ -94,12 +94,12 @@ class Stop:
         log.warning("the alert `%s` ends training after step %d, where training asks `should_stop`", alert, step)
 
     def _follow(self) -> None:
-        own = self._comm.process
-        if own not in self._answers:
+        process = self._comm.process
+        if process not in self._answers:
             if self._comm.read_note(ASKED) is None:
                 return
-            self._answers[own] = self._promise()
-            self._comm.write_note(_answer(own), str(self._answers[own]))
+            self._answers[process] = self._promise()
+            self._comm.write_note(_answer(process), str(self._answers[process]))
         if (text := self._comm.read_note(STEP)) is not None:
             self._decide(int(text))
 

@@ -40,6 +40,13 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file anew: whoever reads it finds the text before or this one, never a part."""
+    draft = path.with_name(f"{path.name}.part")
+    draft.write_text(text, encoding="utf-8")
+    os.replace(draft, path)
+
+
 def put(source: Path, place: Path) -> None:
     """Move a finished file to its place, over what is there, atomically and durably."""
     os.replace(source, place)

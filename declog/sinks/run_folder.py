@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from declog.errors import SinkError
-from declog.sinks._files import open_regular
+from declog.sinks._files import open_regular, replace_text
 from declog.sinks.locks import Held, Lock
 
 log = logging.getLogger("declog")
@@ -113,9 +113,7 @@ class RunFolder:
         earlier = {facts.get(KEPT[RUN_CONFIG]) for facts in segments(self._earlier)}
         file = self._facts.get(KEPT[RUN_CONFIG])
         if file is not None and file not in earlier:
-            draft = self.path / f"{file}.part"
-            draft.write_text(text, encoding="utf-8")
-            os.replace(draft, self.path / file)
+            replace_text(self.path / file, text)
         else:
             self._facts[KEPT[RUN_CONFIG]] = self._keep(RUN_CONFIG, text)
             self._write()
@@ -193,9 +191,8 @@ class RunFolder:
         raise AssertionError("there is no last number")
 
     def _write(self) -> None:
-        draft = self.path / f"{RUN}.part"
-        draft.write_text(json.dumps(self._facts, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-        os.replace(draft, self.path / RUN)
+        text = json.dumps(self._facts, indent=2, ensure_ascii=False, default=str)
+        replace_text(self.path / RUN, f"{text}\n")
 
 
 def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
