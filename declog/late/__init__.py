@@ -296,7 +296,11 @@ def _logged(plan: FilePath) -> set[str]:
 
 
 def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[Problem]:
-    """What a metric's plan needs, and the rows of a process do not have."""
+    """What a metric's plan needs, and the rows of a process do not have.
+
+    Of ids that are objects, such as a prompt's messages, rows have the group that each completion is of.
+    """
+    ids = () if plan.grouping is None else plan.grouping.of
     for phase in plan.phases.values():
         kept = _Kept.of(segment, phase.name)
         for fold in phase.folds:
@@ -308,7 +312,8 @@ def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[
         read = frozenset[str]().union(*(op.reads for op in computed))
         for signal in phase.signals:
             text = signal.dtype is DType.TEXT and signal.name not in phase.sent
-            if signal.recorded and (not text or signal.name in read):
+            grouped = signal.dtype is DType.OBJECT and signal.name in ids
+            if signal.recorded and not grouped and (not text or signal.name in read):
                 reason = kept.signals.get(signal.name, UNREAD)
                 if reason not in (KEPT, NEVER):  # what never came may still come; or the metric has no value
                     yield Problem.of("DL612.signal", ("metrics", name), name=signal.name, reason=reason)
