@@ -22,6 +22,8 @@ RETIRED = {
     "LogEvent": "WindowItem Envelope",
     "MetricValues and ValueBlock": "Found Settled",
     "Program": "take_alike requested_tokens",
+    "Input": "TaskInput RankInput",
+    "Node.deepest": "_deepest",
 }
 
 
