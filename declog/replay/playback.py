@@ -175,7 +175,7 @@ class _Player:
             self._unknown("phase", {phase})
             self._scopes[call.scope] = self._scopes[around]  # its rows are of no batch of their own
         elif around in self._scopes:
-            self._open(call, Scope(self._recorder, "batch", phase=phase, rows=rows), self._scopes[around])
+            self._open(call, Scope.of_batch(self._recorder, phase, rows), self._scopes[around])
 
     # -- what is recorded
 

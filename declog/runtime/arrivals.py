@@ -27,6 +27,7 @@ def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[st
                 before = spans.get(name)
                 spans[name] = span if before is None else before.then(span)
         for record in records:
+            record.pack()
             for name in (key[0] for key in record.texts if key[0].startswith(EXTRA)):
                 spans[name] = spans.get(name, Span(record.step, record.step)).then(Span(record.step, record.step))
         found[phase] = spans

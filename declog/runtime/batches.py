@@ -19,7 +19,7 @@ from declog.language.dtypes import Axis
 from declog.language.functions import Functions
 from declog.plans.ops import Plan, SignalOp
 from declog.runtime.batch import BatchRecord, OpenBatch
-from declog.runtime.calls import Known
+from declog.runtime.calls import Known, Stack
 from declog.runtime.extras import Undeclared, plain_column
 from declog.runtime.failures import Failures, Refused
 from declog.runtime.folds import Folds
@@ -81,12 +81,11 @@ class Intake:
         self._elapsed = elapsed
         self._failures = failures
         self._keep = keep
-        self._functions = functions
         self._locate = locate
         self._pieces: dict[str, set[str]] = {}  # what came in batches that are pieces, by phase
         self._homes = _homes(plan)
         # those of a new batch: what they read, of what the batch before had
-        self._folds = {name: Folds(phase, phase.reads) for name, phase in plan.phases.items()}
+        self._folds = {name: Folds(phase, phase.reads, functions) for name, phase in plan.phases.items()}
         self._undeclared = Undeclared(plan)
         self._split = SplitRows(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
@@ -117,7 +116,11 @@ class Intake:
         known = self._calls.get(tuple(signals))
         if known is not None:
             values = [*signals.values()]
-            if len(known) == 1 and known[0].alone is not None and self._take_stack(holder, known[0], values):
+            if (
+                len(known) == 1
+                and (stack := known[0].alone) is not None
+                and self._take_stack(holder, known[0], stack, values)
+            ):
                 return
             calls: list[Observation] = []
             for call in known:
@@ -132,17 +135,21 @@ class Intake:
             self.check(signals)
         self._read(holder, signals)
 
-    def _take_stack(self, holder: OpenBatches, call: Known, values: Sequence[Any]) -> bool:
+    def _take_stack(self, holder: OpenBatches, call: Known, stack: Stack, values: Sequence[Any]) -> bool:
         """Take a call of one stack, the most frequent, without an ``Observation``; false where it is another call."""
-        batch, stack = holder.get(call.phase.name), call.alone
-        if batch is None:
-            batch = OpenBatch(call.phase, self._folds[call.phase.name])
-        elif batch.record is not None or not batch.names.isdisjoint(call.names):
+        data = stack.copy(values)
+        if data is None:
             return False
-        if stack is None or (data := stack.copy(values)) is None or not batch.take_stack(call.names, stack, data):
+        phase = call.phase
+        batch = holder.get(phase.name)
+        if batch is None or batch.record is not None or not batch.names.isdisjoint(call.names):
+            if batch is not None and (holder.once or batch.size is not None):
+                return False
+            batch = OpenBatch(phase, self._folds[phase.name])
+        if not batch.take_stack(call, stack, data):
             return False
         if not batch.order:
-            self._put(holder, {call.phase.name: batch})
+            self._put(holder, {phase.name: batch})
         return True
 
     def _read(self, holder: OpenBatches, signals: Mapping[str, Any]) -> None:
@@ -235,17 +242,16 @@ class Intake:
                 batch, new = OpenBatch(given.phase, self._folds[phase]), True
             elif several:  # the batches of all phases are replaced at once, or none is
                 batch = batch.copied()
-            batch.take(given, self._functions)
+            batch.take(given)
+            if batch.folds.failures:
+                self._report(batch)
             taken[phase] = batch
         if new:
             self._put(holder, taken)
-        for batch in taken.values():
-            if batch.folds.failures:
-                self._report(batch)
 
     def _again(self, holder: OpenBatches, batch: OpenBatch, given: Observation) -> bool:
         """Whether a call gives a value that the open batch has: it opens the next one."""
-        if not (again := batch.again(given.names, given.members)):
+        if not (again := batch.again(given)):
             return False
         if holder.once or batch.size is not None:
             raise _given_twice(f"`{min(again)}`", batch)
@@ -306,7 +312,7 @@ class Intake:
             if not waiting:
                 del holder.kept[name]
             if not batch.keep(name, column, streams):
-                rows = 0 if batch.rows is None else batch.rows[0]
+                rows = batch.rows or 0
                 self._leave_out(name, f"it has {len(column)} values to keep, and its batch {rows} completions")
 
     def packet(self, alone: OpenBatches, signals: Mapping[str, Any], refused: Refused) -> None:
@@ -352,7 +358,7 @@ class Intake:
                 continue
             extras = {
                 column: values for column, values in batch.extras.items()
-                if column not in known.extras and len(values) == known.rows[0]
+                if column not in known.extras and len(values) == known.rows
             }  # fmt: skip
             known.extras = {**known.extras, **extras}
             batch.extras = {column: values for column, values in batch.extras.items() if column not in extras}
@@ -379,24 +385,24 @@ class Intake:
             return
         if holder.kept and phase == self._plan.kept and batch.names and batch.record is None:
             self._give_kept(holder, batch)
-        first = phase not in self.seen and not partly and not holder.partial_step
-        came = self._pieces.get(phase, _NONE) if first else None
+        partial = holder.partial_step
+        came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
         try:
-            record = batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, functions=self._functions)
+            record = batch.close(self._elapsed(), first=came, grouping=self._plan.grouping)
         except Exception as error:
             del holder[phase]
             if self._locate is None or not isinstance(error, MissingSignalError):
                 raise
             raise self._locate(error) from None
         if batch.names:
-            if holder.partial_step:
+            if partial:
                 self._pieces.setdefault(phase, set()).update(batch.names)
-            elif not partly:
+            elif came is not None:
                 self.seen.add(phase)
             if not partly:
                 if batch.phase.folds:
-                    self._folds[phase] = Folds(batch.phase, batch.phase.reads & batch.names)
-                self._split.closed(holder.step, batch, partial=holder.partial_step)
+                    self._folds[phase] = batch.folds.next(batch.names)
+                self._split.closed(holder.step, batch, partial=partial)
             self._keep(holder, phase, record)
         holder.pop(phase, None)
         if batch.folds.failures:

@@ -8,7 +8,7 @@ plan.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from declog.runtime.observation import Array, Columns, Observation, ReadObservat
 from declog.runtime.tensors import HALF, wrapped
 
 Tensor = torch.Tensor
+_dtype = attrgetter("dtype")
 Chosen = Sequence[tuple[int, SignalOp]]  # the place of a value in the call, and the signal that it is
 
 
@@ -33,7 +34,7 @@ class Known:
     def __init__(self, first: Observation, chosen: Chosen, values: Sequence[Any]) -> None:
         self.phase = first.phase
         self.names = frozenset(first.names)
-        self._labels = {what: label for what, (_, label) in first.counts.items()}
+        self.labels = first.labels
         stacks: dict[tuple[str, torch.dtype, bool], list[tuple[int, SignalOp]]] = {}
         self._tokens: list[tuple[int, SignalOp, torch.dtype]] = []
         self._others: list[tuple[int, SignalOp]] = []
@@ -54,7 +55,7 @@ class Known:
 
     def given(self, values: Sequence[Any]) -> Observation | None:
         """What a call gives; None where it must be read value by value."""
-        given = self._read(values) if self._others else Observation(self.phase, self.names)
+        given = self._read(values) if self._others else Observation(self.phase, self.names, self.labels)
         if given is None or (self._tokens and not self._take_tokens(given, values)):
             return None
         for stack in self._stacks:
@@ -63,12 +64,12 @@ class Known:
                 return None
             if stack.counted is not None:
                 count = data.shape[-1]
-                if given.counts.setdefault(stack.counted, (count, stack.label))[0] != count:
+                if given.counts.setdefault(stack.counted, count) != count:
                     return None
-            if stack.on_host or not isinstance(data, Tensor):
+            if stack.on_host:
                 given.copies.append((stack.columns, data))
-            else:
-                given.put(stack.columns, data)
+            elif isinstance(data, Tensor):
+                given.put(stack.columns.place[0], stack.columns.axis, stack.columns.keys, data)
         return given
 
     def _read(self, values: Sequence[Any]) -> Observation | None:
@@ -78,7 +79,7 @@ class Known:
                 given.add(op, values[place])
         except InputError:  # it is reported where all values are read
             return None
-        given.counts = {what: (count, self._labels.get(what, label)) for what, (count, label) in given.counts.items()}
+        given.labels = {**self.labels}
         return given
 
     def _take_tokens(self, given: Observation, values: Sequence[Any]) -> bool:
@@ -94,8 +95,7 @@ class Known:
                 if value.layout is not torch.strided or value.is_nested or value.ndim != NDIM[op.shape_name]:
                     return False
                 tokens = given.tokens = value.shape, op.source, value.device
-                rows = given.counts.setdefault(op.counted, (len(value), op.source))
-                if rows[0] != len(value):
+                if given.counts.setdefault(op.counted, len(value)) != len(value):
                     return False
             elif value.shape != tokens[0] or value.layout is not torch.strided or value.is_nested:
                 return False
@@ -111,27 +111,26 @@ def _stack(items: Chosen, values: Sequence[Any]) -> Stack:
 
 
 class Stack:
-    """Columns of one axis and dtype; ``counted`` is what their number of rows counts, ``label`` one's name."""
+    """Columns of one axis and dtype; ``counted`` is what their number of rows counts."""
 
     def __init__(self, items: Chosen, first: Tensor) -> None:
         places, ops = zip(*items, strict=True)
         op: SignalOp = ops[0]
         self._ndim = NDIM[op.shape_name]
         self._dtype = first.dtype
+        self._kinds = [Tensor] * len(ops), [first.dtype] * len(ops)
         self._half = first.dtype in HALF
         self.on_host = first.is_cpu
         self._take = itemgetter(*places) if len(ops) > 1 else itemgetter(slice(places[0], places[0] + 1))
         self.counted = op.counted if self._ndim else None
-        self.label = op.source
         host = torch.float32 if self._half else first.dtype
         self.columns = Columns((op.shape_name, host, -1), op.axis, [one.key for one in ops])
 
     def copy(self, values: Sequence[Any]) -> Tensor | Array | None:
         """The columns one above the other; None where they are not those of the first call."""
-        columns, dtype = self._take(values), self._dtype
-        for column in columns:
-            if type(column) is not Tensor or column.dtype is not dtype:
-                return None
+        columns, (types, dtypes) = self._take(values), self._kinds
+        if [*map(type, columns)] != types or [*map(_dtype, columns)] != dtypes:
+            return None
         try:
             data = torch.stack(columns)
         except (RuntimeError, TypeError):  # of other shapes, devices or layouts

@@ -27,6 +27,8 @@ class _Inside(threading.local):
 class InTrainer:
     """The part of a recorder by which a trainer's integration calls it."""
 
+    _special: bool
+
     def __init__(self, session: Session, background: Background) -> None:
         self.plan = session.plan
         self._session = session
@@ -52,7 +54,7 @@ class InTrainer:
         Signals that the integration observes itself are its ``own``: to observe one is such a mistake. With ``phase``,
         whose batches are made explicit, a column that comes outside of one is such a mistake, too.
         """
-        self._caller, self._own = caller, frozenset(own)
+        self._caller, self._own, self._special = caller, frozenset(own), True
         self._session.intake.explicit = phase
 
     def came(self, source: str) -> bool:
@@ -124,4 +126,4 @@ class InTrainer:
 
 def usable(scope: Scope | None) -> Scope | None:
     """A scope that is open; None where there is none."""
-    return None if scope is None or scope.closed or scope.owner is None else scope
+    return None if scope is None or scope.takes is None else scope

@@ -30,6 +30,7 @@ class _Outgoing:
     item: LogEvent
     stream: Stream
     steps: Sequence[Step]
+    only: str | None
     end: WindowEnd | None
 
 
@@ -92,8 +93,7 @@ class LogEvents:
             return
         complete = stream.complete
         if end.part:
-            steps = stream.upto(end.step if complete is None else min(end.step, complete))
-            self._hand_over(stream, end.step, steps, end=end)
+            self.log(stream, end.step, stream.upto(end.step if complete is None else min(end.step, complete)), end=end)
             return
         held = complete is None or complete < end.step
         if held and not forced:
@@ -107,28 +107,17 @@ class LogEvents:
     def log(
         self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None = None, tail: bool = False,
         failed: bool = False, again: bool = False, last: bool = False, answer: Answer | None = None,
-        back: int | None = None,
+        back: int | None = None, only: str | None = None,
     ) -> None:  # fmt: skip
-        """Hand over a window that ends, the rows of steps, and wait for it where the profile says so."""
-        failed = failed or (end is not None and end.failed)
-        item = self._hand_over(
-            stream, step, steps, end=end, tail=tail, failed=failed, last=last, answer=answer, back=back
-        )
-        if not again:
-            self._logged(stream.mode)
-        if item.done is not None and not last:
-            self._background.wait_for(item)
+        """Give the worker the rows of steps, of one phase ``only``: a window that ends, or a part of it.
 
-    def _hand_over(
-        self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None, tail: bool = False,
-        failed: bool = False, last: bool = False, answer: Answer | None = None, back: int | None = None,
-    ) -> LogEvent:  # fmt: skip
-        """Give the worker the rows of steps: a window, or a part of it."""
+        A window is waited for where the profile says so; ``again``: nothing came since the log event before.
+        """
         if self._outgoing is not None:
             self.deliver()
         began = time.perf_counter()
         mode, part = stream.mode, end is not None and end.part
-        window = stream.window(steps)
+        window = stream.window(steps, only)
         try:
             window.hand_off()
         except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
@@ -138,34 +127,26 @@ class LogEvents:
         figures = {} if part else self._meter.read()
         if figures:
             figures |= self._background.backlog.read()
-        begun = self.begun
-        if stream.event is None:
-            begun = {**begun, mode: begun.get(mode, 0) + 1}
+        number, begun = stream.event, self.begun
+        if number is None:
+            number = begun.get(mode, 0)
+            begun = {**begun, mode: number + 1}
+        # a step that ends with an error does not wait long for other ranks
+        short_wait = done is not None and (failed or (end is not None and end.failed))
         item = LogEvent(
-            event=begun[mode] - 1 if stream.event is None else stream.event,
-            step=step,
-            count=self.counts.get(mode, 0) if end is None else end.count,
-            window=window,
-            tail=tail,
-            mode=mode,
-            part=part,
-            done=done,
-            answer=answer,
-            figures=figures,
-            short_wait=failed and done is not None,  # a step that ends with an error does not wait long for other ranks
-            last=last,
-            sent=self._sent,
-            begun=begun,
-            seconds=stream.seconds(end),
-            elapsed=self._elapsed(),
-            bytes=window.bytes,
-            back=back,
-        )
-        self._outgoing = _Outgoing(item, stream, steps, end)
+            event=number, step=step, count=self.counts.get(mode, 0) if end is None else end.count, mode=mode,
+            tail=tail, part=part, last=last, sent=self._sent, figures=figures, window=window, done=done, answer=answer,
+            short_wait=short_wait, begun=begun, seconds=stream.seconds(end), elapsed=self._elapsed(),
+            bytes=window.bytes, back=back,
+        )  # fmt: skip
+        self._outgoing = _Outgoing(item, stream, steps, only, end)
         self.deliver()
         self._background.backlog.wait()
         self._meter.handing += time.perf_counter() - began
-        return item
+        if not part and not again:
+            self._logged(mode)
+        if done is not None and not last:
+            self._background.wait_for(item)
 
     def deliver(self) -> None:
         """Hand over the log event that is on its way, if there is one. Whatever interrupts this, it can be repeated."""
@@ -173,7 +154,7 @@ class LogEvents:
         if outgoing is None:
             return
         item, stream, end = outgoing.item, outgoing.stream, outgoing.end
-        stream.handed_over(outgoing.steps, end)
+        stream.handed_over(outgoing.steps, outgoing.only, end)
         stream.event = None
         self.begun = item.begun
         self._sent = {**item.sent, item.mode: item.sent.get(item.mode, 0) + 1}

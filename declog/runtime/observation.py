@@ -24,7 +24,6 @@ from declog.runtime.timing import Timed
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
 Place = tuple[str, torch.dtype, int]  # the columns that are packed together: of one axis, by name, dtype and device
-Counts = dict[str, tuple[int, str]]  # how many of what, and which signal said so first
 Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
 Lists = tuple[tuple[int, ...], str]  # how many tokens each completion has where they came as lists, and in which signal
 _NONE: Mapping[Any, Any] = MappingProxyType({})
@@ -40,16 +39,14 @@ class Columns(NamedTuple):
 
 Copy = tuple[Columns, Tensor | Array]  # on the host it may be an array
 Numbers = Mapping[Key, float | int | Timed]
-Texts = Mapping[Key, tuple[Axis, list[Any] | Pack]]
-Plain = tuple[Numbers, Texts, bool]  # numbers and texts of a call, and whether a number is a duration
+Texts = Mapping[Key, tuple[Axis, list[Any] | Pack]]  # a pack where a tensor was given
 
 
 class Observation:
-    """The values of one call: copies of columns, and here nothing else."""
+    """The values of one call, or the columns that folds made of tokens."""
 
     tokens: Tokens | None = None
     lists: Lists | None = None
-    timed = False
     numbers: Numbers = _NONE
     texts: Texts = _NONE
     columns: Mapping[Place, tuple[Axis, list[Key], list[Tensor]]] = _NONE  # that are no copies yet
@@ -57,24 +54,24 @@ class Observation:
     devices: Set[torch.device] = frozenset()  # of CUDA
     members: Mapping[str, Set[str]] = _NONE  # of families
 
-    def __init__(self, phase: PhaseOp, names: Set[str]) -> None:
+    def __init__(self, phase: PhaseOp, names: Set[str], labels: Mapping[str, str] = _NONE) -> None:
         self.phase = phase
         self.names = names
-        self.counts: Counts = {}
+        self.counts: dict[str, int] = {}  # how many of what
+        self.labels = labels  # and which signal said so first
         self.copies: list[Copy] = []  # which nothing the training code does later can change
 
-    def put(self, columns: Columns, data: Tensor) -> None:
+    def put(self, shape_name: str, axis: Axis, keys: Sequence[Key], data: Tensor) -> None:
         """Take a copy of columns, wherever it is; of halves, as float32."""
         if data.is_cuda:
             self.devices = {*self.devices, data.device}
         data = data.float() if data.dtype in HALF else data
-        place = (columns.place[0], data.dtype, data.get_device())
-        self.copies.append((columns._replace(place=place), data))
+        self.copies.append((Columns((shape_name, data.dtype, data.get_device()), axis, keys), data))
 
     def copy(self) -> None:
         """Copy the columns that are no copies yet."""
         for place, (axis, keys, values) in self.columns.items():
-            self.put(Columns(place, axis, keys), torch.stack(values))
+            self.put(place[0], axis, keys, torch.stack(values))
         self.columns = _NONE
 
     def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
@@ -96,6 +93,7 @@ class ReadObservation(Observation):
 
     def __init__(self, phase: PhaseOp, names: Set[str]) -> None:
         super().__init__(phase, names)
+        self.labels: dict[str, str] = {}
         self.numbers: dict[Key, float | int | Timed] = {}
         self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         self.inputs: dict[str, Tensor] = {}
@@ -143,11 +141,7 @@ class ReadObservation(Observation):
             if checked.is_cuda:
                 self.devices = {*self.devices, checked.device}
             if shape:
-                counted = self.counts.get(op.counted)
-                if counted is None:
-                    self.counts[op.counted] = shape[0], label
-                elif counted[0] != shape[0]:
-                    raise self.uneven(op.counted, counted, (shape[0], label))
+                self._count(op.counted, shape[0], label)
             if op.recorded and op.dtype is DType.OBJECT:  # plain data on the host, later
                 copy = checked.float() if checked.dtype in HALF else checked.clone()
                 self.texts[key] = op.axis, Pack(op.axis, [key], [copy])
@@ -171,6 +165,12 @@ class ReadObservation(Observation):
         elif checked is not None:
             self._put_plain(op, key, label, checked)
 
+    def _count(self, what: str, count: int, label: str) -> None:
+        first = self.counts.setdefault(what, count)
+        if first != count:
+            raise self.uneven(what, (first, self.labels[what]), (count, label))
+        self.labels.setdefault(what, label)
+
     def _ragged(self, label: str, value: Any) -> None:
         """Note how many tokens the lists of a signal have: all lists of a batch have as many."""
         mine = tuple(map(len, listed(value))), label
@@ -183,18 +183,14 @@ class ReadObservation(Observation):
     ) -> None:
         count = length(op, value)
         if count is not None:
-            counted = self.counts.setdefault(op.counted, (count, label))
-            if counted[0] != count:
-                raise self.uneven(op.counted, counted, (count, label))
+            self._count(op.counted, count, label)
         if isinstance(value, list):
             if op.recorded:
                 self.texts[key] = (op.axis, value)
         elif isinstance(value, str):
             self.texts[key] = (Axis.STEP, [value])
         else:
-            if isinstance(value, Timed):
-                self.timed = True
-            elif op.folded:
+            if op.folded and not isinstance(value, Timed):
                 self.inputs[op.name] = torch.tensor(value, dtype=torch.float64, device="cpu")
             if op.recorded:
                 self.numbers[key] = value

@@ -31,6 +31,7 @@ class Observing(InTrainer, Recording):
     def __init__(self, session: Session, background: Background) -> None:
         super().__init__(session, background)
         self._forked = False  # this process is a fork of the run's
+        self._special = session.meter.timed  # what is observed is not only recorded
         self._said_so = False
         self._drives = background.merger is not None
 
@@ -44,22 +45,17 @@ class Observing(InTrainer, Recording):
         belong to that optimizer step, or to the ``"next"`` one that ends here, wherever the call is. Outside of any
         scope they are left out, which is counted in ``failures`` and reported once (``run.strict``: raised).
         """
-        session = self._session
-        meter = session.meter
-        began = time.perf_counter() if meter.timed else 0.0
         scope = innermost()
-        if (
-            scope is None or scope.recorder is not self or scope.closed or scope.kind == "run"
-            or given or step is not None or self._caller is not None or self._forked
-        ):  # fmt: skip
+        if scope is None or scope.takes is not self or given or step is not None or self._special:
+            meter = self._session.meter
+            began = time.perf_counter() if meter.timed else 0.0
             self._observe_any(given, signals, step)
+            meter.recording += time.perf_counter() - began if meter.timed else 0.0
         else:  # the common case
-            me = origin()
+            session, me = self._session, origin()
             with session.lock:
                 batches = scope.batches.get(me)  # of an explicit batch none
                 session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
-        if meter.timed:
-            meter.recording += time.perf_counter() - began
 
     def _observe_any(self, given: Sequence[Given], signals: Mapping[str, Any], step: Any) -> None:
         if self._caller is None:

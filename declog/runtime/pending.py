@@ -35,7 +35,7 @@ class Pending:
         """How many rows wait, those of open batches included."""
         closed = [max(record.rows, 1) for records in self.step.batches.values() for record in records]
         still = [batch for batches in self.batches.values() for batch in batches.values() if batch.names]
-        return sum(closed) + sum(batch.rows[0] if batch.rows else 1 for batch in still)
+        return sum(closed) + sum(batch.rows or 1 for batch in still)
 
     def give_columns(self, scope: Scope, me: Origin) -> None:
         """Columns without rows are of the rows that a task's or thread's step begins with."""

@@ -249,7 +249,7 @@ class Recorder(Observing):
             raise UsageError.of("DL510.outside", what="batch")
         if phase is not None and phase not in self.plan.known_phases:
             raise UnknownSignalError.of("DL501.phase", profile=self.plan.name, name=phase, known=self.plan.known_phases)
-        return Scope(self, "batch", phase=phase, rows=rows)
+        return Scope.of_batch(self, phase, rows)
 
     def _open(self, scope: Scope, me: Origin) -> None:
         """A block begins."""
@@ -265,8 +265,7 @@ class Recorder(Observing):
         else:
             if self._drives:
                 self._drive_refused()
-            around = None if scope.parent is None else here(self)
-            session.open(scope, None if around is None or around.closed else around, me)
+            session.open(scope, None if scope.parent is None else usable(here(self)), me)
             if scope.phase is not None and scope.phase == session.intake.explicit:
                 self._generation = scope
 
@@ -283,7 +282,7 @@ class Recorder(Observing):
         try:
             self._session.end(scope, failed=failed)
         finally:
-            scope.closed = True
+            scope.closed, scope.takes = True, None
 
     @property
     def innermost(self) -> int:
@@ -396,7 +395,7 @@ class Recorder(Observing):
     def in_child(self) -> None:
         """This process is a fork of the run's: it has no threads, and its locks may be held for ever."""
         if not self.closed:
-            self._forked = True
+            self._forked = self._special = True
             self._session.in_child()
 
     def _original(self) -> None:

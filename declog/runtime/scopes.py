@@ -124,28 +124,33 @@ class Scope:
     """
 
     closed = False
+    takes: Recording | None = None  # its recorder, while it records what comes in it
     parent: Scope | None = None
     owner: Origin | None = None  # who opened it; None: nobody did yet
     origin = 0  # its number
     block: Scope | None = None  # of a batch: the scope around it
+    phase: str | None = None  # of a batch: the only phase that is made explicit
+    rows: int | None = None  # of a batch: how many completions it has
     stream: Stream | None = None  # whose windows its rows are in
     step: Step | None = None  # what its rows are of
     began = 0.0  # seconds since the recorder's start
     inside = 0.0  # seconds of the steps and modes in it, which count for their own windows
     timed: dict[str, Timed] | None = None  # the durations of blocks in it, by name
 
-    def __init__(
-        self, recorder: Recording, kind: Kind, number: int | None = None, mode: str = "train", *,
-        phase: str | None = None, rows: int | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, recorder: Recording, kind: Kind, number: int | None = None, mode: str = "train") -> None:
         self.recorder = recorder
         self.kind = kind
         self.number = number  # of the step; None: that of where the block begins
         self.mode = mode
-        self.phase = phase  # of a batch: the only phase that is made explicit
-        self.rows = rows
         self.id = next(_ids)
         self.batches: dict[Origin, OpenBatches] = {}  # the open ones of each task and thread
+
+    @classmethod
+    def of_batch(cls, recorder: Recording, phase: str | None, rows: int | None) -> Scope:
+        """One batch, of one phase or of all."""
+        scope = cls(recorder, "batch")
+        scope.phase, scope.rows = phase, rows
+        return scope
 
     def __enter__(self) -> Scope:
         if self.owner is not None:

@@ -119,28 +119,26 @@ class Session:
         What is refused costs its own batch: the first error is raised when all else is recorded.
         """
         with self.lock:
+            refused, broken = None, True
             if scope.closed or self.closed:
                 self._leave(scope)
                 return
-            meter = self.meter
-            began = time.perf_counter() if meter.timed else 0.0
-            refused, broken = None, True
             try:
                 if scope.batches or scope.timed or self.pending.batches:
                     refused = Refused(self.failures, failing=failed)
+                    began = time.perf_counter() if self.meter.timed else 0.0
                     self._close(scope, refused)
+                    if self.meter.timed:
+                        self.meter.recording += time.perf_counter() - began
                 broken = failed or (refused is not None and refused.first is not None)
             finally:  # a step that fails is a step all the same: ranks stay at one count
-                if meter.timed and scope.kind == "step":
-                    meter.steps += 1
-                    meter.recording += time.perf_counter() - began
                 self._end_windows(scope, failed=broken)
             if refused is not None:
                 refused.check()
 
     def _leave(self, scope: Scope) -> None:
         """A scope holds its step open no more."""
-        scope.closed = True
+        scope.closed, scope.takes = True, None
         if scope.step is not None and scope.stream is not None:
             scope.stream.leave(scope.step, scope.id)
         if self.step is scope:
@@ -166,25 +164,24 @@ class Session:
 
     def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         """A scope that can begin begins."""
-        kind, stream = scope.kind, scope.stream
+        kind, stream, scope.owner = scope.kind, scope.stream, me
         if kind == "batch":
             assert around is not None
             self._begin_batch(scope, around, me)
         else:
             if stream is None:
                 stream = self.train if kind == "at" else self._stream_of_block(scope, around, me)
-            assert scope.number is not None
             scope.stream, scope.mode, scope.began = stream, stream.mode, self.clock.elapsed()
-            scope.step = step = stream.step(scope.number)
-            step.scopes.add(scope.id)
+            assert scope.number is not None
+            scope.step = stream.step(scope.number, scope.id)
             if kind == "step":
                 if stream.ordered:
-                    self.step, self.main_task, scope.owner = scope, me, me
+                    self.step, self.main_task = scope, me
                     if self.pending.batches:
                         self.pending.give_columns(scope, me)
                 if stream.ends:
                     self.events.advance(stream)
-        scope.owner = me
+        scope.takes = scope.recorder
         self.scopes[scope.id] = scope
 
     def _stream_of_block(self, scope: Scope, around: Scope | None, me: Origin) -> Stream:
@@ -208,19 +205,21 @@ class Session:
     def _end_windows(self, scope: Scope, *, failed: bool) -> None:
         """A scope's batches are closed: it holds its step open no more, and windows end."""
         kind, stream, number = scope.kind, scope.stream, scope.number
-        assert stream is not None
-        if kind in ("step", "mode"):
+        assert stream is not None and number is not None
+        if kind == "step":
             stream.spent += scope.seconds(self.clock.elapsed())
-        assert number is not None
-        if kind == "step":
+            self.meter.steps += 1
             self.last_step = stream.last = number
-        self._leave(scope)
-        if kind == "step":
+            self._leave(scope)
             self.events.step_ended(stream, number, failed=failed)
-        elif kind == "mode" and stream.mode not in self.streams and not self.closed:
-            # also where nothing came since a flush: on another rank it may have
-            step = number if stream.last is None else stream.last
-            self.events.log(stream, step or 0, stream.upto(None), tail=True, failed=failed, again=stream.flushed)
+            return
+        self._leave(scope)
+        if kind == "mode":
+            stream.spent += scope.seconds(self.clock.elapsed())
+            if stream.mode not in self.streams and not self.closed:
+                # also where nothing came since a flush: on another rank it may have
+                step = number if stream.last is None else stream.last
+                self.events.log(stream, step or 0, stream.upto(None), tail=True, failed=failed, again=stream.flushed)
         elif kind == "at" and stream.ends:
             self.events.advance(stream)
 
@@ -375,8 +374,9 @@ class Session:
             stream.flushed = True
             label = self._label(stream) if stream.last is not None or scope is None else scope.number or 0
             self.events.finish(stream)
-            steps = stream.upto(label) if stream.ordered and self.step is not None else stream.ended(self.logged)
-            self.events.log(stream, label, steps, tail=True, answer=answer)
+            in_step = stream.ordered and self.step is not None
+            steps, only = (stream.upto(label), None) if in_step else stream.ended(self.logged)
+            self.events.log(stream, label, steps, tail=True, answer=answer, only=only)
             if stream.ordered:
                 stream.close(stream.complete)
         refused.check()

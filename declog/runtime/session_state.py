@@ -23,7 +23,7 @@ def state(session: Session, scope: Scope | None, rank: int) -> tuple[RecorderSta
     plan, train, events = session.plan, session.train, session.events
     frames: dict[str, Frame] = {}
     for mode, stream in session.streams.items():
-        window = stream.window(stream.ended(session.logged))
+        window = stream.window(*stream.ended(session.logged))
         rows = window.frames(plan.phases, rank, plan.grouping, session.failures.report)
         frames |= {f"window/{mode}/{phase}": frame for phase, frame in rows.items()}
     place = RecorderState(

@@ -15,6 +15,7 @@ from declog.runtime.batch import OpenBatch
 from declog.runtime.steps import Step
 
 log = logging.getLogger("declog")
+_NONE: frozenset[tuple[str, str]] = frozenset()
 
 
 class SplitRows:
@@ -38,14 +39,15 @@ class SplitRows:
         phase = batch.phase.name
         if phase not in self._paired:
             return
-        before, self._before[phase] = self._before.get(phase), (step, batch.names, batch.members, partial)
-        if before is None or before[0] is not step or phase in self._told:
+        families, required = self._families[phase], self._required[phase]
+        came = batch.members if families else _NONE
+        before, self._before[phase] = self._before.get(phase), (step, batch.names, came, partial)
+        if before is None or before[0] is not step or before[1:3] == (batch.names, came) or phase in self._told:
             return
         _, names, members, was_partial = before
-        families, required = self._families[phase], self._required[phase]
         different = []
-        if members and batch.members:
-            different = sorted(f"{name}[{one!r}]" for name, one in members ^ batch.members if name in families)
+        if members and came:
+            different = sorted(f"{name}[{one!r}]" for name, one in members ^ came if name in families)
         if not partial and not was_partial and names & required and batch.names & required:
             different += sorted((names ^ batch.names) & required)
         if different:

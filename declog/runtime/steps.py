@@ -100,11 +100,13 @@ class Stream:
         self._open: dict[int, Step] = {}  # above the watermark, that have rows here or may get some
         self._in_parts: dict[int, Step] = {}  # those whose rows went in parts of the window that is open
 
-    def step(self, number: int) -> Step:
-        """A step by its number."""
+    def step(self, number: int, scope: int | None = None) -> Step:
+        """A step by its number; a ``scope`` holds it open from now on."""
         step = self._open.get(number)
         if step is None:
             step = self._open[number] = self._in_parts.get(number) or Step(number)
+        if scope is not None:
+            step.scopes.add(scope)
         return step
 
     def leave(self, step: Step, scope: int) -> None:
@@ -138,20 +140,23 @@ class Stream:
         """The steps up to one (None: all) that have rows here, or may get some, in order."""
         return [self._open[step] for step in sorted(self._open) if number is None or step <= number]
 
-    def ended(self, logged: str | None) -> Sequence[Step]:
-        """The steps that have ended; before the first one those of the phase of numbers that are ``logged`` by name."""
-        if self.last is not None or not self.ordered:
-            return self.upto(self.last if self.ordered else None)
-        return [step for step in self.upto(None) if logged in step.batches]
+    def ended(self, logged: str | None) -> tuple[Sequence[Step], str | None]:
+        """The steps that have ended, of all phases; before the first one those with numbers ``logged`` by name.
 
-    def window(self, steps: Sequence[Step]) -> Window:
-        """The rows of steps, in their order; they stay here until they are handed over."""
+        Of these only the phase of the numbers: rows that came ahead are of their step, which is still to be made.
+        """
+        if self.last is not None or not self.ordered:
+            return self.upto(self.last if self.ordered else None), None
+        return [step for step in self.upto(None) if logged in step.batches], logged
+
+    def window(self, steps: Sequence[Step], only: str | None = None) -> Window:
+        """The rows of steps, in their order, of one phase ``only``; they stay here until they are handed over."""
         batches: dict[str, list[BatchRecord]] = {}
         for step in steps:
             for phase, records in step.batches.items():
                 if phase in batches:
                     batches[phase] += records
-                else:
+                elif only in (None, phase):
                     batches[phase] = [*records]
         return Window(batches, self.earlier, self.whole, self.beside)
 
@@ -159,13 +164,13 @@ class Stream:
         """How long the steps up to an end (None: all) took, less those that log events have."""
         return (self.spent if end is None else end.spent) - self.counted
 
-    def handed_over(self, steps: Sequence[Step], end: WindowEnd | None) -> None:
-        """A log event has the rows of steps, and the seconds up to an end (None: all)."""
+    def handed_over(self, steps: Sequence[Step], only: str | None, end: WindowEnd | None) -> None:
+        """A log event has the rows of steps, of one phase ``only``, and the seconds up to an end (None: all)."""
         for step in steps:
             assert step.number is not None
-            step.batches = {}
+            step.batches = {} if only is None else {name: step.batches[name] for name in step.batches if name != only}
             self._in_parts[step.number] = step
-            if not step.scopes:
+            if not step.scopes and not step.batches:
                 self._open.pop(step.number, None)
         if not self.ordered and end is not None and not end.part:
             self._in_parts = {}  # the same number may come again

@@ -24,6 +24,7 @@ from declog.plans.ops import TRACE, Grouping, PhaseOp
 from declog.records import Beside
 from declog.runtime.batch import BatchRecord
 from declog.runtime.packs import Pack, land
+from declog.runtime.timing import Timed
 
 Report = Callable[[BaseException], None]
 
@@ -97,7 +98,7 @@ def _counted(
         replace(
             record,
             packs=[pack for pack in record.packs if names & {name for name, _ in pack.keys}],
-            texts={key: given for key, given in record.texts.items() if key[0] in names}, numbers={}, sketches=[],
+            texts={key: given for key, given in record.texts.items() if key[0] in names}, numbers={},
         )
         for record in records
     ]  # fmt: skip
@@ -141,7 +142,6 @@ def _layout(record: BatchRecord) -> tuple[object, ...]:
         [pack.layout for pack in record.packs],
         [(key, type(number)) for key, number in record.numbers.items()],
         [(key, axis) for key, (axis, _) in record.texts.items()],
-        [pack.keys for pack in record.sketches],
     )
 
 
@@ -160,9 +160,6 @@ def _joined(
             failure.__cause__ = error
             report(failure)
 
-    for record in records:
-        if record.timed:
-            record.read_timers()
     first = records[0]
     integers = {signal.name for signal in phase.signals if signal.dtype is DType.INT}
     blocks = []
@@ -175,27 +172,26 @@ def _joined(
     for key, number in first.numbers.items():
         by_type.setdefault(type(number), []).append(key)
     for keys in by_type.values():
-        data = np.array([[record.numbers[key] for record in records] for key in keys])
+        numbers = [[record.numbers[key] for record in records] for key in keys]
+        data = np.array([[one.seconds() if isinstance(one, Timed) else one for one in row] for row in numbers])
         blocks.append(Block(Axis.STEP, tuple(keys), data))
     texts = {}
     for key, (axis, _) in first.texts.items():
         with guarded(key):
-            values = texts_of([item for record in records for item in _items(record.texts[key][1], key)])
+            values = texts_of([item for record in records for item in _items(key, *record.texts[key])])
             if key[0] in integers:  # a list with None in it
                 blocks.append(Block.of_integers(axis, (key,), values))
             else:
                 texts[key] = axis, values
-    for place, pack in enumerate(first.sketches):
-        with guarded(pack.keys[0]):
-            found = [sketch.sparse(record.sketches[place].columns()[0]) for record in records]
-            texts[pack.keys[0]] = (Axis.STEP, texts_of(found))
     entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
     return Frame(phase.name, batches_of(entries), blocks, texts, grouping).with_group_ids()
 
 
-def _items(values: list[Any] | Pack, key: Key) -> list[Any]:
+def _items(key: Key, axis: Axis, values: list[Any] | Pack) -> list[Any]:
     if isinstance(values, list):
         return values
     array = values.on_host()[0]
+    if axis is Axis.STEP:  # a histogram of all the batch's tokens
+        return [sketch.sparse(array)]
     items: list[Any] = list(array.copy()) if key[0].endswith(TRACE) else array.tolist()  # rows of tokens stay arrays
     return items

@@ -140,9 +140,9 @@ def _leaves_behind(self: Session, step: int) -> None:
     self.train.rewind(step)
 
 
-def _with_rows_ahead(self: Stream, logged: str | None) -> list[Step]:
+def _with_rows_ahead(self: Stream, logged: str | None) -> tuple[list[Step], None]:
     """A flush and a checkpoint between two steps have the rows of all steps."""
-    return UPTO(self, None)
+    return UPTO(self, None), None
 
 
 def _of_the_window(self: Session, scope: Scope | None, answer: Any) -> None:
