@@ -36,7 +36,7 @@ from declog.language.validation import validate
 from declog.plans.ops import Grouping, Plan, SinkOp
 from declog.records import Records, RunInfo
 from declog.runtime.collector import Collector
-from declog.runtime.comm import LocalComm
+from declog.runtime.comm import Comm
 from declog.runtime.failures import Failures
 from declog.runtime.manifest import now, yaml_text
 from declog.runtime.message import encode
@@ -108,7 +108,7 @@ class Answer:
         self.inactive: dict[str, str] = {}
         self.time = 0.0  # of the log event that is taken
         self._dispatcher = Dispatcher(self.plan, routes, FUNCTIONS, self.inactive.update)
-        self.collector = Collector(self.plan, LocalComm(), self._dispatcher, self.failures, functions=FUNCTIONS)
+        self.collector = Collector(self.plan, Comm(), self._dispatcher, self.failures, functions=FUNCTIONS)
 
     def history(self, start: int | None = None, until: float = inf) -> Iterator[tuple[RowEvent, Columns]]:
         """The run's log events, each with how its rows are read: from ``start`` and up to ``until`` in its folder."""

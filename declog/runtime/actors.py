@@ -18,7 +18,7 @@ from declog.engine.frame import Frame
 from declog.errors import CommError, DeclogError, PlanMismatchError, Problem, RuntimeFailure, UsageError
 from declog.plans.ops import Plan
 from declog.runtime.collector import Collector, fits
-from declog.runtime.comm import Event, LocalComm
+from declog.runtime.comm import Comm, Event
 from declog.runtime.failures import Failures
 from declog.runtime.log_event import LogEvent
 
@@ -28,7 +28,7 @@ _MAGIC = b"DECLOGX1"
 KEPT_BYTES = 256 * 2**20  # what an actor keeps before it says that nobody exports
 
 
-class ActorComm(LocalComm):
+class ActorComm(Comm):
     """One actor of a job: what it would send is kept until it is exported."""
 
     collects = False
@@ -57,7 +57,7 @@ class ActorComm(LocalComm):
         return b"".join([_MAGIC, len(text).to_bytes(4, "little"), text, *messages])
 
 
-class DriverComm(LocalComm):
+class DriverComm(Comm):
     """The driver of a job of actors: it records nothing itself, and has the sinks."""
 
     def __init__(self, world_size: int) -> None:

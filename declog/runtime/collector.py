@@ -20,9 +20,9 @@ from declog.engine.joins import Carryover
 from declog.engine.publish import DROPPED, Dispatcher
 from declog.engine.window_state import WindowState
 from declog.errors import CommError, RuntimeFailure, error_text
-from declog.language.dtypes import Axis, DType
+from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
-from declog.plans.ops import NO_SINK, PhaseOp, Plan
+from declog.plans.ops import NO_SINK, Plan
 from declog.records import Beside
 from declog.runtime import self_metrics
 from declog.runtime.comm import Comm, Event
@@ -236,15 +236,9 @@ class Collector:
     # -- other ranks' messages
 
     def read(self, rank: int, data: bytes) -> tuple[Frames, LogEvent]:
-        """A rank's frames and what it says of them; raises ``CommError`` for what no rank of this plan sends."""
+        """A rank's frames and what it says of them; raises ``CommError`` for what is no whole message."""
         frames, meta = decode(data, self._plan.grouping)
         message = LogEvent.read(meta)
-        if message.mode not in self._plan.modes:
-            raise CommError.of("DL603.unknown_mode", mode=repr(message.mode)[:400])
-        for name, frame in frames.items():
-            if name not in self._plan.phases:
-                raise CommError.of("DL603.unknown_phase", phase=repr(name)[:400])
-            _check_columns(self._plan.phases[name], frame)
         fates.heard(message.consumed, itertools.starmap(Fate, message.unused))
         if message.last:
             self._ended.add(rank)
@@ -333,21 +327,6 @@ def fits(event: LogEvent, message: LogEvent) -> bool:
         event.tail,
         event.part,
     )
-
-
-def _check_columns(phase: PhaseOp, frame: Frame) -> None:
-    """Raise where a column that the plan knows is of another axis, or is no number where it should be one."""
-    declared: dict[str, tuple[Axis | None, bool]] = {GROUP_ID: (Axis.COMPLETION, False)}
-    declared |= {op.name: (op.axis, op.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.signals if op.recorded}
-    declared |= {op.name: (op.expr.type.axis, op.expr.type.dtype in (DType.TEXT, DType.OBJECT)) for op in phase.locals}
-    for fold in phase.folds:
-        traced = fold.trace is not None
-        declared |= {fold.column(stat): (Axis.COMPLETION, traced) for stat in fold.stats if stat != "hist"}
-    columns = [(name, block.axis, False) for block in frame.blocks for name, _ in block.keys]
-    columns += [(name, axis, True) for (name, _), (axis, _) in frame.texts.items()]
-    for name, axis, text in columns:
-        if name in declared and (declared[name][0] != axis or text > declared[name][1]):
-            raise CommError.of("DL603.column", name=name)
 
 
 def _below(frames: Mapping[str, Frame], prefix: str) -> Frames:

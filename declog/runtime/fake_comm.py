@@ -9,25 +9,22 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from declog.errors import CommError
-
-if TYPE_CHECKING:
-    from declog.runtime.comm import Event
+from declog.runtime.comm import Comm, Event
 
 Result = TypeVar("Result")
 IDLE_S = 0.1  # how often a rank that waits looks for notes
 
 
-class FakeComm:
+class FakeComm(Comm):
     """One rank of a job whose ranks are threads of one process; see ``run_ranks``."""
 
     def __init__(self, rank: int, world_size: int, shared: _Shared) -> None:
         self.rank = rank
         self.world_size = world_size
         self.process = str(rank)
-        self.idle: Callable[[], None] = lambda: None
         self.collects = rank == 0
         self._latest = math.inf  # the wait that is under way ends at this moment
         self._shared = shared
@@ -100,9 +97,6 @@ class FakeComm:
         with self._shared.changed:
             self._latest = min(self._latest, time.monotonic() + seconds)
             self._shared.changed.notify_all()
-
-    def interrupt(self) -> None:
-        return None
 
     def close(self) -> None:
         with self._shared.changed:

@@ -96,19 +96,6 @@ class LogEvent:
         """What a message's meta says; raises ``CommError`` for anything else."""
         try:
             names = (*SENT, *(name for name in RARE if name in meta))
-            event = cls(**{name: meta[name] for name in names} | {"arrivals": spans(meta["arrivals"])})
-            right = (
-                all(type(number) is int and abs(number) < GREATEST for number in (event.event, event.step, event.count))
-                and all(type(flag) is bool for flag in (event.tail, event.part, event.last, event.whole))
-                and isinstance(event.mode, str)
-                and (event.error is None or isinstance(event.error, str))
-                and all(type(number) is int for number in event.sent.values())
-                and all(type(number) in (int, float) for number in event.figures.values())
-                and all(isinstance(id, str) for id in event.consumed)
-                and all([type(item) for item in packet] == [str, str, int] for packet in event.unused)
-            )
+            return cls(**{name: meta[name] for name in names} | {"arrivals": spans(meta["arrivals"])})
         except UNREADABLE as error:
             raise CommError.of("DL603.unreadable", error=error) from error
-        if not right:
-            raise CommError.of("DL603.meta", meta=str(meta)[:400])
-        return event

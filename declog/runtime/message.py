@@ -21,7 +21,6 @@ from declog.records import Image, images_in
 from declog.runtime.wire import UNREADABLE, VERSION, Container, Packer
 
 __all__ = ["VERSION", "decode", "encode"]
-EMPTY_CELLS = 2**25  # values that a message may say are there, besides those that its own bytes hold
 
 
 def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
@@ -81,7 +80,6 @@ def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, 
                 )
                 for block in phase["blocks"]
             ]
-            _check(batches, blocks, phase["texts"], 64 * message.size + EMPTY_CELLS)
             texts = {
                 (key, member): (Axis(axis), _dense(message, sparse)) for key, member, axis, sparse in phase["texts"]
             }
@@ -89,38 +87,6 @@ def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, 
         return frames, message.header["meta"]
     except UNREADABLE as error:
         raise CommError.of("DL603.unreadable", error=str(error)[:400]) from error
-
-
-def _check(batches: Batches, blocks: list[Block], texts: list[Any], most: int) -> None:
-    """Raise ``ValueError`` where columns are not of the batches' rows, or there are more than ``most`` values."""
-    parts = [batches.__dict__[part] for part in PARTS]
-    if any(part.shape != (len(batches),) for part in parts):
-        raise ValueError("its batches have no number, or several")
-    if any(part.dtype.kind != ("f" if name == "elapsed" else "i") for name, part in zip(PARTS, parts, strict=True)):
-        raise ValueError("its batches are not counted in integers")
-    if (batches.rows < 0).any() or (batches.rows > most).any() or int(batches.rows.sum()) > most:
-        raise ValueError("its batches have no number of rows that could be")
-    rows = int(batches.rows.sum())
-
-    def check(axis: Axis, count: object) -> None:
-        exact = {Axis.COMPLETION: rows, Axis.STEP: len(batches)}.get(axis)
-        if type(count) is not int or not (0 <= count <= max(rows, len(batches)) if exact is None else count == exact):
-            raise ValueError(f"a column per {axis.label} has {count} values, and its batches {rows} rows")
-
-    keys = [key for block in blocks for key in block.keys] + [(name, member) for name, member, _, _ in texts]
-    if not all(isinstance(name, str) and (member is None or isinstance(member, str)) for name, member in keys):
-        raise ValueError("its columns have no names")
-    for block in blocks:
-        shape = block.data.shape
-        if len(shape) != 2 or shape[0] != len(block.keys):
-            raise ValueError(f"{len(block.keys)} columns have the shape {shape}")
-        if block.valid is not None and (block.valid.shape != shape or block.valid.dtype != bool):
-            raise ValueError("it does not say of each value whether it is there")
-        check(block.axis, shape[1])
-    for _, _, axis, sparse in texts:
-        check(Axis(axis), sparse["rows"])
-    if sum(sparse["rows"] for _, _, _, sparse in texts) > most:
-        raise ValueError("its texts have more rows than could be")
 
 
 def _dense(message: Container, sparse: Mapping[str, Any]) -> NDArray[Any]:

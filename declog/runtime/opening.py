@@ -27,7 +27,7 @@ from declog.plans import fingerprint
 from declog.plans.ops import Plan, SinkOp
 from declog.records import RunInfo
 from declog.runtime import checkpoint, manifest
-from declog.runtime import comm as comms
+from declog.runtime import store_comm as comms
 from declog.runtime.actors import ActorComm, DriverComm
 from declog.runtime.background import MakeLive
 from declog.runtime.batches import Locate

@@ -23,7 +23,6 @@ from declog.errors import CommError
 MAGIC = b"DECLOG"
 VERSION = 1
 _HEAD = struct.Struct("<6sHII")
-_DTYPES = frozenset({"<f8", "<f4", "<f2", "<i8", "<i4", "<i2", "|i1", "|u1", "<u2", "<u4", "<u8", "|b1"})
 UNREADABLE = (
     struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError, RecursionError,
     MemoryError,
@@ -72,20 +71,10 @@ class Container:
         if end != len(data):
             raise CommError.of("DL603.bytes", count=len(data), end=end)
 
-    @property
-    def size(self) -> int:
-        """How many bytes it has."""
-        return len(self._data)
-
     def get(self, item: Mapping[str, Any]) -> NDArray[Any]:
         """The array that an item of the header stands for."""
         try:
-            if item["dtype"] not in _DTYPES:
-                raise CommError.of("DL603.dtype", dtype=item["dtype"])
-            shape = tuple(item["shape"])
-            if not all(isinstance(size, int) and 0 <= size <= len(self._data) for size in shape):
-                raise CommError.of("DL603.shape", shape=shape)
-            start = self._starts[item["at"]]
+            shape, start = tuple(item["shape"]), self._starts[item["at"]]
             return np.frombuffer(self._data, np.dtype(item["dtype"]), int(np.prod(shape)), start).reshape(shape)
         except UNREADABLE as error:
             raise CommError.of("DL603.unreadable", error=error) from error

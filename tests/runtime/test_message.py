@@ -149,5 +149,5 @@ def test_objects_are_never_read() -> None:
         "blocks": [],
         "texts": [],
     }
-    with pytest.raises(CommError, match=r"holds the type '\|O'"):
+    with pytest.raises(CommError, match="OBJECT"):
         decode(sealed({"meta": {}, "phases": {"update": phase}, "sizes": [8]}, bytes(8)), None)

@@ -182,8 +182,8 @@ def test_two_processes_at_different_speeds(tmp_path: Path) -> None:
 
 def test_the_notes_of_a_store() -> None:
     """Processes that share a rank have names of their own, and one that left is not waited for."""
-    from declog.runtime.comm import StoreComm
     from declog.runtime.keystore import Client, Server
+    from declog.runtime.store_comm import StoreComm
 
     server = Server(b"secret" * 6, ["127.0.0.1"])
     client = Client(b"secret" * 6, ["127.0.0.1"], server.port, 5.0)

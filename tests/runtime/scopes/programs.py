@@ -28,7 +28,7 @@ from declog.engine.publish import CODE, Route
 from declog.language import reductions
 from declog.plans.ops import Plan
 from declog.records import Records
-from declog.runtime.comm import LocalComm
+from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.runtime.scopes import Scope
 from tests.runtime.scopes.running import ENDED, MODE_ENDED, PROFILE, TWICE
@@ -412,7 +412,7 @@ class Execution:
 
     def _recorder(self, outcome: Outcome, **options: Any) -> Recorder:
         route = Route(CODE, "full", 1, "", frozenset({"scalar", "table"}), outcome.keep)
-        return Recorder(plan(self.program.every), LocalComm(), {}, [route], None, **options)
+        return Recorder(plan(self.program.every), Comm(), {}, [route], None, **options)
 
     def _start(self, actor: Any) -> asyncio.Task[Any]:
         task = self._schedule.start(actor)
