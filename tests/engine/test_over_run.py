@@ -11,6 +11,7 @@ import pytest
 
 import declog
 from declog.engine.program import Program
+from declog.language.functions import DEFAULT, Functions
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
@@ -296,3 +297,43 @@ def test_each_kind_of_metric_is_planned_once_for_all_log_events(
     sink = run(profile(signals, metrics, run={"window_bytes": window_bytes}), body, tmp_path)
     assert all(len(scalars) == len(sink.scalars[0]) > len(metrics) for scalars in sink.scalars.values())
     assert plans and set(plans) == {0}
+
+
+@pytest.mark.parametrize("metric", [{"reduce": "mean"}, {"over": "run_step", "combine": "last"}, {"by": "who"}])
+def test_what_fails_in_a_window_has_no_value_there(metric: dict[str, Any], tmp_path: Path) -> None:
+    """A window whose rows cannot be reduced does not show the value of the rows before it, as one without rows does."""
+    registry = Functions(DEFAULT)
+
+    @declog.function(registry=registry)
+    def checked(x: Any) -> Any:
+        if len(x) > 3:  # not yet where the config is checked
+            raise ValueError("too much")
+        return x
+
+    sink = MemorySink()
+    entry = {"expr": "checked(x)", "over": "run", **metric}
+    config = profile({"x": ROWS, "who": {**ROWS, "type": "text"}}, {"m": entry}, run={"strict": False})
+    with declog.start(config, sinks=[sink], functions=registry, output_dir=tmp_path) as log:
+        for step, count in enumerate([1, 4, 2]):
+            with log.step(step):
+                log.observe(x=[2.0] * count, who=["a"] * count)
+        log.written()
+        assert [name for name in log.failures if "too much" in name]
+    assert [step for step, found in sink.scalars.items() if found] == [0, 2]
+
+
+def test_members_that_did_not_come_stay_away_beside_other_metrics(tmp_path: Path) -> None:
+    """`empty: 0` is for a member in the steps in which it came, however many metrics are finished together."""
+    config = profile(
+        {"f": {**ROWS, "family": True}, "g": {**ROWS, "family": True}},
+        {name: {"expr": name, "where": f"mean({name}, over=member) > {bound}", "over": "step", "empty": 0,
+                "name": f"{name}/{{member}}"} for name, bound in (("f", 0), ("g", 1))},
+        every=2,
+    )  # fmt: skip
+    sink = MemorySink()
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        with log.step(0):
+            log.observe(f={"a": [4.0], "b": [2.0]}, g={"a": [6.0], "b": [2.0]})
+        with log.step(1):
+            log.observe(f={"a": [-4.0]}, g={"a": [-6.0]})
+    assert sink.scalars == {1: {"f/a": 2.0, "f/b": 2.0, "g/a": 3.0, "g/b": 2.0}}
