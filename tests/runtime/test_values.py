@@ -152,7 +152,10 @@ class Slow:
 def test_declog_says_what_it_costs(tmp_path: Path) -> None:
     """In profiles that ask: times, what waits in queues, missing values; the greatest of all ranks."""
     config = profile(
-        REWARD, {"reward": "mean(reward)"}, profiles={"full": {"self_metrics": True}, "slim": {}}, run={"strict": False}
+        REWARD,
+        {"reward": "mean(reward)"},
+        run={"strict": False},
+        profiles={"full": {"self_metrics": True}, "slim": {"show": ["reward"]}},
     )
     sink = MemorySink()
 
