@@ -267,7 +267,7 @@ def test_columns_of_the_data_set_are_kept_for_later(model: Path, tmp_path: Path)
 
     case = cases.Case(args={"max_steps": 2, "logging_steps": 2, "eval_strategy": "no"})
     trainer = cases.trainer_of(case, model, tmp_path, rewards=[reward], data={"train_dataset": data})
-    with declog.attach(trainer, "trl_grpo", ["declog/sinks=[jsonl]"]) as log:
+    with declog.attach(trainer, "trl_grpo", ["declog.sinks=[jsonl]"]) as log:
         trainer.train()
     assert log.output_dir is not None and dict(log.failures) == {}
     columns = json.loads((log.output_dir / "rows/rows.json").read_text())["runs"][-1]["columns"]["rollout"]
