@@ -71,9 +71,10 @@ class WindowState:
         self._of_rows = _needs(others, [], ids)
         self._tables = _needs([], tables, ids)
         self._table_ops = tables
-        self._clear()
+        self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Let go of everything."""
         self._parts: list[Frames] = []  # the rows of what is not folded yet
         self._bytes = 0
         self._states: dict[int, State] = {}  # of what is folded, by the places of blocks
@@ -108,7 +109,7 @@ class WindowState:
             self._fold(report)
         self._parts = [merged(self._parts)] if self._parts else []  # once, for metrics and tables
         whole = copy.copy(self)
-        self._clear()
+        self.clear()
         return whole
 
     def __bool__(self) -> bool:
@@ -205,7 +206,7 @@ class WindowState:
 
     def load(self, frames: Frames, data: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
-        self._clear()
+        self.clear()
         for kind, parts in (("rows", self._parts), ("kept", self._kept), ("picked", self._picked)):
             found = {name.removeprefix(f"{kind}/"): frame for name, frame in frames.items() if name.startswith(kind)}
             if found:

@@ -150,16 +150,25 @@ class Collector:
         self, event: EventFacts, frames: Frames, *, beside: Beside | None = None, asked: bool = True
     ) -> dict[str, float]:
         """``finish`` with the merged frames of all ranks. ``asked``: somebody gets the values, if no sink does."""
-        frames = self._carries[event.mode].apply(frames, self._failures.report)
         due: dict[int, WindowState] = {}
-        for period, window in self._windows[event.mode].items():
-            window.add(
-                frames, self._failures.report,
-                partial=event.partial, seconds=event.seconds, elapsed=event.elapsed,
-            )  # fmt: skip
-            over = period and not event.part and self._plan.ends(event.mode, event.count, period)
-            if bool(window) if event.tail else over:  # at the tail what ended with the last step is over already
-                due[period] = window.end(self._failures.report)
+        windows, tail = self._windows[event.mode], event.tail
+        over = {
+            period for period in windows
+            if tail or (period and not event.part and self._plan.ends(event.mode, event.count, period))
+        }  # fmt: skip
+        try:
+            frames = self._carries[event.mode].apply(frames, self._failures.report)
+            for period, window in windows.items():
+                window.add(
+                    frames, self._failures.report,
+                    partial=event.partial, seconds=event.seconds, elapsed=event.elapsed,
+                )  # fmt: skip
+                if period in over and (window or not tail):  # at the tail what ended with the last step is over already
+                    due[period] = window.end(self._failures.report)
+        except BaseException:  # one that fails leaves no rows to the next
+            for period in over:
+                windows[period].clear()
+            raise
         if not any(due.values()):  # nothing came since the last log event
             if event.mode == "train" and not event.part:
                 periods = self._plan.periods if event.tail else tuple(due)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import torch
 
 import declog
+from declog.engine.joins import Carryover
+from declog.engine.window_state import WindowState
 from declog.errors import SinkError
 from declog.language import functions, reductions
 from declog.records import Records
@@ -175,3 +178,30 @@ def test_missing_values_are_reported_once_by_name(tmp_path: Path, caplog: pytest
     assert [record.getMessage() for record in caplog.records if "inactive" not in record.getMessage()] == [
         "the metric `x` leaves out missing values (2 at its first log event with any); `nan: propagate` shows them"
     ]
+
+
+@pytest.mark.parametrize(("owner", "name"), [(WindowState, "add"), (WindowState, "end"), (Carryover, "apply")])
+def test_a_log_event_that_fails_leaves_no_rows_to_the_next(
+    owner: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails while a window ends, before or behind its rows: the next one has rows of its own only."""
+    works, calls = getattr(owner, name), itertools.count()
+
+    def fails(self: Any, *args: Any, **options: Any) -> Any:
+        struck = next(calls) == 1
+        if struck and name == "add":
+            works(self, *args, **options)
+        if struck:
+            raise MemoryError("mine")
+        return works(self, *args, **options)
+
+    monkeypatch.setattr(owner, name, fails)
+    sink = MemorySink()
+    config = profile({"x": {"axis": "completion"}}, {"n": "count(x)"}, run={"strict": False})
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        for step in range(3):
+            with log.step(step):
+                log.observe(x=[float(step)])
+        log.written()
+        assert sum(log.failures.values()) == 1
+    assert sink.scalars == {0: {"n": 1}, 2: {"n": 1}}
