@@ -89,7 +89,7 @@ class _PartsOfConfigs(GenerateJsonSchema):
         return self.generate_inner(schema["schema"])
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
-        """A map with the model's keys, and those of the shorthand."""
+        """A map with the model's keys."""
         model: type[Model] = schema["cls"]
         made = super().model_schema(schema)
         properties = {}
@@ -98,7 +98,6 @@ class _PartsOfConfigs(GenerateJsonSchema):
             short = [self._of(each.type) for each in said if isinstance(each, Short)]
             text = {"description": key.help} if key.help else {}
             properties[name] = _any_of(made["properties"][name] | text, *short)
-        properties |= {key: self._of(type_) for key, type_ in model._short_keys.items()}
         found: Schema = {"type": "object", "properties": properties, "description": made["description"]}
         closed = model.model_config["extra"] == "forbid" and (not issubclass(model, Input) or model._short is None)
         return {**found, "additionalProperties": False} if closed else found

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from declog.compiler import ranges
 from declog.compiler.draft import Draft
+from declog.compiler.filters import path_of
 from declog.errors import Path, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import Node, walk
@@ -24,7 +25,7 @@ def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
         yield from ((("metrics", op.id, key), node) for key, node in op.clauses.items())
     for table in draft.tables:
         for one in table.filter.chain if table.filter else ():
-            yield from ((("filters", one.id, key), node) for key, node in one.reads.items())
+            yield from ((path_of(draft, one.id, key), node) for key, node in one.reads.items())
         for column in table.columns:
             for node in column.nodes:
                 yield ("tables", table.id, "schema"), node

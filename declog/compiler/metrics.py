@@ -18,6 +18,7 @@ from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler, join, labels
 from declog.language.functions import REQUIRED
 from declog.language.nodes import LOGGED, SIGNAL, Node, walk
+from declog.language.notation import SEVERAL
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import AboutSpec, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
@@ -64,7 +65,7 @@ def _preferred(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricO
     if node is not None:
         alone = node.type.axis is None or node.type.axis is Axis.STEP
         keys = {"expr": spec.prefer, "reduce": "mean" if alone else spec.reduce, "log": False, "prefer": None}
-        keys |= {"name": None, "alias": None, "tags": []}
+        keys |= {"name": None, "alias": [], "tags": []}
         keys |= {"where": None, "weight": None, "by": RANK if draft.spec.per_rank else None} if alone else {}
         given = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
     by_suffix = {op.suffix: op for op in given}
@@ -212,16 +213,20 @@ class _Metric:
                 compiler.fail(call, "DL304.misses", function=reduction.name, name=name, fix=fix)
         return tuple(known.items())
 
-    def _reductions(self, reduce: str | list[str] | dict[str, str]) -> Reduced:
+    def _reductions(self, reduce: str | list[str | dict[str, str]]) -> Reduced:
         path: Path = ("metrics", self.id, "reduce")
-        if isinstance(reduce, str):
+        if isinstance(reduce, str) and reduce not in SEVERAL:
             return {None: self._reduction(reduce, path)}
         if not reduce:
             self.draft.report("DL311.empty", path)
-        if isinstance(reduce, dict):
-            return {suffix: self._reduction(text, (*path, suffix)) for suffix, text in reduce.items()}
-        entries = {text.split("(")[0].replace(".", "_"): text for text in reduce}
-        return {suffix: self._reduction(text, (*path, place)) for place, (suffix, text) in enumerate(entries.items())}
+        made: Reduced = {}
+        for index, item in enumerate([reduce] if isinstance(reduce, str) else reduce):
+            if isinstance(item, str):
+                for text in SEVERAL.get(item, (item,)):
+                    made[text.split("(")[0].replace(".", "_")] = self._reduction(text, (*path, index))
+            else:
+                made |= {suffix: self._reduction(text, (*path, index, suffix)) for suffix, text in item.items()}
+        return made
 
     def _reduction(self, text: str, path: Path) -> tuple[Reduction | None, Params]:
         with self.draft.at(*path):

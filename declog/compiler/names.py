@@ -27,17 +27,15 @@ def names_of(
     if spec.observe is not None and spec.observe.from_ is not None:
         default = default.replace("{id}", spec.observe.from_)
 
-    def made(template: str, path: tuple[str, ...]) -> str:
+    def made(template: str, path: Path) -> str:
         if each and "{label}" not in template:
             template += "/rank{label}"
         check_template(draft, template, path, family=family, labels=labels)
         return template.replace("{id}", id).replace("{reduce}", suffix or "")
 
     found = [NameOp(template=made(spec.name or default, ("metrics", id, "name")))]
-    aliases = {None: spec.alias} if isinstance(spec.alias, str) else spec.alias or {}
-    for label, template in aliases.items():
-        path = ("metrics", id, "alias") if label is None else ("metrics", id, "alias", label)
-        found.append(NameOp(template=made(template, path), alias=True))
+    for index, template in enumerate(spec.alias):
+        found.append(NameOp(template=made(template, ("metrics", id, "alias", index)), alias=True))
     return tuple(found)
 
 
@@ -68,7 +66,8 @@ def check_template(
             right = right.replace(f"{{{name}}}", "").replace("//", "/").strip("/")
         if there and name not in used:
             right = f"{right}/{{{name}}}"
-    key, right = path[-1], in_flow(right or "{id}")
+    right = right or "{id}"
+    key, right = ("alias", in_flow([right])) if "alias" in path else (path[-1], in_flow(right))
     for name, there in needed.items():
         if there and name not in used:
             what = "a family has one value per member" if name == "member" else "`by` gives one value per label"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff, fits, needs_axis
@@ -12,6 +13,7 @@ from declog.language import patterns
 from declog.language.dtypes import NUMERIC, Axis, DType, per
 from declog.language.nodes import Node
 from declog.language.row_functions import RowFunction
+from declog.language.spec import IDENTIFIER
 from declog.language.spec_of_tables import ColumnSpec
 from declog.plans.ops import ColumnOp, TokensOp
 
@@ -21,10 +23,30 @@ PIECES = "tokens"  # the key of a cell that has the pieces
 _REGISTER = "register it with @declog.column; on the command line, `--import MODULE` loads the module that does"
 
 
-def columns(draft: Draft, schema: str, row: Axis) -> tuple[ColumnOp, ...] | None:
-    """The columns of a schema, for rows of an axis; None where something is wrong."""
-    specs = draft.spec.schemas[schema]
-    made = [_column(draft, name, spec, row, ("schemas", schema, name)) for name, spec in specs.items()]
+Columns = Mapping[str, tuple[ColumnSpec, Path]]  # by id, with the path of each
+
+
+def of_schema(draft: Draft, schema: str) -> Columns:
+    """The columns of a schema."""
+    return {name: (spec, ("schemas", schema, name)) for name, spec in draft.spec.schemas[schema].items()}
+
+
+def of_table(draft: Draft, table: str) -> Columns:
+    """The columns of a table: its schema's; those of a list only, where a name that the schema lacks is a signal."""
+    spec = draft.spec.tables[table]
+    known = of_schema(draft, spec.schema_) if spec.schema_ in draft.spec.schemas else {}
+    if not spec.columns:
+        return known
+    signal, path = ColumnSpec(nullable=True), ("tables", table, "columns")
+    for place, name in enumerate(spec.columns):
+        if not IDENTIFIER.match(name):
+            draft.report("DL202.column", (*path, place), name=name, table=table, expr=in_flow(name))
+    return {name: known.get(name, (signal, (*path, place))) for place, name in enumerate(spec.columns)}
+
+
+def columns(draft: Draft, specs: Columns, row: Axis) -> tuple[ColumnOp, ...]:
+    """The columns of a table, for rows of an axis; what is wrong with one is reported."""
+    made = [_column(draft, name, spec, row, path) for name, (spec, path) in specs.items()]
     seen: dict[str, str] = {}
     for column in made:
         if column is None:
@@ -33,7 +55,7 @@ def columns(draft: Draft, schema: str, row: Axis) -> tuple[ColumnOp, ...] | None
         if other != column.id:
             what = f"named `{column.template}`" if column.undeclared is None else "for undeclared columns"
             draft.report(
-                "DL402.columns", ("schemas", schema, column.id), other=other, name=column.id, what=what,
+                "DL402.columns", specs[column.id][1], other=other, name=column.id, what=what,
                 fix="give one of them another `name`" if column.undeclared is None else "drop one of them",
             )  # fmt: skip
     return tuple(column for column in made if column is not None)

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff, as_written, has_type, needs_axis
+from declog.compiler.filters import filter_of
 from declog.compiler.formulas import over_metrics
-from declog.compiler.schemas import ROWS, coarser, columns
+from declog.compiler.schemas import ROWS, coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, Axis, DType, per
@@ -40,7 +41,7 @@ def tables(draft: Draft) -> None:
             draft.tables.append(table)
     for schema in draft.spec.schemas:
         if all(spec.schema_ != schema for spec in draft.spec.tables.values()):
-            columns(draft, schema, Axis.COMPLETION)
+            columns(draft, of_schema(draft, schema), Axis.COMPLETION)
     places = {column.undeclared: table for table in draft.tables for column in table.columns if column.undeclared}
     if "keep" in places:
         for table in draft.tables:
@@ -68,29 +69,28 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     axis = AXES[spec.rows]
     if spec.rows == "group" and draft.grouping is None:
         draft.report("DL306.group_key", (*path, "rows"), key="rows")
-    if len(words := spec.schema_.replace(",", " ").split()) > 1 and spec.schema_ not in draft.spec.schemas:
-        draft.report("DL403.schema_words", (*path, "schema"), name=spec.schema_, columns=", ".join(words))
-    elif spec.schema_ not in draft.spec.schemas:
+    if spec.schema_ is not None and spec.schema_ not in draft.spec.schemas:
         draft.report("DL403.name", (*path, "schema"), noun="schema", name=spec.schema_, known=draft.spec.schemas)
     chosen = None
     if spec.filter is not None:
-        if spec.filter not in draft.spec.filters:
-            draft.report("DL403.name", (*path, "filter"), noun="filter", name=spec.filter, known=draft.spec.filters)
-        chosen = draft.filters.get(spec.filter)
-        if f"filters.{spec.filter}" in draft.inactive:
-            draft.inactive[f"tables.{name}"] = f"its filter `{spec.filter}` is off"
+        id = filter_of(draft, name)
+        if isinstance(spec.filter, str) and id not in draft.spec.filters:
+            draft.report("DL403.name", (*path, "filter"), noun="filter", name=id, known=draft.spec.filters)
+        chosen = draft.filters.get(id)
+        if f"filters.{id}" in draft.inactive:
+            draft.inactive[f"tables.{name}"] = f"its filter `{id}` is off"
             return None
     for one in chosen.chain if chosen is not None else ():
         _fits_rows(draft, name, one, axis)
     takers = _takers(draft, name, spec)
     every = draft.window(spec.every, *path, "every")
-    made = columns(draft, spec.schema_, axis) if spec.schema_ in draft.spec.schemas else None
-    if made is None or len(draft.problems) > before:
+    made = columns(draft, of_table(draft, name), axis)
+    if len(draft.problems) > before:
         return None
     if spec.as_ == "trace" and all(
         (column.type is not DType.OBJECT and column.role is None) or column.undeclared for column in made
     ):
-        draft.report("DL203.trace", (*path, "as"), schema=spec.schema_)
+        draft.report("DL203.trace", (*path, "as"), schema=spec.schema_ or name)
         return None
     phase = _phase(draft, name, axis, made, chosen)
     made = tuple(_in_phase(draft, column, phase) for column in made)

@@ -149,7 +149,7 @@ def of_text(text: str, marked: str) -> str | None:
 
 def of_reductions(text: str) -> str | None:
     """Several reductions in one text, or a list whose dashes want a blank; None for anything else."""
-    if re.fullmatch(r"\s*[a-z]\w*(\s*,\s*[a-z]\w*)+\s*", text):
+    if re.fullmatch(r"\s*[a-z]\w*(\s*[,\s]\s*[a-z]\w*)+\s*", text):
         return f"[{', '.join(re.findall(_NAME, text))}]"
     if re.fullmatch(r"(-[a-z]\w*\s*)+", text):
         return f"a blank behind each dash, or [{', '.join(re.findall(_NAME, text))}]"

@@ -41,12 +41,10 @@ class Model(BaseModel):
     """A map of the profile: keys are checked, values are frozen.
 
     ``_plain`` is the key that a value which is no map stands for, if it is of the type ``_plain_type``; "": none is.
-    For what the shorthand writes out, ``_short`` is the type of a value that stands for the map, and ``_short_keys``
-    are keys that the map itself may have.
+    For what the shorthand writes out, ``_short`` is the type of a value that stands for the map.
     """
 
     _short: ClassVar[Any] = None
-    _short_keys: ClassVar[Mapping[str, Any]] = {}
     _plain: ClassVar[str] = ""
     _plain_type: ClassVar[type] = object
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)

@@ -83,16 +83,6 @@ def condition(text: str, metric: Any) -> dict[str, Any]:
     return {"when": f"{metric} {sign} {found['bound']}", **for_}
 
 
-def reductions(written: Any) -> list[str] | None:
-    """`mean quantiles` as the reductions that it names; None for what names one, or is a map."""
-    if isinstance(written, str) and "${" not in written:
-        words = _REDUCTION.findall(written) if "".join(_REDUCTION.findall(written)) == "".join(written.split()) else []
-    else:
-        words = written if isinstance(written, list) and all(isinstance(each, str) for each in written) else []
-    found = [each for word in words for each in SEVERAL.get(word, (word,))]
-    return found if found != words or (len(words) > 1 and words is not written) else None
-
-
 def is_reduction(name: str, arity: int) -> bool:
     """Whether it is a reduction of so many expressions."""
     from declog.language.reductions import DEFAULT  # numpy, which composing alone needs not

@@ -7,8 +7,7 @@ it leaves as it is, for the models to refuse.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ from declog.errors import Path, Problem, did_you_mean
 from declog.language import notation
 from declog.language.dtypes import AXES
 from declog.language.keys import keys
-from declog.language.notation import SEVERAL, TYPES, WORD
+from declog.language.notation import SEVERAL, WORD
 from declog.language.spec import SignalSpec
 from declog.language.tree import MISSING, Node, said
 
@@ -28,33 +27,26 @@ REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported", "optional": 
 def long(layer: Node, low: Node | None = None) -> tuple[Node, list[Problem]]:
     """A layer of a profile in its long form, and what of it could not be read; ``low`` is what it is laid over."""
     writer = _Writer(Node({}) if low is None else low, _signals_of(layer))
-    made = {key: writer.section(key, node) for key, node in layer.entries.items()}
-    for section, entries in writer.beside.items():
-        section_node = made.get(section, Node({}, layer.place))
-        made[section] = section_node.holding({**section_node.entries, **entries})
-    return layer.holding(made), writer.problems
+    return layer.holding({key: writer.section(key, node) for key, node in layer.entries.items()}), writer.problems
 
 
 @dataclass
 class _Writer:
-    """Writes sections. ``signals`` are this layer's; ``beside`` entries of other sections that tables hold in place."""
+    """Writes sections. ``signals`` are this layer's."""
 
     low: Node
     signals: frozenset[Any]
     problems: list[Problem] = field(default_factory=list)
-    beside: dict[str, dict[str, Node]] = field(default_factory=dict)
 
     def section(self, name: Any, node: Node) -> Node:
         if name == "sinks" and isinstance(node.value, str) and not _open(node):
             return node.holding([] if node.value == "none" else [node])
-        if name == "modes":
-            node = self._modes(node)
         if not isinstance(node.value, dict):
             return node
         if name == "signals":
             return self._signals(node)
         entry = {
-            "metrics": self._metric, "filters": self._filter, "tables": self._table,
+            "metrics": self._metric, "tables": self._table,
             "alerts": self._alert, "axes": self._axis,
         }.get(name)  # fmt: skip
         if entry is None:
@@ -125,6 +117,8 @@ class _Writer:
     # -- metrics
 
     def _metric(self, name: str, node: Node) -> Node:
+        if isinstance(node.value, list):
+            return node
         if not isinstance(node.value, dict):
             words = self._own_reductions(node.value) if isinstance(node.value, str) else []
             if words:
@@ -139,11 +133,6 @@ class _Writer:
             made["tags"] = said(tags.value.split(), tags.place)
         if by is not None and isinstance(by.value, list) and len(by.value) == 1:
             made["by"] = by.value[0]
-        if (reduce := made.get("reduce")) is not None:
-            made["reduce"] = self._reduce(name, reduce)
-        alias = made.get("alias")
-        if alias is not None and isinstance(alias.value, list):
-            made["alias"] = _by_name(alias)
         return node.holding(made)
 
     def _observed(self, name: str, node: Node) -> Node:
@@ -153,90 +142,30 @@ class _Writer:
             return self._signal(name, node, ("metrics", name, "observe"), None)
         return node.holding({**said(REPORTED, source.place).entries, **node.entries})
 
-    def _reduce(self, name: str, node: Node) -> Node:
-        if (words := notation.reductions(node.plain)) is not None:
-            items = node.value if isinstance(node.value, list) else []
-            several = [Node(word, item.place) for item in items for word in SEVERAL.get(item.value, (item.value,))]
-            node = node.holding(several or [Node(word, node.place) for word in words])
-        if isinstance(node.value, list) and self._below("metrics", name, "reduce"):  # a list and a map do not merge
-            return _by_name(node)
-        return node
-
     def _own_reductions(self, text: str) -> list[str]:
         """The reductions of the metric's own signal, ``lr: last``; none in an expression, or for a signal's name."""
         words = text.split()
         if not all(WORD.match(word) and not self._declares(word) for word in words):
             return []
-        known = all(word in SEVERAL or notation.is_reduction(word, 1) for word in words)
-        return [name for word in words for name in SEVERAL.get(word, (word,))] if known else []
+        return words if all(word in SEVERAL or notation.is_reduction(word, 1) for word in words) else []
 
     def _declares(self, signal: str) -> bool:
         return signal in self.signals or signal in self._below("signals")
 
-    # -- tables
-
-    def _filter(self, name: str, node: Node) -> Node:
-        if isinstance(node.value, str) and not WORD.match(node.value) and not _open(node):
-            return said({"where": node}, node.place, replaces=True)
-        return node
+    # -- tables, alerts
 
     def _table(self, name: str, node: Node) -> Node:
-        if isinstance(node.value, list):
-            node = Node({"columns": node}, node.place)
-        if not isinstance(node.value, dict):
-            return node
-        made = {key: item for key, item in node.entries.items() if key != "columns"}
-        for key in ("columns", "schema"):
-            columns = node.entries.get(key)
-            if columns is not None and isinstance(columns.value, dict | list):
-                made["schema"] = self._inline(name, "schema", key, columns, self._columns)
-            elif key == "columns" and columns is not None and columns.value is not None:
-                made["schema"] = columns
         rows = node.entries.get("filter")
-        condition = rows is not None and isinstance(rows.value, str) and re.search(r"[<>=() ]", rows.value.strip())
-        if rows is not None and (isinstance(rows.value, dict) or condition):
-            made["filter"] = self._inline(name, "filter", "filter", rows, self._filter)
-        sinks = made.get("to")
-        if sinks is not None and isinstance(sinks.value, list | str):
-            made["to"] = _by_name(sinks, lambda item: Node(True, item.place))
-        return node.holding(made)
-
-    def _inline(self, table: str, key: str, written: str, node: Node, entry: Callable[[str, Node], Node]) -> Node:
-        """An entry that stands in its table, as one of its section with the table's id, where that is free."""
-        section, tables = f"{key}s", self._below("tables")
-        used_by = {name for name, each in tables.items() if (used := each.entries.get(key)) and used.value == table}
-        known = self._below(section).get(table)
-        taken = known is not None and known.value is not None and used_by != {table}
-        id = f"{table}_{written}" if taken else table
-        self.beside.setdefault(section, {})[id] = entry(id, node)
-        return Node(id, node.place)
-
-    def _columns(self, name: str, node: Node) -> Node:
-        if isinstance(node.value, dict):
-            return node.holding({key: _column(column) for key, column in node.entries.items()})
-        made: dict[str, Node] = {}
-        for item in node.value:
-            pairs = item.value.items() if isinstance(item.value, dict) else [(item.value, None)]
-            for word, column in pairs:
-                plain = isinstance(word, str) and WORD.match(word)
-                id = word if plain else _slug(str(word), "column")
-                if column is None:
-                    column = said({} if plain else {"expr": Node(word, item.place)}, item.place)
-                column = _column(column)
-                nullable = {"nullable": Node(True, item.place)}
-                made[id] = (
-                    Node({**nullable, **column.entries}, item.place) if isinstance(column.value, dict) else column
-                )
-        return Node(made, node.place, replaces=True)
-
-    # -- alerts
+        if rows is None or not isinstance(rows.value, str) or WORD.match(rows.value) or _open(rows):
+            return node
+        return node.holding({**node.entries, "filter": said({"where": rows}, rows.place, replaces=True)})
 
     def _alert(self, name: str, node: Node) -> Node:
         if not isinstance(node.value, str):
             return node
         return said(notation.condition(node.value.strip(), name), node.place, replaces=True)
 
-    # -- axes, modes
+    # -- axes
 
     def _axis(self, name: str, node: Node) -> Node:
         """``group: 4``, ``group: prompt_id``, ``token: completion_mask``."""
@@ -244,16 +173,6 @@ class _Writer:
             return node
         words = {"group": "size" if isinstance(node.value, int) else "of", "token": "mask", "completion": "ids"}
         return said({words[name]: node}, node.place, replaces=True) if name in words else node
-
-    def _modes(self, node: Node) -> Node:
-        """``[train, eval]``: modes whose names stand before those of their values; train's as they are."""
-        items = node.value if isinstance(node.value, list) else []
-        if not items or not all(isinstance(item.value, str) and WORD.match(item.value) for item in items):
-            return node
-        return node.holding({
-            item.value: said({} if item.value == "train" else {"prefix": f"{item.value}/"}, item.place)
-            for item in items
-        })  # fmt: skip
 
 
 def _open(node: Node) -> bool:
@@ -267,25 +186,3 @@ def _signals_of(layer: Node) -> frozenset[Any]:
     section = layer.entries.get("signals", layer)
     entries = section.entries.items() if section is not layer else ()
     return frozenset(name for key, node in entries for name in (key, *node.entries))
-
-
-def _slug(text: str, otherwise: str = "it") -> str:
-    return re.sub(r"\W+", "_", text.lower()).strip("_") or otherwise
-
-
-def _by_name(node: Node, value: Callable[[Node], Node] = lambda item: item) -> Node:
-    """A list of words, or one word, as a map whose ids are the words' own."""
-    items = node.value if isinstance(node.value, list) else [node]
-    if not all(isinstance(item.value, str) for item in items):
-        return node
-    made: dict[str, Node] = {}
-    for index, item in enumerate(items):
-        id = _slug(item.value.partition("(")[0])
-        made[id if id not in made else f"{id}_{index}"] = value(item)
-    return Node(made, node.place, replaces=True)
-
-
-def _column(node: Node) -> Node:
-    if not isinstance(node.value, str) or node.value in TYPES or _open(node):
-        return node
-    return said({"expr": node, "nullable": True}, node.place)

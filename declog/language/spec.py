@@ -162,11 +162,11 @@ class SignalSpec(Model):
 class MetricSpec(Model):
     """A reduction of an expression, or a formula over other metrics."""
 
-    _short = Scalar | list[str]
+    _short = Scalar
     expr: Annotated[Scalar, Says("signals")] | list[Signals] | None = None
     """What is reduced; the default is the signal of the metric's own id."""
-    reduce: Constants | list[Constants] | dict[str, Constants] | None = None
-    """A reduction, or a map of suffix to reduction; the default is mean."""
+    reduce: Constants | list[Constants | dict[str, Constants]] | None = None
+    """A reduction, or several; `{std: pstd}` is one whose suffix is another. The default is mean."""
     prefer: Signals | None = None
     """Stands for the value wherever it comes: a number that the trainer has computed already, or other rows."""
     formula: Metrics | None = None
@@ -181,7 +181,7 @@ class MetricSpec(Model):
     """How many labels have a value of their own; those of the others are one, `_other`."""
     name: str | None = None
     """What trackers show: a template of {id}, {reduce}, {member}, {label}, and the name of what `by` reads."""
-    alias: Annotated[str | dict[str, str] | None, Short(list[str])] = None
+    alias: list[str] = []
     """More names for the same value, tagged ``alias``."""
     tags: Annotated[list[str], Short(str)] = []
     """For selectors: `tag:core`."""
@@ -413,7 +413,7 @@ class LogSpec(Model):
     """Values known at compile time."""
     axes: AxesSpec = AxesSpec()
     """What groups, completions and tokens are."""
-    modes: Annotated[dict[str, ModeSpec], Short(list[str])] = {}
+    modes: dict[str, ModeSpec] = {}
     """Train and eval, each with its own windows."""
     signals: dict[str, SignalSpec] = {}
     """What the training code observes, and what is derived from it."""

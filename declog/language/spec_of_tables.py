@@ -5,12 +5,12 @@ Only shapes are checked here. Imports pydantic and dtypes.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from declog.language.dtypes import DType
-from declog.language.model import Constants, Model, Says, Scalar, Short, Signals, refused
+from declog.language.model import Constants, Model, Says, Scalar, Signals, refused
 
 ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 
@@ -18,7 +18,6 @@ ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 class FilterSpec(Model):
     """Which rows of a table are taken, in one way; without one all that `where` allows."""
 
-    _short = Annotated[str, Field(pattern="[^a-z0-9_]", description="Which rows: a condition.")]
     key: Signals | None = None
     """What `top` and `bottom` order by, one number per row."""
     top: int = Field(0, ge=0)
@@ -45,10 +44,6 @@ class FilterSpec(Model):
     """Which rows can be chosen."""
     from_: Annotated[str, Says("filters", "name")] | None = Field(None, alias="from")
     """A filter whose rows are filtered further."""
-    enabled: bool | Constants = True
-    """A constant expression; switched off, it takes its tables with it."""
-    help: str = ""
-    """What it takes, in a line."""
 
 
 class Length(Model):
@@ -110,27 +105,24 @@ class ColumnSpec(Model):
         return None if self.type in (None, "tokens") else DType(self.type)
 
 
-Columns = dict[str, ColumnSpec | str] | list[str | dict[str, Any]]
-
-
 class TableSpec(Model):
     """Rows of a schema's columns, picked by a filter, sent to some sinks."""
 
-    _short = list[str | dict[str, Any]]
-    _short_keys = {"columns": Annotated[Columns | str, Field(description="Its columns, in place.")]}
     name: str | None = None
     """What trackers call it; its id by default."""
     rows: Literal["completion", "group", "step"] = "completion"
     """What a row is; `step`: a batch of its phase on one rank, which is what a signal per step has values of."""
-    schema_: Annotated[str, Says("schemas", "name"), Short(Columns)] = Field(alias="schema")
-    """Its columns."""
-    filter: Annotated[Annotated[str, Says("filters", "name")] | None, Short(FilterSpec)] = None
-    """Which rows; by default all."""
+    schema_: Annotated[str, Says("schemas", "name")] | None = Field(None, alias="schema")
+    """Which schema has its columns."""
+    columns: list[Annotated[str, Says("signals", "name")]] = []
+    """Its columns: names of the schema's, or of signals."""
+    filter: Annotated[str, Says("filters", "name")] | FilterSpec | None = None
+    """Which rows: a filter's name, a condition, or a filter in place; by default all."""
     every: int | None = Field(None, ge=1)
     """Its own window in optimizer steps: a multiple of the profile's."""
     keep: Literal["window", "last_batch"] = "window"
     """Rows of the whole window, or of its last batch."""
-    to: Annotated[dict[str, bool], Short(str | list[str])] = {}
+    to: dict[str, bool] = {}
     """Which sinks take it; by default all that take tables."""
     as_: Literal["table", "trace"] = Field("table", alias="as")
     """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""
@@ -140,3 +132,9 @@ class TableSpec(Model):
     """A constant expression; switched off, it is not made."""
     help: str = ""
     """What it shows, in a line."""
+
+    @model_validator(mode="after")
+    def _has_columns(self) -> TableSpec:
+        if self.schema_ is None and not self.columns:
+            raise refused("DL203.columns")
+        return self

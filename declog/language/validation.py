@@ -63,6 +63,8 @@ _EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "paren
 
 def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     """An unknown key at the top, as what it mostly is: a word too many, or an entry that lost its indentation."""
+    if problem.code == "DL202" and (fix := _in_one_form(problem.path, data)) is not None:
+        return replace(problem, path=problem.path[:3], fix=fix)
     if problem.code == "DL201" and len(problem.path) == 3 and (known := _RETIRED.get(str(problem.path[0]))) is not None:
         section, name, word = map(str, problem.path)
         return replace(problem, fix=known(word, name, data[section][name]) or problem.fix)
@@ -142,6 +144,31 @@ def _of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
 _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # which stood beside `expr` and `reduce`
 # by section: what to write for keys that are gone
 _RETIRED = {"metrics": _of_metric, "alerts": _of_alert, "profiles": _of_profile}
+
+
+def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
+    """What to write for a value in a form that its key has not: a map for a list, or a list for a map."""
+    section, name, key = (*map(str, path[:3]), "", "", "")[:3]
+    given = data[section]
+    for each in (name, key):
+        given = given.get(each) if isinstance(given, Mapping) else None if each else given
+    if section == "tables" and not key and isinstance(given, list):
+        return f"{name}: {{columns: {in_flow(given)}}}"
+    if section == "filters" and not key and isinstance(given, str):
+        return f"{name}: {{where: {in_flow(given)}}}"
+    if section == "metrics" and key == "reduce" and isinstance(given, Mapping):
+        return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in given.items()])}"
+    if section == "metrics" and key == "alias" and not isinstance(given, list):
+        return f"alias: {in_flow([*given.values()] if isinstance(given, Mapping) else [given])}"
+    if section == "tables" and key == "to" and isinstance(given, str | list):
+        return f"to: {in_flow(dict.fromkeys(given if isinstance(given, list) else [given], True))}"
+    if section == "tables" and key in ("columns", "schema") and isinstance(given, Mapping | list):
+        columns = given if isinstance(given, Mapping) else dict(pair for each in given for pair in (
+            each.items() if isinstance(each, Mapping) else [(each, {})]))  # fmt: skip
+        return f"schemas: {{{name}: {in_flow(columns)}}}   and in the table `schema: {name}`"
+    if section == "schemas" and isinstance(given, str):
+        return f"{key}: {{expr: {in_flow(given)}}}"
+    return None
 
 
 def as_map(section: str, given: Any) -> str:
@@ -380,6 +407,7 @@ _FILTERS = {  # keys that a table's filter has
 _OF_FILTERS = {
     "kind": "its keys say it: {key: reward, top: 2}, {first: 8}, {unique: prompt}, {where: reward > 0}, ...",
     "n": "random: 8, or first: 8",
+    "enabled": "a table is switched off: `enabled: false` there",
 }
 RENAMED = {"event": "phase", "patience": "for", "extra": "from_log_extra"}  # keys of 0.1 by what they are called since
 

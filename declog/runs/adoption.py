@@ -190,7 +190,8 @@ def _by_trainer(made: Plan) -> set[str]:
         entry = metrics.get(id)
         if section == "metrics" and why.startswith("enabled: ") and isinstance(entry, Mapping):
             reduce = entry.get("reduce")
-            words = reduce if isinstance(reduce, Mapping | list) else [""]
+            items = reduce if isinstance(reduce, list) else [""]
+            words = [word for item in items for word in (item if isinstance(item, Mapping) else [item])]
             found |= {str(entry.get("name") or id).replace("{reduce}", str(word)) for word in words}
     return found
 
@@ -232,8 +233,8 @@ def _type(each: Distribution) -> str:
 
 
 def _metric(each: Distribution) -> str:
-    reduce = ", ".join(f"{key}: {value}" for key, value in each.reduce.items())
-    return f'{{expr: {each.signal}, reduce: {{{reduce}}}, name: "{each.template}"}}'
+    reduce = ", ".join(key if key == value else f"{{{key}: {value}}}" for key, value in each.reduce.items())
+    return f'{{expr: {each.signal}, reduce: [{reduce}], name: "{each.template}"}}'
 
 
 def _comment(text: str, names: Sequence[str] | None = None) -> list[str]:

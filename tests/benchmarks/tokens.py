@@ -24,10 +24,7 @@ def names(signals: int, reductions: Sequence[str]) -> list[str]:
 def profile(signals: int, reductions: Sequence[str], every: int) -> dict[str, Any]:
     """The profile, in declog's language."""
     fields = {f"x{place}": {"axis": "token"} for place in range(signals)}
-    made = {
-        name: {"expr": name, "reduce": {one: one for one in reductions}, "name": f"{name}/{{reduce}}"}
-        for name in fields
-    }
+    made = {name: {"expr": name, "reduce": [*reductions], "name": f"{name}/{{reduce}}"} for name in fields}
     return {"name": "bench", "every": every, "axes": {"token": {"mask": "mask"}},
             "signals": {**fields, "mask": {"axis": "token", "type": "bool"}}, "metrics": made}  # fmt: skip
 
@@ -46,9 +43,7 @@ def derived() -> dict[str, Any]:
     }
     made = profile(4, (), 1)
     made["signals"] |= expressions
-    made["metrics"] = {
-        name: {"expr": name, "reduce": {one: one for one in ALL}, "name": f"{name}/{{reduce}}"} for name in expressions
-    }
+    made["metrics"] = {name: {"expr": name, "reduce": [*ALL], "name": f"{name}/{{reduce}}"} for name in expressions}
     return made
 
 

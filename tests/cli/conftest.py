@@ -29,7 +29,7 @@ signals:
 
 metrics:
   reward: mean(reward)
-  length: {expr: length, reduce: {mean: mean, max: max}, name: "completions/{reduce}_length"}
+  length: {expr: length, reduce: [mean, max], name: "completions/{reduce}_length"}
   penalised: {expr: penalised}
 
 filters:

@@ -106,7 +106,7 @@ def test_a_wandb_run_is_read_as_wandb_wrote_it(cli: Cli, tmp_path: Path) -> None
     data = written(cli, tmp_path / "wandb")
     assert data["sinks"] == ["console", "wandb"]
     assert data["metrics"] == {
-        "reward": {"expr": "reward", "reduce": {"mean": "mean", "std": "std"}, "name": "reward/{reduce}"},
+        "reward": {"expr": "reward", "reduce": ["mean", "std"], "name": "reward/{reduce}"},
     }
 
 

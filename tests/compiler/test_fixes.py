@@ -262,7 +262,7 @@ def test_a_quoted_text_is_read_as_it_was(text: str) -> None:
 
 FLOW = {
     "metrics: {m: {expr: reward, name: loss/{reduce}}}": "loss/",
-    "metrics: {m: {expr: reward, alias: what: it is}}": "m",
+    "metrics: {m: {expr: reward, name: what: it is}}": "what: it is",
     "metrics: {m: {expr: reward, name: run #3}}": "run #3",
     "metrics: {m: {expr: reward, name: [a] b}}": "[a] b",
     "metrics: {m: {name: a: b, expr: reward}}": "a: b",

@@ -14,8 +14,8 @@ from tests.running import logged, profile
 ROWS = {"axis": "completion"}
 SIGNALS = {"rewards": {**ROWS, "family": True}, "x": ROWS, "t": {**ROWS, "type": "text"}}
 METRICS: dict[str, Any] = {
-    "rewards": {"reduce": {"mean": "mean", "max": "max"}, "name": "rewards/{member}/{reduce}",
-                "alias": "r_{member}_{reduce}"},
+    "rewards": {"reduce": ["mean", "max"], "name": "rewards/{member}/{reduce}",
+                "alias": ["r_{member}_{reduce}"]},
     "by": {"expr": "x", "by": "t"}, "x": "mean(x)", "rewards_std": {"expr": "x", "reduce": "pstd"},
 }  # fmt: skip
 GIVEN = {"rewards": {"a": [1.0, 2.0], "bonus": [0.0, 4.0]}, "x": [1.0, 3.0], "t": ["p", "q"]}

@@ -87,13 +87,13 @@ FILES: dict[str, tuple[str, str]] = {
         metrics:
           mine:
             expr: reward
-            reduce: {middle: median}
+            reduce: [{middle: median}]
         """,
         """
-        error[DL311] declog/mine.yaml:5:22 in metrics.mine.reduce.middle
+        error[DL311] declog/mine.yaml:5:23 in metrics.mine.reduce.0.middle
           unknown reduction `median`
-            5 |     reduce: {middle: median}
-              |                      ^^^^^^
+            5 |     reduce: [{middle: median}]
+              |                       ^^^^^^
           fix: did you mean `p50`?
         """,
     ),

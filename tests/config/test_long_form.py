@@ -16,6 +16,7 @@ import declog
 from declog.cli import main
 from declog.config.compose import compose, profile_of
 from declog.errors import ConfigError
+from declog.language.spec_of_tables import FilterSpec
 from tests.conftest import WritePreset
 
 LONG = """
@@ -28,7 +29,7 @@ signals:
   loss: {axis: step, phase: update}
 metrics:
   reward: {expr: reward, reduce: mean, tags: [core]}
-  length: {expr: length, reduce: {mean: mean, max: max}, tags: [core]}
+  length: {expr: length, reduce: [mean, max], tags: [core]}
   loss: {expr: loss, reduce: mean}
 filters:
   worst: {key: reward, bottom: 2}
@@ -52,13 +53,14 @@ signals:
     loss: step
 metrics:
   reward: {expr: reward, reduce: mean, tags: core}
-  length: {reduce: {mean: mean, max: max}, tags: core, expr: length}
+  length: {reduce: [mean, max], tags: core, expr: length}
   loss: mean(loss)
+filters:
+  worst: {key: reward, bottom: 2}
+schemas:
+  worst: {reward: float, length: int}
 tables:
-  worst:
-    columns: {reward: {type: float}, length: {type: int}}
-    filter: {key: reward, bottom: 2}
-    to: parquet
+  worst: {schema: worst, filter: worst, to: {parquet: true}}
 profiles:
   slim: {only: ['tag:core']}
 alerts:
@@ -86,7 +88,7 @@ signals:
 metrics:
   loss: {tags: core}
   p: p95(reward)
-tables: {worst: {filter: {bottom: 3}}}
+filters: {worst: {bottom: 3}}
 alerts: {loss: "> 2"}
 """
 
@@ -150,7 +152,7 @@ def test_a_word_replaces_and_a_list_replaces(write_preset: WritePreset, base: st
         sinks: [jsonl, wandb]
         signals: {length: completion, reward: 2 * length}
         metrics: {reward: p95(reward)}
-        tables: {worst: {columns: [reward], filter: {random: 4}, to: [jsonl]}}
+        tables: {worst: {columns: [reward], filter: {random: 4}, to: {jsonl: true}}}
         profiles: {slim: {only: [loss]}}
         """,
     )
@@ -159,7 +161,7 @@ def test_a_word_replaces_and_a_list_replaces(write_preset: WritePreset, base: st
         made.signals["length"].model_dump(exclude_defaults=True),
         made.signals["reward"].model_dump(exclude_defaults=True),
         made.metrics["reward"].model_dump(exclude_defaults=True),
-        list(made.schemas["worst"]),
+        made.tables["worst"].columns,
         made.tables["worst"].to,
         [each.select for each in made.profiles["slim"].only or ()],
         list(made.sinks),
@@ -168,7 +170,7 @@ def test_a_word_replaces_and_a_list_replaces(write_preset: WritePreset, base: st
         {"expr": "2 * length"},
         {"expr": "reward", "reduce": "p95"},
         ["reward"],
-        {"jsonl": True},
+        {"parquet": True, "jsonl": True},
         ["loss"],
         ["jsonl", "wandb"],
     )
@@ -355,10 +357,10 @@ def test_a_word_replaces_an_entry_of_a_preset_elsewhere_on_the_search_path(tmp_p
         "signals: {reward: {axis: completion}}\n"
         "metrics: {reward: {expr: reward, where: reward > 0, tags: [core]}}\n"
         "schemas: {rows: {reward: {}, other: {expr: reward * 2}}}\n"
-        "tables: {rows: {schema: rows}}\n"
+        "filters: {few: {random: 4}}\ntables: {rows: {schema: rows, filter: few}}\n"
     )
     (own / "mine.yaml").write_text(
-        "defaults: [base, _self_]\nmetrics: {reward: max(reward)}\ntables: {rows: {columns: [reward]}}\n"
+        "defaults: [base, _self_]\nmetrics: {reward: max(reward)}\ntables: {rows: {filter: reward > 1}}\n"
     )
     (tmp_path / "conf" / "config.yaml").write_text(
         f"defaults: [{{declog: mine}}, _self_]\nhydra: {{searchpath: ['file://{tmp_path / 'team'}']}}\n"
@@ -368,5 +370,5 @@ def test_a_word_replaces_an_entry_of_a_preset_elsewhere_on_the_search_path(tmp_p
     by_declog = declog.validate(profile_of(compose(tmp_path / "conf" / "config.yaml")))
     metric = by_declog.metrics["reward"]
     assert (metric.expr, metric.reduce, metric.where, metric.tags) == ("reward", "max", None, [])
-    assert list(by_declog.schemas["rows"]) == ["reward"]
-    assert (by_hydra.metrics, by_hydra.schemas) == (by_declog.metrics, by_declog.schemas)
+    assert by_declog.tables["rows"].filter == FilterSpec(where="reward > 1")
+    assert (by_hydra.metrics, by_hydra.tables) == (by_declog.metrics, by_declog.tables)

@@ -30,10 +30,10 @@ OWN = {
           mine: max(reward)
           turns: mean max
           by_source: {expr: reward, by: [source], tags: core}
-        tables: {worst: {columns: [prompt, reward], filter: {key: reward, bottom: 4}, to: [jsonl]}}
+        tables: {worst: {columns: [prompt, reward], filter: {key: reward, bottom: 4}, to: {jsonl: true}}}
         alerts: {kl: "> 0.5", odd: "kl > 1 and reward < 0 for 3"}
         profiles: {few: {only: [reward, mine]}}
-        modes: [train, eval]
+        modes: {train: {}, eval: {prefix: eval/}}
         sinks: [console, jsonl]
         sink_options: {jsonl: {profile: few}}
         """,

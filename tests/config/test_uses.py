@@ -31,10 +31,10 @@ PROFILE = {
         "reward": {"expr": ["judged", "reward"], "reduce": "ece(bins=bins)", "where": "source == 'reward'"},
         "by": {"expr": "reward", "by": ["source", "team"], "weight": "judged", "prefer": "given"},
         "twice": {"formula": "2 * lr + low", "when": "lr > low", "enabled": "on"},
-        "gap": {"expr": "gap", "reduce": {"few": "histogram(bins=bins)", "mean": "mean"}},
+        "gap": {"expr": "gap", "reduce": [{"few": "histogram(bins=bins)"}, "mean"]},
     },
     "filters": {
-        "best": {"key": "reward", "top": 2, "where": "judged > low", "enabled": "on"},
+        "best": {"key": "reward", "top": 2, "where": "judged > low"},
         "first": {"first": 1, "from": "best"},
     },
     "schemas": {
@@ -65,7 +65,7 @@ READ = {
     ("signals", "lr"): ["metrics.lr"],
     ("constants", "bins"): ["metrics.kl", "metrics.reward", "metrics.gap"],
     ("constants", "low"): ["metrics.twice", "filters.best", "profiles.slim"],
-    ("constants", "on"): ["signals.gap", "metrics.twice", "filters.best", "tables.t", "alerts.odd"],
+    ("constants", "on"): ["signals.gap", "metrics.twice", "tables.t", "alerts.odd"],
     ("metrics", "lr"): ["metrics.twice", "profiles.slim", "alerts.high"],
     ("metrics", "twice"): ["alerts.twice", "profiles.slim", "alerts.odd"],
     ("metrics", "by"): ["profiles.slim"],
@@ -126,7 +126,7 @@ def test_every_text_of_an_expression_is_said_to_be_one() -> None:
     """What the models say is found at every place of the profile above, and nowhere else."""
     said = {".".join(map(str, path)) for path, _, _ in texts(PROFILE)}
     assert {
-        "schemas.rows.tokens.values.odd", "metrics.gap.reduce.few", "metrics.reward.expr.0", "axes.group.of.1",
+        "schemas.rows.tokens.values.odd", "metrics.gap.reduce.0.few", "metrics.reward.expr.0", "axes.group.of.1",
         "profiles.slim.only.0", "profiles.slim.only.2.select", "alerts.high.text", "filters.first.from",
     } <= said  # fmt: skip
     assert not {path for path in said if path.endswith((".type", ".kind", ".axis", ".name"))}

@@ -147,7 +147,7 @@ def test_a_text_that_cannot_be_filled_is_shown_as_it_is(tmp_path: Path) -> None:
 
 def test_a_text_shows_metrics_that_no_profile_shows(tmp_path: Path) -> None:
     """What a text names is computed for it; braces of its own are doubled."""
-    metrics = {"kl": "mean(kl)", "length": {"reduce": {"max": "max"}}}
+    metrics = {"kl": "mean(kl)", "length": {"reduce": ["max"]}}
     alerts = {"high": {"when": "kl > 0.5", "text": "{{KL}} {kl:.1f} after {length.max:.0f}"}}
     sink = alerted(
         alerts, [0.6], tmp_path, metrics, profiles={"slim": {"only": ["kl"]}}, profile="slim"

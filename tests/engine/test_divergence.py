@@ -186,8 +186,8 @@ def test_an_infinite_reward_breaks_no_histogram(tmp_path: Path) -> None:
     profile = {
         "name": "own", "axes": {"token": {"mask": "all"}},
         "signals": {"x": {"axis": "completion"}, "k": {"axis": "token"}},
-        "metrics": {"x": {"expr": "x", "reduce": {"h": "histogram(bins=2)", "mean": "mean"}},
-                    "k": {"expr": "k", "reduce": {"h": "histogram(bins=2)", "mean": "mean"}}},
+        "metrics": {"x": {"expr": "x", "reduce": [{"h": "histogram(bins=2)"}, "mean"]},
+                    "k": {"expr": "k", "reduce": [{"h": "histogram(bins=2)"}, "mean"]}},
     }  # fmt: skip
     with declog.start(profile, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
         log.observe(x=[0.0, 1.0, INF, NAN], k=torch.tensor([[0.0, 1.0, INF]] * 4))

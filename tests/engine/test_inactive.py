@@ -65,7 +65,7 @@ REASONS: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
         {"b": "b never came", "f": "b never came"},
     ),
     "several reductions": (
-        {"a": ROW, "b": ROW}, {"b": {"expr": "b", "reduce": {"m": "mean", "q": "p95"}}}, {"b": "b never came"},
+        {"a": ROW, "b": ROW}, {"b": {"expr": "b", "reduce": [{"m": "mean"}, {"q": "p95"}]}}, {"b": "b never came"},
     ),
     "a family": ({"a": ROW, "b": {**ROW, "family": True}}, {"b": "mean(b)"}, {"b": "b never came"}),
     "text": ({"a": ROW, "b": {**ROW, "type": "text"}}, {"m": "mean(contains(b, 'x'))"}, {"m": "b never came"}),

@@ -30,7 +30,7 @@ A, B = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64), torch.tensor([4.0, 8.
 
 def test_a_family_is_one_value_per_member(tmp_path: Path) -> None:
     """Members are named by what was observed, in its order."""
-    metrics = {"rewards": {"reduce": {"mean": "mean", "std": "std"}, "name": "rewards/{member}/{reduce}"}}
+    metrics = {"rewards": {"reduce": ["mean", "std"], "name": "rewards/{member}/{reduce}"}}
     assert logged(profile(REWARDS, metrics), [{"rewards": {"b": B, "a": A}}], tmp_path) == {
         "rewards/b/mean": 6.0, "rewards/a/mean": 1.0, "rewards/b/std": 2.0, "rewards/a/std": 1.0,
     }  # fmt: skip
@@ -49,7 +49,7 @@ def test_weights_are_matched_by_member_and_may_be_absent(
 
 def test_a_member_may_come_in_some_batches_only(tmp_path: Path) -> None:
     """A member that did not come is missing there, not zero."""
-    metrics = {"rewards": {"reduce": {"mean": "mean", "count": "count"}, "name": "{member}/{reduce}"}}
+    metrics = {"rewards": {"reduce": ["mean", "count"], "name": "{member}/{reduce}"}}
     config = profile(REWARDS, metrics | {"reward": "mean(reward)"})
     batches = [{"rewards": {"a": A, "b": B}}, {"rewards": {"a": torch.tensor([7.0])}}]
     assert logged(config, batches, tmp_path) == {

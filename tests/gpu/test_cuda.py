@@ -18,8 +18,9 @@ SIGNALS: dict[str, Any] = {
     "ratio": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"},
 }  # fmt: skip
 METRICS = {
-    "reward": {"expr": "reward", "reduce": "mean std p90 last"}, "length": "sum(length)", "loss": "mean(loss)",
-    "ratio": {"expr": "ratio", "reduce": "mean std min max p50"}, "clipped": "mean(ratio > 1.2)",
+    "reward": {"expr": "reward", "reduce": ["mean", "std", "p90", "last"]},
+    "length": "sum(length)", "loss": "mean(loss)",
+    "ratio": {"expr": "ratio", "reduce": ["mean", "std", "min", "max", "p50"]}, "clipped": "mean(ratio > 1.2)",
 }  # fmt: skip
 CONFIG = profile(SIGNALS, METRICS, every=4, axes={"token": {"mask": "mask"}})
 ROWS, LENGTH, STEPS = 8, 33, 8

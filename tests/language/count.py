@@ -64,7 +64,6 @@ def short_forms() -> list[str]:
         found += [f"{name} as {each}" for each in _types(getattr(model, "_short", None))]
         if getattr(model, "_plain", "") and getattr(model, "_short", None) is None:
             found.append(f"{name} as its `{model._plain}`")
-        found += [f"{name} with `{key}`" for key in getattr(model, "_short_keys", {})]
         for key, field in model.model_fields.items():
             shorter = [each for each in field.metadata if type(each).__name__ == "Short"]
             shorter += [each for part in parts(field.annotation) for each in getattr(part, "__metadata__", ())

@@ -122,11 +122,11 @@ class Declared:
         exprs = [self.written(tree) for tree in trees["expr"]]
         spec["expr"] = exprs if len(exprs) > 1 else exprs[0]
         reduce = trees["reduce"]
-        spec["reduce"] = (
-            reduce[""] if "" in reduce else list(reduce) if self.maybe(0.5) else {f"as_{key}": key for key in reduce}
-        )
-        if isinstance(spec["reduce"], dict):
-            trees["reduce"] = dict(spec["reduce"])
+        if "" not in reduce and self.maybe(0.5):
+            reduce = trees["reduce"] = {f"as_{key}": key for key in reduce}
+        spec["reduce"] = reduce[""] if "" in reduce else [
+            reduction if suffix == reduction else {suffix: reduction} for suffix, reduction in reduce.items()
+        ]  # fmt: skip
         self.metrics[name], self.trees[name] = spec, trees
 
     def options(self, name: str, spec: dict[str, Any], trees: dict[str, Any], axis: str, event: str) -> None:

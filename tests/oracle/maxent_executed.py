@@ -55,14 +55,14 @@ def _(case: dict[str, Any]) -> None:
     given, expected = case["inputs"], case["expected"]
     quantiles = list(expected["reward_quantiles"])
     metrics = {
-        "reward": {"expr": "reward", "reduce": {"mean": "mean", "std": "pstd"}, "name": "reward_{reduce}"},
-        "adv": {"expr": "adv", "reduce": {"mean": "mean", "std": "pstd", "count": "count"},
+        "reward": {"expr": "reward", "reduce": ["mean", {"std": "pstd"}], "name": "reward_{reduce}"},
+        "adv": {"expr": "adv", "reduce": ["mean", {"std": "pstd"}, "count"],
                 "name": "advantage_{reduce}"},
         "zero": {"expr": "pstd(grouped, over=completion) == 0", "name": "frac_zero_std"},
         "quantiles": {"expr": "reward", "reduce": quantiles, "name": "{reduce}"},
-        "base": {"expr": "rewards", "reduce": {"mean": "mean", "std": "pstd"}, "name": "{member}/{reduce}"},
-        "h": {"expr": "sum(-q * log(q), over=completion)", "reduce": {"mean": "mean", "std": "pstd", "min": "min",
-              "max": "max"}, "name": "q_entropy_{reduce}"},
+        "base": {"expr": "rewards", "reduce": ["mean", {"std": "pstd"}], "name": "{member}/{reduce}"},
+        "h": {"expr": "sum(-q * log(q), over=completion)", "reduce": ["mean", {"std": "pstd"}, "min", "max"],
+              "name": "q_entropy_{reduce}"},
         "semantic": {"expr": "semantic", "reduce": ["mean", "min"], "name": "semantic_entropy_{reduce}"},
     }  # fmt: skip
     made = logged(

@@ -121,7 +121,7 @@ def _(case: dict[str, Any]) -> None:
 def _(case: dict[str, Any]) -> None:
     """A small loss is not rounded away: the computed one is logged under both names."""
     metrics = {
-        "loss": {"expr": "compute_loss", "name": "train/loss/total_raw", "alias": "train/loss/total"},
+        "loss": {"expr": "compute_loss", "name": "train/loss/total_raw", "alias": ["train/loss/total"]},
     }
 
     assert case["expected"] == logged(metrics, {"compute_loss": case["inputs"]["compute_loss"]})

@@ -103,7 +103,7 @@ def with_smaller_trees(case: Case) -> Iterator[Case]:
             for suffix, reduce in trees["reduce"].items():
                 made = copied(case)
                 made.trees["metrics"][name]["reduce"] = {suffix: reduce}
-                made.profile["metrics"][name]["reduce"] = {suffix: reduce}
+                made.profile["metrics"][name]["reduce"] = [{suffix: reduce}]
                 yield made
     for name, trees in case.trees["tables"].items():
         schema = case.profile["tables"][name]["schema"]

@@ -31,8 +31,8 @@ PROFILE: dict[str, Any] = {
         "double": "2 * score",
     },
     "metrics": {
-        "score": {"expr": "score", "reduce": {"mean": "mean", "max": "max"}},
-        "total": {"expr": "score", "reduce": "sum", "alias": {"old": "scores"}},
+        "score": {"expr": "score", "reduce": ["mean", "max"]},
+        "total": {"expr": "score", "reduce": "sum", "alias": ["scores"]},
         "rewards": {"expr": "rewards", "name": "rewards/{member}"},
         "logprobs": "mean(logprobs)", "kl": {"expr": "score", "enabled": "beta != 0"},
         "loud": "mean(loud)", "late": "max(elapsed + 0 * score)", "counts": "histogram(score, bins=2)",

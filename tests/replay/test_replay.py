@@ -40,10 +40,10 @@ WHOLE: dict[str, Any] = {
         "reward": "sum(rewards, over=member)",
     },
     "metrics": {
-        "reward": {"expr": "reward", "reduce": {"mean": "mean", "p95": "p95"}},
+        "reward": {"expr": "reward", "reduce": ["mean", "p95"]},
         "rewards": {"expr": "rewards", "name": "rewards/{member}"},
         "spread": "mean(std(reward, over=completion))",
-        "logprobs": {"expr": "logprobs", "reduce": {"mean": "mean", "p95": "p95", "hist": "histogram"}},
+        "logprobs": {"expr": "logprobs", "reduce": ["mean", "p95", {"hist": "histogram"}]},
         "joined": "mean(reward * advantages)",
         "change": "mean(loss - prev(loss, 0))",
         "seen": {"expr": "reward", "reduce": "sum", "over": "run"},

@@ -242,7 +242,7 @@ def test_ranks_branch_and_go_on_together(how: str, tmp_path: Path) -> None:
         ({}, {"config": {"sinks": []}}),
         ({}, {"config": {"alerts": {"high": {"when": "x > 1", "text": "high"}}}}),
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "x": TAGGED}, "about": {"x": {"title": "X"}}}}),
-        ({}, {"config": {"tables": {"t": {"schema": "s", "to": ["jsonl"], "max_bytes": 1000}}}}),
+        ({}, {"config": {"tables": {"t": {"schema": "s", "to": {"jsonl": True}, "max_bytes": 1000}}}}),
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "twice": {"formula": "x * 2"}}}}),
         ({}, {"config": {"signals": {"x": {"axis": "completion"}, "y": {"axis": "completion", "optional": True}}}}),
     ],

@@ -27,7 +27,7 @@ EXPRESSIONS = (
     "x", "n", "hit", "exp(x - y)", "x * scale", "x * weight", "x > 0.5", "x if x > 0 else -x", "clip(x, -1, 1)",
 )  # fmt: skip
 METRICS = {
-    f"m{place}": {"expr": expr, "reduce": {stat: stat for stat in STATS.split()}, "name": f"m{place}/{{reduce}}"}
+    f"m{place}": {"expr": expr, "reduce": STATS.split(), "name": f"m{place}/{{reduce}}"}
     for place, expr in enumerate(EXPRESSIONS)
 } | {
     "clipped": {"expr": "x > 1.2", "reduce": "mean", "where": "y < 0"},

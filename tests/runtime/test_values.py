@@ -25,7 +25,7 @@ REWARD = {"reward": {"axis": "completion"}}
 def test_every_rank_reads_the_values_of_all(tmp_path: Path) -> None:
     """`flush(wait_s=...)` returns the pooled scalars on every rank, of train and of eval."""
     config = profile(
-        REWARD, {"reward": {"expr": "reward", "reduce": {"mean": "mean", "max": "max"}}},
+        REWARD, {"reward": {"expr": "reward", "reduce": ["mean", "max"]}},
         every="trainer", modes={"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
     )  # fmt: skip
     sink = MemorySink()
@@ -96,7 +96,7 @@ def test_blocks_are_timed(tmp_path: Path) -> None:
             "loss": "mean(loss)",
             "time": {
                 "expr": "timers",
-                "reduce": {"n": "count", "max": "max", "sum": "sum"},
+                "reduce": [{"n": "count"}, "max", "sum"],
                 "name": "t/{member}/{reduce}",
             },
         },

@@ -77,7 +77,7 @@ def test_what_stands_for_a_metric_follows_its_reductions(tmp_path: Path) -> None
     profile = {
         "signals": {"a": "completion?", "b": "completion?", "c": "step?"},
         "metrics": {
-            "rows": {"expr": "a", "reduce": {"mean": "mean", "max": "max"}, "prefer": "b"},
+            "rows": {"expr": "a", "reduce": ["mean", "max"], "prefer": "b"},
             "number": {"expr": "a", "reduce": "max", "prefer": "c"},
         },
     }

@@ -25,7 +25,7 @@ PROFILE = profile(
         "ok": {"axis": "completion", "type": "bool"}, "text": {"axis": "completion", "type": "text"},
         "chat": {"axis": "completion", "type": "object"}, "rewards": {"axis": "completion", "family": True},
     },
-    {"score": {"expr": "score", "reduce": {"mean": "mean", "max": "max"}}, "rewards": "sum(rewards)", "least": {
+    {"score": {"expr": "score", "reduce": ["mean", "max"]}, "rewards": "sum(rewards)", "least": {
         "expr": "score", "reduce": "min", "name": "größe/漢字"}},
     schemas={"s": COLUMNS, "c": {"chat": {"type": "object"}, "id": {"type": "int"}}},
     filters={"best": {"key": "score", "top": 1, "bottom": 1, "within": "step"}},

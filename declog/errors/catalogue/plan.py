@@ -31,7 +31,6 @@ MESSAGES: Mapping[str, Message] = {
     "DL403.none": ("there is no {noun} `{name}`", Known("{noun}s")),
     "DL403.module": ("`{kind}` names a module, and a profile imports none",
         '[tool.declog] imports = ["{module}"] in your pyproject.toml, or declog.start(..., sinks=[...])'),
-    "DL403.schema_words": ("`{name}` is no schema", "columns: [{columns}]"),
     "DL403.sink_to_add": ("the profile has no sink `{name}`", "add it: sinks: [..., {name}]"),
 
     "DL404.empty": ("the name is empty", "drop `name`: the default is the id"),

@@ -27,6 +27,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL202.config": ("a profile is a mapping, not a {type}",
         "a preset's name, a YAML file, a mapping, or what `declog.compose` returns"),
     "DL202.decimal_comma": ("`{text}` is a text: a number has a point", "{number}"),
+    "DL202.column": ("`columns` are names, and `{name}` is none", "schemas: {{table}: {my_id: {expr: {expr}}}}"),
     "DL202.either": ("{message}, or {other}", "{fix}"),
     "DL202.ema": ("`{text}` has no weight of the past between 0 and 1", "ema(0.9)"),
     "DL202.empty": ("`empty` is a number, not {empty!r}", "empty: 0"),
@@ -94,6 +95,7 @@ MESSAGES: Mapping[str, Message] = {
 
     "DL203.alert": ("an alert has `when`, or `above` or `below` of the metric that it is named by", "{fix}"),
     "DL203.column_type": ("the column `{name}` has a `call` and no `type`", "type: text"),
+    "DL203.columns": ("the table has neither `columns` nor a `schema`", "columns: [prompt, completion, reward]"),
     "DL203.constant": ("the constant `{name}` has no value", "constants: {{name}: {default: ...}}"),
     "DL203.expr": ("`expr` names no expression", "expr: [confidence, correct]"),
     "DL203.filter": ("nothing says which rows the filter takes",

@@ -70,7 +70,7 @@ def test_e36_a_controllers_state() -> None:
     """Errors against targets as formulas; a ratio only `when` there is something to divide."""
     given, expected = CASES["E36"]["inputs"], CASES["E36"]["expected"]
     constants = {"kl_target": given["kl_target"], "h_target": given["target"], "warmup": 1}
-    tau = {"formula": "0.5 * entropy_error ** 2", "name": "train/tau_loss", "alias": "train/weighting/tau_loss"}
+    tau = {"formula": "0.5 * entropy_error ** 2", "name": "train/tau_loss", "alias": ["train/weighting/tau_loss"]}
     metrics = {
         "kl": {"expr": "kl", "log": False},
         "h": {"expr": "h", "log": False},

@@ -342,7 +342,7 @@ def test_rows_keep_their_names_through_shuffle_and_split(model: Path, tmp_path: 
     overrides = [
         "+declog.signals.centred='reward - mean(reward, over=completion)'",
         "+declog.signals.trained='advantages + 0 * mean(logprobs, over=token)'",
-        "+declog.metrics.agrees={expr: 'isclose(trained, centred)', reduce: {mean: mean, count: count}}",
+        "+declog.metrics.agrees={expr: 'isclose(trained, centred)', reduce: [mean, count]}",
         "+declog.metrics.differs={expr: 'abs(trained)', reduce: max}",
     ]
     args = {"num_iterations": 2, "steps_per_generation": 4, "logging_steps": 1, "scale_rewards": "none"}
