@@ -34,6 +34,7 @@ from declog.errors import ConfigError, MissingSignalError, Problem, SinkError
 from declog.errors.habits import no_more_arguments
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
+from declog.language.keys import entries, entry_path
 from declog.language.reductions import DEFAULT as REDUCTIONS
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
@@ -83,13 +84,13 @@ def plan(
         )  # fmt: skip
 
     old = list(renamed(composed))
-    gone = {problem.path[:2] for problem in old}
-    odd = [*old, *(each for each in lint(composed, named_nulls(data)) if each.path[:2] not in gone)]
+    gone = {entry_path(problem.path) for problem in old}
+    odd = [*old, *(each for each in lint(composed, named_nulls(data)) if entry_path(each.path) not in gone)]
     try:
         made = compiled(data)
     except ConfigError as error:
         if old:  # what is wrong because of an old name is said by it
-            others = [each for each in error.problems if each.path[:2] not in gone]
+            others = [each for each in error.problems if entry_path(each.path) not in gone]
             raise composed.located(ConfigError([*odd, *others])) from None
         others = [problem for problem in odd if all(problem.path != each.path for each in error.problems)]
         found = [*error.problems, *_further(data, error.problems, compiled), *others]
@@ -253,13 +254,14 @@ def _portable(place: FilePlace) -> str:
 def locate(config: Composed, error: MissingSignalError) -> MissingSignalError:
     """A missing signal's error with the place that declares it, where that is known."""
     name = error.signals[0]
-    section = "signals" if name in (config.data.get("signals") or {}) else "metrics"
-    problem = Problem(error.code, error.message, (section, name), error.fix)
+    path = next((path for path, _ in entries(config.data, "signals") if path[-1] == name), ("metrics", name))
+    problem = Problem(error.code, error.message, path, error.fix)
     (found,) = config.located(ConfigError([problem])).problems
     return error if found.where is None else error.at(found.text())
 
 
-_ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals"})  # what the rest of a profile stands on
+# what the rest of a profile stands on
+_ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals", "derived"})
 
 
 def _further(

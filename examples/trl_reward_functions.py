@@ -24,9 +24,11 @@ STEPS = (  # completions with a stated confidence, and their gold labels
 PROFILE: dict[str, Any] = {
     "name": "calibration",
     "signals": {
-        "completion": {"axis": "completion", "type": "text"},
-        "gold": {"axis": "completion", "type": "text"},
-        "rewards": {"axis": "completion", "family": True},
+        "any": {
+            "completion": {"axis": "completion", "type": "text"},
+            "gold": {"axis": "completion", "type": "text"},
+            "rewards": {"axis": "completion", "family": True},
+        }
     },
     "schemas": {
         "judged": {
@@ -41,9 +43,11 @@ PROFILE: dict[str, Any] = {
 # What a reward function returns or logs is a signal where the signal says so: metrics may use it.
 JUDGED: dict[str, Any] = {
     "signals": {
-        "correct": {"axis": "completion", "type": "bool", "optional": True, "from_log_extra": True},
-        "confidence": {"axis": "completion", "optional": True, "from_log_extra": True},
-        "extracted": {"axis": "completion", "type": "text", "optional": True, "from_log_extra": True},
+        "any": {
+            "correct": {"axis": "completion", "type": "bool", "optional": True, "from_log_extra": True},
+            "confidence": {"axis": "completion", "optional": True, "from_log_extra": True},
+            "extracted": {"axis": "completion", "type": "text", "optional": True, "from_log_extra": True},
+        }
     },
     "metrics": {"accuracy": "mean(correct)", "ece": "ece(confidence, correct, bins=10)"},
     "schemas": {"judged": {"extracted": {"type": "text", "nullable": True}}},
@@ -103,7 +107,10 @@ def run(way: str) -> MemorySink:
     profile = {
         **PROFILE,
         **added,
-        "signals": {**PROFILE["signals"], **added.get("signals", {})},
+        "signals": {
+            phase: {**PROFILE["signals"].get(phase, {}), **added.get("signals", {}).get(phase, {})}
+            for phase in {**PROFILE["signals"], **added.get("signals", {})}
+        },
         "schemas": {"judged": {**PROFILE["schemas"]["judged"], **added["schemas"]["judged"]}},
     }
     sink = MemorySink()

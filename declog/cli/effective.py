@@ -16,6 +16,7 @@ from declog.cli.why import known_key
 from declog.config.composed import Composed
 from declog.config.interpolation import at, has
 from declog.errors import ConfigError, Path
+from declog.language.keys import is_entry
 
 COMMENTS_AT = 64  # no comment starts further to the right, unless its line is longer
 
@@ -66,7 +67,8 @@ def _rows(
 ) -> Iterator[tuple[str, str]]:
     for key, value in data.items():
         here = (*path, key)
-        why = inactive.get(".".join(map(str, here)))
+        section = "signals" if here[0] == "derived" else here[0]
+        why = inactive.get(f"{section}.{key}") if is_entry(here) else None
         comment = "" if why is None else f"inactive: {why}"
         if isinstance(value, Mapping) and value:
             yield f"{'  ' * depth}{key}:", comment

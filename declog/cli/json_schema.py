@@ -19,7 +19,6 @@ from pydantic_core import core_schema
 from declog import sinks
 from declog.language.keys import SECTIONS, below, keys, models
 from declog.language.model import Model, Short
-from declog.language.shorthand import SIGNAL_KEYS
 from declog.language.spec import IDENTIFIER, LogSpec, SinkSpec
 from declog.language.spec_of_tests import Input
 
@@ -29,13 +28,6 @@ OPEN = {
     "type": "string",
     "pattern": r"\$\{|^\?\?\?$",
     "description": "A value from elsewhere, `${...}`, or one to be given, `???`.",
-}
-MISSPELT = ["axes", "ax", "dtype", "kind", "types", "expression", "families", "event", "phases", "masks"]  # no signals
-PHASE: Schema = {
-    "description": "The signals of a phase, by name: `reward: completion`, `source: completion text?`.",
-    "type": "object",
-    "minProperties": 1,
-    "propertyNames": {"not": {"enum": [*sorted(SIGNAL_KEYS - {"mask"}), *MISSPELT]}},
 }
 DEFAULTS: Schema = {
     "description": "What this file extends, in order; `_self_` is the place of the file itself.",
@@ -56,8 +48,8 @@ def json_schema(part: str = "config") -> Schema:
     properties = config["properties"]
     for section in SECTIONS:
         properties[section]["anyOf"][0]["propertyNames"] = {"pattern": f"^{IDENTIFIER.pattern[:-2]}$"}
-    signals = properties["signals"]["anyOf"][0]["additionalProperties"]
-    signals["anyOf"].append({**PHASE, "additionalProperties": {"anyOf": [*signals["anyOf"]]}})
+    phase = properties["signals"]["anyOf"][0]["additionalProperties"]["anyOf"][0]
+    phase["propertyNames"] = properties["signals"]["anyOf"][0]["propertyNames"]
     definitions["SinkSpec"]["allOf"] = [_options_if_kind(kind) for kind in sinks.built_in()]
     sink = properties["sink_options"]["anyOf"][0]
     sink["properties"] = {kind: _named_sink(kind, sink["additionalProperties"]) for kind in sinks.built_in()}

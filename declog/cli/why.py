@@ -23,7 +23,8 @@ from declog.config.source_map import FilePlace, Layer, OverridePlace
 from declog.config.uses import old_names, readers
 from declog.errors import ConfigError, did_you_mean
 from declog.errors import Path as Key
-from declog.language.keys import NAMED
+from declog.language.keys import NAMED, is_entry
+from declog.language.keys import entries as paths_of
 from declog.language.nodes import LOGGED
 from declog.plans.ops import Plan
 from declog.records import names_of
@@ -78,8 +79,8 @@ def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Key]:
     if has(found.data, path) or path in found.gone or known(found.data, path) is not None:
         yield path
         return
-    entries = [(section, key) for section, items in found.data.items() if isinstance(items, Mapping) and key in items]
-    entries += [each for each in found.gone if len(each) == 2 and each[1] == key]  # type: ignore[misc]
+    entries = [path for section in found.data for path, _ in paths_of(found.data, section) if path[-1] == key]
+    entries += [each for each in found.gone if is_entry(each) and each[-1] == key]
     if made is not None:
         given = has(found.data, ("metrics", LOGGED))  # else what `log_metric` gives may have any name
         plain = _without_prefixes(key, made)
@@ -104,8 +105,8 @@ def _close(found: Layered, key: str, made: Plan | None) -> str:
     for path, _ in leaves(found.data):
         for depth in range(1, len(path) + 1):
             keys[".".join(map(str, path[:depth]))] = None
-            if depth == 2:
-                keys[str(path[1])] = None
+            if is_entry(path[:depth]):
+                keys[str(path[depth - 1])] = None
     names = [name.template for op in made.outputs for name in op.names] if made is not None else []
     if "." not in key and "/" not in key:
         return did_you_mean(key, [name for name in keys if "." not in name], what="keys")
@@ -132,7 +133,7 @@ def _facts(found: Layered, path: Key, made: Plan | None) -> dict[str, Any]:
         below = ((".".join(map(str, inner)), each, found.place((*path, *inner))) for inner, each in leaves(value))
         facts["keys"] = [{"key": key, "value": each, "place": place} for key, each, place in below]
     facts["notes"] = [spec.help] if spec is not None and spec.help else []
-    if len(path) == 2:
+    if is_entry(path):
         facts["notes"] += _notes(found, path, made)
     return facts
 
@@ -154,7 +155,7 @@ def _given(layer: Layer, found: Layered) -> str | None:
 
 def _notes(found: Layered, path: Key, made: Plan | None) -> Iterator[str]:
     """What becomes of an entry: its outputs, how it is observed, who reads it, why it is inactive."""
-    section, name = str(path[0]), str(path[1])
+    section, name = "signals" if path[0] == "derived" else str(path[0]), str(path[-1])
     for what, why in made.inactive if made is not None else ():
         if what == f"{section}.{name}":
             yield f"inactive: {why}"

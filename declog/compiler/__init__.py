@@ -19,7 +19,7 @@ from declog.language import reductions as _reducers
 from declog.language import row_functions as _columns
 from declog.language.nodes import walk
 from declog.language.origins import origin
-from declog.language.spec import LogSpec
+from declog.language.spec import LogSpec, SignalSpec
 from declog.plans.fingerprint import expressions
 from declog.plans.ops import Plan
 
@@ -43,16 +43,18 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
     ),
     (
         Pass(signals.modes, adds="modes"),
-        Pass(signals.declarations, reads="inactive", adds="signals signal_paths"),
-        Pass(signals.default_phase, reads="signals", adds="default_phase phase_order"),
-        Pass(signals.groups, reads="signals", adds="grouping"),
+        Pass(signals.declarations, reads="inactive", adds="signals signal_paths homes"),
+        Pass(signals.default_phase, reads="signals homes", adds="default_phase phase_order"),
+        Pass(signals.groups, reads="signals signal_paths", adds="grouping"),
         Pass(signals.masks, reads="signals"),
         Pass(
-            signals.typing, reads="constants signals signal_paths default_phase phase_order grouping", adds="inactive"
+            signals.typing,
+            reads="constants signals signal_paths homes default_phase phase_order grouping",
+            adds="inactive",
         ),
         Pass(
             metrics.metrics,
-            reads="constants signals signal_paths default_phase phase_order grouping",
+            reads="constants signals signal_paths homes default_phase phase_order grouping",
             adds="inactive metrics",
         ),
         Pass(metrics.about),
@@ -63,10 +65,12 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(outputs.destinations, adds="sinks"),
         Pass(outputs.places, reads="sinks"),
         Pass(outputs.profiles, reads="inactive metrics formulas sinks", adds="profiles"),
-        Pass(filters.filters, reads="constants signals default_phase phase_order grouping", adds="inactive filters"),
+        Pass(
+            filters.filters, reads="constants signals homes default_phase phase_order grouping", adds="inactive filters"
+        ),
         Pass(
             tables.tables,
-            reads="constants signals default_phase phase_order grouping filters sinks profiles",
+            reads="constants signals signal_paths homes default_phase phase_order grouping filters sinks profiles",
             adds="inactive tables",
         ),
         Pass(tables.alerts, reads="constants signals metrics formulas", adds="inactive alerts"),
@@ -85,7 +89,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
     (
         Pass(
             lowering.lower,
-            reads="inactive signals signal_paths default_phase phase_order grouping constants",
+            reads="inactive signals signal_paths homes default_phase phase_order grouping constants",
             adds="metrics tables phases joins previous logged extra",
         ),
     ),
@@ -115,7 +119,7 @@ def compile(
             one.run(draft)
         if draft.problems:
             raise ConfigError(_distinct(draft.problems))
-    observed = [(signal.from_ or name, signal) for name, signal in draft.signals.items() if signal.expr is None]
+    observed = [(signal.from_ or name, name, signal) for name, signal in draft.observed.items()]
     names = {item.name for item in fields(Plan)}
     found = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(draft).items()}
     facts: dict[str, Any] = {
@@ -124,11 +128,13 @@ def compile(
         **{name: value for name, value in found.items() if name in names},
         "every": draft.period,
         "ids": spec.axes.completion.ids,
-        "homes": {name: signal.phase for name, signal in observed if isinstance(signal.phase, str)},
+        "homes": {source: homes[0] for source, name, _ in observed if len(homes := draft.homes[name]) == 1},
         "inactive": tuple(draft.inactive.items()),
-        "renamed": {old: name for name, signal in observed for old in signal.before},
-        "known": frozenset(name for name, _ in observed),
-        "extras": frozenset(name for name, signal in observed if signal.from_log_extra),
+        "renamed": {
+            old: source for source, _, signal in observed if isinstance(signal, SignalSpec) for old in signal.before
+        },
+        "known": frozenset(source for source, _, _ in observed),
+        "extras": frozenset(source for source, _, signal in observed if signal.from_log_extra),
         "known_phases": draft.known_phases,
         "run_config": spec.run.config if config is None else (config.get("run") or {}).get("config") or {},
         "config": {key: value for key, value in (config or {}).items() if key != "tests"},

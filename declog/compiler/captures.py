@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from declog.compiler.draft import Draft
+from declog.language.spec import DerivedSpec
 from declog.language.spec_of_tables import ColumnSpec
 from declog.language.spec_of_tests import CaptureSpec
 from declog.plans.ops import CaptureOp
@@ -54,7 +55,7 @@ def _texts(draft: Draft, expression: str) -> set[str]:
         if signal is None or name in seen:
             continue
         seen.add(name)
-        if signal.expr is not None:
+        if isinstance(signal, DerivedSpec):
             waiting |= set(_NAME.findall(str(signal.expr)))
         elif signal.type in ("text", "object"):
             texts.add(signal.from_ or name)

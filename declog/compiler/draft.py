@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from declog.errors import Coded, Path, Problem, UsageError
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
+from declog.language.expression import latest
 from declog.language.functions import Functions
 from declog.language.functions.rules import of_type
 from declog.language.model import Model
@@ -16,7 +17,7 @@ from declog.language.nodes import COMBINED, LOGGED, Graph, Node
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
-from declog.language.spec import LogSpec, SignalSpec
+from declog.language.spec import DerivedSpec, LogSpec, Observed
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import (
     AlertOp,
@@ -68,12 +69,13 @@ class Draft:
     warnings: list[str] = field(default_factory=list)
     inactive: dict[str, str] = field(default_factory=dict)  # "metrics.kl" to why
     constants: dict[str, Constant] = field(default_factory=dict)
-    signals: dict[str, SignalSpec] = field(default_factory=dict)
+    signals: dict[str, Observed | DerivedSpec] = field(default_factory=dict)
+    homes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the phases that say which signals, by name
     signal_paths: dict[str, Path] = field(default_factory=dict)
     nodes: dict[str, Node | Problem | SwitchedOff] = field(default_factory=dict)
     typing: list[str] = field(default_factory=list)  # derived signals being typed, outermost first
     default_phase: str = DEFAULT_PHASE
-    phase_order: dict[str, int] = field(default_factory=dict)  # the named phases as first declared; below 0: no rows
+    phase_order: dict[str, int] = field(default_factory=dict)  # the named phases; below 0: no rows
     grouping: Grouping | None = None
     metrics: list[MetricOp] = field(default_factory=list)
     formulas: list[FormulaOp] = field(default_factory=list)
@@ -96,7 +98,7 @@ class Draft:
 
     def order(self, phase: str) -> int:
         """The place of a phase in a step; one that nobody names comes last."""
-        return self.phase_order.get(phase, len(self.phase_order))
+        return self.phase_order.get(phase, 3)
 
     def window(self, every: int | None, *path: str | int) -> int:
         """The window of a metric or table, in steps; with a path, what is wrong with its `every` is reported."""
@@ -116,6 +118,14 @@ class Draft:
         """Note a problem at a path that has none yet."""
         if all(known.path != path for known in self.problems):
             self.problems.append(replace(problem, path=path))
+
+    def latest(self, phases: Iterable[str], path: Path) -> str:
+        """The last of some phases, whose rows a value of all of them has; that no order is known is reported."""
+        try:
+            return latest(phases, self.order)
+        except ExpressionError as error:
+            self.report_first(error.problem, path)
+            return max(phases)
 
     def refused(self, error: Coded, path: Path) -> None:
         """Note what a registry refused at a path of the profile."""
@@ -141,9 +151,14 @@ class Draft:
             self.inactive[off] = error.reason
 
     @property
+    def observed(self) -> dict[str, Observed]:
+        """The signals that the training code gives, by name."""
+        return {name: spec for name, spec in self.signals.items() if isinstance(spec, Observed)}
+
+    @property
     def signal_names(self) -> list[str]:
         """The signals that the profile declares, for suggestions."""
-        return [name for name in self.signals if name != LOGGED or name in self.spec.signals]
+        return [name for name in self.signals if self.signal_paths[name] != ("signals", LOGGED)]
 
     @property
     def output_keys(self) -> list[str]:
@@ -166,8 +181,7 @@ class Draft:
     @property
     def known_phases(self) -> frozenset[str]:
         """The phases of all observed signals, whether the plan needs them or not."""
-        observed = [spec for spec in self.signals.values() if spec.axis is not None]
-        named = [phase for spec in observed for phase in spec.phases or (self.default_phase,)]
+        named = [phase for name in self.observed for phase in self.homes[name] or (self.default_phase,)]
         return frozenset({*named, *self.phases})
 
 

@@ -88,7 +88,7 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
     phases = {node.type.phase for node in (key, where) if node is not None and node.type.phase}
-    phase = max(phases, key=draft.order, default="")
+    phase = draft.latest(phases, ("filters", name)) if phases else ""
     key, where = (node and join(draft.graph, node, phase, draft.order) for node in (key, where))
     own: dict[str, Any] = {"key": key, "where": where, "fraction": spec.fraction or 0.0}
     own |= {"kind": kind, "n": spec.first or spec.random or 0}

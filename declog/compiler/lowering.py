@@ -14,10 +14,16 @@ from declog.plans.ops import TRACE, ColumnOp, FilterOp, MetricOp, PhaseOp, Signa
 
 
 def lower(draft: Draft) -> None:
-    """Split expressions, and list what each phase records."""
+    """Split expressions, and list what each phase records.
+
+    Folds and the like are numbered by the names of those that need them: the order in which a config has its entries
+    changes no plan.
+    """
     work = Placement(draft)
-    draft.metrics = [_metric(work, op) for op in draft.metrics]
-    draft.tables = [_table(work, table) for table in draft.tables]
+    metrics = {op.key: _metric(work, op) for op in sorted(draft.metrics, key=lambda op: op.key)}
+    tables = {table.id: _table(work, table) for table in sorted(draft.tables, key=lambda table: table.id)}
+    draft.metrics = [metrics[op.key] for op in draft.metrics]
+    draft.tables = [tables[table.id] for table in draft.tables]
     if draft.problems:
         return
     _groups(work)
@@ -51,22 +57,23 @@ def _metric(work: Placement, op: MetricOp) -> MetricOp:
 def _table(work: Placement, table: TableOp) -> TableOp:
     if table.axis is Axis.GROUP:
         work.grouped.add(table.phase)
-    columns = tuple(
-        _tokens(work, column, table.phase)
-        if column.tokens is not None
-        else replace(
-            column,
-            expr=None if column.expr is None else work.picked(column.expr, table.phase),
-            args=tuple((name, work.picked(node, table.phase)) for name, node in column.args),
-        )
-        for column in table.columns
-    )
+    by_id = {column.id: _column(work, column, table) for column in sorted(table.columns, key=lambda column: column.id)}
+    columns = tuple(by_id[column.id] for column in table.columns)
     chosen = None if table.filter is None else _filter(work, table.filter, table)
     read = [node for column in columns for node in column.nodes]
     read += [one.key for one in chosen.chain if one.key is not None] if chosen is not None else []
     kept = [node for node in read if node.op in (SIGNAL, TEXTVALUE) and node.type.text]
-    texts = dict.fromkeys(str(node.param("name")) for node in kept)
+    texts = sorted({str(node.param("name")) for node in kept})
     return replace(table, columns=columns, filter=chosen, texts=tuple(texts))
+
+
+def _column(work: Placement, column: ColumnOp, table: TableOp) -> ColumnOp:
+    if column.tokens is not None:
+        return _tokens(work, column, table.phase)
+    return replace(
+        column, expr=None if column.expr is None else work.picked(column.expr, table.phase),
+        args=tuple((name, work.picked(node, table.phase)) for name, node in column.args),
+    )  # fmt: skip
 
 
 def _tokens(work: Placement, column: ColumnOp, phase: str) -> ColumnOp:
@@ -109,7 +116,7 @@ def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | No
     name = work.draft.spec.axes.completion.ids
     if name is None or op.kind not in ("top_bottom", "random", "fraction") or axis is Axis.STEP:
         return None
-    homes = work.draft.signals[name].phases
+    homes = work.draft.homes[name]
     if f"signals.{name}" in work.draft.inactive or (homes and table.phase not in homes):
         return None
     node = signal_node(work.draft, name)
@@ -135,7 +142,7 @@ def _groups(work: Placement) -> None:
     tables = {table.phase for table in work.draft.tables if table.axis is Axis.COMPLETION}
     for phase in sorted(work.grouped | tables):
         for name in active:
-            homes = work.draft.signals[name].phases
+            homes = work.draft.homes[name]
             if not homes or phase in homes:
                 (work.recorded if required and phase in work.grouped else work.if_there).add((phase, name))
             elif required and phase in work.grouped:
@@ -145,10 +152,10 @@ def _groups(work: Placement) -> None:
 
 
 def _logged(draft: Draft) -> None:
-    spec = draft.signals.get(LOGGED)
+    spec = draft.observed.get(LOGGED)
     if spec is None or not any(op.id == LOGGED for op in draft.metrics):
         return
-    phase = spec.phase if isinstance(spec.phase, str) else draft.default_phase
+    phase = next(iter(draft.homes[LOGGED]), draft.default_phase)
     if spec.axis == "step" and spec.family:
         draft.logged = SignalOp(
             name=LOGGED, source=LOGGED, dtype=spec.type, axis=Axis.STEP, family=True, phase=phase, optional=True,
@@ -160,16 +167,15 @@ def _phases(work: Placement) -> None:
     draft = work.draft
     folds = work.fold_ops()
     by_phase: dict[str, list[SignalOp]] = {}
-    places = {name: order for order, name in enumerate(draft.signals)}
     needed = work.recorded | work.folded
-    for phase, name in sorted(needed | work.if_there, key=lambda place: places[place[1]]):
-        spec, node = draft.signals[name], signal_node(draft, name)
-        assert isinstance(node, Node) and spec.axis is not None
+    for phase, name in sorted(needed | work.if_there):
+        spec, node = draft.observed[name], signal_node(draft, name)
+        assert isinstance(node, Node)
         if spec.axis == "group" and draft.grouping is not None and draft.grouping.split == "ranks":
             draft.report("DL310.split_group", (*draft.signal_paths[name], "axis"), name=name)
         op = SignalOp(
             name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis],
-            family=bool(spec.family), members=spec.members, phase=phase, homes=spec.phases,
+            family=bool(spec.family), members=spec.members, phase=phase, homes=draft.homes[name],
             optional=spec.optional or (phase, name) not in needed,
             recorded=(phase, name) in work.recorded | work.if_there, folded=(phase, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
@@ -205,7 +211,7 @@ def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]
             continue
         found = next((place for place, op in enumerate(by_phase[phase]) if op.name == name), None)
         if found is None:
-            source, axis = draft.signals[name].from_ or name, Axis.COMPLETION
+            source, axis = draft.observed[name].from_ or name, Axis.COMPLETION
             op = SignalOp(name=name, source=source, dtype=DType.INT, axis=axis, phase=phase, folded=True)
             by_phase[phase].append(op)
         else:

@@ -166,7 +166,7 @@ class _Metric:
                 return f"did you mean `{short}`?"
         if problem.code == "DL304" or self.spec.reduce is not None:
             return None
-        taken = {*draft.spec.metrics, *draft.spec.signals}
+        taken = {*draft.spec.metrics, *draft.signals}
         return suggestions.as_formula(self.id, self.spec, parsed.body, draft.reductions, draft.constants, taken)
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
@@ -265,7 +265,10 @@ class _Metric:
         found = [node for node in nodes if node is not None]
         taken = [fits(self.draft, node, ("metrics", self.id, "by", place), LABELS, Axis.COMPLETION, "labels are")
                  for place, node in enumerate(found)]  # fmt: skip
-        return labels(self.draft.graph, found, self.draft.order) if texts and taken == [True] * len(texts) else None
+        if texts and taken == [True] * len(texts):
+            with self.draft.at("metrics", self.id, "by"):
+                return labels(self.draft.graph, found, self.draft.order)
+        return None
 
     # -- the op
 
@@ -336,11 +339,11 @@ class _Metric:
         nodes = (*args, *clauses.values())
         phases = {node.type.phase for node in nodes if node is not None and node.type.phase is not None}
         if not phases:
-            named = [draft.signals[item.param("name")].phases for item in walk(*args) if item.op == SIGNAL]
+            named = [draft.homes[item.param("name")] for item in walk(*args) if item.op == SIGNAL]
             named = [phases for phases in named if phases]
             shared = [phase for phase in (named or [()])[0] if all(phase in each for each in named)]
             return (shared or [draft.default_phase])[0], args, clauses
-        target = max(phases, key=draft.order)
+        target = draft.latest(phases, self._where_from())
         fixed = next((node for node in nodes if node is not None and node.type.axis is Axis.TOKEN), None)
         if fixed is not None and len(phases) > 1 and fixed.type.phase != target:
             draft.report(

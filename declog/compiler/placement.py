@@ -91,12 +91,11 @@ class Placement:
     def place(self, node: Node, phase: str) -> Place:
         """Where a signal is read; it must be observed there."""
         name = str(node.param("name"))
-        spec = self.draft.signals[name]
-        homes = spec.phases
+        homes = self.draft.homes[name]
         if homes and phase not in homes:
             self.draft.report(
-                "DL313.signal", (*self.draft.signal_paths[name], "phase"), name=name, phase=phase,
-                homes=", ".join(homes), home=homes[0],
+                "DL313.signal", self.draft.signal_paths[name], name=name, phase=phase,
+                homes=", ".join(homes),
             )  # fmt: skip
         return phase, name
 

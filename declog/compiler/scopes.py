@@ -10,6 +10,7 @@ from declog.errors import Path, Problem
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression, join
 from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
+from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import MetricOp
 
@@ -41,7 +42,7 @@ class ConstantScope:
             return self.draft.graph.constant(self.draft.constants[name])
         if name in self.draft.spec.constants:
             return Problem.of("DL203.constant", name=name)
-        if name in self.draft.spec.signals or name in self.draft.spec.metrics:
+        if name in self.draft.spec.metrics or any(path[-1] == name for path, _ in self.draft.spec.declared):
             return Problem.of("DL302.run_time", name=name)
         return None
 
@@ -52,7 +53,7 @@ class ConstantScope:
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         signal = self.draft.signals.get(name)
-        if signal is None or not signal.family:
+        if not isinstance(signal, Observed) or not signal.family:
             return None
         return Problem.of("DL307.member", family=name, member=attribute)
 
@@ -207,8 +208,8 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
     spec = draft.signals[name]
     if f"signals.{name}" in draft.inactive:
         return SwitchedOff(f"the signal `{name}` is off ({draft.inactive[f'signals.{name}']})")
-    if spec.expr is None:
-        return _observed(draft, name)
+    if isinstance(spec, Observed):
+        return _observed(draft, name, spec)
     if name in draft.typing:
         circle = [*draft.typing[draft.typing.index(name) :], name]
         return Problem.of("DL309.signals", circle=" -> ".join(circle))
@@ -218,7 +219,7 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
     try:
         node = compile_expression(str(spec.expr), SignalScope(draft), draft.graph, draft.functions)
         node = node if spec.mask is None else _masked(draft, name, node)
-        node = node if spec.phase is None else _of_phase(draft, name, spec.phases, node)
+        node = node if spec.phase is None else _of_phase(draft, name, spec.phase, node)
         if node.op not in LEAVES:
             node.names.append(name)
         return node
@@ -233,12 +234,10 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
         draft.typing.pop()
 
 
-def _observed(draft: Draft, name: str) -> Node:
-    spec = draft.signals[name]
-    assert spec.axis is not None
-    axis = AXES[spec.axis]
-    phase = spec.phase if isinstance(spec.phase, str) else None  # of several phases, or of those that need it
-    if spec.phase is None and not draft.phase_order:
+def _observed(draft: Draft, name: str, spec: Observed) -> Node:
+    axis, homes = AXES[spec.axis], draft.homes[name]
+    phase = homes[0] if len(homes) == 1 else None  # of several phases, or of those that need it
+    if not homes and not draft.phase_order:
         phase = draft.default_phase
     type = Type(spec.type, axis, bool(spec.family), phase)
     mask = mask_of(draft, name) if axis is Axis.TOKEN else frozenset()
@@ -254,14 +253,14 @@ def _masked(draft: Draft, name: str, node: Node) -> Node:
     return draft.graph.make(node.op, node.args, type=node.type, mask=mask_of(draft, name), **dict(node.params))
 
 
-def _of_phase(draft: Draft, name: str, phases: tuple[str, ...], node: Node) -> Node:
+def _of_phase(draft: Draft, name: str, phase: str, node: Node) -> Node:
     """A derived value of another phase, for the rows of its own: those of a step are looked up, as far as they are."""
-    if node.type.phase in (None, *phases):
+    if node.type.phase in (None, phase):
         return node
     per_batch = node.type.axis is Axis.STEP and draft.order(str(node.type.phase)) < 0
-    if len(phases) != 1 or not (node.type.axis is Axis.COMPLETION or per_batch):
+    if not (node.type.axis is Axis.COMPLETION or per_batch):
         raise ExpressionError(Problem.of("DL313.derived", name=name, type=node.type, phase=node.type.phase))
-    return join(draft.graph, node, phases[0], draft.order)
+    return join(draft.graph, node, phase, draft.order)
 
 
 def mask_of(draft: Draft, name: str) -> frozenset[Node]:

@@ -13,7 +13,7 @@ from declog.language.dtypes import DType
 from declog.language.expression import compile_expression
 from declog.language.keys import sections_with
 from declog.language.nodes import LOGGED
-from declog.language.spec import ModeSpec, SignalSpec
+from declog.language.spec import ANY, DerivedSpec, ModeSpec, Observed, SignalSpec
 from declog.language.syntax import WORDS
 from declog.plans.ops import Grouping, ModeOp
 
@@ -26,8 +26,8 @@ def constants(draft: Draft) -> None:
         given = draft.given.get(name)
         if spec.value is not None and given is not None and spec.value != given:
             # alone it is a plain number, or as good as one
-            path = ("constants", name) if spec.default is None else ("constants", name, "value")
-            draft.report("DL406", path, name=name, value=spec.value, given=given)
+            pinned = ("constants", name) if spec.default is None else ("constants", name, "value")
+            draft.report("DL406", pinned, name=name, value=spec.value, given=given)
         for value in (spec.value, given, spec.default):
             if value is not None:
                 draft.constants[name] = value
@@ -35,30 +35,34 @@ def constants(draft: Draft) -> None:
     for name in set(draft.given) - set(draft.spec.constants):  # an adapter offers more than a profile declares
         if (close := nearest(name, set(draft.spec.constants) - set(draft.given))) is not None:
             draft.warn(f"the constant `{name}` is given, and not declared: did you mean `{close}`?")
-    for name in ("constants", "signals"):
-        for key in getattr(draft.spec, name):
-            if key in RESERVED or key in BUILTINS:
-                draft.report("DL204.word", (name, key), key=key)
+    constants: list[Path] = [("constants", name) for name in draft.spec.constants]
+    for path in (*constants, *(path for path, _ in draft.spec.declared)):
+        if path[-1] in RESERVED or path[-1] in BUILTINS:
+            draft.report("DL204.word", path, key=path[-1])
 
 
 def switches(draft: Draft) -> None:
     """Evaluate every `enabled`."""
+    entries: list[tuple[Path, Any]] = [*draft.spec.declared]
     for section in sections_with("enabled"):
-        entries: dict[str, Any] = getattr(draft.spec, section)
-        for name, entry in entries.items():
-            if entry.enabled is True:
-                continue
-            text = entry.enabled if isinstance(entry.enabled, str) else "false"
-            with draft.at(section, name, "enabled"):
-                node = compile_expression(text, ConstantScope(draft), draft.graph, draft.functions)
-                dtype, fix = node.type.dtype, f"compare it, such as `{text} != 0`"
-                if dtype is not DType.BOOL:
-                    path = (section, name, "enabled")
-                    draft.report("DL305.needs", path, name="enabled", needed="bool", node=text, dtype=dtype, fix=fix)
-                elif not node.param("value"):
-                    draft.inactive[f"{section}.{name}"] = f"enabled: {text}" + (
-                        f", with {_values(draft, text)}" if text != "false" else ""
-                    )
+        if section not in ("signals", "derived"):
+            entries += [((section, name), entry) for name, entry in getattr(draft.spec, section).items()]
+    for path, entry in entries:
+        if entry.enabled is True:
+            continue
+        text = entry.enabled if isinstance(entry.enabled, str) else "false"
+        with draft.at(*path, "enabled"):
+            node = compile_expression(text, ConstantScope(draft), draft.graph, draft.functions)
+            dtype, fix = node.type.dtype, f"compare it, such as `{text} != 0`"
+            if dtype is not DType.BOOL:
+                draft.report(
+                    "DL305.needs", (*path, "enabled"), name="enabled", needed="bool", node=text, dtype=dtype, fix=fix
+                )
+            elif not node.param("value"):
+                section = "signals" if path[0] == "derived" else str(path[0])
+                draft.inactive[f"{section}.{path[-1]}"] = f"enabled: {text}" + (
+                    f", with {_values(draft, text)}" if text != "false" else ""
+                )
 
 
 def _values(draft: Draft, text: str) -> str:
@@ -67,32 +71,56 @@ def _values(draft: Draft, text: str) -> str:
 
 
 def declarations(draft: Draft) -> None:
-    """The table of signals: declared ones, and those that a metric observes itself."""
-    for name, spec in draft.spec.signals.items():
+    """The table of signals: those of phases, derived ones, and those that a metric observes itself."""
+    for path, spec in draft.spec.declared:
+        name = str(path[-1])
+        phases = (str(path[1]),) if isinstance(spec, SignalSpec) else (spec.phase,) if spec.phase is not None else ()
+        if (before := draft.signals.get(name)) is not None:
+            first = draft.signal_paths[name]
+            if ANY in (path[1], first[1]) or path[0] == "derived":
+                draft.report("DL402.places", path, related=(first,), name=name, first=_in(first), other=_in(path))
+            elif (difference := _difference(before, spec)) is not None:
+                draft.report(
+                    "DL402.phases", path, related=(first,), name=name, first=_in(first), other=_in(path), key=difference
+                )
+            draft.homes[name] += phases
+            continue
         draft.signals[name] = spec
-        draft.signal_paths[name] = ("signals", name)
+        draft.signal_paths[name] = path
+        draft.homes[name] = phases if phases != (ANY,) else ()
         if name in draft.spec.constants:
-            draft.report("DL402.constant", ("signals", name), name=name)
+            draft.report("DL402.constant", path, name=name)
     for name, metric in draft.spec.metrics.items():
         if metric.observe is None:
             continue
-        if name in draft.spec.signals:
+        if name in draft.signals:
             draft.report("DL402.metric", ("metrics", name, "observe"), name=name)
             continue
         draft.signals[name] = metric.observe
         draft.signal_paths[name] = ("metrics", name, "observe")
+        draft.homes[name] = () if metric.observe.phase in (None, ANY) else (metric.observe.phase,)
         if f"metrics.{name}" in draft.inactive:
             draft.inactive[f"signals.{name}"] = draft.inactive[f"metrics.{name}"]
     if LOGGED not in draft.signals:
-        draft.signals[LOGGED] = SignalSpec(
-            axis="step", family=True, optional=True, phase=LOGGED, help="values of log_metric"
-        )
+        draft.signals[LOGGED] = Observed(axis="step", family=True, optional=True)
         draft.signal_paths[LOGGED] = ("signals", LOGGED)
-    for name, spec in draft.signals.items():
-        _unsupported(draft, name, spec)
+        draft.homes[LOGGED] = (LOGGED,)
+    for name, observed in draft.observed.items():
+        _unsupported(draft, name, observed)
 
 
-def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
+def _in(path: Path) -> str:
+    """Where a name is declared: `derived`, or the signals of a phase."""
+    return ".".join(map(str, path[:-1]))
+
+
+def _difference(one: Observed | DerivedSpec, other: SignalSpec | DerivedSpec) -> str | None:
+    """The first key, besides its help, that the declarations of a name do not share; None where they are alike."""
+    first, second = one.model_dump(by_alias=True), other.model_dump(by_alias=True)
+    return next((key for key in {**first, **second} if key != "help" and first.get(key) != second.get(key)), None)
+
+
+def _unsupported(draft: Draft, name: str, spec: Observed) -> None:
     path = draft.signal_paths[name]
     if spec.family and spec.axis == "token":
         draft.report("DL205.family", (*path, "family"), of="per token")
@@ -105,14 +133,19 @@ def _unsupported(draft: Draft, name: str, spec: SignalSpec) -> None:
 def default_phase(draft: Draft) -> None:
     """The order of the named phases, and where signals go that name none and are read alone.
 
-    Phases of step signals only come before all others, with numbers below 0: they have no rows, and values for any.
+    A step begins with `rollout` and ends with `update`, wherever they are declared; between two others no order is
+    known. Phases of step signals only come before all others, with -1: they have no rows, and values for any.
     """
-    named = [phase for name, spec in draft.signals.items() if name != LOGGED for phase in spec.phases]
-    rows = {phase for spec in draft.signals.values() if spec.axis != "step" for phase in spec.phases}
-    places = {phase: place for place, phase in enumerate(dict.fromkeys(named))}
-    draft.phase_order = {phase: place if phase in rows else place - len(places) for phase, place in places.items()}
-    if draft.phase_order:
-        draft.default_phase = "update" if "update" in draft.phase_order else max(draft.phase_order, key=draft.order)
+    named = {phase for name, phases in draft.homes.items() if name != LOGGED for phase in phases}
+    rows = {phase for name, phases in draft.homes.items() for phase in phases if not _is_of_step(draft.signals[name])}
+    order = {phase: {"rollout": 0, "update": 2}.get(phase, 1) if phase in rows else -1 for phase in sorted(named)}
+    draft.phase_order = order
+    if order:
+        draft.default_phase = "update" if "update" in order else max(order, key=lambda phase: (order[phase], phase))
+
+
+def _is_of_step(spec: Observed | DerivedSpec) -> bool:
+    return isinstance(spec, Observed) and spec.axis == "step"
 
 
 def modes(draft: Draft) -> None:
@@ -138,24 +171,27 @@ def groups(draft: Draft) -> None:
         signal = _named(draft, name, path)
         if signal is None:
             continue
-        if signal.axis != "completion" or signal.type in (DType.FLOAT, DType.BOOL) or signal.family:
+        if not isinstance(signal, Observed) or (
+            signal.axis != "completion" or signal.type in (DType.FLOAT, DType.BOOL) or signal.family
+        ):
             draft.report("DL310.group_of", path, name=name)
     if spec.size is not None or spec.sources:
-        optional = any(draft.signals[name].optional for name in spec.sources if name in draft.signals)
+        optional = any(draft.observed[name].optional for name in spec.sources if name in draft.observed)
         draft.grouping = Grouping(size=spec.size, of=spec.sources, split=spec.split, optional=optional)
     ids = draft.spec.axes.completion.ids
     if ids is not None:
         _named(draft, ids, "axes.completion.ids")
     lengths = draft.spec.axes.token.lengths
     signal = None if lengths is None else _named(draft, lengths, "axes.token.lengths")
-    if signal and (signal.axis != "completion" or signal.type != "int" or signal.family or signal.optional):
+    ints = isinstance(signal, Observed) and (signal.axis, signal.type, signal.family) == ("completion", "int", False)
+    if signal is not None and not (ints and isinstance(signal, Observed) and not signal.optional):
         draft.report("DL310.lengths", "axes.token.lengths", name=lengths)
     token = draft.spec.axes.token.mask
     if token is not None and token.isidentifier() and token != "all":
         _named(draft, token, "axes.token.mask")
 
 
-def _named(draft: Draft, name: str, path: str | Path) -> SignalSpec | None:
+def _named(draft: Draft, name: str, path: str | Path) -> Observed | DerivedSpec | None:
     """The signal that a key of an axis names; None where there is none, which is reported."""
     if name not in draft.signals:
         draft.report("DL302.name", path, noun="signal", name=name, known=draft.signal_names)
@@ -168,16 +204,16 @@ def masks(draft: Draft) -> None:
     if axis.mask is not None or axis.lengths is not None:
         return
     named = {word for spec in draft.signals.values() for word in _WORD.findall(spec.mask or "")}
-    for name, spec in draft.signals.items():
+    for name, spec in draft.observed.items():
         if spec.axis != "token" or spec.mask is not None or f"signals.{name}" in draft.inactive:
             continue
         if spec.type == "bool" and name in named:  # it is the mask
             continue
-        per_token = [(other, each) for other, each in draft.signals.items() if each.axis == "token"]
+        per_token = [(other, each) for other, each in draft.observed.items() if each.axis == "token"]
         bools = [other for other, each in per_token if each.type == "bool" and not each.family]
         mask = next((word for word in bools if "mask" in word), bools[0] if bools else None)
         fix = f"axes: {{token: {{mask: {mask or 'completion_mask'}}}}}"
-        fix += "" if mask else " and signals: {completion_mask: {axis: token, type: bool}}"
+        fix += "" if mask else " and signals: {any: {completion_mask: {axis: token, type: bool}}}"
         draft.report("DL203.token_mask", draft.signal_paths[name], name=name, fix=fix)
 
 
@@ -189,10 +225,11 @@ def typing(draft: Draft) -> None:
     with suppress(SwitchedOff):  # then all that it is the mask of is off
         token_mask(draft)
     for name, spec in draft.signals.items():
-        if (spec.mask is not None or spec.axis == "token") and f"signals.{name}" not in draft.inactive:
+        per_token = isinstance(spec, Observed) and spec.axis == "token"
+        if (spec.mask is not None or per_token) and f"signals.{name}" not in draft.inactive:
             with draft.at(*draft.signal_paths[name], "mask", off=f"signals.{name}"):
                 mask_of(draft, name)
-        if spec.expr is None:
+        if isinstance(spec, Observed):
             continue
         with draft.at(*draft.signal_paths[name], "expr", off=f"signals.{name}"):
             found = signal_node(draft, name)

@@ -29,7 +29,7 @@ from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of,
 from declog.config.source_map import FilePlace, Provenance
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
-from declog.language.keys import SECTIONS
+from declog.language.keys import is_entry
 from declog.language.shorthand import long
 from declog.language.spec import LogSpec
 from declog.language.tree import MISSING, Node, tree_of
@@ -243,10 +243,9 @@ def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[
     """The profile, in which an entry that an override took out with ``~`` is null, as where a file deletes it."""
     start = f"~{'.'.join(map(str, prefix))}."
     for line in () if origin is None else origin.overrides:
-        section, _, name = line.removeprefix(start).partition("=")[0].partition(".")
-        entries = data.get(section) if section in SECTIONS and line.startswith(start) and name.isidentifier() else None
-        if isinstance(entries, dict):
-            entries.setdefault(name, None)
+        path = tuple(line.removeprefix(start).partition("=")[0].split("."))
+        if line.startswith(start) and is_entry(path) and isinstance(entries := at(data, path[:-1]), dict):
+            entries.setdefault(path[-1], None)
     return data
 
 

@@ -21,7 +21,7 @@ from declog.config.hydra import Defaults, Files, read_by
 from declog.config.search_path import GROUP
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance, StorePlace
 from declog.errors import Path
-from declog.language.keys import SECTIONS
+from declog.language.keys import is_entry
 from declog.language.shorthand import long
 from declog.language.tree import MISSING, Node, over, said
 
@@ -228,7 +228,7 @@ def _has_keys(node: Node, value: Mapping[Any, Any]) -> bool:
 def _without(tree: Node, override: Override) -> Node:
     """The tree without a key; an entry of a section stays as null, as where a file deletes it."""
     path = tuple(override.key_or_group.split("."))
-    if len(path) == 3 and path[0] == GROUP and path[1] in SECTIONS:
+    if path[0] == GROUP and is_entry(path[1:]):
         return over(tree, _of_override(override))
     return _taken_out(tree, path)
 

@@ -33,7 +33,7 @@ from declog.config.search_path import (
     team_folders,
 )
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
-from declog.config.uses import entries
+from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import Path, Problem, Where
 from declog.language.keys import SECTIONS
@@ -90,7 +90,13 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         if not layers or any(not _is_null(layer, known) for layer in layers) or _is_of_composed(layers[-1], known):
             continue
         above = path[:-1]
-        if above == ("metrics",) and path[-1] in (at(config.data, ("signals",)) or {}):
+        names = {each[-1]: each for each, _ in declared(config.data, "signals")}
+        if above == ("signals",) and path[-1] in names:
+            *sections, name = names[path[-1]]
+            fix = f"{sections[0]}: {{{': {'.join([*map(str, sections[1:]), str(name)])}: null{'}' * len(sections)}"
+            yield Problem.of("DL201.no_phase", path, name=name, fix=fix)
+            continue
+        if above == ("metrics",) and path[-1] in names:
             yield Problem.of("DL201.empty_metric", path, name=path[-1])
             continue
         beside = [

@@ -23,8 +23,8 @@ from declog.config.hydra import config_loader
 from declog.config.origin import Origin
 from declog.config.quoting import value_end
 from declog.config.search_path import GROUP, current_hydra
-from declog.errors import CompositionError
-from declog.language.keys import SECTIONS
+from declog.errors import CompositionError, Path
+from declog.language.keys import SECTIONS, entry_path, is_entry
 from declog.language.spec import LogSpec
 from declog.language.tree import Node
 
@@ -46,7 +46,7 @@ def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin],
     with current_hydra():
         groups = config_loader(base.config_dir).list_groups(GROUP)
     name, lines, plain, chosen = base.config_name, list[str](), list[int](), list[int]()
-    added: set[tuple[str, ...]] = set()
+    added: set[Path] = set()
     for word in words:
         found = _WORD.match(word)
         assert found is not None
@@ -60,7 +60,7 @@ def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin],
             here = f"@{GROUP}" if sign and key not in ADDS else ""  # a part of the profile, and no section of it
             key = f"{GROUP}/{key}{here}" if _is_choice(key, value, groups) else f"{GROUP}.{key}"
         if sign in ("+", "++") and value.startswith("{"):
-            added.add(_path(key)[:2])
+            added.add(entry_path(_path(key)))
         elif equals and not sign and "/" not in key:
             plain.append(len(lines))
         lines.append(f"{sign}{key}{equals}{value if '/' in key else taken(value)}")
@@ -79,8 +79,8 @@ def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin],
     for place in plain:
         path = _path(lines[place].partition("=")[0])
         is_map = lines[place].partition("=")[2].startswith("{")
-        if path[:2] in added or _may_be_added(known, path, ADDS.get(path[0] if path else ""), is_map=is_map):
-            added |= {path[:2]} if is_map else set()
+        if entry_path(path) in added or _may_be_added(known, path, ADDS.get(path[0] if path else ""), is_map=is_map):
+            added |= {entry_path(path)} if is_map else set()
             lines[place] = f"++{lines[place]}"
     return replace(base, overrides=tuple(lines))
 
@@ -155,8 +155,11 @@ def _may_be_added(config: Node, path: tuple[str, ...], adds: Adds | None, *, is_
     if not isinstance(node.value, dict):
         return False  # a text, which has no keys
     if depth < len(path):
-        whole = adds == "entries" and len(path) == 2
-        return adds == "anything" or whole or (adds is not None and depth >= 2)
+        return (
+            adds == "anything"
+            or (adds == "entries" and is_entry(path))
+            or (adds is not None and depth >= len(entry_path(path)))
+        )
     return is_map
 
 

@@ -23,8 +23,8 @@ from declog.config.hydra import config_loader, read_by
 from declog.config.search_path import GROUP, PROVIDER, current_hydra, preset_folders
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem
-from declog.language.shorthand import long
-from declog.language.tree import Node, tree_of
+from declog.language.shorthand import long, signal_names
+from declog.language.tree import tree_of
 
 
 @dataclass(frozen=True)
@@ -113,8 +113,7 @@ def pack_of(signal: str) -> str | None:
 @lru_cache(maxsize=64)  # of a profile with many unknown names each asks for all packs
 def _signals_of(pack: str) -> frozenset[str]:
     layer, _ = long(tree_of(yaml.load(pack, YamlLoader) or {}))
-    signals = layer.at(("signals",)) or Node({})
-    return frozenset(name for name, entry in signals.entries.items() if entry.value is not None)
+    return signal_names(layer)
 
 
 def declared(problem: Problem) -> Problem:
@@ -125,4 +124,4 @@ def declared(problem: Problem) -> Problem:
     name, pack = found[1], pack_of(found[1])
     if pack is not None:
         return replace(problem, fix=f"the pack `{pack}` has it: defaults: [..., packs: [{pack}], _self_]")
-    return replace(problem, fix=f"{problem.fix}; or declare it: signals: {{{name}: completion}}")
+    return replace(problem, fix=f"{problem.fix}; or declare it: signals: {{any: {{{name}: completion}}}}")

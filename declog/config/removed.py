@@ -16,11 +16,13 @@ import yaml
 from declog.config.compose import working_directory
 from declog.config.composed import Composed
 from declog.config.files import YamlLoader
+from declog.config.interpolation import at, has
 from declog.config.search_path import package_of, provider_of
 from declog.config.source_map import FilePlace, Provenance
 from declog.config.uses import entries
 from declog.errors import Path, Problem, nearest
-from declog.language.keys import NAMED, SECTIONS
+from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry
+from declog.language.keys import entries as paths_of
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a profile's entries
@@ -31,7 +33,7 @@ _UNKNOWN = re.compile(r"unknown (\w+) `(\w+)`")
 
 def ids(data: Mapping[str, Any]) -> dict[str, str]:
     """The ids of a profile's entries by section, as the lock holds them."""
-    found = {section: [str(name) for name, entry in entries(data, section).items() if entry is not None]
+    found = {section: [str(path[-1]) for path, entry in paths_of(data, section) if entry is not None]
              for section in KINDS}  # fmt: skip
     return {section: " ".join(names) for section, names in found.items() if names}
 
@@ -45,7 +47,7 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
     empty = [section for section in NAMED if known is not None and config.data.get(section, {}) is None]
     if known is None or not empty:
         return [_explained(config, problem) for problem in problems]
-    rest = [each for each in problems if _own(known, (*config.prefix, *each.path[:2]))]
+    rest = [each for each in problems if _own(known, (*config.prefix, *entry_path(each.path)))]
     if any(each.code == "DL201" and len(each.path) == 1 for each in rest):  # its entries have lost their indentation
         return rest
     return [*(Problem.of("DL407.section", section, section=section) for section in empty), *rest]
@@ -53,26 +55,26 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
 
 def _explained(config: Composed, problem: Problem) -> Problem:
     found = _UNKNOWN.fullmatch(problem.message)
-    if found is not None and len(problem.path) != 2:
+    if found is not None and not is_entry(problem.path):
         section, name = f"{found[1]}s", found[2]
         before = _versions(section, name)
         said = f"{section[:-1]} of {before}: what the presets have now is another" if before else None
         return problem if said is None else replace(problem, fix=f"{problem.fix}; {LOCK} has the {said}")
-    if problem.code not in _INCOMPLETE or len(problem.path) != 2 or problem.path[0] not in KINDS:
+    if problem.code not in _INCOMPLETE or not is_entry(problem.path) or problem.path[0] not in KINDS:
         return problem
-    section, name = str(problem.path[0]), str(problem.path[1])
+    section, name = str(problem.path[0]), str(problem.path[-1])
     known = config.provenance
     homes = [] if known is None else sorted({home for home in map(package_of, known.texts) if home is not None})
     if known is None or not homes or not _own(known, (*config.prefix, *problem.path)):
         return problem
     what, shipped = section[:-1], " and ".join(homes)
-    names = [str(each) for each in entries(config.data, section) if not _own(known, (*config.prefix, section, each))]
+    names = [str(path[-1]) for path, _ in paths_of(config.data, section) if not _own(known, (*config.prefix, *path))]
     close = nearest(name, names)
     near = f", or did you mean `{close}`?" if close is not None else ""
     if (before := _versions(section, name)) is not None:
         return replace(Problem.of("DL407.removed", problem.path, what=what, name=name, homes=shipped, before=before,
                                   near=near), replacement=None)  # fmt: skip
-    if not _completes(config, known, section, name):
+    if not _completes(config, known, problem.path):
         return problem
     gone = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}`{near}"
     return replace(problem, fix=f"{problem.fix}; {gone}" if problem.fix else gone)
@@ -84,13 +86,14 @@ _BASES: Mapping[str, frozenset[str]] = {
     "filters": frozenset({"key", "where", "first", "random", "fraction", "unique"}),
     "alerts": frozenset({"when"}),
     "metrics": frozenset({"expr", "formula", "observe"}),
-    "signals": frozenset({"axis", "expr"}),
+    "signals": frozenset({"axis"}),
+    "derived": frozenset({"expr"}),
 }
 
 
-def _completes(config: Composed, known: Provenance, section: str, name: str) -> bool:
+def _completes(config: Composed, known: Provenance, path: Path) -> bool:
     """Whether an entry says nothing of what it is. A `kind` says it where somebody wrote it: short forms add one."""
-    entry = entries(config.data, section).get(name)
+    section, entry = str(path[0]), at(config.data, path) if has(config.data, path) else None
     if section not in _BASES or not isinstance(entry, Mapping):
         return False
     return not _BASES[section] & set(entry)

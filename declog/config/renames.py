@@ -9,22 +9,22 @@ from collections.abc import Iterator, Mapping
 
 from declog.config.composed import Composed
 from declog.config.diagnostics import shown_place
-from declog.config.interpolation import has
 from declog.config.search_path import provider_of
 from declog.config.source_map import FilePlace, Provenance
-from declog.config.uses import Use, entries, old_names, uses
+from declog.config.uses import Use, declared, old_names, uses
 from declog.errors import Problem
 from declog.language.keys import sections_with
 
-SECTIONS = sections_with("renamed")
+SECTIONS = [section for section in sections_with("renamed") if section != "derived"]  # which are of `signals`
 
 
 def renamed(config: Composed) -> Iterator[Problem]:
     """DL408 for every use of a name that a metric or a signal had before; of its own package's entries none."""
     for section in SECTIONS:
         for old, new in old_names(config.data, section).items():
-            home = config.home((section, new, "renamed"))
-            if home is not None and has(config.data, (section, old)) and config.home((section, old)) == home:
+            paths = [path for path, _ in declared(config.data, section)]
+            home = next((config.home((*path, "renamed")) for path in paths if path[-1] == new), None)
+            if home is not None and any(path[-1] == old and config.home(path) == home for path in paths):
                 continue  # the package has a new entry of the old name
             by = f" ({home})" if home is not None else ""
             for use in uses(config.data, section, old):
@@ -37,9 +37,9 @@ def renamed(config: Composed) -> Iterator[Problem]:
 def deprecated(config: Composed) -> Iterator[str]:
     """A warning for every use of what is deprecated, in a file of one's own or an override."""
     notes = [
-        (section, str(name), entry["deprecated"])
+        (section, str(path[-1]), entry["deprecated"])
         for section in SECTIONS
-        for name, entry in entries(config.data, section).items()
+        for path, entry in declared(config.data, section)
         if isinstance(entry, Mapping) and entry.get("deprecated")
     ]
     known = config.provenance if notes else None

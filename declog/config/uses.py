@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import Path
-from declog.language.keys import below, says
+from declog.language.keys import below, entry_path, says
+from declog.language.keys import entries as paths_of
 from declog.language.model import Says
 from declog.language.spec import LogSpec
 
@@ -31,8 +32,7 @@ class Use:
 
 def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
     """Every use of the entry ``name`` of a section, its own entry's key among them."""
-    if name in entries(data, section):
-        yield Use((section, name))
+    yield from (Use(path) for path, _ in declared(data, section) if path[-1] == name)
     for path, text, said in texts(data):
         if said.of == section or (section == "constants" and said.form == "expression"):
             yield from (Use(path, text, span) for span in SPANS[said.form](text, name, said.of))
@@ -49,6 +49,12 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
             column = (columns or {}).get(name, "") if isinstance(columns, Mapping) else ""
             if isinstance(column, Mapping) and not {"expr", "call", "undeclared"} & set(column):
                 yield Use(("schemas", table, name))
+
+
+def declared(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]:
+    """The entries whose names a section's readers use, with their paths: derived values stand for signals."""
+    for each in (section, "derived") if section == "signals" else (section,):
+        yield from paths_of(data, each)
 
 
 def entries(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
@@ -127,7 +133,8 @@ def leaves(data: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any
 
 def readers(data: Mapping[str, Any], section: str, name: str) -> list[str]:
     """The entries, such as ``alerts.kl``, that use an entry."""
-    found = [use.path[:2] for use in uses(data, section, name) if use.path[:2] != (section, name)]
+    own = {path for path, _ in declared(data, section) if path[-1] == name}
+    found = [path for use in uses(data, section, name) if (path := entry_path(use.path)) not in own]
     if section == "signals" and isinstance(metric := entries(data, "metrics").get(name), Mapping):
         found += [("metrics", name)] if not {"expr", "formula", "observe"} & set(metric) else []
     return list(dict.fromkeys(".".join(map(str, path)) for path in found if path[0] not in ("tests", "about")))
@@ -136,8 +143,8 @@ def readers(data: Mapping[str, Any], section: str, name: str) -> list[str]:
 def old_names(data: Mapping[str, Any], section: str) -> dict[str, str]:
     """The names that entries of a section had, each with the one that it has now."""
     found: dict[str, str] = {}
-    for name, entry in entries(data, section).items():
+    for path, entry in declared(data, section):
         before = entry.get("renamed") if isinstance(entry, Mapping) else None
         for old in [before] if isinstance(before, str) else before if isinstance(before, list) else ():
-            found[str(old)] = str(name)
+            found[str(old)] = str(path[-1])
     return found

@@ -164,9 +164,8 @@ class Inactive:
             return ""
         for op in (self._signals[need] for clause in absent for need in clause if need in self._signals):
             if any(Need(phase, EXTRA + op.source) in state.spans for phase in self._plan.phases):
-                return (
-                    f"{op.source} came as a column of log_extra: `signals.{op.name}.from_log_extra: true` observes it"
-                )
+                key = f"signals.{(*op.homes, 'any')[0]}.{op.name}.from_log_extra"
+                return f"{op.source} came as a column of log_extra: `{key}: true` observes it"
         phases = dict.fromkeys(need.phase for clause in absent for need in clause)
         silent = [phase for phase in phases if Need(phase, PHASE) not in state.spans]
         if silent and len({need.phase for need in self._signals}) > 1:

@@ -392,7 +392,10 @@ class Compiler:
         phases = {arg.type.phase for arg in args if arg.type.phase is not None}
         if len(phases) < 2:
             return args
-        target = max(phases, key=self.scope.phase_order)
+        try:
+            target = latest(phases, self.scope.phase_order)
+        except ExpressionError as error:
+            raise ExpressionError(replace(error.problem, source=self.text, span=self.span(places[0]))) from None
         tokens = [arg for arg in args if arg.type.axis is Axis.TOKEN]
         for arg, place in zip(args, places, strict=True):
             other = arg if tokens and arg.type.phase != tokens[0].type.phase else None
@@ -445,7 +448,7 @@ def _is_value(node: ast.expr) -> bool:
 def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:
     """One label of several values: texts, ints, bools, or tags; those of earlier phases are looked up."""
     phases = {node.type.phase for node in nodes if node.type.phase is not None}
-    phase = max(phases, key=order) if phases else None
+    phase = latest(phases, order) if phases else None
     parts = []
     for node in nodes:
         part = join(graph, node, phase, order)
@@ -455,6 +458,14 @@ def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> 
     dtype = DType.OBJECT if any(part.type.dtype is DType.OBJECT for part in parts) else DType.TEXT
     type = Type(dtype, finest(*(part.type.axis for part in parts)), False, phase)
     return graph.make(COMBINED, parts, type=type)
+
+
+def latest(phases: Iterable[str], order: Callable[[str], int]) -> str:
+    """The last of several phases, whose rows a value of all has; ``ExpressionError`` where no order is known."""
+    *_, before, last = sorted({*phases, ""}, key=lambda phase: (order(phase) if phase else -2, phase))
+    if before and order(before) == order(last) >= 0:
+        raise ExpressionError(Problem.of("DL313.order", first=before, second=last))
+    return last
 
 
 def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int]) -> Node:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from textwrap import dedent
 from typing import Annotated, Any
 
+from declog.errors import Path
 from declog.language.model import Model, Says
 from declog.language.spec import LogSpec
 
@@ -120,5 +121,26 @@ NAMED = tuple(section for section in SECTIONS if section in _said)
 
 def sections_with(key: str) -> list[str]:
     """The sections whose entries have a key."""
-    models_of = {section: model_of(below(below(LogSpec, section), "")) for section in SECTIONS}
+    types_of = {section: below(below(LogSpec, section), "") for section in SECTIONS}
+    models_of = {section: model_of(type_) or model_of(below(type_, "")) for section, type_ in types_of.items()}
     return [section for section, model in models_of.items() if model is not None and key in keys(model)]
+
+
+def entries(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]:
+    """The entries of a section with their paths; those of `signals` stand under their phases."""
+    found = data.get(section)
+    for name, entry in found.items() if isinstance(found, Mapping) else ():
+        if section != "signals":
+            yield (section, name), entry
+        elif isinstance(entry, Mapping):
+            yield from (((section, name, signal), inner) for signal, inner in entry.items())
+
+
+def is_entry(path: Path) -> bool:
+    """Whether a path leads to an entry of a section, and not to the section or to a key of the entry."""
+    return bool(path) and path[0] in SECTIONS and len(path) == (3 if path[0] == "signals" else 2)
+
+
+def entry_path(path: Path) -> Path:
+    """The path of the entry that a path leads into."""
+    return path[: 3 if path[:1] == ("signals",) else 2]

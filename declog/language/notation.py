@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from declog.errors import Path, Problem, UsageError, did_you_mean
-from declog.language.dtypes import DType
+from declog.language.dtypes import AXES, DType
 from declog.language.syntax import tree_of
 
 TYPES = tuple(map(str, DType))
@@ -39,6 +39,8 @@ def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
 
     None for an expression, and the problem where a word is unknown.
     """
+    if not words or words[0] not in AXES:
+        return None
     found: dict[str, Any] = {"axis": words[0]}
     for word in words[1:]:
         if word in ("?", "optional"):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from declog.errors import Path, Problem, did_you_mean
+from declog.errors import Path, Problem, in_flow
 from declog.language import notation
 from declog.language.dtypes import AXES
 from declog.language.keys import keys
@@ -19,14 +19,14 @@ from declog.language.notation import SEVERAL, WORD
 from declog.language.spec import SignalSpec
 from declog.language.tree import MISSING, Node, said
 
-SIGNAL_KEYS = frozenset(keys(SignalSpec))
+SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # the last two are of a derived one and of `observe`
 # What `from` alone says in `observe` of a metric: a number that the loop has computed, and logs by a name.
 REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported", "optional": True}
 
 
 def long(layer: Node, low: Node | None = None) -> tuple[Node, list[Problem]]:
     """A layer of a profile in its long form, and what of it could not be read; ``low`` is what it is laid over."""
-    writer = _Writer(Node({}) if low is None else low, _signals_of(layer))
+    writer = _Writer(Node({}) if low is None else low, signal_names(layer))
     return layer.holding({key: writer.section(key, node) for key, node in layer.entries.items()}), writer.problems
 
 
@@ -43,10 +43,8 @@ class _Writer:
             return node.holding([] if node.value == "none" else [node])
         if not isinstance(node.value, dict):
             return node
-        if name == "signals":
-            return self._signals(node)
         entry = {
-            "metrics": self._metric, "tables": self._table,
+            "signals": self._phase, "derived": self._derived, "metrics": self._metric, "tables": self._table,
             "alerts": self._alert, "axes": self._axis,
         }.get(name)  # fmt: skip
         if entry is None:
@@ -60,59 +58,55 @@ class _Writer:
 
     # -- signals
 
-    def _signals(self, section: Node) -> Node:
-        made: dict[Any, Node] = {}
-        for name, node in section.entries.items():
-            if not self._is_group(name, node):
-                made[name] = self._signal(name, node, ("signals", name), None)
-                continue
-            for key, signal in node.entries.items():
-                at = ("signals", name, key)
-                if key in made or key in section.entries:
-                    self.problems.append(Problem.of("DL202.signal_twice", at, name=key))
-                    made[name] = node.holding({**(made[name].entries if name in made else {}), key: signal})
-                else:
-                    made[key] = self._signal(key, signal, at, Node(name, node.place))
-        return section.holding(made)
+    def _phase(self, phase: str, node: Node) -> Node:
+        if _is_signal(node):
+            return self._refused(phase, node, ("signals", phase))
+        at = ("signals", phase)
+        return node.holding({
+            name: item if _open(item) else self._signal(name, item, (*at, name)) for name, item in node.entries.items()
+        })  # fmt: skip
 
-    def _is_group(self, name: Any, node: Node) -> bool:
-        """Whether an entry of `signals` is a phase with its signals: no key of it is one of a signal's."""
-        if not node.entries:
-            return False
-        keys, first = {str(key) for key in node.entries}, next(iter(node.entries.values())).value
-        declares = isinstance(first, str) and first.replace("?", " ").partition(" ")[0] in AXES
-        if keys & (SIGNAL_KEYS - {"mask"}) or (keys == {"mask"} and not declares):
-            return False
-        if name in self._below("signals"):
-            return False
-        if len(keys) == 1 and not isinstance(first, dict):  # a key that is misspelt? `rewards` is near to one
-            near = {"axis"} if declares else SIGNAL_KEYS - {"renamed", "deprecated"}
-            return not (did_you_mean(next(iter(keys)), near, what="keys").startswith("did you mean"))
-        return True
-
-    def _signal(self, name: str, node: Node, at: Path, phase: Node | None) -> Node:
+    def _signal(self, name: str, node: Node, at: Path) -> Node:
         if isinstance(node.value, dict):
-            expr = node.entries.get("expr")
-            if phase is None or "phase" in node.entries or (expr is not None and expr.value is not None):
-                return node
-            return node.holding({**node.entries, "phase": phase})
-        if _open(node):
+            moved = any((key := node.entries.get(word)) is not None and key.value for word in ("expr", "phase"))
+            return self._refused(name, node, at) if moved and at[0] == "signals" else node
+        words = str(node.value).replace("?", " ? ").split()
+        declared = notation.signal_words(words, at)
+        if declared is None and words and not self._declares(words[0]) and (axis := notation.with_axis(words)):
+            declared = Problem.of("DL202.no_axis", at, words=node.value, fix=f"{name}: {axis}")
+        if declared is None and at[0] == "metrics":
+            declared = Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
+        if declared is None:
+            return self._refused(name, node, at)
+        if isinstance(declared, Problem):
+            self.problems.append(declared)
             return node
-        value = node.value
-        entry: dict[str, Any] = {"expr": node}
-        words = value.replace("?", " ? ").split() if isinstance(value, str) else []
-        if words and words[0] in AXES:
-            declared = notation.signal_words(words, at)
-            if isinstance(declared, Problem):
-                self.problems.append(declared)
-                return node
-            entry = declared or entry
-        elif words and not self._declares(words[0]) and (axis := notation.with_axis(words)) is not None:
-            self.problems.append(Problem.of("DL202.no_axis", at, words=value, fix=f"{name}: {axis}"))
+        return said(declared, node.place, replaces=True)
+
+    def _refused(self, name: str, node: Node, at: Path) -> Node:
+        """What is no signal of a phase stays as it is, and is refused with where it belongs."""
+        keys = node.entries
+        words = [] if keys else str(node.value).replace("?", " ? ").split()
+        if "expr" in keys or (not keys and notation.signal_words(words, at) is None):
+            fix = f"derived: {{{name}: {in_flow(node.plain)}}}"
+            self.problems.append(Problem.of("DL202.derived", at, name=name, fix=fix))
             return node
-        if phase is not None and "axis" in entry:
-            entry["phase"] = phase
-        return said(entry, node.place, replaces=True)
+        said_phases = keys["phase"].plain if "phase" in keys else at[1] if len(at) > 2 else None
+        phases = list(said_phases.values()) if isinstance(said_phases, dict) else [said_phases or "any"]
+        rest = {key: value.plain for key, value in keys.items() if key != "phase"} if keys else node.plain
+        entries = ", ".join(f"{phase}: {{{name}: {in_flow(rest)}}}" for phase in phases)
+        self.problems.append(Problem.of("DL202.phase", at, name=name, fix=f"signals: {{{entries}}}"))
+        return node
+
+    def _derived(self, name: str, node: Node) -> Node:
+        if isinstance(node.value, dict):
+            return node
+        words = str(node.value).replace("?", " ? ").split()
+        if notation.signal_words(words, ()) is not None:
+            fix = f"signals: {{any: {{{name}: {node.value}}}}}"
+            self.problems.append(Problem.of("DL202.observed", ("derived", name), name=name, fix=fix))
+            return node
+        return said({"expr": node}, node.place, replaces=True)
 
     # -- metrics
 
@@ -139,7 +133,7 @@ class _Writer:
         """The signal that a metric declares, in words or as a map; a name alone is a number that the loop reports."""
         source = node.entries.get("from")
         if source is None or "axis" in node.entries or self._below("metrics", name, "observe"):
-            return self._signal(name, node, ("metrics", name, "observe"), None)
+            return node if _open(node) else self._signal(name, node, ("metrics", name, "observe"))
         return node.holding({**said(REPORTED, source.place).entries, **node.entries})
 
     def _own_reductions(self, text: str) -> list[str]:
@@ -150,7 +144,7 @@ class _Writer:
         return words if all(word in SEVERAL or notation.is_reduction(word, 1) for word in words) else []
 
     def _declares(self, signal: str) -> bool:
-        return signal in self.signals or signal in self._below("signals")
+        return signal in self.signals or signal in signal_names(self.low)
 
     # -- tables, alerts
 
@@ -181,8 +175,20 @@ def _open(node: Node) -> bool:
     return value is None or (isinstance(value, str) and ("${" in value or value == MISSING))
 
 
-def _signals_of(layer: Node) -> frozenset[Any]:
-    """Names that may be signals of a profile: those of its phases too."""
-    section = layer.entries.get("signals", layer)
-    entries = section.entries.items() if section is not layer else ()
-    return frozenset(name for key, node in entries for name in (key, *node.entries))
+def signal_names(layer: Node) -> frozenset[Any]:
+    """The names of a layer's signals, observed and derived; a deleted one has none."""
+    sections = [*layer.entries.get("signals", Node({})).entries.values(), layer.entries.get("derived", Node({}))]
+    return frozenset(name for section in sections for name, node in section.entries.items() if node.value is not None)
+
+
+def _is_signal(node: Node) -> bool:
+    """Whether an entry of `signals` is a signal where a phase is expected: the key of it is a signal's own."""
+    if not isinstance(node.value, dict):
+        return True
+
+    def declares(key: Any, item: Node) -> bool:
+        is_axis = key == "axis" and item.value in AXES
+        text = str(item.value).replace("?", " ").split()[:1] if isinstance(item.value, str) else []
+        return isinstance(item.value, dict | None) or (not is_axis and bool(set(text) & set(AXES)))
+
+    return any(key in SIGNAL_KEYS and not declares(key, item) for key, item in node.entries.items())

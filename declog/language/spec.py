@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 import re
-import typing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from declog.errors import Path
 from declog.language.dtypes import DType
 from declog.language.model import Constants, Metrics, Model, Says, Scalar, Short, Signals, refused
 from declog.language.spec_of_tables import ColumnSpec, FilterSpec, TableSpec
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
 Every = int | Literal["trainer", "epoch"]
+ANY = "any"  # the phase of signals that are observed wherever something needs them
 AxisName = Literal["step", "group", "completion", "token"]
 Over = Literal["window", "step", "batch", "rank", "rank_batch", "run", "run_step", "run_batch", "run_rank_batch"]
 COMBINE = ("mean", "min", "max", "sum", "last", "var")
@@ -99,18 +100,16 @@ class ModeSpec(Model):
     """A log event each N steps of a block, or at its `end`, as without it; train has the profile's."""
 
 
-class SignalSpec(Model):
-    """A signal: observed (it has an axis), or derived (it has an expression)."""
+class Observed(Model):
+    """What the training code gives, as `signals` and `observe` of a metric declare it."""
 
-    _plain = "expr"
-    axis: AxisName | None = None
-    """What it has one value for; `expr` has that of its parts."""
+    _short = Annotated[str, Field(pattern=r"^(step|group|completion|token)\b", description="`completion text`.")]
+    axis: AxisName
+    """What it has one value for."""
     type: DType = DType.FLOAT
     """What its values are."""
     family: bool | list[str] = False
     """One value per member: a mapping of member to values is observed; a list names the only members that there are."""
-    phase: str | dict[str, str] | None = None
-    """Where in the step it is observed, by a label of each where in several; of a derived one the phase of its rows."""
     from_: str | None = Field(None, alias="from")
     """The name it is observed under."""
     mask: Signals | None = None
@@ -121,45 +120,64 @@ class SignalSpec(Model):
     """A family of what is observed under names that nobody declares, by name: per step numbers, per completion rows."""
     from_log_extra: bool = False
     """Whether a column of log_extra of its name is observed as it; otherwise that is a column of tables only."""
-    enabled: bool | Constants = True
-    """A constant expression; switched off, it takes what only it feeds with it."""
-    expr: Annotated[Scalar, Says("signals")] | None = None
-    """What it is derived by; a text in place of the map says the same."""
-    renamed: str | list[str] | None = None
-    """What it was called before: an error names this one where it is still used."""
-    deprecated: str | None = None
-    """What to use instead: a warning for everybody else's profile that uses it."""
-    help: str = ""
-    """What it is, in a line."""
 
     @model_validator(mode="after")
-    def _one_of(self) -> SignalSpec:
-        if (self.axis is None) == (self.expr is None):
-            fix = "drop one of them (null)" if self.expr is not None else "add `axis: completion`, or `expr:`"
-            raise refused("DL202.axis_or_expr", fix=fix)
+    def _any_is_a_family(self) -> Self:
         if self.any and not (self.family is True and self.axis in ("step", "completion") and self.type is DType.FLOAT):
             raise refused("DL202.any")
         return self
-
-    @property
-    def before(self) -> tuple[str, ...]:
-        """The names that the signal had."""
-        return (self.renamed,) if isinstance(self.renamed, str) else tuple(self.renamed or ())
 
     @property
     def members(self) -> tuple[str, ...]:
         """The members that it declares; none where any may come."""
         return tuple(self.family) if isinstance(self.family, list) else ()
 
+
+class Named(Model):
+    """What signals, derived values and metrics have in common."""
+
+    enabled: bool | Constants = True
+    """A constant expression; switched off, it is not compiled, and takes what only it feeds with it."""
+    renamed: str | list[str] | None = None
+    """What it was called before: an error names this one where it is still used."""
+    deprecated: str | None = None
+    """What to use instead: a warning for everybody else's profile that uses it."""
+
     @property
-    def phases(self) -> tuple[str, ...]:
-        """The phases that the signal names, in order; none where it belongs to those that need it."""
-        if self.phase is None:
-            return ()
-        return (self.phase,) if isinstance(self.phase, str) else tuple(self.phase.values())
+    def before(self) -> tuple[str, ...]:
+        """The names that it had."""
+        return (self.renamed,) if isinstance(self.renamed, str) else tuple(self.renamed or ())
 
 
-class MetricSpec(Model):
+class SignalSpec(Named, Observed):
+    """A signal of a phase."""
+
+    help: str = ""
+    """What it is, in a line."""
+
+
+class DerivedSpec(Named):
+    """A value per completion, token or step that is computed from signals."""
+
+    _plain = "expr"
+    expr: Annotated[Scalar, Says("signals")]
+    """What it is computed by; a text in place of the map says the same."""
+    phase: str | None = None
+    """The phase whose rows have it, where it is not that of its parts."""
+    mask: Signals | None = None
+    """Which of its tokens exist; ``all``: every one."""
+    help: str = ""
+    """What it is, in a line."""
+
+
+class ObserveSpec(Observed):
+    """The signal that a metric declares for itself."""
+
+    phase: str | None = None
+    """Where in the step it is observed; by default in any phase."""
+
+
+class MetricSpec(Named):
     """A reduction of an expression, or a formula over other metrics."""
 
     _short = Scalar
@@ -187,8 +205,6 @@ class MetricSpec(Model):
     """For selectors: `tag:core`."""
     log: bool = True
     """Whether it is shown; a formula can use it all the same."""
-    enabled: bool | Constants = True
-    """A constant expression; switched off, it is not compiled."""
     when: Metrics | None = None
     """A condition over other metrics' values, checked at each log event."""
     every: int | None = Field(None, ge=1)
@@ -203,12 +219,8 @@ class MetricSpec(Model):
     """What missing values do: they are left out, make the value missing, or are an error."""
     ranks: Literal["all", "main"] = "all"
     """Whose rows count: those of all ranks, or of rank 0."""
-    observe: SignalSpec | None = None
+    observe: ObserveSpec | None = None
     """Declares the signal of the metric's id, as `signals` would: `step`, or `{axis: step, from: actor/kl_loss}`."""
-    renamed: str | list[str] | None = None
-    """What it was called before: an error names this one where it is still used."""
-    deprecated: str | None = None
-    """What to use instead: a warning for everybody else's profile that uses it."""
 
     @field_validator("tags")
     @classmethod
@@ -217,16 +229,6 @@ class MetricSpec(Model):
         if words != tags:
             raise refused("DL202.tag", tag=next(tag for tag in tags if tag not in words), tags=", ".join(words))
         return tags
-
-    @field_validator("observe")
-    @classmethod
-    def _observes(cls, observe: SignalSpec | None) -> SignalSpec | None:
-        said = set() if observe is None else observe.model_fields_set
-        if observe is not None and observe.expr is not None:
-            raise refused("DL202.observe_axis", name=str(observe.expr), known=typing.get_args(AxisName))
-        if twice := sorted(said & {"enabled", "renamed", "deprecated", "help"}):
-            raise refused("DL202.observe_key", key=twice[0])
-        return observe
 
     @field_validator("combine")
     @classmethod
@@ -415,8 +417,10 @@ class LogSpec(Model):
     """What groups, completions and tokens are."""
     modes: dict[str, ModeSpec] = {}
     """Train and eval, each with its own windows."""
-    signals: dict[str, SignalSpec] = {}
-    """What the training code observes, and what is derived from it."""
+    signals: dict[str, dict[str, SignalSpec]] = {}
+    """What the training code observes, by phase: `rollout`, `update`; `any`: in whichever phase needs it."""
+    derived: dict[str, DerivedSpec] = {}
+    """What is computed from signals: `ratio: exp(logprobs - old_logprobs)`."""
     per_rank: bool = False
     """A value for each rank, `reward/rank0`, of every metric that has no `by`, and none of all ranks."""
     metrics: dict[str, MetricSpec] = {}
@@ -440,3 +444,13 @@ class LogSpec(Model):
     tests: dict[str, TestSpec] = {}
     """Profile tests."""
     deleted: frozenset[str] = Field(frozenset(), exclude=True)
+
+    @property
+    def declared(self) -> list[tuple[Path, SignalSpec | DerivedSpec]]:
+        """All signals, those of phases and derived ones, with their paths."""
+        observed = [
+            (("signals", phase, name), spec)
+            for phase, names in sorted(self.signals.items())
+            for name, spec in names.items()
+        ]
+        return [*observed, *((("derived", name), spec) for name, spec in self.derived.items())]

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from declog.distribution import NAME
 from declog.errors import SYNONYMS, ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
 from declog.errors.catalogue import MESSAGES
-from declog.language.keys import SECTIONS, below, keys, model_of
+from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec, SinkSpec
 from declog.language.spec_of_tables import FilterSpec, Length, TableSpec
@@ -37,20 +37,19 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     tree, unread = long(tree_of(_with_text_keys(data)))
     data = tree.plain
     deleted = frozenset(
-        f"{section}.{key}"
-        for section in SECTIONS
-        if isinstance(entries := data.get(section), Mapping)
-        for key, value in entries.items()
-        if value is None
-    )
+        f"{'signals' if path[0] == 'derived' else path[0]}.{path[-1]}"
+        for section in SECTIONS for path, value in entries(data, section) if value is None
+    )  # fmt: skip
     problems = [*unread, *_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
     try:
         spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
     except ValidationError as error:
         problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
-        short = {problem.path[:2] for problem in unread}
-        problems = [each for each in problems if each in unread or each.path[:2] not in short]
+        short = {problem.path for problem in unread}
+        problems = [
+            each for each in problems if each in unread or short.isdisjoint((each.path[:2], entry_path(each.path)))
+        ]
         raise ConfigError([_misplaced(problem, data) for problem in _distinct(problems)]) from None
     if problems:
         raise ConfigError([_misplaced(problem, data) for problem in problems])
@@ -77,7 +76,8 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         given = data[key]
         if isinstance(given, str) and (entry := re.match(r"([a-z_]\w*):(\S.*)", given)):
             return replace(problem, source=given, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
-        return replace(problem, fix=f"{key}: {as_map(key, given)}")
+        shown = as_map(key, given)
+        return replace(problem, fix=f"signals: {{any: {shown}}}" if key == "signals" else f"{key}: {shown}")
     if problem.code != "DL201":
         return problem
     empty = [section for section in SECTIONS if section in data and data[section] is None]
@@ -288,8 +288,10 @@ def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
 def _ids(data: Mapping[str, Any]) -> list[Problem]:
     problems = []
     for section in SECTIONS:
-        entries = data.get(section)
-        for key in entries if isinstance(entries, Mapping) else ():
+        phases = data.get(section) if section == "signals" else None
+        paths = [(section, phase) for phase in phases] if isinstance(phases, Mapping) else []
+        for path, entry in [*((path, None) for path in paths), *entries(data, section)]:
+            key = path[-1]
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
                 plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
                 plain = f"_{plain}" if plain[0].isdigit() else plain
@@ -299,8 +301,8 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                 elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
                     fix = f'{of[1]}: "{of[2]}"'
                 elif section in ("metrics", "tables"):
-                    fix = f"{plain}: {{{_spelt_out(data[section][key])}, name: {key}}}"
-                problems.append(Problem.of("DL204.id", (section, str(key)), key=key, fix=fix))
+                    fix = f"{plain}: {{{_spelt_out(entry)}, name: {key}}}"
+                problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
     return problems
 
 
@@ -409,7 +411,7 @@ _OF_FILTERS = {
     "n": "random: 8, or first: 8",
     "enabled": "a table is switched off: `enabled: false` there",
 }
-RENAMED = {"event": "phase", "patience": "for", "extra": "from_log_extra"}  # keys of 0.1 by what they are called since
+RENAMED = {"patience": "for", "extra": "from_log_extra"}  # keys of 0.1 by what they are called since
 
 
 def _renamed(key: str, known: Collection[str]) -> str | None:

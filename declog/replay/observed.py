@@ -17,6 +17,8 @@ import numpy as np
 import torch
 
 from declog.errors import in_flow
+from declog.language.keys import entries
+from declog.language.spec import ANY
 from declog.replay.capture_reader import Capture
 
 LOOKED_AT = 2_000  # calls: what came later is of the same kind
@@ -31,6 +33,7 @@ class Observed:
     name: str
     entry: Mapping[str, Any]
     call: frozenset[str]
+    phases: tuple[str, ...] = (ANY,)
 
     @property
     def axis(self) -> str:
@@ -58,16 +61,16 @@ def observed(capture: Capture) -> list[Observed]:
         lengths = Counter(_rows(given[name]) for name, entry in shapes.items() if entry and entry["axis"] != "step")
         rows = max(lengths, key=lambda length: (lengths[length], length), default=0)
         for source, value in given.items():
-            name, entry = declared.get(source, (source, shapes.get(source)))
+            name, entry, phases = declared.get(source, (source, shapes.get(source), (ANY,)))
             if entry is None or (source in shapes and entry["axis"] != "step" and _rows(value) != rows):
                 continue  # no rows of this batch: nobody knows what it is per
-            found.setdefault(name, Observed(name, entry, frozenset(given)))
+            found.setdefault(name, Observed(name, entry, frozenset(given), phases))
     if not declared and len(together) > 1:  # rows of their own each: a rollout's, an update's
         first = list(found)
         together.sort(key=lambda names: min((first.index(name) for name in names if name in found), default=len(first)))
-        phases = ["rollout", "update", *(f"phase_{place}" for place in range(3, len(together) + 1))]
-        of = {name: phase for phase, names in zip(phases, together, strict=False) for name in names}
-        found = {name: replace(one, entry={**one.entry, "phase": of[name]}) for name, one in found.items()}
+        others = ["rollout", "update", *(f"phase_{place}" for place in range(3, len(together) + 1))]
+        of = {name: phase for phase, names in zip(others, together, strict=False) for name in names}
+        found = {name: replace(one, phases=(of[name],)) for name, one in found.items()}
     return list(found.values())
 
 
@@ -82,11 +85,11 @@ def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
     lines = ["sinks: [console, jsonl]", "", f"name: {capture.run['name']}"]
     lines += ["axes:", *(f"  {key}: {in_flow(value)}" for key, value in axes.items())] if axes else []
     lines += ["signals:"]
-    for one in signals:
-        entry = dict(one.entry)
-        if one.axis == "token" and mask is None and not axes.get("token"):
-            entry["mask"] = "all"
-        lines.append(f"  {one.name}: {in_flow(entry)}")
+    for phase in dict.fromkeys(phase for one in signals for phase in one.phases):
+        lines.append(f"  {phase}:")
+        for one in (one for one in signals if phase in one.phases):
+            unmasked = one.axis == "token" and mask is None and not axes.get("token")
+            lines.append(f"    {one.name}: {in_flow({**one.entry, 'mask': 'all'} if unmasked else one.entry)}")
     metrics = list(_metrics(signals))
     lines += ["metrics:", *metrics] if metrics else []
     texts = [one for one in signals if one.axis == "completion" and one.dtype in ("text", "object")]
@@ -115,18 +118,19 @@ def _metrics(signals: Sequence[Observed]) -> Iterator[str]:
 
 def _of_one_phase(one: Observed, other: Observed) -> bool:
     """Whether two signals are of one phase: they came in one call, or say the same phase."""
-    return one.name in other.call or one.call == other.call or (one.entry.get("phase") == other.entry.get("phase"))
+    return one.name in other.call or one.call == other.call or (one.phases == other.phases)
 
 
-def _declared(profile: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any]]]:
-    """What a profile says of the signals that it observes, by the names under which they are."""
-    kept = ("axis", "type", "family", "phase", "from", "mask", "optional")
-    signals = {**(profile.get("signals") or {})}
-    return {
-        str(entry.get("from") or name): (name, {key: entry[key] for key in kept if entry.get(key) not in (None, False)})
-        for name, entry in signals.items()
-        if isinstance(entry, Mapping) and entry.get("axis")
-    }
+def _declared(profile: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]]:
+    """What a profile says of the signals that it observes, and their phases, by the names under which they are."""
+    kept = ("axis", "type", "family", "from", "mask", "optional")
+    made: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {}
+    for (_, phase, name), entry in entries(profile, "signals"):
+        if isinstance(entry, Mapping) and entry.get("axis"):
+            source = str(entry.get("from") or name)
+            said = {key: entry[key] for key in kept if entry.get(key) not in (None, False)}
+            made[source] = (str(name), said, (*made.get(source, ("", {}, ()))[2], str(phase)))
+    return made
 
 
 def _entry(value: Any) -> dict[str, Any] | None:

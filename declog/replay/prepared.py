@@ -12,7 +12,7 @@ from declog.config.composed import Composed
 from declog.errors import Problem, did_you_mean
 from declog.language.maps import merged
 from declog.language.nodes import LOGGED
-from declog.language.spec import ConstantSpec, LogSpec
+from declog.language.spec import ConstantSpec, LogSpec, SignalSpec
 from declog.language.spec_of_tests import Input, TestSpec
 from declog.language.validation import validate
 
@@ -100,7 +100,9 @@ def wrong_names(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem
         if name not in profile.constants:
             yield Problem.of("DL403.none", ("constants", name), noun="constant", name=name, known=profile.constants)
     names = _Names(profile, plan, frozenset(name for _, item in givers(test) for name in item.log_metric))
-    open_ = any(spec.any for spec in profile.signals.values())  # takes what nobody declares
+    open_ = any(
+        spec.any for signals in profile.signals.values() for spec in signals.values()
+    )  # takes what nobody declares
     worlds = {len(step.ranks) for step in test.given if step.ranks}
     for place, step in enumerate(test.given):
         path: tuple[str | int, ...] = () if step is test else ("steps", place)
@@ -136,9 +138,13 @@ class _Names:
     def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
         """What is wrong with an observed name."""
         fix = did_you_mean(name, self.plan.known, what="signals")
-        spec = self.profile.signals.get(name)
+        spec = next((spec for path, spec in self.profile.declared if path[-1] == name), None)
         if spec is not None:
-            fix = "it is derived: give what it is computed from" if spec.expr is not None else f"give `{spec.from_}`"
+            fix = (
+                f"give `{spec.from_}`"
+                if isinstance(spec, SignalSpec)
+                else "it is derived: give what it is computed from"
+            )
         return Problem.of("DL501.observed", (*path, "observe", name), name=name, fix=fix)
 
     def expected(self, item: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:

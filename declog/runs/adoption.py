@@ -101,10 +101,10 @@ class Adopted:
         if tokens:
             lines += ["axes: {token: {mask: mask}}"]
         if self.distributions:
-            lines += ["signals:"]
-            lines += ["  mask: {axis: token, type: bool, optional: true}"] if tokens else []
+            lines += ["signals:", "  any:"]
+            lines += ["    mask: {axis: token, type: bool, optional: true}"] if tokens else []
             lines += [
-                f"  {each.signal}: {{axis: {each.axis}{_type(each)}, optional: true}}" for each in self.distributions
+                f"    {each.signal}: {{axis: {each.axis}{_type(each)}, optional: true}}" for each in self.distributions
             ]
         if self.distributions:
             lines += ["metrics:", *(f"  {each.signal}: {_metric(each)}" for each in self.distributions)]

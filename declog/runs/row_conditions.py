@@ -85,7 +85,7 @@ def _compiled(condition: str, types: Mapping[str, DType], constants: Mapping[str
     config = {
         "name": "samples",
         "constants": {name: value for name, value in plain.items() if name not in types},
-        "signals": {name: {"axis": "completion", "type": str(type_)} for name, type_ in types.items()},
+        "signals": {"any": {name: {"axis": "completion", "type": str(type_)} for name, type_ in types.items()}},
         "axes": {"group": {"of": ["group"]}} if grouped else {},
         "filters": {WHERE: {"where": condition}},
         "schemas": {WHERE: {"step": {"type": "int", "expr": "step"}}},

@@ -41,7 +41,7 @@ class Undeclared:
         self._refusing = [table for table, column in columns if column.undeclared == "error"]
         self._kept = any(column.keeps for _, column in columns)
         self._reported: set[str] = set()
-        self._signals = {source: ops[0].name for source, ops in plan.sources.items()}
+        self._signals = {source: f"{(*ops[0].homes, 'any')[0]}.{ops[0].name}" for source, ops in plan.sources.items()}
 
     def takes(self, column: Any) -> bool:
         """Whether a table keeps the column; ``InputError`` where one refuses it. What is dropped is reported once."""

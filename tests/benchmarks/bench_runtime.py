@@ -238,7 +238,7 @@ def print_sink(rounds: int, aims: Aims) -> None:
 def busy_profile(every: int) -> dict[str, Any]:
     """200 metrics, and tables with texts."""
     made = completions.profile(200, every)
-    made["signals"] |= {name: {"axis": "completion", "type": "text"} for name in ("prompt", "text")}
+    made["signals"]["any"] |= {name: {"axis": "completion", "type": "text"} for name in ("prompt", "text")}
     made["filters"] = {"worst": {"key": "x0", "bottom": 8, "within": "step"}}
     made["schemas"] = {"s": {"prompt": {"type": "text"}, "text": {"type": "text"}, "x0": {"type": "float"}}}
     made["tables"] = {"worst": {"schema": "s", "filter": "worst"}}

@@ -34,8 +34,10 @@ PROFILE: Mapping[str, Any] = {
     "name": "samples",
     "run": {"strict": True},
     "signals": {
-        "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},
-        "prompt": {"axis": "completion", "type": "text"}, "completion": {"axis": "completion", "type": "text"},
+        "any": {
+            "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},
+            "prompt": {"axis": "completion", "type": "text"}, "completion": {"axis": "completion", "type": "text"},
+        },
     },
     "schemas": {"s": {"reward": {"type": "float"}, "length": {"type": "int"}, "prompt": {"type": "text"},
                       "completion": {"type": "text"}}},

@@ -10,6 +10,7 @@ import torch
 
 from tests.benchmarks.contestants import ByHand, Collections, Declog, averaged
 from tests.benchmarks.measure import Batch, Contestant
+from tests.running import sections
 
 Tensor = torch.Tensor
 ALL = ("mean", "std", "min", "max")
@@ -26,7 +27,7 @@ def profile(signals: int, reductions: Sequence[str], every: int) -> dict[str, An
     fields = {f"x{place}": {"axis": "token"} for place in range(signals)}
     made = {name: {"expr": name, "reduce": [*reductions], "name": f"{name}/{{reduce}}"} for name in fields}
     return {"name": "bench", "every": every, "axes": {"token": {"mask": "mask"}},
-            "signals": {**fields, "mask": {"axis": "token", "type": "bool"}}, "metrics": made}  # fmt: skip
+            **sections({**fields, "mask": {"axis": "token", "type": "bool"}}), "metrics": made}  # fmt: skip
 
 
 def derived() -> dict[str, Any]:
@@ -42,7 +43,7 @@ def derived() -> dict[str, Any]:
         "clipped": "clip(ratio, 0.8, 1.2) * x3",
     }
     made = profile(4, (), 1)
-    made["signals"] |= expressions
+    made["derived"] = expressions
     made["metrics"] = {name: {"expr": name, "reduce": [*ALL], "name": f"{name}/{{reduce}}"} for name in expressions}
     return made
 

@@ -22,9 +22,11 @@ constants:
   beta: {default: 0.1, help: weight of the penalty}
 
 signals:
-  reward: {axis: completion}
-  length: {axis: completion, type: int, help: in tokens}
-  kl: {axis: completion, enabled: "beta != 0"}
+  any:
+    reward: {axis: completion}
+    length: {axis: completion, type: int, help: in tokens}
+    kl: {axis: completion, enabled: "beta != 0"}
+derived:
   penalised: "reward - beta * kl"
 
 metrics:

@@ -67,7 +67,7 @@ def test_the_same_profile(small: Path, cli: Cli) -> None:
 
 def test_equal_words_with_another_meaning(small: Path, cli: Cli) -> None:
     """A derived signal that is computed otherwise changes the metrics of it."""
-    out = cli("diff", "small", "signals.penalised=reward - 2 * beta * kl", "--config-dir", ".").out
+    out = cli("diff", "small", "derived.penalised=reward - 2 * beta * kl", "--config-dir", ".").out
     assert out == "outputs\n  ~ penalised: reward - (0.1 * kl) -> reward - (0.2 * kl)\n"
 
 
@@ -187,7 +187,7 @@ def test_of_a_config(small: Path, cli: Cli) -> None:
     out = cli("ls", "metrics", "team", "--config-dir", ".").out
     assert [line.split("  ")[0] for line in out.splitlines()] == ["reward", "length"]
     assert out.splitlines()[0] == "reward  reward, reduce p95"
-    assert "length     completion, int     in tokens\n" in cli("ls", "signals", "small", "--config-dir", ".").out
+    assert "length  completion, int  in tokens\n" in cli("ls", "signals", "small", "--config-dir", ".").out
     assert cli("ls", "alerts", "small", "--config-dir", ".").out == "this config has no alerts\n"
 
 

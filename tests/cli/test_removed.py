@@ -16,7 +16,7 @@ from tests.cli.conftest import Cli
 BEFORE = """\
 defaults: [grpo, _self_]
 name: acme
-signals: {difficulty: {axis: completion, phase: rollout, optional: true}}
+signals: {rollout: {difficulty: {axis: completion, optional: true}}}
 metrics: {solved: {expr: reward > 0.5, name: acme/solved}}
 filters: {hard: {key: difficulty, top: 4}}
 schemas: {worst: {prompt: {type: text, nullable: true}, reward: {type: float, nullable: true}}}
@@ -30,7 +30,7 @@ profiles: {short: {only: [reward]}}
 NOW = "defaults: [grpo, _self_]\nname: acme\n"
 COMPLETIONS = {
     "tables": "worst: {every: 10}", "filters": "hard: {top: 8}", "alerts": "low: {below: 0.2}",
-    "metrics": "solved: {tags: mine}", "signals": "difficulty: {help: from 0 to 1}",
+    "metrics": "solved: {tags: mine}", "signals": "rollout: {difficulty: {help: from 0 to 1}}",
 }  # fmt: skip
 MINE = "conf/declog/mine.yaml"
 
@@ -90,7 +90,7 @@ def test_the_lock_says_who_had_it(project: None, cli: Cli, section: str) -> None
     """Of each kind of entry: that it is gone, since which version of which package, and what to do."""
     write(section, COMPLETIONS[section])
     found = cli("check", MINE)
-    name, what = COMPLETIONS[section].partition(":")[0], section[:-1]
+    name, what = COMPLETIONS[section].removeprefix("rollout: {").partition(":")[0], section[:-1]
     said = " ".join(found.err.split())
     assert found.code == 2
     assert f"`{name}` completes a {what} that acme-logging 2.0 and declog-rl {declog.__version__} no longer has" in said
@@ -127,7 +127,7 @@ def test_without_a_lock_the_versions_say_that_it_is_not_there(project: None, cli
     """An entry that says nothing of what it is may be one to write whole, or one to delete."""
     Path("declog.lock").unlink()
     write(section, COMPLETIONS[section])
-    name = COMPLETIONS[section].partition(":")[0]
+    name = COMPLETIONS[section].removeprefix("rollout: {").partition(":")[0]
     said = " ".join(cli("check", MINE).err.split())
     no = f"acme-logging 2.0 and declog-rl {declog.__version__} have no {section[:-1]} `{name}`"
     assert f"or delete it: {no}" in said

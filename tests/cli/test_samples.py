@@ -16,14 +16,17 @@ import torch
 import declog
 from declog.testing import run_ranks
 from tests.cli.conftest import Cli, Outcome
+from tests.running import sections
 
 LONG = "first\n" + "word " * 100 + "\n#### 42"
 PROFILE: dict[str, Any] = {
     "name": "read", "axes": {"group": {"size": 2}, "token": {"mask": "mask"}},
     "signals": {
-        "reward": {"axis": "completion"}, "completion": {"axis": "completion", "type": "text"},
-        "chat": {"axis": "completion", "type": "object"}, "mask": {"axis": "token", "type": "bool"},
-        "ids": {"axis": "token", "type": "int"}, "logprobs": {"axis": "token"},
+        "any": {
+            "reward": {"axis": "completion"}, "completion": {"axis": "completion", "type": "text"},
+            "chat": {"axis": "completion", "type": "object"}, "mask": {"axis": "token", "type": "bool"},
+            "ids": {"axis": "token", "type": "int"}, "logprobs": {"axis": "token"},
+        },
     },
     "filters": {"ends": {"key": "reward", "top": 1, "bottom": 1}},
     "schemas": {
@@ -182,10 +185,10 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     schema = {"prompt": "text", "completion": "text", "length": "int", "reward": "float"}
     profile = {
         "name": "tried", "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"],
-        "signals": {
+        **sections({
             name: {"axis": "completion", **({} if type_ == "float" else {"type": type_})}
             for name, type_ in schema.items()
-        },
+        }),
     }  # fmt: skip
     with declog.start(profile, output_dir=folder) as log:
         for step in range(4):

@@ -23,12 +23,12 @@ from declog.language.shorthand import long
 from declog.language.spec import (
     AlertSpec,
     CompletionAxis,
+    DerivedSpec,
     GroupAxis,
     LogSpec,
     MetricSpec,
     ProfileSpec,
     SelectorSpec,
-    SignalSpec,
     SinkSpec,
     TokenAxis,
 )
@@ -107,17 +107,17 @@ def test_documented_profiles_fit(block: Any) -> None:
 MISTAKES = {
     "unknown key": "metric: {reward: mean(reward)}",
     "unknown key of a metric": "metrics: {reward: {expr: reward, recude: mean}}",
-    "unknown key of a signal": "signals: {reward: {axes: completion}}",
+    "unknown key of a signal": "signals: {any: {reward: {axes: completion}}}",
     "unknown key of a filter": "filters: {hard: {count: 4}}",
     "unknown key of a table": "tables: {samples: {schema: samples, filters: hard}}",
     "unknown key of an axis": "axes: {group: {sise: 8}}",
-    "unknown axis": "signals: {reward: {axis: sample}}",
-    "unknown type": "signals: {reward: {axis: completion, type: str}}",
+    "unknown axis": "signals: {any: {reward: {axis: sample}}}",
+    "unknown type": "signals: {any: {reward: {axis: completion, type: str}}}",
     "a kind of filter": "filters: {hard: {kind: top_bottom, key: reward}}",
     "unknown pool": "metrics: {reward: {expr: reward, pool: batches}}",
     "unknown level": "alerts: {kl: {above: 1, level: fatal}}",
     "an id with a slash": "metrics: {rewards/mean: mean(reward)}",
-    "an id with a capital": "signals: {Reward: {axis: completion}}",
+    "an id with a capital": "signals: {any: {Reward: {axis: completion}}}",
     "a list for a map": "metrics: [reward, kl]",
     "a map for a list": "metrics: {reward: {expr: reward, tags: {core: true}}}",
     "text for a number": "axes: {group: {size: eight}}",
@@ -182,7 +182,7 @@ def test_parts_of_profiles_fit(text: str) -> None:
 
 
 LONG = {  # of which entry of which section a model is
-    SignalSpec: ("signals", "it"), MetricSpec: ("metrics", "it"), FilterSpec: ("filters", "it"),
+    DerivedSpec: ("derived", "it"), MetricSpec: ("metrics", "it"), FilterSpec: ("filters", "it"),
     TableSpec: ("tables", "it"), ProfileSpec: ("profiles", "it"), AlertSpec: ("alerts", "it"),
     SinkSpec: ("sink_options", "it"), GroupAxis: ("axes", "group"), CompletionAxis: ("axes", "completion"),
     TokenAxis: ("axes", "token"),
@@ -197,9 +197,9 @@ def test_short_forms_are_those_of_the_models(value: object) -> None:
         if model is SelectorSpec:
             return isinstance(value, str)
         section, id = LONG.get(model, ("signals", ""))
-        profile: dict[str, dict[str, Any]] = {"signals": {"float": {}}}
+        profile: dict[str, dict[str, Any]] = {"signals": {"any": {"float": {}}}}
         profile.setdefault(section, {})[id] = value
-        given = _long(profile)[section][id] if id else value
+        given = _long(profile)[section][id] if id else value  # a signal, which needs its axis: see above
         try:
             model.model_validate(given)
         except ValidationError:

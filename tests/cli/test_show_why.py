@@ -31,7 +31,7 @@ def test_the_profile_with_the_place_of_each_value(small: Path, cli: Cli) -> None
     shown = lines(cli("show", "team", "every=4", "--yaml", "--config-dir", ".").out)
     assert shown["reduce: p95"] == "declog/team.yaml:6:3"
     assert shown["penalised: null"] == "declog/team.yaml:7:3"
-    assert shown["max: max"] == "declog/small.yaml:17:47"
+    assert shown["max: max"] == "declog/small.yaml:19:47"
     assert shown["every: 4"] == "override 'declog.every=4'"
     assert shown["sinks: [jsonl]"] == "declog/small.yaml:3:1"
 
@@ -176,7 +176,7 @@ def test_the_layers_of_a_key(small: Path, cli: Cli) -> None:
     found = cli("show", "team", "metrics.reward=max(reward)", "--config-dir", ".", "--why", "metrics.reward")
     assert [line.split("  ") for line in squeezed(found.out)] == [
         ["metrics.reward"],
-        ["", "declog/small.yaml:16:3", "mean(reward)"],
+        ["", "declog/small.yaml:18:3", "mean(reward)"],
         ["", "declog/team.yaml:6:3", "p95(reward)"],
         ["", "override 'declog.metrics.reward=\"max(reward)\"'", '"max(reward)"', "<- wins"],
         ["", ".expr", "reward", "override 'declog.metrics.reward=\"max(reward)\"'"],
@@ -189,8 +189,8 @@ def test_the_layers_of_a_key(small: Path, cli: Cli) -> None:
 def test_a_metric_by_any_of_its_names(small: Path, cli: Cli, key: str) -> None:
     """What trackers see, the key, or the key of one of its reductions."""
     out = cli("show", "small", "--config-dir", ".", "--why", key).out
-    assert out.startswith("metrics.length\n  declog/small.yaml:17:3\n")
-    assert "  .reduce.max   max                          declog/small.yaml:17:47\n" in out
+    assert out.startswith("metrics.length\n  declog/small.yaml:19:3\n")
+    assert "  .reduce.max   max                          declog/small.yaml:19:47\n" in out
     assert "completions/max_length: max of length, over the completions of each step" in out
 
 
@@ -207,25 +207,28 @@ def test_a_name_with_a_modes_prefix(cli: Cli) -> None:
 def test_an_id_of_several_things(small: Path, cli: Cli) -> None:
     """A signal and a metric of one id are both told, the signal with who reads it."""
     out = cli("show", "small", "--config-dir", ".", "--why", "penalised").out
-    assert out.startswith("signals.penalised\n  declog/small.yaml:13:3  ")
+    assert out.startswith("derived.penalised\n  declog/small.yaml:15:3  ")
     assert "\n\nmetrics.penalised\n" in out
     assert "  read by metrics.penalised\n" in out
-    assert "  read by signals.kl, signals.penalised\n" in cli("show", "small", "--config-dir", ".", "--why", "beta").out
+    assert (
+        "  read by signals.any.kl, derived.penalised\n"
+        in cli("show", "small", "--config-dir", ".", "--why", "beta").out
+    )
     assert "  read by tables.samples\n" in cli("show", "small", "--config-dir", ".", "--why", "long").out
     assert (
         "observed as length in the phase default, int per completion"
-        in cli("show", "small", "--config-dir", ".", "--why", "signals.length").out
+        in cli("show", "small", "--config-dir", ".", "--why", "signals.any.length").out
     )
 
 
 def test_a_deleted_entry(small: Path, cli: Cli) -> None:
     """Who deleted it, by ``null`` or by ``~``."""
     out = cli("show", "team", "--config-dir", ".", "--why", "metrics.penalised").out
-    assert out == "metrics.penalised = null\n  declog/small.yaml:18:3\n  declog/team.yaml:7:3    null  <- wins\n"
+    assert out == "metrics.penalised = null\n  declog/small.yaml:20:3\n  declog/team.yaml:7:3    null  <- wins\n"
     out = cli("show", "small", "~metrics.reward", "--config-dir", ".", "--why", "metrics.reward").out
     assert squeezed(out) == [
         "metrics.reward = null",
-        "  declog/small.yaml:16:3  mean(reward)",
+        "  declog/small.yaml:18:3  mean(reward)",
         "  override '~declog.metrics.reward'  deleted  <- wins",
     ]
 
@@ -259,7 +262,7 @@ def test_a_profile_that_does_not_compile_has_layers(small: Path, cli: Cli) -> No
     found = cli("show", "small", "metrics.reward=mean(rewrad)", "--config-dir", ".", "--why", "metrics.reward")
     assert found.code == 0
     assert [line.split()[0] for line in found.out.splitlines()] == [
-        "metrics.reward", "declog/small.yaml:16:3", "override", ".expr", ".reduce",
+        "metrics.reward", "declog/small.yaml:18:3", "override", ".expr", ".reduce",
     ]  # fmt: skip
 
 
@@ -270,6 +273,6 @@ def test_a_file_of_ones_own_between(small: Path, write_preset: WritePreset, cli:
         cli("show", "mine", "--config-dir", ".", "--format", "json", "--why", "metrics.length.name").out
     )
     assert [(each["place"], each["value"]) for each in layers[0]["layers"]] == [
-        ("declog/small.yaml:17:58", '"completions/{reduce}_length"'),
+        ("declog/small.yaml:19:58", '"completions/{reduce}_length"'),
         ("declog/mine.yaml:5:5", "mine/{reduce}"),
     ]

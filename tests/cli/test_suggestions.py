@@ -139,7 +139,7 @@ def test_all_wrong_words_are_reported_at_once(small: Path, cli: Cli) -> None:
 
 def test_sinks_are_listed_also_where_the_file_lists_none(write_preset: WritePreset) -> None:
     """A config without sinks; the other words hold."""
-    folder = write_preset("bare", "signals: {reward: {axis: completion}}\nmetrics: {reward: mean(reward)}\n")
+    folder = write_preset("bare", "signals: {any: {reward: {axis: completion}}}\nmetrics: {reward: mean(reward)}\n")
     data = profile(folder, "sinks=[console,jsonl]", "metrics.p=p95(reward)", name="bare")
     assert (list(data["sinks"]), data["metrics"]["p"]["reduce"]) == (["console", "jsonl"], "p95")
 

@@ -224,7 +224,7 @@ def test_two_packages_with_one_preset(team: Path, cli: Cli, preset: str, owners:
 
 def test_ls_says_what_shadows_what(team: Path, write_preset: WritePreset, cli: Cli) -> None:
     """Packages with their versions; a file of one's own that hides a shipped one is no warning, but is listed."""
-    write_preset("grpo", "name: mine\nsignals: {x: {axis: step}}\nmetrics: {x: mean(x)}\nsinks: [jsonl]\n")
+    write_preset("grpo", "name: mine\nsignals: {any: {x: {axis: step}}}\nmetrics: {x: mean(x)}\nsinks: [jsonl]\n")
     listed = json.loads(cli("ls", "presets", "--config-dir", ".", "--format", "json").out)
     rows = {each["name"]: each["what"] for each in listed}
     assert rows["acme_full"][-1] == "Of acme-logging"

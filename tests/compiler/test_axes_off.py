@@ -8,6 +8,7 @@ import pytest
 
 import declog
 from declog.errors import ConfigError
+from tests.running import sections
 
 OFF = {"enabled": False}
 ROWS: dict[str, Any] = {"axis": "completion"}
@@ -25,7 +26,7 @@ def test_what_a_mask_that_is_off_is_the_mask_of_is_off(expr: str, mask: str) -> 
                "derived": "kl * 2", "d2": {"expr": "kl", "mask": "mask"}}  # fmt: skip
     metrics = {"m": {"expr": expr}, "f": {"formula": "m + 1"}, "w": {"expr": "x", "where": "size(token) > 1"},
                "x": "mean(x)"}  # fmt: skip
-    plan = declog.plan({"axes": {"token": {"mask": mask}}, "signals": signals, "metrics": metrics})
+    plan = declog.plan({"axes": {"token": {"mask": mask}}, **sections(signals), "metrics": metrics})
     assert [op.id for op in plan.outputs] == ["x", "logged"]
     off = dict(plan.inactive)
     assert [off[f"metrics.{name}"].count("the signal `mask` is off (enabled: false)") for name in "mfw"] == [1, 1, 1]
@@ -44,12 +45,12 @@ def test_what_rows_need_of_a_signal_that_is_off_is_refused(
 ) -> None:
     """Once, where the axis names it; what does not read it is not touched."""
     signals = {
-        "x": {**ROWS, "phase": "a"},
-        "y": {**ROWS, "phase": "b"},
+        "x": {**ROWS, "phase": "rollout"},
+        "y": {**ROWS, "phase": "update"},
         "row": {**INTS, **OFF},
         "kl": {**TOKENS, "mask": "all"},
     }
-    profile = {"axes": axes, "signals": signals}
+    profile = {"axes": axes, **sections(signals)}
     with pytest.raises(ConfigError) as raised:
         declog.plan({**profile, "metrics": {"m": metric, "n": {"expr": metric[5:-1], "reduce": "max"}}})
     assert [(problem.code, problem.path) for problem in raised.value.problems] == [("DL310", path)]

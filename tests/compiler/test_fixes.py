@@ -17,6 +17,7 @@ import declog
 from declog.cli import main
 from declog.errors import ConfigError, Problem, in_flow
 from declog.testing import MemorySink
+from tests.running import sections
 
 REWARD = np.array([0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 3.0, 9.0])
 LENGTH = np.array([10, 20, 30, 40, 1, 1, 2, 3])
@@ -26,12 +27,14 @@ PROFILE: dict[str, Any] = {
     "axes": {"group": {"size": 4}, "token": {"mask": "mask"}},
     "constants": {"beta": 2},
     "signals": {
-        "reward": {"axis": "completion"},
-        "length": {"axis": "completion", "type": "int"},
-        "mask": {"axis": "token", "type": "bool"},
-        "kl": {"axis": "token"},
-        "text": {"axis": "completion", "type": "text"},
-        "good": {"axis": "completion", "type": "bool"},
+        "any": {
+            "reward": {"axis": "completion"},
+            "length": {"axis": "completion", "type": "int"},
+            "mask": {"axis": "token", "type": "bool"},
+            "kl": {"axis": "token"},
+            "text": {"axis": "completion", "type": "text"},
+            "good": {"axis": "completion", "type": "bool"},
+        },
     },
 }
 MEANS = REWARD.reshape(2, 4).mean(1)
@@ -207,7 +210,7 @@ def test_a_pasted_fix_shows_the_rows_that_were_meant(name: str, choice: int, tmp
     table: dict[str, Any] = {"schema": "s", "rows": wrong.get("rows", "completion")}
     profile = {
         **PROFILE,
-        "signals": {**PROFILE["signals"], "at": {"axis": "completion", "type": "int"}},
+        **sections({**PROFILE["signals"]["any"], "at": {"axis": "completion", "type": "int"}}),
         "metrics": {"other": "mean(length)"},
         "filters": wrong.get("filters", {}),
         "schemas": wrong.get("schemas", {"s": {"shown": {"expr": "at"}}}),
@@ -276,7 +279,7 @@ def test_a_text_that_yaml_takes_apart_needs_quotes(
     """Braces, colons and number signs in a flow map: the fix is the text in quotes, at its place."""
     (tmp_path / "declog").mkdir()
     file = tmp_path / "declog" / "mine.yaml"
-    before = "signals: {reward: {axis: completion}}\nsinks: [jsonl]\n"
+    before = "signals: {any: {reward: {axis: completion}}}\nsinks: [jsonl]\n"
     file.write_text(f"{before}{line}\n", encoding="utf-8")
     with pytest.raises(declog.CompositionError) as raised:
         declog.compose("mine", config_dir=tmp_path)

@@ -9,6 +9,7 @@ import pytest
 
 import declog
 from declog.config.compose import presets
+from tests.running import sections
 
 ROWS: dict[str, Any] = {
     "a": "completion",
@@ -25,7 +26,7 @@ METRICS: dict[str, Any] = {
 
 def warned(**others: Any) -> list[str]:
     """What a profile is warned of."""
-    config = {"name": "small", "signals": ROWS, "metrics": METRICS, "sinks": ["jsonl"]}
+    config = {"name": "small", **sections(ROWS), "metrics": METRICS, "sinks": ["jsonl"]}
     for key, value in others.items():
         config[key] = {**config.get(key, {}), **value}  # type: ignore[dict-item]
     return [str(warning) for warning in declog.plan(config).warnings]

@@ -49,12 +49,16 @@ PROFILE: dict[str, Any] = {
     "modes": {"train": {}, "eval": {"prefix": "eval_"}},
     "axes": {"token": {"mask": "mask"}},
     "signals": {
-        "reward": {"axis": "completion", "phase": "rollout"},
-        "length": {"axis": "completion", "type": "int", "optional": True, "phase": "rollout"},
-        "completion": {"axis": "completion", "type": "text", "optional": True, "phase": "rollout"},
-        "kl": {"axis": "token", "optional": True, "phase": "update"},
-        "mask": {"axis": "token", "type": "bool", "optional": True, "phase": "update"},
-        "loss": {"axis": "step", "optional": True, "phase": "update"},
+        "rollout": {
+            "reward": {"axis": "completion"},
+            "length": {"axis": "completion", "type": "int", "optional": True},
+            "completion": {"axis": "completion", "type": "text", "optional": True},
+        },
+        "update": {
+            "kl": {"axis": "token", "optional": True},
+            "mask": {"axis": "token", "type": "bool", "optional": True},
+            "loss": {"axis": "step", "optional": True},
+        },
     },
     "metrics": {"reward": "mean(reward)", "length": "max(length)", "kl": "mean(kl)", "loss": "mean(loss)"},
 }

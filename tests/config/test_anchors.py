@@ -11,7 +11,7 @@ from declog.cli import main
 from declog.errors.visible import visible_lines
 from tests.conftest import WritePreset
 
-SIGNALS = "signals: {loss: step, lr: step, tau: step, length: completion}\n"
+SIGNALS = "signals: {any: {loss: step, lr: step, tau: step, length: completion}}\n"
 SHARED = {
     "flow": (
         "metrics:\n  loss: {<<: &batch {over: batch, combine: max}, reduce: mean}\n"
@@ -75,7 +75,7 @@ def test_shared_keys_are_written_keys(anchors: str, written: str, write_preset: 
 
 
 BROKEN = """\
-signals: {loss: step, lr: step}
+signals: {any: {loss: step, lr: step}}
 metrics:
   loss: {<<: &shared {expr: los, reduce: mena, ovr: batch}, name: Loss}
   lr: {<<: *shared, expr: lr}
@@ -119,7 +119,7 @@ def test_an_override_of_one_entry_changes_that_alone(
 ) -> None:
     """Each key has the place at which it is written, also in `show`; nothing is shared once the file is read."""
     folder = write_preset(
-        "base", "signals: {loss: step, lr: step}\nmetrics:\n"
+        "base", "signals: {any: {loss: step, lr: step}}\nmetrics:\n"
         "  loss: {<<: &last {reduce: last, tags: [core]}, name: Loss}\n  lr: {<<: *last, tags: null}\n",
     )  # fmt: skip
     monkeypatch.chdir(folder)
@@ -140,4 +140,4 @@ def test_keys_for_whole_groups_of_metrics_are_answered_with_an_anchor() -> None:
     """What former versions had for it names the form that works."""
     for key in ("metric_defaults", "metric_groups"):
         with pytest.raises(declog.ConfigError, match=r"<<: \*batch"):
-            declog.plan({key: {"over": "batch"}, "signals": {"x": "step"}, "metrics": {"x": "mean"}})
+            declog.plan({key: {"over": "batch"}, "signals": {"any": {"x": "step"}}, "metrics": {"x": "mean"}})

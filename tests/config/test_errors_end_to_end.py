@@ -14,6 +14,7 @@ import declog
 from declog.config.diagnostics import shown_path
 from tests import forks
 from tests.conftest import WritePreset
+from tests.running import sections
 
 ROOT = Path(__file__).parents[2]
 PRESETS = ROOT / "conf" / "declog"
@@ -212,7 +213,8 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
         defaults: [grpo, _self_]
         sinks: null
         signals:
-          confidence: {axis: completion, phase: rollout}
+          rollout:
+            confidence: {axis: completion}
         metrics:
           confidence: mean(confidence)
           speed: {observe: {axis: step, phase: rollout}}
@@ -220,16 +222,16 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
     )
     config = declog.compose("mine", config_dir=directory)
     assert missing(config, ROLLOUT, directory) == golden("""
-        error[DL502] declog/mine.yaml:4:3 in signals.confidence
+        error[DL502] declog/mine.yaml:5:5 in signals.rollout.confidence
           `confidence`, `speed` were not observed in the first batch of phase `rollout`
-            4 |   confidence: {axis: completion, phase: rollout}
-              |   ^^^^^^^^^^
+            5 |     confidence: {axis: completion}
+              |     ^^^^^^^^^^
           fix: observe(confidence=...), or declare it optional, or switch off what needs it
     """)
     assert missing(config, {**ROLLOUT, "confidence": [0.5] * 8}, directory) == golden("""
-        error[DL502] declog/mine.yaml:7:3 in metrics.speed
+        error[DL502] declog/mine.yaml:8:3 in metrics.speed
           `speed` was not observed in the first batch of phase `rollout`
-            7 |   speed: {observe: {axis: step, phase: rollout}}
+            8 |   speed: {observe: {axis: step, phase: rollout}}
               |   ^^^^^
           fix: observe(speed=...), or declare it optional, or switch off what needs it
     """)
@@ -251,7 +253,7 @@ def test_a_missing_signal_of_an_override(tmp_path: Path) -> None:
 def test_a_missing_signal_of_a_plain_mapping(tmp_path: Path) -> None:
     """A profile that comes from no file has no place to show."""
     signals = {"a": {"axis": "step"}, "b": {"axis": "step"}}
-    config = {"name": "x", "signals": signals, "metrics": {"a": "mean(a)", "b": "mean(b)"}}
+    config = {"name": "x", **sections(signals), "metrics": {"a": "mean(a)", "b": "mean(b)"}}
     assert missing(config, {"a": 1.0}, tmp_path) == (
         "[DL502] `b` was not observed in the first batch of phase `default`\n"
         "  fix: observe(b=...), or declare it optional, or switch off what needs it"
@@ -283,15 +285,16 @@ MISSING = (
     defaults: [grpo, _self_]
     sinks: null
     signals:
-      confidence: {axis: completion, phase: rollout}
+      rollout:
+        confidence: {axis: completion}
     metrics:
       confidence: mean(confidence)
     """,
     """
-    error[DL502] declog/mine.yaml:4:3 in signals.confidence
+    error[DL502] declog/mine.yaml:5:5 in signals.rollout.confidence
       `confidence` was not observed in the first batch of phase `rollout`
-        4 |   confidence: {axis: completion, phase: rollout}
-          |   ^^^^^^^^^^
+        5 |     confidence: {axis: completion}
+          |     ^^^^^^^^^^
       fix: observe(confidence=...), or declare it optional, or switch off what needs it
     """,
 )

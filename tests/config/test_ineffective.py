@@ -18,11 +18,12 @@ from declog.language.functions import BUILTIN, Functions
 from declog.language.reductions import BUILTIN as REDUCTIONS
 from declog.language.reductions import Reductions
 
-BASE: dict[str, Any] = {"signals": {"r": {"axis": "completion"}}, "metrics": {"r": "mean(r)"}}
+BASE: dict[str, Any] = {"signals": {"any": {"r": {"axis": "completion"}}}, "metrics": {"r": "mean(r)"}}
 FULL = """
 constants: {beta: {default: 1}}
 modes: {eval: {prefix: eval/}}
-signals: {reward: {axis: completion}, text: {axis: completion, type: text}}
+signals: {any: {reward: {axis: completion}, text: {axis: completion, type: text}}}
+derived: {double: 2 * reward}
 metrics: {reward: {reduce: [mean, {top: max}]}}
 filters: {hard: {first: 1}}
 schemas: {rows: {reward: float, text: {type: text, redact: {digits: '[0-9]'}}}}
@@ -36,7 +37,9 @@ tests: {one: {observe: {reward: [1]}, expect: {reward.mean: 1}}}
 SECTIONS = {
     "constants": ("betta", "beta"),
     "modes": ("evall", "eval"),
-    "signals": ("rewardd", "reward"),
+    "signals": ("anny", "any"),
+    "signals.any": ("rewardd", "reward"),
+    "derived": ("doubel", "double"),
     "metrics": ("rewardd", "reward"),
     "filters": ("hards", "hard"),
     "schemas": ("row", "rows"),
@@ -88,12 +91,12 @@ def test_null_for_what_exists_deletes_it(section: str, tmp_path: Path) -> None:
 
 def test_a_metric_without_a_value_is_told_how_to_say_the_mean(tmp_path: Path) -> None:
     """`reward:` is null in YAML: of a signal that there is, it stands for the mean."""
-    folder = written(tmp_path, mine="signals: {reward: completion}\nmetrics:\n  reward:\n")
+    folder = written(tmp_path, mine="signals: {any: {reward: completion}}\nmetrics:\n  reward:\n")
     with pytest.raises(ConfigError) as raised:
         declog.plan(declog.compose("mine", config_dir=folder))
     expected = [("DL201", "metrics.reward", "for the mean of the signal: `reward: mean`")]
     assert [(each.code, each.key, each.fix) for each in raised.value.problems] == expected
-    mended = written(tmp_path, mine="signals: {reward: completion}\nmetrics:\n  reward: mean\n")
+    mended = written(tmp_path, mine="signals: {any: {reward: completion}}\nmetrics:\n  reward: mean\n")
     plan = declog.plan(declog.compose("mine", config_dir=mended))
     assert [(op.id, op.reduction.name) for op in plan.metrics][:1] == [("reward", "mean")]
 

@@ -24,9 +24,11 @@ sinks: [console, parquet]
 name: long
 axes: {group: {size: 2}}
 signals:
-  reward: {axis: completion, phase: rollout}
-  length: {axis: completion, type: int, phase: rollout, help: in tokens}
-  loss: {axis: step, phase: update}
+  rollout:
+    reward: {axis: completion}
+    length: {axis: completion, type: int, help: in tokens}
+  update:
+    loss: {axis: step}
 metrics:
   reward: {expr: reward, reduce: mean, tags: [core]}
   length: {expr: length, reduce: [mean, max], tags: [core]}
@@ -71,8 +73,9 @@ OWN_LONG = """
 defaults: [base, _self_]
 sinks: [jsonl]
 signals:
-  length: {type: float}
-  source: {axis: completion, type: text, optional: true, phase: rollout}
+  rollout:
+    source: {axis: completion, type: text, optional: true}
+    length: {type: float}
 metrics:
   loss: {tags: [core]}
   p: {expr: reward, reduce: p95}
@@ -83,8 +86,9 @@ OWN_SHORT = """
 defaults: [base, _self_]
 sinks: [jsonl]
 signals:
-  length: {type: float}
-  rollout: {source: "completion text?"}
+  rollout:
+    source: "completion text?"
+    length: {type: float}
 metrics:
   loss: {tags: core}
   p: p95(reward)
@@ -117,19 +121,20 @@ def test_overrides_address_the_long_form(write_preset: WritePreset, base: str) -
     write_preset("base", base)
     directory = write_preset("own", OWN_SHORT)
     lines = [
-        "declog.signals.source.type=int", "declog.metrics.p.reduce=p10", "declog.alerts.loss.above=3",
-        "declog.filters.worst.bottom=9", "~declog.signals.length", "~declog.metrics.length", "~declog.alerts.length",
+        "declog.signals.rollout.source.type=int", "declog.metrics.p.reduce=p10", "declog.alerts.loss.above=3",
+        "declog.filters.worst.bottom=9", "~declog.signals.rollout.length", "~declog.metrics.length",
+            "~declog.alerts.length",
         "~declog.schemas.worst.length", "declog.sinks=[console]", "+declog.alerts.reward='< 0.1'",
     ]  # fmt: skip
     made = profile_of(compose("own", lines, config_dir=directory))
     assert {
-        "signals": {name: each and each.get("type") for name, each in made["signals"].items()},
+        "signals": {name: each and each.get("type") for name, each in made["signals"]["rollout"].items()},
         "p": made["metrics"]["p"],
         "alerts": made["alerts"],
         "bottom": made["filters"]["worst"]["bottom"],
         "sinks": list(made["sinks"]),
     } == {
-        "signals": {"reward": None, "loss": None, "source": "int", "length": None},
+        "signals": {"reward": None, "source": "int", "length": None},
         "p": {"expr": "reward", "reduce": "p10"},
         "alerts": {
             "loss": {"above": 3},
@@ -150,16 +155,15 @@ def test_a_word_replaces_and_a_list_replaces(write_preset: WritePreset, base: st
         """
         defaults: [base, _self_]
         sinks: [jsonl, wandb]
-        signals: {length: completion, reward: 2 * length}
-        metrics: {reward: p95(reward)}
+        signals: {rollout: {length: completion}}
+        metrics: {reward: p95(length)}
         tables: {worst: {columns: [reward], filter: {random: 4}, to: {jsonl: true}}}
         profiles: {slim: {only: [loss]}}
         """,
     )
     made = declog.validate(profile_of(compose("own", config_dir=directory)))
     assert (
-        made.signals["length"].model_dump(exclude_defaults=True),
-        made.signals["reward"].model_dump(exclude_defaults=True),
+        made.signals["rollout"]["length"].model_dump(exclude_defaults=True),
         made.metrics["reward"].model_dump(exclude_defaults=True),
         made.tables["worst"].columns,
         made.tables["worst"].to,
@@ -167,8 +171,7 @@ def test_a_word_replaces_and_a_list_replaces(write_preset: WritePreset, base: st
         list(made.sinks),
     ) == (
         {"axis": "completion"},
-        {"expr": "2 * length"},
-        {"expr": "reward", "reduce": "p95"},
+        {"expr": "length", "reduce": "p95"},
         ["reward"],
         {"parquet": True, "jsonl": True},
         ["loss"],
@@ -207,7 +210,11 @@ def test_errors_point_at_what_was_written(write_preset: WritePreset) -> None:
         declog.plan(compose("own", config_dir=directory))
     assert [(str(each.where).rpartition("/")[2], each.key, each.fix) for each in caught.value.problems] == [
         ("own.yaml:4:10", "metrics.p", "did you mean `reward`?"),
-        ("own.yaml:6:29", "tables.worst.columns.1", "signals: reward; or declare it: signals: {lenght: completion}"),
+        (
+            "own.yaml:6:29",
+            "tables.worst.columns.1",
+            "signals: reward; or declare it: signals: {any: {lenght: completion}}",
+        ),
         ("own.yaml:6:52", "tables.worst.filter.key", "did you mean `reward`?"),
     ]
 
@@ -218,9 +225,9 @@ def test_show_prints_the_long_form(write_preset: WritePreset, capsys: pytest.Cap
     assert main(["show", str(directory / "declog" / "own.yaml"), "--key", "signals"]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["signals:"],
+        ["rollout:"],
         ["reward:"],
         ["axis:", "completion", "#", "declog/own.yaml:2:13"],
-        ["phase:", "rollout", "#", "declog/own.yaml:2:3"],
     ]
 
 
@@ -233,7 +240,7 @@ import declog
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg):
     profile = declog.profile_of(cfg)
-    print(profile["signals"]["source"]["type"], profile["metrics"]["p"])
+    print(profile["signals"]["rollout"]["source"]["type"], profile["metrics"]["p"])
     print(list(profile["sinks"]), {key: value for key, value in profile["alerts"]["kl"].items() if value is not None})
     print(len(declog.plan(cfg).sinks))
 
@@ -264,7 +271,7 @@ def test_an_application_of_hydra_reads_them_too(tmp_path: Path) -> None:
             """)
     )
     (tmp_path / "train.py").write_text(APPLICATION)
-    line = [sys.executable, "train.py", "declog.signals.source.type=int", "declog.metrics.p.reduce=p10"]
+    line = [sys.executable, "train.py", "declog.signals.rollout.source.type=int", "declog.metrics.p.reduce=p10"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout.splitlines(), done.returncode) == (
         ["int {'expr': 'reward', 'reduce': 'p10'}", "['console', 'jsonl'] {'above': 0.5}", "2"], 0,
@@ -289,7 +296,7 @@ def test_an_applications_command_line_names_their_place(words: list[str], tmp_pa
     (tmp_path / "team/declog/mine.yaml").write_text(
         dedent("""
             defaults: [grpo, _self_]
-            signals: {source: "completion text?"}
+            signals: {rollout: {source: "completion text?"}}
             metrics: {p: p95(reward)}
             alerts: {kl: "> 0.5"}
             sinks: [jsonl]
@@ -297,7 +304,7 @@ def test_an_applications_command_line_names_their_place(words: list[str], tmp_pa
     )
     (tmp_path / "conf/config.yaml").write_text("defaults: [{declog: mine}, _self_]\ndeclog: {every: 2}\n")
     (tmp_path / "train.py").write_text(APPLICATION)
-    line = [sys.executable, "train.py", *words, "declog.signals.source.type=int", "declog.metrics.p.reduce=p10"]
+    line = [sys.executable, "train.py", *words, "declog.signals.rollout.source.type=int", "declog.metrics.p.reduce=p10"]
     done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.stdout.splitlines(), done.returncode) == (
         ["int {'expr': 'reward', 'reduce': 'p10'}", "['jsonl'] {'above': 0.5}", "1"], 0,
@@ -354,7 +361,7 @@ def test_a_word_replaces_an_entry_of_a_preset_elsewhere_on_the_search_path(tmp_p
     team.mkdir(parents=True)
     own.mkdir(parents=True)
     (team / "base.yaml").write_text(
-        "signals: {reward: {axis: completion}}\n"
+        "signals: {any: {reward: {axis: completion}}}\n"
         "metrics: {reward: {expr: reward, where: reward > 0, tags: [core]}}\n"
         "schemas: {rows: {reward: {}, other: {expr: reward * 2}}}\n"
         "filters: {few: {random: 4}}\ntables: {rows: {schema: rows, filter: few}}\n"

@@ -24,7 +24,8 @@ OWN = {
     "short forms over a preset": """
         defaults: [grpo, _self_]
         profile: slim
-        signals: {rollout: {source: 'completion text?', turns: 'completion int?'}, gap: abs(logprobs - old_logprobs)}
+        signals: {rollout: {source: 'completion text?', turns: 'completion int?'}}
+        derived: {gap: abs(logprobs - old_logprobs)}
         metrics:
           reward: p95(reward)
           mine: max(reward)
@@ -50,8 +51,9 @@ OWN = {
     "signals that columns may be": """
         defaults: [grpo, _self_]
         signals:
-          truncated: {from_log_extra: true}
-          judged: {axis: completion, from_log_extra: true, optional: true, phase: rollout}
+          rollout:
+            truncated: {from_log_extra: true}
+            judged: {axis: completion, from_log_extra: true, optional: true}
         metrics: {judged: mean(judged)}
         """,
     "values from elsewhere": """

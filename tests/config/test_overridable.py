@@ -27,6 +27,7 @@ PACKS = sorted(file.stem for file in Path("conf/declog/packs").absolute().glob("
 # By section the key that is overridden in each of its entries. A metric with a formula has fewer keys.
 EDITS: Mapping[str, tuple[str, Any]] = {
     "constants": ("help", "edited"), "modes": ("prefix", ""), "signals": ("help", "edited"),
+    "derived": ("help", "edited"),
     "metrics": ("max_labels", 9), "about": ("help", "edited"), "filters": ("limit", 99), "schemas": ("help", "edited"),
     "tables": ("max_bytes", 123456), "profiles": ("self_metrics", True), "alerts": ("cooldown", 7),
     "sink_options": ("every", 2), "tests": ("help", "edited"),
@@ -38,7 +39,7 @@ def entries(section: str, data: Mapping[str, Any]) -> Iterator[Keys]:
     for name, entry in data.items():
         if not isinstance(entry, Mapping):
             continue
-        inside = {"schemas": True, "signals": not {"axis", "expr"} & set(entry)}.get(section, False)
+        inside = section in ("schemas", "signals")
         yield from ((name, *path) for path in entries("", entry)) if inside else [(name,)]
 
 

@@ -17,7 +17,7 @@ from declog.errors import ConfigError
 from declog.language.functions import DEFAULT
 from declog.replay.profile_tests import profile_tests
 
-BASE: dict[str, Any] = {"signals": {"r": {"axis": "completion"}}, "metrics": {"r": "mean(r)"}}
+BASE: dict[str, Any] = {"signals": {"any": {"r": {"axis": "completion"}}}, "metrics": {"r": "mean(r)"}}
 MODULE = "declog_test_own"
 CODE = """
 import declog
@@ -29,7 +29,7 @@ def declog_test_double(x):
     return x * 2
 """
 YAML = """
-signals: {r: {axis: completion}}
+signals: {any: {r: {axis: completion}}}
 metrics: {r: mean(r)}
 sinks: [s, t, u]
 sink_options: {s: {kind: declog_test_own:Sink}, t: {kind: this:S}, u: {kind: multiprocessing.managers:SyncManager}}
@@ -133,7 +133,7 @@ def test_a_profile_brings_no_project_along(project: Path, capsys: pytest.Capture
     theirs.mkdir()
     says(theirs, '[tool.declog]\nimports = ["declog_test_theirs"]\n')
     (theirs / "declog_test_theirs.py").write_text("raise SystemExit('imported')\n", encoding="utf-8")
-    profile = "signals: {r: {axis: completion}}\nmetrics: {r: mean(r)}\nsinks: [jsonl]\n"
+    profile = "signals: {any: {r: {axis: completion}}}\nmetrics: {r: mean(r)}\nsinks: [jsonl]\n"
     (theirs / "mine.yaml").write_text(profile, encoding="utf-8")
     assert main(["check", str(theirs / "mine.yaml")]) == 0
     assert "declog_test_theirs" not in sys.modules

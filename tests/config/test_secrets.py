@@ -16,7 +16,7 @@ from declog.replay import capture_reader
 from declog.testing import MemorySink
 
 KEY, SHORT = "hunter2-very-secret", "q7"
-BASE = {"signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"}}
+BASE = {"signals": {"any": {"reward": {"axis": "completion"}}}, "metrics": {"reward": "mean(reward)"}}
 
 
 @pytest.fixture(autouse=True)
@@ -184,7 +184,7 @@ about:
     help: 'H ${oc.env:MY_KEY} ${oc.env:MY_QUOTES}'
     unit: '${oc.env:MY_KEY}'
     runbook: 'https://x/${oc.env:MY_KEY}'
-signals: {extra: {axis: completion, optional: true, help: 'S ${oc.env:MY_KEY}'}}
+signals: {any: {extra: {axis: completion, optional: true, help: 'S ${oc.env:MY_KEY}'}}}
 alerts: {far: {when: reward > 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}}
 sinks: [jsonl]
 sink_options: {jsonl: {prefix: '${oc.env:MY_KEY}/'}}

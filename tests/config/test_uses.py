@@ -11,7 +11,8 @@ import pytest
 
 import declog
 from declog.cli import main
-from declog.config.uses import readers, texts, uses
+from declog.config.interpolation import at
+from declog.config.uses import declared, readers, texts, uses
 from declog.errors import Path as Key
 from declog.language.dtypes import AXES
 from tests.conftest import WritePreset
@@ -20,12 +21,14 @@ PROFILE = {
     "axes": {"token": {"mask": "all"}, "group": {"of": ["team", "prompt"]}},
     "constants": {"bins": 7, "on": True, "low": 0.5},
     "signals": {
-        "completion_ids": {"axis": "token", "type": "int"}, "entropy": {"axis": "token"},
-        "team": {"axis": "completion"},
-        "prompt": {"axis": "completion", "type": "text"}, "reward": {"axis": "completion"}, "kl": {"axis": "token"},
-        "judged": {"axis": "completion"}, "source": {"axis": "completion", "type": "text"}, "lr": {"axis": "step"},
-        "given": {"axis": "step"}, "gap": {"expr": "abs(entropy - kl)", "enabled": "on"},
+        "any": {
+            "completion_ids": {"axis": "token", "type": "int"}, "entropy": {"axis": "token"},
+            "team": {"axis": "completion"}, "prompt": {"axis": "completion", "type": "text"},
+            "reward": {"axis": "completion"}, "kl": {"axis": "token"}, "judged": {"axis": "completion"},
+            "source": {"axis": "completion", "type": "text"}, "lr": {"axis": "step"}, "given": {"axis": "step"},
+        },
     },
+    "derived": {"gap": {"expr": "abs(entropy - kl)", "enabled": "on"}},
     "metrics": {
         "kl": {"expr": "kl", "reduce": "histogram(bins=bins)"}, "lr": {"reduce": "last"},
         "reward": {"expr": ["judged", "reward"], "reduce": "ece(bins=bins)", "where": "source == 'reward'"},
@@ -54,8 +57,8 @@ PROFILE = {
     "sinks": ["jsonl"], "sink_options": {"jsonl": {"kind": "jsonl"}},
 }  # fmt: skip
 READ = {
-    ("signals", "entropy"): ["signals.gap", "schemas.rows"],
-    ("signals", "kl"): ["signals.gap", "metrics.kl", "schemas.rows"],
+    ("signals", "entropy"): ["derived.gap", "schemas.rows"],
+    ("signals", "kl"): ["derived.gap", "metrics.kl", "schemas.rows"],
     ("signals", "judged"): ["metrics.reward", "metrics.by", "filters.best", "schemas.rows"],
     ("signals", "source"): ["metrics.reward", "metrics.by"],
     ("signals", "team"): ["axes.group", "metrics.by"],
@@ -65,7 +68,7 @@ READ = {
     ("signals", "lr"): ["metrics.lr"],
     ("constants", "bins"): ["metrics.kl", "metrics.reward", "metrics.gap"],
     ("constants", "low"): ["metrics.twice", "filters.best", "profiles.slim"],
-    ("constants", "on"): ["signals.gap", "metrics.twice", "tables.t", "alerts.odd"],
+    ("constants", "on"): ["derived.gap", "metrics.twice", "tables.t", "alerts.odd"],
     ("metrics", "lr"): ["metrics.twice", "profiles.slim", "alerts.high"],
     ("metrics", "twice"): ["alerts.twice", "profiles.slim", "alerts.odd"],
     ("metrics", "by"): ["profiles.slim"],
@@ -85,18 +88,22 @@ def renamed(data: Mapping[str, Any], section: str) -> dict[str, Any]:
     """The profile with another name for each entry of a section, at all its uses; but of those that an axis has."""
     made = copy.deepcopy(dict(data))
     spans: dict[Key, list[tuple[int, int]]] = {}
-    names = [name for name in data.get(section, {}) if name not in AXES]
+    names = list(dict.fromkeys(str(path[-1]) for path, _ in declared(data, section) if path[-1] not in AXES))
     for name in names:
         for use in uses(data, section, name):
             if use.span is not None:
                 spans.setdefault(use.path, []).append(use.span)
     for path, several in spans.items():
-        at: Any = made
-        for key in path[:-1]:
-            at = at[key]
+        inside = at(made, path[:-1])
         for start, end in sorted(several, reverse=True):
-            at[path[-1]] = f"{at[path[-1]][:start]}{at[path[-1]][start:end]}_too{at[path[-1]][end:]}"
-    made[section] = {f"{name}_too" if name in names else name: entry for name, entry in made[section].items()}
+            text = inside[path[-1]]
+            inside[path[-1]] = f"{text[:start]}{text[start:end]}_too{text[end:]}"
+    entries = {path[:-1] for path, _ in declared(data, section)}
+    for above in entries:
+        of_above = at(made, above)
+        renamed = {f"{name}_too" if name in names else name: entry for name, entry in of_above.items()}
+        of_above.clear()
+        of_above.update(renamed)
     return made
 
 
@@ -139,9 +146,10 @@ def test_a_signal_of_tokens_values_is_renamed_and_deprecated(
     base = """
         axes: {token: {mask: all}}
         signals:
-          completion_ids: {axis: token, type: int}
-          logp: {axis: token, renamed: logprobs}
-          entropy: {axis: token, deprecated: use surprise}
+          any:
+            completion_ids: {axis: token, type: int}
+            logp: {axis: token, renamed: logprobs}
+            entropy: {axis: token, deprecated: use surprise}
         schemas:
           s: {tokens: {type: tokens, expr: completion_ids, values: {logprob: logp}}}
         tables: {t: {schema: s}}
@@ -154,5 +162,5 @@ def test_a_signal_of_tokens_values_is_renamed_and_deprecated(
     write_preset("new", "defaults: [base, _self_]\nschemas: {s: {tokens: {values: {odd: entropy}}}}\n")
     warnings = declog.plan(declog.compose("new", config_dir=folder)).warnings
     assert [text for text in warnings if "new.yaml" in text and "`entropy` is deprecated" in text] != []
-    assert main(["show", "new", "--why", "signals.entropy", "--config-dir", str(folder)]) == 0
+    assert main(["show", "new", "--why", "signals.any.entropy", "--config-dir", str(folder)]) == 0
     assert "read by schemas.s" in capsys.readouterr().out

@@ -59,8 +59,8 @@ def test_the_pages_stand_in_one_order() -> None:
 
 
 REFUSED = {
-    "families per token": "signals: {heads: {axis: token, family: true}}",
-    "families of text": "signals: {answers: {axis: completion, family: true, type: text}}",
+    "families per token": "signals: {any: {heads: {axis: token, family: true}}}",
+    "families of text": "signals: {any: {answers: {axis: completion, family: true, type: text}}}",
 }
 
 

@@ -123,8 +123,11 @@ def values(metrics: dict[str, Any], observe: Callable[[Any], None], folder: Path
     profile = {
         "name": "own", "axes": {"group": {"size": 2}, "token": {"mask": "all"}},
         "signals": {
-            "x": {"axis": "completion", "optional": True}, "k": {"axis": "token", "optional": True},
-            "loss": {"axis": "step", "optional": True}, "f": {"axis": "completion", "family": True, "optional": True},
+            "any": {
+                "x": {"axis": "completion", "optional": True}, "k": {"axis": "token", "optional": True},
+                "loss": {"axis": "step", "optional": True},
+                "f": {"axis": "completion", "family": True, "optional": True},
+            },
         },
         "metrics": metrics, **more,
     }  # fmt: skip
@@ -185,7 +188,7 @@ def test_an_infinite_reward_breaks_no_histogram(tmp_path: Path) -> None:
     sink = MemorySink()
     profile = {
         "name": "own", "axes": {"token": {"mask": "all"}},
-        "signals": {"x": {"axis": "completion"}, "k": {"axis": "token"}},
+        "signals": {"any": {"x": {"axis": "completion"}, "k": {"axis": "token"}}},
         "metrics": {"x": {"expr": "x", "reduce": [{"h": "histogram(bins=2)"}, "mean"]},
                     "k": {"expr": "k", "reduce": [{"h": "histogram(bins=2)"}, "mean"]}},
     }  # fmt: skip
@@ -262,7 +265,12 @@ def test_one_nan_of_what_training_stands_on_is_enough(tmp_path: Path) -> None:
 
 def test_a_reader_of_answers_is_given_no_counts(tmp_path: Path) -> None:
     """`flush(wait_s=)` returns metrics: what a trainer merges into its own logs has no names of declog's."""
-    profile = {"name": "own", "every": "trainer", "signals": {"x": {"axis": "completion"}}, "metrics": {"x": "mean(x)"}}
+    profile = {
+        "name": "own",
+        "every": "trainer",
+        "signals": {"any": {"x": {"axis": "completion"}}},
+        "metrics": {"x": "mean(x)"},
+    }
     with declog.start(profile, sinks=[MemorySink()], output_dir=tmp_path) as log:
         with log.step(0):
             log.observe(x=[NAN])

@@ -84,7 +84,9 @@ def test_groups_over_ranks_have_no_values_of_their_own() -> None:
     for group in ({"of": "pid", "split": "ranks"}, {"size": 2, "split": "ranks"}):
         with pytest.raises(ConfigError) as caught:
             declog.plan(profile(SIGNALS, {"se": "mean(se)"}, axes={"group": group}))
-        assert [(item.code, item.path) for item in caught.value.problems] == [("DL310", ("signals", "se", "axis"))]
+        assert [(item.code, item.path) for item in caught.value.problems] == [
+            ("DL310", ("signals", "any", "se", "axis"))
+        ]
 
 
 def test_a_value_per_batch_needs_no_phase_of_its_own(tmp_path: Path) -> None:

@@ -14,12 +14,13 @@ import declog
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
+from tests.running import sections
 
 STEP = {"axis": "step", "optional": True}
 ROW = {"axis": "completion", "optional": True}
 TOKEN = {"axis": "token", "optional": True}
 AB: dict[str, Any] = {
-    "name": "small", "signals": {"a": STEP, "b": STEP}, "metrics": {"a": "mean(a)", "b": "mean(b)"},
+    "name": "small", "signals": {"any": {"a": STEP, "b": STEP}}, "metrics": {"a": "mean(a)", "b": "mean(b)"},
     "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
 }  # fmt: skip
 
@@ -85,7 +86,7 @@ def test_what_never_came_is_the_reason(case: str, tmp_path: Path, caplog: pytest
     """Whatever a metric reads its signals by, it is named once with those that never came, as they are observed."""
     signals, metrics, missing = REASONS[case]
     axes = {"token": {"mask": "m"}} if "m" in signals else {}
-    config = {"name": "small", "signals": signals, "metrics": metrics, "axes": axes}
+    config = {"name": "small", **sections(signals), "metrics": metrics, "axes": axes}
     value = 1.0 if signals["a"]["axis"] == "step" else [1.0, 2.0]
     told, found = run(config, steps(4, lambda step: {"a": value}), tmp_path, caplog)
     assert found == missing
@@ -98,10 +99,8 @@ def test_what_never_came_is_the_reason(case: str, tmp_path: Path, caplog: pytest
 def test_one_of_two_sides_is_enough(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is computed from whichever came needs either; too few rows, or none that is chosen, are no reason."""
     config = {
-        "name": "small", "signals": {
-            "a": ROW, "b": ROW, "flag": {**STEP, "type": "bool"},
-            "c": "b if present(b) else a", "d": "a if flag else b",
-        },
+        "name": "small", "signals": {"any": {"a": ROW, "b": ROW, "flag": {**STEP, "type": "bool"}}},
+            "derived": {"c": "b if present(b) else a", "d": "a if flag else b"},
         "metrics": {
             "spread": {"expr": "c", "reduce": "std"}, "none": {"expr": "c", "where": "present(b) and b > 1"},
             "side": "mean(d)", "f": {"formula": "side if present(side) else spread"},
@@ -118,7 +117,7 @@ def test_what_has_values_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureF
     """Rows that no condition chose, one value of two, a given number and what is switched off are not inactive."""
     config = {
         "name": "small", "constants": {"beta": 0},
-        "signals": {"a": ROW, "b": ROW, "given": STEP, "kl": {**ROW, "enabled": "beta != 0"}},
+        "signals": {"any": {"a": ROW, "b": ROW, "given": STEP, "kl": {**ROW, "enabled": "beta != 0"}}},
         "metrics": {
             "none": {"expr": "a", "where": "a > 5"}, "either": "mean(b if present(b) else a)", "kl": "mean(kl)",
             "hidden": {"expr": "b", "log": False}, "b": {"expr": "b", "prefer": "given"},
@@ -131,7 +130,7 @@ def test_what_has_values_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_the_line_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of many metrics and many signals a few are named, and how many more there are; `missing` has all."""
     names = [f"s{n}" for n in range(100)]
-    config = {"name": "small", "signals": {"a": STEP} | dict.fromkeys(names, STEP),
+    config = {"name": "small", **sections({"a": STEP} | dict.fromkeys(names, STEP)),
               "metrics": {"a": "mean(a)"} | {name: f"mean({name})" for name in names}}  # fmt: skip
     told, missing = run(config, steps(2, lambda step: {"a": 1.0}), tmp_path, caplog)
     assert len(told) == 1 and len(told[0]) < 500 and told[0].startswith("100 of 101 metrics are inactive: s0 (s0 never")
@@ -165,7 +164,7 @@ def test_what_comes_later_is_missing_no_more(tmp_path: Path, caplog: pytest.LogC
 
 def test_slower_metrics_are_judged_when_their_window_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What comes in time for them is no matter; what does not is said then."""
-    config = {**AB, "signals": AB["signals"] | {"c": STEP},
+    config = {**AB, **sections(AB["signals"]["any"] | {"c": STEP}),
               "metrics": {"a": "mean(a)", "b": {"expr": "b", "every": 4}, "c": {"expr": "c", "every": 4}}}  # fmt: skip
     body = steps(8, lambda step: {"a": 1.0} | ({"b": 1.0} if step % 4 == 2 else {}))
     told, missing = run(config, body, tmp_path, caplog)
@@ -175,7 +174,7 @@ def test_slower_metrics_are_judged_when_their_window_ends(tmp_path: Path, caplog
 def test_each_mode_says_it_of_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An evaluation lacks what it lacks; phases that it does not have at all are not meant to be in it."""
     first = {**STEP, "phase": "rollout"}
-    config = {**AB, "signals": {"a": first, "b": first, "c": {**STEP, "phase": "update"}},
+    config = {**AB, **sections({"a": first, "b": first, "c": {**STEP, "phase": "update"}}),
               "metrics": AB["metrics"] | {"c": "mean(c)"}}  # fmt: skip
 
     def body(log: Recorder) -> None:
@@ -194,7 +193,7 @@ def test_each_mode_says_it_of_itself(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_a_trainers_numbers_of_steps_are_of_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where a trainer says when, its evaluations have no learning rate, and that is no gap; what training lacks is."""
     metrics = {**AB["metrics"], "c": "mean(c)"}
-    config = {**AB, "every": "trainer", "signals": {**AB["signals"], "c": STEP}, "metrics": metrics}
+    config = {**AB, "every": "trainer", **sections({**AB["signals"]["any"], "c": STEP}), "metrics": metrics}
 
     def body(log: Recorder) -> None:
         for step in range(3):
@@ -260,7 +259,7 @@ def test_steps_may_have_any_numbers(stride: int, tmp_path: Path, caplog: pytest.
 def test_a_phase_that_rests_takes_its_signals_along(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Generations each fourth step are no alarm; of a phase that ends all signals are named together."""
     signals = {"r": {**STEP, "phase": "rollout"}, "q": {**STEP, "phase": "rollout"}, "u": {**STEP, "phase": "update"}}
-    config = {"name": "small", "signals": signals, "metrics": {name: f"mean({name})" for name in signals}}
+    config = {"name": "small", **sections(signals), "metrics": {name: f"mean({name})" for name in signals}}
 
     def body(last: int) -> Callable[[Recorder], None]:
         def loop(log: Recorder) -> None:
@@ -297,7 +296,7 @@ def test_a_mode_of_blocks_is_counted_in_log_events(tmp_path: Path, caplog: pytes
 @pytest.mark.parametrize("giver", [0, 1, 2])
 def test_rank_0_says_it_of_all_ranks(giver: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What one rank observes has come, whichever it is; what none does is said once."""
-    config = {**AB, "signals": AB["signals"] | {"c": STEP}, "metrics": AB["metrics"] | {"c": "mean(c)"}}
+    config = {**AB, **sections(AB["signals"]["any"] | {"c": STEP}), "metrics": AB["metrics"] | {"c": "mean(c)"}}
 
     def body(comm: Comm) -> dict[str, str]:
         with declog.start(config, sinks=[MemorySink()] if not comm.rank else [], output_dir=tmp_path, comm=comm) as log:
@@ -331,7 +330,7 @@ def test_required_signals_that_never_came_are_raised_under_strict(
     config = {
         "name": "small",
         "run": {"strict": True},
-        "signals": required,
+        **sections(required),
         "metrics": {"a": "mean(a)", "b": "mean(b)", "u": "mean(u)"},
     }
 
@@ -364,7 +363,9 @@ def test_unknown_groups_are_the_reason(tmp_path: Path, caplog: pytest.LogCapture
     """Where nothing says what a group is, metrics of groups are inactive, and the line says what to write."""
     config = {
         "name": "small", "axes": {"group": {"of": ["group", "prompt_id"]}}, "signals": {
-            "r": {**ROW}, "group": {**ROW, "type": "text"}, "prompt_id": {**ROW, "type": "text", "from": "id"},
+            "any": {
+                "r": {**ROW}, "group": {**ROW, "type": "text"}, "prompt_id": {**ROW, "type": "text", "from": "id"},
+            },
         },
         "metrics": {"r": "mean(r)", "best": "mean(max(r, over=completion))"},
     }  # fmt: skip

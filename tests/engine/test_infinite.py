@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.language.runs import record
+from tests.running import sections
 
 INF = float("inf")
 ROWS = {"axis": "completion"}
@@ -33,7 +34,7 @@ def test_what_is_computed_of_infinite_values_is_shown(
     reduce: str, rows: list[float], missing: list[None], expected: str
 ) -> None:
     """Also beside missing values; of one value a sample deviation is absent."""
-    profile = {"signals": {"x": ROWS}, "metrics": {"m": {"expr": "x", "reduce": reduce}}}
+    profile = {"signals": {"any": {"x": ROWS}}, "metrics": {"m": {"expr": "x", "reduce": reduce}}}
     found = record(profile, [[{"x": [*rows, *missing]}]]).scalars.get(0, {})
     assert (str(found.get("m")), found.get("nonfinite/m", 0) > 0) == (expected, expected in ("inf", "-inf", "nan"))
 
@@ -41,7 +42,7 @@ def test_what_is_computed_of_infinite_values_is_shown(
 @pytest.mark.parametrize("weight", [0.25, 0.5, 3.0])
 def test_a_mean_of_infinities_of_both_signs_is_shown_whatever_they_weigh(weight: float) -> None:
     """Also where all weights together are less than one row."""
-    profile = {"signals": {"x": ROWS, "w": ROWS}, "metrics": {"m": {"expr": "x", "weight": "w"}}}
+    profile = {"signals": {"any": {"x": ROWS, "w": ROWS}}, "metrics": {"m": {"expr": "x", "weight": "w"}}}
     found = record(profile, [[{"x": [INF, -INF], "w": [weight, weight]}]]).scalars[0]
     assert (str(found["m"]), found["nonfinite/m"]) == ("nan", 1)
 
@@ -59,7 +60,7 @@ def test_what_is_empty_is_no_value_for_what_infinities_make(reduce: str, axis: s
         "nothing": {"expr": "x", "reduce": "sum", "where": "x == 17", "empty": 0},
         "share": {"formula": "nothing / nothing", "empty": 0},
     }
-    profile = {"axes": {"token": {"mask": "all"}}, "signals": {"x": {"axis": axis}, "y": ROWS}, "metrics": metrics}
+    profile = {"axes": {"token": {"mask": "all"}}, **sections({"x": {"axis": axis}, "y": ROWS}), "metrics": metrics}
     found = record(profile, [[{"x": [rows] * 4 if axis == "token" else rows, "y": [1.0, 2.0, 3.0, 4.0]}]]).scalars[0]
     shown = "-inf" if reduce == "p50" else "nan"
     assert {name: str(value) for name, value in found.items() if not name.startswith("nonfinite/")} == {
@@ -72,7 +73,7 @@ def test_infinities_are_in_no_bin_and_are_reported(axis: str) -> None:
     """A histogram is of the finite values, whose bins they do not stretch; of infinities alone there is none."""
     profile = {
         "axes": {"token": {"mask": "all"}},
-        "signals": {"x": {"axis": axis}},
+        **sections({"x": {"axis": axis}}),
         "metrics": {"m": {"expr": "x", "reduce": "histogram(bins=2)"}},
     }
     rows = [[1.0, INF, 2.0, -INF], [INF, INF, INF, INF]]
@@ -91,7 +92,7 @@ def test_quantiles_of_tokens_are_infinite_where_those_of_rows_are(level: str, ro
     """No number is made up for what lies between infinities."""
     profile = {
         "axes": {"token": {"mask": "all"}},
-        "signals": {"x": ROWS, "t": {"axis": "token"}},
+        "signals": {"any": {"x": ROWS, "t": {"axis": "token"}}},
         "metrics": {"x": f"{level}(x)", "t": f"{level}(t)"},
     }
     found = record(profile, [[{"x": rows, "t": [[row] for row in rows]}]]).scalars[0]
@@ -112,7 +113,7 @@ def test_a_histogram_of_values_that_floats_hardly_part(rows: list[float], axis: 
     """Of rewards that differ by rounding, of times in nanoseconds, of the greatest numbers: all are in some bin."""
     profile = {
         "axes": {"token": {"mask": "all"}},
-        "signals": {"x": {"axis": axis}},
+        **sections({"x": {"axis": axis}}),
         "metrics": {"m": {"expr": "x", "reduce": "histogram(bins=8)"}},
     }
     [(_, records)] = record(profile, [[{"x": [rows] if axis == "token" else rows}]]).events

@@ -17,7 +17,7 @@ BATCHES = {0: [1.0, 2.0, 7.0, 9.0], 1: [3.0, 4.0]}
 def test_a_rank_of_which_nothing_counts_is_there(reduce: str) -> None:
     """With `empty` it has that, as a job of one rank has; without, no value."""
     metrics = {"m": {"expr": "x", "reduce": reduce, "where": "x > 5", "empty": 0}, "n": {"expr": "x", "where": "x > 5"}}
-    profile = {"per_rank": True, "signals": {"x": ROWS}, "metrics": metrics}
+    profile = {"per_rank": True, "signals": {"any": {"x": ROWS}}, "metrics": metrics}
     found = values(profile, *([[{"x": rows}]] for rows in BATCHES.values()))
     right = {"mean": 8.0, "sum": 16.0, "count": 2, "p50": 8.0, "max": 9.0}[reduce]
     assert found == {"m/rank0": right, "m/rank1": 0.0, "n/rank0": 8.0}
@@ -27,7 +27,11 @@ def test_a_rank_of_which_nothing_counts_is_there(reduce: str) -> None:
 def test_each_of_many_ranks_has_its_value(more: dict[str, Any]) -> None:
     """No rank is pooled with others, as the rarest of many labels are."""
     ranks = 66
-    profile = {"per_rank": True, "signals": {"x": ROWS}, "metrics": {"x": {"expr": "x", "reduce": "mean", **more}}}
+    profile = {
+        "per_rank": True,
+        "signals": {"any": {"x": ROWS}},
+        "metrics": {"x": {"expr": "x", "reduce": "mean", **more}},
+    }
     found = values(profile, *([[{"x": [float(rank)]}]] for rank in range(ranks)))
     assert found == {f"x/rank{rank}": float(rank) for rank in range(ranks)}
 
@@ -37,7 +41,7 @@ def test_what_is_of_all_ranks_stays_that() -> None:
     profile = {
         "per_rank": True,
         "axes": {"group": {"size": 2}, "token": {"mask": "all"}},
-        "signals": {"x": ROWS, "t": {"axis": "token"}},
+        "signals": {"any": {"x": ROWS, "t": {"axis": "token"}}},
         "metrics": {
             "best": "mean(max(mean(x, over=completion), over=group))", "x": "mean(x)", "t": "max(t)", "q": "p100(t)",
         },

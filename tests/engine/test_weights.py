@@ -17,7 +17,7 @@ ROWS = {"axis": "completion"}
 X = [1.0, 2.0, 3.0, 4.0]
 PROFILE: dict[str, Any] = {
     "axes": {"token": {"mask": "all"}},
-    "signals": {"x": ROWS, "w": ROWS, "t": {"axis": "token"}},
+    "signals": {"any": {"x": ROWS, "w": ROWS, "t": {"axis": "token"}}},
     "metrics": {
         "sum": {"expr": "x", "weight": "w", "reduce": "sum"},
         "mean": {"expr": "x", "weight": "w"},

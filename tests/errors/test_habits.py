@@ -13,7 +13,7 @@ import declog.config
 from declog.errors import SinkError
 from declog.testing import MemorySink
 
-PROFILE = {"signals": {"loss": {"axis": "step"}}, "metrics": {"loss": "mean(loss)"}}
+PROFILE = {"signals": {"any": {"loss": {"axis": "step"}}}, "metrics": {"loss": "mean(loss)"}}
 
 
 @pytest.fixture

@@ -63,8 +63,10 @@ def test_json_means_the_same() -> None:
 PROFILE: dict[str, Any] = {
     "name": f"run {TEXT}",
     "signals": {
-        "reward": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
-        "parts": {"axis": "completion", "family": True}, "task": {"axis": "completion", "type": "text"},
+        "any": {
+            "reward": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
+            "parts": {"axis": "completion", "family": True}, "task": {"axis": "completion", "type": "text"},
+        },
     },
     "metrics": {
         "reward": {"expr": "mean(reward)", "name": f"name {TEXT}"}, "parts": "mean(parts)",

@@ -19,7 +19,7 @@ from declog.testing import MemorySink
 
 PROFILE: dict[str, Any] = {
     "name": "starting", "axes": {"completion": {"ids": "row"}},
-    "signals": {"x": {"axis": "completion"}, "row": {"axis": "completion", "type": "int"}},
+    "signals": {"any": {"x": {"axis": "completion"}, "row": {"axis": "completion", "type": "int"}}},
     "metrics": {"x": "sum(x)", "rows": "count(x)"},
 }  # fmt: skip
 WAIT_S = {"only rank 0": 2.0, "only rank 1": 2.0, "typing error": 5.0}  # where somebody waits for nothing

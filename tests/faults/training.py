@@ -33,7 +33,9 @@ FUNCTIONS = functions.Functions(functions.BUILTIN)
 PROFILE: Mapping[str, Any] = {
     "name": "faults", "axes": {"token": {"mask": "all"}},
     "signals": {
-        "reward": {"axis": "completion"}, "kl": {"axis": "token"}, "text": {"axis": "completion", "type": "text"},
+        "any": {
+            "reward": {"axis": "completion"}, "kl": {"axis": "token"}, "text": {"axis": "completion", "type": "text"},
+        },
     },
     "metrics": {"reward": "sum(reward)", "rows": "count(reward)", "kl": "mean(kl)"},
     "schemas": {"s": {"step": {"type": "int", "expr": "step"}, "text": {"type": "text"}}},

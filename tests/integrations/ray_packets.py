@@ -26,7 +26,7 @@ WORKER_DIES, TRAINER_DIES = 4, 7  # before the worker's packets for this step, a
 ROWS = 16_000  # so many that packets are not passed beside the object store
 PROFILE: dict[str, Any] = {
     "name": "packets",
-    "signals": {"reward": {"axis": "completion"}, "version": {"axis": "completion", "type": "int"}},
+    "signals": {"any": {"reward": {"axis": "completion"}, "version": {"axis": "completion", "type": "int"}}},
     "metrics": {"n": "count(reward)", "sum": "sum(reward)", "version": "mean(version)"},
 }
 

@@ -318,7 +318,7 @@ def test_a_logger_of_its_own(tmp_path: Path) -> None:
 def test_what_is_observed_is_of_the_step_that_is_logged(tmp_path: Path) -> None:
     """Rows that come before a step's first call are of it, whatever is open until the next."""
     profile = {
-        "signals": {"reward": "completion"},
+        "signals": {"any": {"reward": "completion"}},
         "metrics": {"reward": "mean(reward)", "kl": {"observe": {"from": "actor/kl"}}},
         "about": {"kl": {"title": "KL"}},
         "alerts": {"kl": "> 0.5"},

@@ -160,7 +160,7 @@ def test_whichever_method_carries_numbers(case: str, tmp_path: Path, caplog: pyt
 def test_names_that_the_profile_hides_are_the_loggers_all_the_same(tmp_path: Path) -> None:
     """What the loop logs itself reaches its logger whatever is shown; what declog computes besides comes in its way."""
     profile = {
-        "signals": {"kl": {"axis": "step", "from": "actor/kl"}}, "profile": "slim",
+        "signals": {"any": {"kl": {"axis": "step", "from": "actor/kl"}}}, "profile": "slim",
         "metrics": {"kl": {"expr": "kl", "tags": ["core"]}, "twice": {"formula": "2 * kl", "tags": ["core"]}},
         "profiles": {"slim": {"only": ["tag:core"]}},
     }  # fmt: skip

@@ -48,19 +48,24 @@ def models(type_: Any = LogSpec, known: dict[Any, None] | None = None) -> list[t
 
 def keys() -> list[str]:
     """Every key that YAML may have, as `Model.key`; whoever wants the top ones takes those of `LogSpec`."""
-    return [
-        f"{model.__name__}.{field.alias or name}"
+    return list(dict.fromkeys(
+        f"{_of(model, name)}.{field.alias or name}"
         for model in models()
         for name, field in model.model_fields.items()
         if not field.exclude
-    ]
+    ))  # fmt: skip
+
+
+def _of(model: type[Model], name: str) -> str:
+    """The model that has a key first: what several models have from one base is one key."""
+    return next(base.__name__ for base in reversed(model.__mro__) if name in vars(base).get("__annotations__", {}))
 
 
 def short_forms() -> list[str]:
     """Where something else than the long form may stand: each type of it is one form."""
     found = []
     for model in models():
-        name = model.__name__
+        name = next((base.__name__ for base in model.__mro__ if "_short" in vars(base)), model.__name__)
         found += [f"{name} as {each}" for each in _types(getattr(model, "_short", None))]
         if getattr(model, "_plain", "") and getattr(model, "_short", None) is None:
             found.append(f"{name} as its `{model._plain}`")
@@ -69,7 +74,7 @@ def short_forms() -> list[str]:
             shorter += [each for part in parts(field.annotation) for each in getattr(part, "__metadata__", ())
                         if type(each).__name__ == "Short"]  # fmt: skip
             found += [f"{name}.{key} as {each}" for one in shorter for each in _types(one.type)]
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _types(shorter: Any) -> Iterator[str]:

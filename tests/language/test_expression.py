@@ -15,6 +15,7 @@ from declog.errors.pages import CODES
 from tests.conftest import examples
 from tests.language.runs import one_step
 from tests.oracle.generator import generated
+from tests.running import sections
 
 SIGNALS = {
     "x": {"axis": "completion"},
@@ -26,7 +27,7 @@ SIGNALS = {
 def refused(expr: Any, key: str = "where") -> Problem:
     """The one problem of a metric whose ``key`` is an expression."""
     with pytest.raises(ConfigError) as error:
-        declog.plan({"signals": SIGNALS, "metrics": {"m": {"expr": "x", key: expr}}})
+        declog.plan({**sections(SIGNALS), "metrics": {"m": {"expr": "x", key: expr}}})
     (problem,) = error.value.problems
     assert key in problem.path
     return problem
@@ -92,7 +93,7 @@ def test_a_word_that_a_text_is_compared_with_wants_quotes(expr: str, word: str, 
     problem = refused(expr)
     assert (problem.code, problem.fix) == ("DL302", fix)
     assert problem.span is not None and expr[slice(*problem.span)] == word
-    declog.plan({"signals": SIGNALS, "metrics": {"m": {"expr": "x", "where": fix.partition(";")[0]}}})
+    declog.plan({**sections(SIGNALS), "metrics": {"m": {"expr": "x", "where": fix.partition(";")[0]}}})
 
 
 @pytest.mark.parametrize(
@@ -107,7 +108,7 @@ def test_a_name_that_no_text_is_compared_with_is_a_signal(expr: str) -> None:
 def test_words_are_operators_outside_strings_only() -> None:
     """`lt` in a string is text, and so is half of a longer name."""
     profile = {
-        "signals": {**SIGNALS, "lt_x": {"axis": "completion"}},
+        **sections({**SIGNALS, "lt_x": {"axis": "completion"}}),
         "metrics": {
             "words": "sum(x if x ge 2 and x ne 3 and not (x eq 5) and x le 4 and x gt 0 and x lt 9 else 0)",
             "strings": "sum(x if t == 'a lt b' or t == \"x gt\" else 0)",
@@ -124,7 +125,7 @@ def test_words_are_operators_outside_strings_only() -> None:
 def test_a_text_has_no_escapes() -> None:
     """YAML had its own: a backslash is a backslash, and the other quote encloses a quote."""
     profile = {
-        "signals": {"t": {"axis": "completion", "type": "text"}},
+        "signals": {"any": {"t": {"axis": "completion", "type": "text"}}},
         "metrics": {
             "boxed": r"sum(contains(t, '\boxed'))",
             "digit": r"sum(matches(t, '^\d+\s'))",
@@ -143,15 +144,15 @@ def test_an_expression_may_stand_on_several_lines() -> None:
 
     assert problem.source is not None and problem.span is not None
     assert problem.source[slice(*problem.span)] == "nothing"
-    assert one_step({"signals": {"x": {"axis": "completion"}}, "metrics": {"m": "max(\n  x\n)\n"}}, {"x": [3.0]}) == {
-        "m": 3.0
-    }
+    assert one_step(
+        {"signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"m": "max(\n  x\n)\n"}}, {"x": [3.0]}
+    ) == {"m": 3.0}
 
 
 @pytest.mark.parametrize("expr", ["p99.9(x)", "p99_9(x)", "  p99.9 ( x ) "])
 def test_a_quantile_may_have_a_fraction(expr: str) -> None:
     """`p99.9(x)` reads like the other quantiles."""
-    logged = one_step({"signals": SIGNALS, "metrics": {"m": expr}}, {"x": [0.0, 1000.0]})
+    logged = one_step({**sections(SIGNALS), "metrics": {"m": expr}}, {"x": [0.0, 1000.0]})
 
     assert pytest.approx(logged) == {"m": 999.0}
 
@@ -167,7 +168,7 @@ def test_a_quantile_may_have_a_fraction(expr: str) -> None:
 )  # fmt: skip
 def test_constants_are_folded(expr: str, value: float) -> None:
     """An expression of constants is one: what it does not read need not exist."""
-    profile = {"signals": {"x": {"axis": "completion"}}, "metrics": {"m": {"expr": expr}, "x": "x"}}
+    profile = {"signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"m": {"expr": expr}, "x": "x"}}
 
     assert value == one_step(profile, {"x": [1.0]})["m"]
 
@@ -258,7 +259,7 @@ def test_hostile_texts_are_refused_or_compiled(expr: str, key: str) -> None:
 def with_key(key: str, expr: str) -> dict[str, Any]:
     """A profile with a text in one place of a metric."""
     metric = {key: expr} if key == "formula" else {"expr": "x", key: expr}
-    return {"signals": SIGNALS, "metrics": {"other": "x", "m": metric}}
+    return {**sections(SIGNALS), "metrics": {"other": "x", "m": metric}}
 
 
 def check(profile: Any) -> None:
@@ -307,7 +308,7 @@ def test_mutations_of_expressions_are_refused_or_compiled(seed: int, data: st.Da
     check(
         {
             "axes": profile["axes"],
-            "signals": profile["signals"],
+            **sections(profile["signals"]),
             "metrics": {name: {"expr": "".join(expr)}},
         }
     )

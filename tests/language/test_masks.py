@@ -18,11 +18,11 @@ BOOL = {"axis": "token", "type": "bool"}
 @pytest.mark.parametrize(
     ("profile", "fix"),
     [
-        ({"signals": {"lp": TOKEN}}, "completion_mask"),
-        ({"signals": {"lp": TOKEN, "m": BOOL}}, "m"),
-        ({"signals": {"lp": TOKEN, "tool": BOOL, "my_mask": BOOL}}, "my_mask"),
-        ({"signals": {"lp": TOKEN, "kl": {**TOKEN, "mask": "m"}, "m": BOOL}}, "m"),
-        ({"signals": {"lp": {**TOKEN, "optional": True}}}, "completion_mask"),
+        ({"signals": {"any": {"lp": TOKEN}}}, "completion_mask"),
+        ({"signals": {"any": {"lp": TOKEN, "m": BOOL}}}, "m"),
+        ({"signals": {"any": {"lp": TOKEN, "tool": BOOL, "my_mask": BOOL}}}, "my_mask"),
+        ({"signals": {"any": {"lp": TOKEN, "kl": {**TOKEN, "mask": "m"}, "m": BOOL}}}, "m"),
+        ({"signals": {"any": {"lp": {**TOKEN, "optional": True}}}}, "completion_mask"),
         ({"metrics": {"lp": {"observe": "token"}}}, "completion_mask"),
     ],
 )
@@ -38,13 +38,16 @@ def test_a_token_signal_without_a_mask_is_refused(profile: dict[str, Any], fix: 
 @pytest.mark.parametrize(
     "profile",
     [
-        {"axes": {"token": {"mask": "m"}}, "signals": {"lp": TOKEN, "m": BOOL}},
-        {"axes": {"token": {"mask": "all"}}, "signals": {"lp": TOKEN}},
-        {"axes": {"token": {"lengths": "n"}}, "signals": {"lp": TOKEN, "n": {"axis": "completion", "type": "int"}}},
-        {"signals": {"lp": {**TOKEN, "mask": "m"}, "m": BOOL}},
-        {"signals": {"lp": {**TOKEN, "mask": "m and k"}, "m": BOOL, "k": BOOL}},
-        {"signals": {"lp": {**TOKEN, "mask": "all"}}},
-        {"signals": {"lp": {**TOKEN, "enabled": "beta != 0"}}, "constants": {"beta": 0}},
+        {"axes": {"token": {"mask": "m"}}, "signals": {"any": {"lp": TOKEN, "m": BOOL}}},
+        {"axes": {"token": {"mask": "all"}}, "signals": {"any": {"lp": TOKEN}}},
+        {
+            "axes": {"token": {"lengths": "n"}},
+            "signals": {"any": {"lp": TOKEN, "n": {"axis": "completion", "type": "int"}}},
+        },
+        {"signals": {"any": {"lp": {**TOKEN, "mask": "m"}, "m": BOOL}}},
+        {"signals": {"any": {"lp": {**TOKEN, "mask": "m and k"}, "m": BOOL, "k": BOOL}}},
+        {"signals": {"any": {"lp": {**TOKEN, "mask": "all"}}}},
+        {"signals": {"any": {"lp": {**TOKEN, "enabled": "beta != 0"}}}, "constants": {"beta": 0}},
     ],
 )
 def test_where_it_is_said_the_profile_compiles(profile: dict[str, Any]) -> None:
@@ -57,7 +60,7 @@ def test_each_half_of_the_fix_gives_its_number(mask: str, expected: float, tmp_p
     """The mean over the tokens that exist, or over all."""
     profile = {
         "axes": {"token": {"mask": mask}},
-        "signals": {"lp": TOKEN, "m": {**BOOL, "optional": True}},
+        "signals": {"any": {"lp": TOKEN, "m": {**BOOL, "optional": True}}},
         "metrics": {"lp": "mean(lp)"},
     }
     sink = MemorySink()

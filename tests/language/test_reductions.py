@@ -17,6 +17,7 @@ from declog.language.moments import Moments
 from declog.language.reductions import BUILTIN
 from tests.conftest import examples
 from tests.language.runs import one_step, record, values
+from tests.running import sections
 
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
@@ -74,7 +75,7 @@ def run(window: pd.DataFrame, metrics: dict[str, Any]) -> dict[str, Any]:
                 of_step.append(observed)
             of_rank.append(of_step)
         ranks.append(of_rank)
-    sink = record({"every": int(steps), "signals": SIGNALS, "metrics": metrics}, *ranks)
+    sink = record({"every": int(steps), **sections(SIGNALS), "metrics": metrics}, *ranks)
     found: dict[str, Any] = dict(next(iter(sink.scalars.values()), {}))
     for _, records in sink.events:
         found.update({item.name: (item.counts, item.edges) for item in records.histograms})
@@ -260,7 +261,10 @@ DTYPES = [
 def test_any_dtype(dtype: torch.dtype) -> None:
     """Values that every dtype holds give the same numbers from all of them, and from lists."""
     rows = torch.tensor([1, 0, 1, 1]).to(dtype)
-    profile = {"signals": {"x": ROWS}, "metrics": {"x": {"expr": "x", "reduce": ["mean", "sum", "pstd", "max", "p50"]}}}
+    profile = {
+        "signals": {"any": {"x": ROWS}},
+        "metrics": {"x": {"expr": "x", "reduce": ["mean", "sum", "pstd", "max", "p50"]}},
+    }
     expected = {"x/mean": 0.75, "x/sum": 3.0, "x/pstd": math.sqrt(3) / 4, "x/max": 1.0, "x/p50": 1.0}
 
     assert expected == pytest.approx(one_step(profile, {"x": rows}))
@@ -270,7 +274,10 @@ def test_any_dtype(dtype: torch.dtype) -> None:
 def test_float32_rows_to_five_digits() -> None:
     """Rows of float32 are reduced in float64."""
     rows = torch.rand(4096, generator=torch.Generator().manual_seed(0)) + 1000
-    profile = {"signals": {"x": ROWS}, "metrics": {"x": {"expr": "x", "reduce": ["mean", "std", "sum", "p95"]}}}
+    profile = {
+        "signals": {"any": {"x": ROWS}},
+        "metrics": {"x": {"expr": "x", "reduce": ["mean", "std", "sum", "p95"]}},
+    }
     exact = rows.double().numpy()
     expected = {"mean": exact.mean(), "std": exact.std(ddof=1), "sum": exact.sum(), "p95": np.quantile(exact, 0.95)}
 
@@ -283,7 +290,7 @@ def test_large_offsets_keep_their_spread() -> None:
     """1e8 + {0, 1, 2}: over rows, over batches that are merged, and over groups."""
     profile = {
         "every": 3,
-        "signals": {"x": ROWS},
+        "signals": {"any": {"x": ROWS}},
         "metrics": {
             "x": {"expr": "x", "reduce": ["pstd", "var"]},
             "piece": {"expr": "x", "reduce": "std", "by": "x > 0"},
@@ -297,7 +304,7 @@ def test_large_offsets_keep_their_spread() -> None:
 def test_a_column_of_missing_values_is_nan() -> None:
     """Values came and all are missing: NaN, and how many, but 0 are there; of a family where no member has any."""
     profile = {
-        "signals": {"x": ROWS, "f": {**ROWS, "family": True}},
+        "signals": {"any": {"x": ROWS, "f": {**ROWS, "family": True}}},
         "metrics": {
             "x": {"expr": "x", "reduce": ["mean", "sum", "count", "last", "p50", "histogram"]},
             "f": "f",
@@ -323,14 +330,17 @@ def test_every_reduction_says_what_it_does(name: str) -> None:
     assert entry is not None and entry.help
 
 
-TOKENS = {"axes": {"token": {"mask": "m"}}, "signals": {"m": {"axis": "token", "type": "bool"}, "u": {"axis": "token"}}}
+TOKENS = {
+    "axes": {"token": {"mask": "m"}},
+    "signals": {"any": {"m": {"axis": "token", "type": "bool"}, "u": {"axis": "token"}}},
+}
 
 
 @pytest.mark.parametrize("clause", [{}, {"by": "label"}, {"weight": "w"}, {"over": "batch"}], ids=str)
 @pytest.mark.parametrize("axis", ["completion", "token"])
 def test_missing_values_are_skipped_shown_or_refused(axis: str, clause: dict[str, str]) -> None:
     """`nan` says which, of rows and of tokens, under every clause."""
-    signals = {**TOKENS["signals"], "x": ROWS, "w": ROWS, "label": {**ROWS, "type": "text"}}
+    signals = {**TOKENS["signals"]["any"], "x": ROWS, "w": ROWS, "label": {**ROWS, "type": "text"}}
     observed = {
         "m": torch.tensor([[True, True], [True, False], [True, True]]),
         "u": torch.tensor([[1.0, math.nan], [3.0, math.nan], [2.0, 3.0]]),
@@ -341,7 +351,7 @@ def test_missing_values_are_skipped_shown_or_refused(axis: str, clause: dict[str
 
     def logged(nan: str) -> dict[str, float]:
         metric = {"expr": "x" if axis == "completion" else "u", "nan": nan, **clause}
-        return one_step({**TOKENS, "signals": signals, "metrics": {"v": metric}}, observed)
+        return one_step({**TOKENS, **sections(signals), "metrics": {"v": metric}}, observed)
 
     skipped, shown = logged("skip"), logged("propagate")
     assert sorted([*skipped, "nonfinite/v"]) == sorted(shown)
@@ -354,7 +364,7 @@ def test_missing_values_are_skipped_shown_or_refused(axis: str, clause: dict[str
 def test_labels_beyond_the_limit_are_pooled() -> None:
     """The most frequent labels are kept; the rest is `_other`."""
     profile = {
-        "signals": {"x": ROWS, "k": {**ROWS, "type": "int"}},
+        "signals": {"any": {"x": ROWS, "k": {**ROWS, "type": "int"}}},
         "metrics": {"x": {"expr": "x", "by": "k", "max_labels": 2, "reduce": "sum"}},
     }
     logged = one_step(profile, {"x": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "k": [7, 7, 8, 8, 9, 10]})

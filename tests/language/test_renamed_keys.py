@@ -11,15 +11,35 @@ import declog
 from declog.testing import MemorySink
 from tests.running import profile
 
+KEYS = "keys: any, axis, family, from, from_log_extra, mask, optional, phase, type"
 
-@pytest.mark.parametrize("value", ["rollout", None])
-def test_a_key_of_an_earlier_version_is_told_its_new_name(value: Any) -> None:
-    """`event` of a signal is its `phase`."""
-    made = {"name": "x", "signals": {"a": {"axis": "completion", "event": value}}, "metrics": {"m": "mean(a)"}}
+
+@pytest.mark.parametrize(
+    ("sections", "fixes"),
+    [
+        ({"signals": {"reward": "completion"}}, ["signals: {any: {reward: completion}}"]),
+        (
+            {"signals": {"a": {"axis": "step", "phase": "update"}}, "derived": {"late": "step > 10"}},
+            ["signals: {update: {a: {axis: step}}}"],
+        ),
+        (
+            {"signals": {"a": {"axis": "token", "phase": {"first": "rollout", "second": "update"}}}},
+            ["signals: {rollout: {a: {axis: token}}, update: {a: {axis: token}}}"],
+        ),
+        ({"signals": {"update": {"a": {"axis": "step", "phase": "late"}}}}, ["signals: {late: {a: {axis: step}}}"]),
+        ({"signals": {"ratio": "exp(a - b)"}}, ["derived: {ratio: exp(a - b)}"]),
+        ({"signals": {"update": {"late": "step > 10"}}}, ['derived: {late: "step > 10"}']),
+        ({"signals": {"kl": {"expr": "a - b", "help": "far"}}}, ["derived: {kl: {expr: a - b, help: far}}"]),
+        ({"signals": {"update": {"a": {"axis": "step"}, "kl": {"expr": "a"}}}}, ["derived: {kl: {expr: a}}"]),
+        ({"derived": {"a": "completion text"}}, ["signals: {any: {a: completion text}}"]),
+        ({"signals": {"a": "step", "b": "a"}}, ["signals: {any: {a: step}}", "derived: {b: a}"]),
+    ],
+)
+def test_signals_stand_under_their_phases_and_what_is_derived_in_its_section(sections: Any, fixes: list[str]) -> None:
+    """Class: a declaration in the form of 0.1 is answered with the line to write."""
     with pytest.raises(declog.ConfigError) as caught:
-        declog.plan(made)
-    (problem,) = caught.value.problems
-    assert (problem.code, problem.path, problem.fix) == ("DL201", ("signals", "a", "event"), "it is called `phase`")
+        declog.validate({"name": "x", **sections})
+    assert [problem.fix for problem in caught.value.problems] == fixes
 
 
 @pytest.mark.parametrize(
@@ -27,7 +47,7 @@ def test_a_key_of_an_earlier_version_is_told_its_new_name(value: Any) -> None:
 )
 def test_a_chart_is_the_name_that_metrics_share(chart: dict[str, str], fix: str) -> None:
     """Class: nothing accepts an old form beside the new one. A map, as charts had before, is told the text of it."""
-    made = {"signals": {"a": {"axis": "completion"}}, "metrics": {"m": "mean(a)"},
+    made = {"signals": {"any": {"a": {"axis": "completion"}}}, "metrics": {"m": "mean(a)"},
             "about": {"m": {"chart": chart}}}  # fmt: skip
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(made)
@@ -45,7 +65,7 @@ def test_a_chart_is_the_name_that_metrics_share(chart: dict[str, str], fix: str)
 )
 def test_a_member_of_a_family_was_called_a_column(metric: Any, fix: str) -> None:
     """Class: a retired word of expressions and templates is told its new one."""
-    made = {"signals": {"rewards": {"axis": "completion", "family": True}}, "metrics": {"m": metric}}
+    made = {"signals": {"any": {"rewards": {"axis": "completion", "family": True}}}, "metrics": {"m": metric}}
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(made)
     assert caught.value.problems[0].fix == fix
@@ -65,7 +85,7 @@ def test_a_member_of_a_family_was_called_a_column(metric: Any, fix: str) -> None
 )
 def test_over_says_what_a_value_covers_and_combine_how_values_become_one(keys: Any, fixes: list[str]) -> None:
     """Class: a key that is gone, or a way that is none, is answered with the line to write."""
-    made = {"signals": {"a": {"axis": "completion"}}, "metrics": {"m": {"expr": "a", **keys}}}
+    made = {"signals": {"any": {"a": {"axis": "completion"}}}, "metrics": {"m": {"expr": "a", **keys}}}
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(made)
     assert [problem.fix for problem in caught.value.problems] == fixes
@@ -80,7 +100,7 @@ def test_over_says_what_a_value_covers_and_combine_how_values_become_one(keys: A
 )  # fmt: skip
 def test_what_a_metric_means_has_a_section(key: str, value: Any, fix: str) -> None:
     """Class: a key that moved to another section is answered with its line there."""
-    made = {"signals": {"a": {"axis": "completion"}}, "metrics": {"m": {"expr": "a", key: value}}}
+    made = {"signals": {"any": {"a": {"axis": "completion"}}}, "metrics": {"m": {"expr": "a", key: value}}}
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(made)
     assert [problem.fix for problem in caught.value.problems] == [fix]
@@ -89,7 +109,8 @@ def test_what_a_metric_means_has_a_section(key: str, value: Any, fix: str) -> No
 def test_about_is_of_metrics_that_there_are() -> None:
     """What is said of a deleted metric, or of one that is off, is ignored; a wrong name is not."""
     made = {
-        "signals": {"a": {"axis": "completion"}}, "metrics": {"m": "mean(a)", "gone": None, "off": {"enabled": False}},
+        "signals": {"any": {"a": {"axis": "completion"}}}, "metrics": {"m": "mean(a)", "gone": None,
+            "off": {"enabled": False}},
         "about": {"m": {"unit": "s"}, "gone": {"unit": "s"}, "off": {"unit": "s"}, "logged": {"title": "Others"}},
     }  # fmt: skip
     assert [op.about.unit for op in declog.plan(made).metrics if op.id == "m"] == ["s"]
@@ -106,8 +127,8 @@ def test_about_is_of_metrics_that_there_are() -> None:
         ({"axis": "step", "reduce": "last"}, ("axis",), "observe: step"),
         ({"from": "actor/kl"}, ("from",), "observe: {from: actor/kl}"),
         ({"observe": "stp"}, ("observe",), "did you mean `step`?"),
-        ({"observe": {"axis": "step", "enabled": False}}, ("observe",), "move it beside `observe`"),
-        ({"observe": {"axis": "step", "help": "far"}}, ("observe",), "move it beside `observe`"),
+        ({"observe": {"axis": "step", "enabled": False}}, ("observe", "enabled"), KEYS),
+        ({"observe": {"axis": "step", "help": "far"}}, ("observe", "help"), KEYS),
     ],
 )
 def test_a_metric_observes_its_signal(metric: Any, path: tuple[str, ...], fix: str) -> None:
@@ -123,7 +144,7 @@ def test_observe_is_a_declaration_of_signals() -> None:
     plans = [
         declog.plan({"name": "x", "metrics": {"m": {"observe": "completion int?"}}}),
         declog.plan({"name": "x", "metrics": {"m": {"observe": signal}}}),
-        declog.plan({"name": "x", "signals": {"m": signal}, "metrics": {"m": {}}}),
+        declog.plan({"name": "x", "signals": {"any": {"m": signal}}, "metrics": {"m": {}}}),
     ]
     assert len({plan.fingerprint for plan in plans}) == len({plan.explain() for plan in plans}) == 1
 
@@ -140,7 +161,7 @@ def test_observe_is_a_declaration_of_signals() -> None:
 def test_how_a_run_behaves_stands_under_run(key: str, value: Any, fix: str) -> None:
     """Class: a key that has moved into a section. The error has the lines to write, with the value that was given."""
     with pytest.raises(declog.ConfigError) as caught:
-        declog.plan({"signals": {"a": {"axis": "step"}}, "metrics": {"m": "mean(a)"}, key: value})
+        declog.plan({"signals": {"any": {"a": {"axis": "step"}}}, "metrics": {"m": "mean(a)"}, key: value})
     assert [(one.code, one.path, one.fix) for one in caught.value.problems] == [("DL201", (key,), fix)]
 
 
@@ -154,7 +175,7 @@ def test_how_a_run_behaves_stands_under_run(key: str, value: Any, fix: str) -> N
 )
 def test_selectors_of_a_profile_are_lists(entry: Any, fixes: list[str]) -> None:
     """Class: a key that is gone is answered with the line to write, with what was given."""
-    made = {"signals": {"a": {"axis": "step"}}, "metrics": {"m": "mean(a)"}, "profiles": {"slim": entry}}
+    made = {"signals": {"any": {"a": {"axis": "step"}}}, "metrics": {"m": "mean(a)"}, "profiles": {"slim": entry}}
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan(made)
     assert [problem.fix for problem in caught.value.problems] == fixes
@@ -173,7 +194,7 @@ def test_selectors_of_a_profile_are_lists(entry: Any, fixes: list[str]) -> None:
 def test_slim_is_there_in_every_config(slim: Any, names: set[str]) -> None:
     """It shows what is tagged `core`; `show` adds and wins over `hide`, `only` is a closed list."""
     metrics = {"core_one": {"expr": "a", "tags": ["core"]}, "other": "mean(a)", "third": "max(a)"}
-    made = {"signals": {"a": {"axis": "step"}}, "metrics": metrics, "profile": "slim"}
+    made = {"signals": {"any": {"a": {"axis": "step"}}}, "metrics": metrics, "profile": "slim"}
     plan = declog.plan(made if slim is None else made | {"profiles": {"slim": slim}})
     assert {key.split(".")[0] for key, _ in plan.profiles["slim"].outputs} - {"logged"} == names
 

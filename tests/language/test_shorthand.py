@@ -23,41 +23,48 @@ def _long(data: Any) -> Any:
 
 
 SAME = {
-    "a signal's axis": ("signals: {reward: completion}", "signals: {reward: {axis: completion}}"),
-    "a signal's type": ("signals: {n: completion int}", "signals: {n: {axis: completion, type: int}}"),
+    "a signal's axis": ("signals: {any: {reward: completion}}", "signals: {any: {reward: {axis: completion}}}"),
+    "a signal's type": ("signals: {any: {n: completion int}}", "signals: {any: {n: {axis: completion, type: int}}}"),
     "one that may be missing": (
-        "signals: {source: 'completion text?'}",
-        "signals: {source: {axis: completion, type: text, optional: true}}",
+        "signals: {any: {source: 'completion text?'}}",
+        "signals: {any: {source: {axis: completion, type: text, optional: true}}}",
     ),
     "in a word": (
-        "signals: {source: completion text optional}",
-        "signals: {source: {axis: completion, type: text, optional: true}}",
+        "signals: {any: {source: completion text optional}}",
+        "signals: {any: {source: {axis: completion, type: text, optional: true}}}",
     ),
-    "a family": ("signals: {rewards: completion family}", "signals: {rewards: {axis: completion, family: true}}"),
-    "an expression": ("signals: {ratio: exp(a - b)}", "signals: {ratio: {expr: exp(a - b)}}"),
-    "an expression that begins with an axis": ("signals: {late: step > 10}", "signals: {late: {expr: step > 10}}"),
-    "a number": ("signals: {one: 1}", "signals: {one: {expr: 1}}"),
+    "a family": (
+        "signals: {any: {rewards: completion family}}",
+        "signals: {any: {rewards: {axis: completion, family: true}}}",
+    ),
+    "an expression": ("derived: {ratio: exp(a - b)}", "derived: {ratio: {expr: exp(a - b)}}"),
+    "an expression that begins with an axis": (
+        "derived: {late: step > 10}",
+        "derived: {late: {expr: step > 10}}",
+    ),
+    "a number": ("derived: {one: 1}", "derived: {one: {expr: 1}}"),
     "signals of a phase": (
         "signals: {rollout: {reward: completion, text: {axis: completion, type: text}}, update: {loss: step}}",
-        "signals: {reward: {axis: completion, phase: rollout}, text: {axis: completion, type: text, phase: rollout},"
-        " loss: {axis: step, phase: update}}",
+        "signals: {rollout: {reward: {axis: completion}, text: {axis: completion, type: text}},"
+        " update: {loss: {axis: step}}}",
     ),
     "a phase of one signal, whatever it is called": (
         "signals: {rollout: {final: completion}, update: {mask: token bool}, late: {loss_mask: completion optional}}",
-        "signals: {final: {axis: completion, phase: rollout}, mask: {axis: token, type: bool, phase: update},"
-        " loss_mask: {axis: completion, optional: true, phase: late}}",
+        "signals: {rollout: {final: {axis: completion}}, update: {mask: {axis: token, type: bool}},"
+        " late: {loss_mask: {axis: completion, optional: true}}}",
     ),
     "a derived signal of a phase": (
-        "signals: {update: {a: token, b: {axis: token}, ratio: exp(a - b)}}",
-        "signals: {a: {axis: token, phase: update}, b: {axis: token, phase: update}, ratio: {expr: exp(a - b)}}",
+        "signals: {update: {a: token, b: {axis: token}}}\nderived: {ratio: exp(a - b)}",
+        "signals: {update: {a: {axis: token}, b: {axis: token}}}\nderived: {ratio: {expr: exp(a - b)}}",
     ),
     "a phase and signals without": (
-        "signals: {rollout: {reward: completion}, loss: {axis: step}, twice: 2 * reward}",
-        "signals: {reward: {axis: completion, phase: rollout}, loss: {axis: step}, twice: {expr: 2 * reward}}",
+        "signals: {rollout: {reward: completion}, any: {loss: {axis: step}}}\nderived: {twice: 2 * reward}",
+        "signals: {rollout: {reward: {axis: completion}}, any: {loss: {axis: step}}}\n"
+        "derived: {twice: {expr: 2 * reward}}",
     ),
     "a signal that is called as a key is": (
         "signals: {update: {mask: token bool, logprobs: token}}",
-        "signals: {mask: {axis: token, type: bool, phase: update}, logprobs: {axis: token, phase: update}}",
+        "signals: {update: {mask: {axis: token, type: bool}, logprobs: {axis: token}}}",
     ),
     "a condition of bools": (
         "tables: {t: {columns: [reward], filter: not solved}}",
@@ -92,11 +99,11 @@ SAME = {
     ),
     "a signal that is called as a reduction is": (
         "signals: {update: {count: {axis: step}, n: {axis: step}}}\nmetrics: {n: count}",
-        "signals: {count: {axis: step, phase: update}, n: {axis: step, phase: update}}\nmetrics: {n: {expr: count}}",
+        "signals: {update: {count: {axis: step}, n: {axis: step}}}\nmetrics: {n: {expr: count}}",
     ),
     "a signal that is called as a type is": (
-        "signals: {float: {axis: step}, row: {axis: step}, a: float, b: row}",
-        "signals: {float: {axis: step}, row: {axis: step}, a: {expr: float}, b: {expr: row}}",
+        "signals: {any: {float: {axis: step}, row: {axis: step}}}\nderived: {a: float, b: row}",
+        "signals: {any: {float: {axis: step}, row: {axis: step}}}\nderived: {a: {expr: float}, b: {expr: row}}",
     ),
     "axes": (
         "axes: {group: 4, token: mask, completion: id}",
@@ -106,12 +113,12 @@ SAME = {
     "a sink": ("sinks: console", "sinks: [console]"),
     "no sink": ("sinks: none", "sinks: []"),
     "what is deleted": (
-        "signals: {rollout: {reward: null, n: completion}}\nmetrics: {kl: null}",
-        "signals: {reward: null, n: {axis: completion, phase: rollout}}\nmetrics: {kl: null}",
+        "signals: {rollout: {n: completion}}\nderived: {reward: null}\nmetrics: {kl: null}",
+        "signals: {rollout: {n: {axis: completion}}}\nderived: {reward: null}\nmetrics: {kl: null}",
     ),
     "what comes from elsewhere": (
-        "signals: {a: '${b}', b: '???'}\nmetrics: {a: '${b}'}\nalerts: {a: '${b}'}",
-        "signals: {a: '${b}', b: '???'}\nmetrics: {a: '${b}'}\nalerts: {a: '${b}'}",
+        "derived: {a: '${b}', b: '???'}\nmetrics: {a: '${b}'}\nalerts: {a: '${b}'}",
+        "derived: {a: '${b}', b: '???'}\nmetrics: {a: '${b}'}\nalerts: {a: '${b}'}",
     ),
 }
 
@@ -135,14 +142,15 @@ def test_a_key_knows_where_it_was_written() -> None:
     """A word holds all that it says; a key below what was moved is below it there, too."""
     layer = yaml.safe_load("signals: {rollout: {a: completion text, b: {type: int}}}\nmetrics: {p: p95(a)}")
     made, _ = long(tree_of(layer))
-    keys = [("signals", "a", "type"), ("signals", "b", "type"), ("signals", "b", "phase"), ("metrics", "p", "expr")]
+    keys = [("signals", "rollout", "a", "type"), ("signals", "rollout", "b", "type"), ("metrics", "p", "expr")]
     assert [node.place for key in keys if (node := made.at(key)) is not None] == [
-        ("signals", "rollout", "a"), ("signals", "rollout", "b", "type"), ("signals", "rollout"), ("metrics", "p"),
+        ("signals", "rollout", "a"), ("signals", "rollout", "b", "type"), ("metrics", "p"),
     ]  # fmt: skip
 
 
 BELOW = yaml.safe_load("""
-signals: {reward: {expr: a + b, help: the sum}, kl: {axis: token}}
+signals: {any: {kl: {axis: token, mask: all}}}
+derived: {reward: {expr: a + b, help: the sum}}
 schemas: {samples: {prompt: {}, reward: {}}, shared: {prompt: {}}}
 tables: {samples: {schema: samples}, worst: {schema: shared, to: {jsonl: true}}}
 profiles: {slim: {only: ['tag:core']}}
@@ -152,9 +160,9 @@ profiles: {slim: {only: ['tag:core']}}
 @pytest.mark.parametrize(
     ("layer", "expected"),
     [
-        ("signals: {reward: completion}", "signals: {reward: {axis: completion, expr: null, help: null}}"),
-        ("signals: {reward: {help: mine}}", "signals: {reward: {help: mine}}"),
-        ("signals: {kl: {mask: all}}", "signals: {kl: {mask: all}}"),
+        ("signals: {any: {kl: completion}}", "signals: {any: {kl: {axis: completion, mask: null}}}"),
+        ("derived: {reward: {help: mine}}", "derived: {reward: {help: mine}}"),
+        ("derived: {kl: {mask: all}}", "derived: {kl: {mask: all}}"),
         ("filters: {worst: {bottom: 8}}", "filters: {worst: {bottom: 8}}"),
     ],
 )
@@ -169,41 +177,41 @@ def test_a_layer_replaces_what_it_says_as_a_whole(layer: str, expected: str) -> 
     ("profile", "problem"),
     [
         (
-            "signals: {source: completion txt}",
-            ("signals.source", "`txt` says nothing of a signal", "did you mean `text`?"),
+            "signals: {any: {source: completion txt}}",
+            ("signals.any.source", "`txt` says nothing of a signal", "did you mean `text`?"),
         ),
         (
             "signals: {rollout: {reward: completion}, reward: step}",
-            ("signals.rollout.reward", "the signal `reward` is declared twice",
-             "write it once, under its phase or without"),
+            ("signals.reward", "the signal `reward` stands under its phase, or under `any`",
+             "signals: {any: {reward: step}}"),
         ),
         (
-            "signals: {reward: float}",
-            ("signals.reward",
+            "signals: {any: {reward: float}}",
+            ("signals.any.reward",
              "`float` does not say what the signal has one value per: step, group, completion or token",
              "reward: completion float"),
         ),
         (
-            "signals: {update: {kl: per_token optional, a: step}}",
+            "signals: {update: {a: step, kl: per_token optional}}",
             ("signals.update.kl",
              "`per_token optional` does not say what the signal has one value per: step, group, completion or token",
              "kl: token optional"),
         ),
         (
             "signals: [reward, kl]",
-            ("signals", "`signals` must be a map", "signals: {reward: completion, kl: completion}"),
+            ("signals", "`signals` must be a map", "signals: {any: {reward: completion, kl: completion}}"),
         ),
         (
-            "signals: {a: step}\nmetrics: [a, 'p95(a)', a * 2, a]",
+            "signals: {any: {a: step}}\nmetrics: [a, 'p95(a)', a * 2, a]",
             ("metrics", "`metrics` must be a map", "metrics: {a: mean, p95_a: p95(a), a: \"a * 2\", ...}"),
         ),
         (
-            "signals: {a: step}\nmetrics: {a: mean}\nalerts: ['a > 0.5', a < 1 and a > 0]",
+            "signals: {any: {a: step}}\nmetrics: {a: mean}\nalerts: ['a > 0.5', a < 1 and a > 0]",
             ("alerts", "`alerts` must be a map", "alerts: {a: \"> 0.5\", a_and_a: \"a < 1 and a > 0\"}"),
         ),
         (
-            "signals: {reward: {axs: completion}}",
-            ("signals.reward.axs", "unknown key `axs`", "did you mean `axis`?"),
+            "signals: {any: {reward: {axs: completion, axis: step}}}",
+            ("signals.any.reward.axs", "unknown key `axs`", "did you mean `axis`?"),
         ),
     ],
 )  # fmt: skip

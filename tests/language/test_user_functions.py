@@ -19,9 +19,13 @@ from declog.language.reductions import BUILTIN as REDUCTIONS
 from declog.language.reductions import DEFAULT as DEFAULT_REDUCTIONS
 from declog.language.reductions import Reductions
 from tests.language.runs import one_step, problems
+from tests.running import sections
 
 ROWS = {"axis": "completion"}
-TOKENS = {"axes": {"token": {"mask": "m"}}, "signals": {"m": {"axis": "token", "type": "bool"}, "u": {"axis": "token"}}}
+TOKENS = {
+    "axes": {"token": {"mask": "m"}},
+    "signals": {"any": {"m": {"axis": "token", "type": "bool"}, "u": {"axis": "token"}}},
+}
 
 
 @pytest.fixture
@@ -46,7 +50,7 @@ def test_a_function_runs_on_rows(functions: Functions) -> None:
         seen.append(x.dtype)
         return torch.nn.functional.softplus(x)
 
-    profile = {"signals": {"x": ROWS}, "metrics": {"m": {"expr": "softplus(x) * 2", "reduce": "sum"}}}
+    profile = {"signals": {"any": {"x": ROWS}}, "metrics": {"m": {"expr": "softplus(x) * 2", "reduce": "sum"}}}
     logged = one_step(profile, {"x": [0.0, math.nan, 1.0]}, functions=functions)
 
     assert {"m": 2 * (math.log(2) + math.log(1 + math.e))} == pytest.approx(logged)
@@ -64,7 +68,7 @@ def test_a_function_runs_on_tokens(functions: Functions) -> None:
 
     profile = {
         **TOKENS,
-        "signals": {**TOKENS["signals"], "a": ROWS},
+        **sections({**TOKENS["signals"]["any"], "a": ROWS}),
         "metrics": {"m": "sum(scaled(u, a))", "per": "max(mean(scaled(u, 2), over=token))"},
     }
     observed = {
@@ -88,7 +92,7 @@ def test_a_function_of_bools_and_ints(functions: Functions) -> None:
         return torch.sign(x).to(torch.int64)
 
     profile = {
-        "signals": {"x": ROWS, "y": ROWS},
+        "signals": {"any": {"x": ROWS, "y": ROWS}},
         "metrics": {"near": "mean(near(x, y))", "sign": {"expr": "sign(x)", "reduce": "sum", "where": "near(x, y)"}},
     }
 
@@ -111,7 +115,7 @@ def test_a_function_that_lies_about_its_type_is_refused(functions: Functions) ->
         raise ValueError("no")
 
     profile = {
-        "signals": {"x": ROWS},
+        "signals": {"any": {"x": ROWS}},
         "metrics": {name: f"mean({name}(x))" for name in ("total", "positive", "broken")},
     }
 
@@ -127,7 +131,7 @@ def test_a_registry_of_ones_own_is_seen_by_its_plans_only(functions: Functions) 
     def own(x: torch.Tensor) -> torch.Tensor:
         return x
 
-    profile = {"signals": {"x": ROWS}, "metrics": {"m": "mean(own(x))"}}
+    profile = {"signals": {"any": {"x": ROWS}}, "metrics": {"m": "mean(own(x))"}}
 
     assert problems(lambda: declog.plan(profile, functions=functions)) == []
     assert problems(lambda: declog.plan(profile)) == [("DL303", "metrics.m")]
@@ -160,7 +164,7 @@ def test_a_reduction_of_values(reductions: Reductions) -> None:
         return float(np.polyfit(x, y, 1)[0]) * scale if len(x) > 1 else math.nan
 
     profile = {
-        "signals": {"x": ROWS, "y": ROWS},
+        "signals": {"any": {"x": ROWS, "y": ROWS}},
         "metrics": {
             "gini": "gini(x)",
             "slope": "slope(x, y, scale=10)",
@@ -182,7 +186,7 @@ def test_a_reduction_misses_what_it_requires(reductions: Reductions) -> None:
         return float((values > limit).mean())
 
     def plan(reduce: str) -> Any:
-        profile = {"signals": {"x": ROWS}, "metrics": {"m": {"expr": "x", "reduce": reduce}}}
+        profile = {"signals": {"any": {"x": ROWS}}, "metrics": {"m": {"expr": "x", "reduce": reduce}}}
         return lambda: declog.plan(profile, reductions=reductions)
 
     assert problems(plan("above(limit=2)")) == []
@@ -234,7 +238,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def test_an_installed_package_adds_functions_and_reductions(functions: Functions, reductions: Reductions) -> None:
     """YAML names them, and nothing was imported before."""
     assert "team_declog_entries" not in sys.modules
-    profile = {"signals": {"x": ROWS}, "metrics": {"m": "team_range(team_scaled(x))"}}
+    profile = {"signals": {"any": {"x": ROWS}}, "metrics": {"m": "team_range(team_scaled(x))"}}
 
     assert one_step(profile, {"x": [1.0, 3.0]}, functions=functions, reductions=reductions) == {"m": 20.0}
     assert {"team_scaled", "team_broken"} <= set(functions.names())
@@ -245,14 +249,14 @@ def test_an_installed_package_adds_functions_and_reductions(functions: Functions
 def test_names_of_installed_packages_are_suggested(functions: Functions) -> None:
     """Like those of the language."""
     with pytest.raises(ConfigError, match="did you mean `team_scaled`"):
-        declog.plan({"signals": {"x": ROWS}, "metrics": {"m": "mean(team_scald(x))"}}, functions=functions)
+        declog.plan({"signals": {"any": {"x": ROWS}}, "metrics": {"m": "mean(team_scald(x))"}}, functions=functions)
 
 
 @pytest.mark.usefixtures("installed")
 def test_an_entry_point_that_cannot_be_loaded_says_so(functions: Functions) -> None:
     """An error of declog's, with the name and where it should be."""
     with pytest.raises(ConfigError, match=r"team_broken` of .* cannot be loaded from `team_declog_entries:not_there`"):
-        declog.plan({"signals": {"x": ROWS}, "metrics": {"m": "mean(team_broken(x))"}}, functions=functions)
+        declog.plan({"signals": {"any": {"x": ROWS}}, "metrics": {"m": "mean(team_broken(x))"}}, functions=functions)
 
 
 @pytest.mark.usefixtures("installed")

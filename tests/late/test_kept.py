@@ -17,6 +17,7 @@ from declog.runtime.comm import Comm
 from declog.runtime.fake_comm import run_ranks
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
+from tests.running import sections
 
 SOURCES = ["math", "code", None]
 METRICS = {
@@ -34,7 +35,7 @@ DECLARED = {"source": "completion text", "level": "completion int", "score": "co
 def config(metrics: dict[str, Any], **signals: Any) -> dict[str, Any]:
     """A config of one phase, whose log events are of three steps."""
     return {
-        "name": "kept", "signals": {"reward": "completion", "prompt_id": "completion int", "lr": "step", **signals},
+        "name": "kept", **sections({"reward": "completion", "prompt_id": "completion int", "lr": "step", **signals}),
         "axes": {"group": "prompt_id"}, "metrics": metrics, "every": 3,
         "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
     }  # fmt: skip
@@ -136,7 +137,7 @@ def test_what_does_not_fit_is_left_out_and_told_once(tmp_path: Path, caplog: pyt
 
 def test_nothing_is_kept_without_rows_or_completions(tmp_path: Path) -> None:
     """Where the config keeps no rows, or no phase has completions, `keep` does nothing."""
-    data = config({"first": "last(lr)"}) | {"signals": {"lr": "step"}, "axes": {}}
+    data = config({"first": "last(lr)"}) | {"signals": {"any": {"lr": "step"}}, "axes": {}}
     for place, more in enumerate(({}, {"run": {"keep_bytes": 0}})):
         with declog.start({**data, **more}, sinks=[MemorySink()], output_dir=tmp_path / str(place)) as log, log.step(0):
             log.keep(source=["a"])

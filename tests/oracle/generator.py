@@ -9,6 +9,7 @@ from tests.oracle.cases import Batch, Block, Case
 from tests.oracle.data import Values, dtype_of
 from tests.oracle.declared import Declared
 from tests.oracle.expressions import Expressions
+from tests.running import sections
 
 SIGNALS: dict[str, dict[str, Any]] = {
     "x": {"axis": "completion"},
@@ -75,8 +76,8 @@ class Generator:
         draw = Expressions(self.random, self.signals, self.events, groups=grouped, whole=whole, sized=sized)
         trees = Declared(self, draw).declare()
         trees |= {"signals": self.signals, "events": self.events}
-        self.profile["signals"] = {name: self.written(name, spec) for name, spec in self.signals.items()}
-        self.profile["signals"] |= self.derived
+        written = {name: self.written(name, spec) for name, spec in self.signals.items()}
+        self.profile |= sections(written | self.derived)
         if self.maybe(0.15):
             self.profile["run"] = {"window_bytes": 1}
         cut = self.random.randint(1, len(blocks) - 1) if len(blocks) > 1 and self.maybe(0.15) else None
@@ -86,7 +87,7 @@ class Generator:
         """A signal as the profile has it: with its phase where there are several, and it is not shared."""
         kept = {key: value for key, value in spec.items() if key in KEYS}
         if spec.get("several"):
-            kept["phase"] = {"first": self.events[0], "then": self.events[1]}
+            kept["phase"] = self.events[:2]
         return {**kept, "phase": spec["event"]} if "event" in spec and self.joined else kept
 
     # ---- signals

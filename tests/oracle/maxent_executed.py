@@ -108,7 +108,8 @@ def _(case: dict[str, Any]) -> None:
     ids = [place for place, group in enumerate(case["inputs"]) for _ in group]
     profile = {
         "axes": {"group": {"of": "prompt"}},
-        "signals": {"prompt": {**ROWS, "type": "int"}, "w": ROWS, "entropy": "sum(-w * log(w), over=completion)"},
+        "signals": {"any": {"prompt": {**ROWS, "type": "int"}, "w": ROWS}},
+        "derived": {"entropy": "sum(-w * log(w), over=completion)"},
         "metrics": {
             "entropy": {"expr": "entropy", "reduce": ["mean", "min", "max"]},
             "norm": {"expr": "entropy / log(size(completion))", "where": "size(completion) > 1"},
@@ -132,7 +133,7 @@ def _(case: dict[str, Any]) -> None:
     ids = [place for place, group in enumerate(case["inputs"]) for _ in group]
     profile = {
         "axes": {"group": {"of": "prompt"}},
-        "signals": {"prompt": {**ROWS, "type": "int"}, "reward": ROWS},
+        "signals": {"any": {"prompt": {**ROWS, "type": "int"}, "reward": ROWS}},
         "schemas": {"row": {"adv": {"type": "float", "expr": "reward - mean(reward, over=completion)"}}},
         "tables": {"rows": {"schema": "row"}},
     }
@@ -148,7 +149,8 @@ def _(case: dict[str, Any]) -> None:
     mean, least, greatest, gaps = case["expected"]
     profile = {
         "axes": GROUPED,
-        "signals": {"w": ROWS, "h": "sum(-w * log(w), over=completion)"},
+        "signals": {"any": {"w": ROWS}},
+        "derived": {"h": "sum(-w * log(w), over=completion)"},
         "metrics": {"h": {"expr": "h", "reduce": ["mean", "min", "max"], "name": "{reduce}"}},
         "schemas": {"row": {"gap": {"type": "float", "expr": "w - mean(w, over=completion)"}}},
         "tables": {"rows": {"schema": "row"}},
@@ -201,7 +203,7 @@ def _(case: dict[str, Any]) -> None:
     """No texts: nothing is logged."""
     profile = {
         "axes": GROUPED,
-        "signals": {"text": {**ROWS, "type": "text"}},
+        "signals": {"any": {"text": {**ROWS, "type": "text"}}},
         "metrics": {"distinct": {"expr": "distinct_n(text, 1, over=completion)"}},
     }
 
@@ -237,7 +239,7 @@ def _(case: dict[str, Any]) -> None:
     """A signal that comes in one step of the window only is averaged over the steps in which it came."""
     profile = {
         "every": 2,
-        "signals": {"a": STEP, "g": {"axis": "step", "optional": True}},
+        "signals": {"any": {"a": STEP, "g": {"axis": "step", "optional": True}}},
         "metrics": {"a": "a", "g": "g"},
     }
 

@@ -39,7 +39,7 @@ def _(case: dict[str, Any]) -> None:
     metrics["frac"] = {"expr": "clip(clipped_ratio, 0, 1)", "name": "train/completions/clipped_frac"}
     observed = {f"c{place}": value for place, value in enumerate(case["inputs"]["clip"])}
 
-    profile = {"signals": {"clipped_ratio": STEP}, "metrics": metrics}
+    profile = {"signals": {"any": {"clipped_ratio": STEP}}, "metrics": metrics}
 
     assert case["expected"] == one_step(profile, {**observed, "clipped_ratio": case["inputs"]["clipped_ratio"]})
 
@@ -53,7 +53,7 @@ def _(case: dict[str, Any]) -> None:
         metrics["error"] = {"formula": "kl - target", "name": "train/kl_error_to_target"}
     profile = {
         "constants": {"target": case["inputs"].get("kl_target", 0.0)},
-        "signals": {"diag": {"axis": "step", "optional": True}, "loss_kl": STEP},
+        "signals": {"any": {"diag": {"axis": "step", "optional": True}, "loss_kl": STEP}},
         "metrics": metrics,
     }
 
@@ -141,7 +141,7 @@ def _(case: dict[str, Any]) -> None:
     }
     profile = {
         "axes": {"group": {"size": given["G"]}},
-        "signals": {"reward": ROWS, "adv": ROWS, "q": ROWS},
+        "signals": {"any": {"reward": ROWS, "adv": ROWS, "q": ROWS}},
         "schemas": {"row": columns},
         "tables": {"rows": {"schema": "row"}},
     }
@@ -157,7 +157,7 @@ def _(case: dict[str, Any]) -> None:
     """Statistics of two steps: the mean of means, the least minimum, the greatest maximum."""
     profile = {
         "every": 2,
-        "signals": {"mean": STEP, "min": STEP, "max": STEP},
+        "signals": {"any": {"mean": STEP, "min": STEP, "max": STEP}},
         "metrics": {"mean": "mean", "min": {"reduce": "min"}, "max": {"reduce": "max"}},
     }
     steps = [[{name: items[place] for name, items in case["inputs"].items()}] for place in range(2)]
@@ -182,7 +182,7 @@ def _(case: dict[str, Any]) -> None:
     }
     profile = {
         "axes": {"group": {"of": "prompt"}},
-        "signals": {"prompt": {**ROWS, "type": "int"}, "correct": {**ROWS, "type": "bool"}},
+        "signals": {"any": {"prompt": {**ROWS, "type": "int"}, "correct": {**ROWS, "type": "bool"}}},
         "metrics": metrics,
     }
 

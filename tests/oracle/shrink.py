@@ -169,7 +169,11 @@ def with_fewer_signals(case: Case) -> Iterator[Case]:
     used |= {mask for name in used if (mask := made.trees["signals"][name].get("mask")) not in (None, "all")}
     for event in made.trees["events"]:  # something that says how many rows there are
         used.add("x_rollout" if event == "rollout" else "x")
-    made.profile["signals"] = {name: spec for name, spec in made.profile["signals"].items() if name in used}
+    phases = made.profile["signals"].items()
+    made.profile["signals"] = {
+        phase: {name: spec for name, spec in signals.items() if name in used} for phase, signals in phases
+    }
+    made.profile["derived"] = {name: spec for name, spec in made.profile.get("derived", {}).items() if name in used}
 
     def kept(ranks: list[list[Batch]]) -> list[list[Batch]]:
         return [[{name: value for name, value in batch.items() if name in used} for batch in rank] for rank in ranks]

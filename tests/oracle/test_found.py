@@ -11,6 +11,7 @@ import pytest
 import declog
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.language.runs import record, values
+from tests.running import sections
 
 ROWS: dict[str, Any] = {"axis": "completion"}
 FAMILY: dict[str, Any] = {"axis": "completion", "family": True}
@@ -19,7 +20,7 @@ Steps = list[list[dict[str, Any]]]
 
 def logged(metric: dict[str, Any], steps: Steps, **signals: Any) -> dict[int, dict[str, float]]:
     """A metric `m` of some steps, by step."""
-    return record({"signals": signals, "metrics": {"m": metric}}, steps).scalars
+    return record({**sections(signals), "metrics": {"m": metric}}, steps).scalars
 
 
 @pytest.mark.parametrize("name", ["first", "last", "max", "mean", "count"])
@@ -59,7 +60,7 @@ def test_a_token_whose_side_of_an_if_is_absent_does_not_count(absent: dict[str, 
 def test_a_column_of_a_family_with_something_absent() -> None:
     """Each member is null in each row."""
     profile = {
-        "signals": {"f": FAMILY, "o": {**ROWS, "optional": True}},
+        "signals": {"any": {"f": FAMILY, "o": {**ROWS, "optional": True}}},
         "schemas": {"s": {"c": {"type": "float", "expr": "f - o", "name": "c/{member}", "nullable": True}}},
         "tables": {"t": {"schema": "s"}},
     }
@@ -81,7 +82,7 @@ def test_what_does_not_count_adds_nothing_to_a_total() -> None:
 def test_one_value_beside_missing_ones_is_not_broken(reduce: str, where: dict[str, str]) -> None:
     """Of one value a deviation is absent: NaN is for nothing but missing values."""
     profile = {
-        "signals": {"x": ROWS, "t": {**ROWS, "type": "text"}},
+        "signals": {"any": {"x": ROWS, "t": {**ROWS, "type": "text"}}},
         "metrics": {"m": {"expr": "x", "reduce": reduce, **where}},
     }
     assert values(profile, [[{"x": [1.0, None, None], "t": ["a", "a", "a"]}]]) == {}
@@ -91,7 +92,7 @@ def test_the_last_batch_of_a_group_that_began_before() -> None:
     """Only rows of the last batch are shown; what is computed of their groups is of the whole groups."""
     profile = {
         "axes": {"group": {"size": 2, "split": "batches"}},
-        "signals": {"x": ROWS},
+        "signals": {"any": {"x": ROWS}},
         "schemas": {"s": {"x": {"type": "float"}, "sum": {"type": "float", "expr": "sum(x, over=completion)"}}},
         "filters": {"top": {"key": "sum(x, over=completion)", "top": 2}},
         "tables": {
@@ -111,7 +112,7 @@ def test_rows_of_steps_are_picked_by_step_batch_and_rank(kind: dict[str, Any], t
     def picked(every: int) -> list[float]:
         profile = {
             "every": every,
-            "signals": {"s": {"axis": "step"}, "t": {**ROWS, "type": "text"}},
+            "signals": {"any": {"s": {"axis": "step"}, "t": {**ROWS, "type": "text"}}},
             "filters": {"some": {**kind, "within": "step"}},
             "schemas": {"r": {"s": {"type": "float"}}},
             "tables": {"t": {"rows": "step", "schema": "r", "filter": "some"}},
@@ -148,7 +149,7 @@ def test_a_side_that_asks_present_decides_alone_by_what_is_not_missing(
     """Also where it asks for each token; of a missing value, or of no tokens, it is neither true nor false."""
     signals = {"x": ROWS, "o": {**ROWS, "optional": True}, "u": {"axis": "token", "mask": "all"}}
     metrics = {"m": {"expr": side, "reduce": "count"}, "all": {"expr": "x", "reduce": "count", "log": False}}
-    assert values({"signals": signals, "metrics": metrics}, [[{"x": [None], "u": [tokens]}]]) == expected
+    assert values({**sections(signals), "metrics": metrics}, [[{"x": [None], "u": [tokens]}]]) == expected
 
 
 def test_an_empty_label_in_a_formula() -> None:
@@ -158,7 +159,7 @@ def test_an_empty_label_in_a_formula() -> None:
         "b": {"expr": "x", "reduce": "count", "by": "t", "log": False},
         "m": {"formula": "minimum(a, b)"},
     }
-    profile = {"signals": {"x": ROWS, "t": {**ROWS, "type": "text"}}, "metrics": metrics}
+    profile = {"signals": {"any": {"x": ROWS, "t": {**ROWS, "type": "text"}}}, "metrics": metrics}
     assert values(profile, [[{"x": [1.0, 2.0], "t": ["", "a"]}]]) == {"m/a": 1}
 
 
@@ -173,7 +174,7 @@ def test_empty_goes_on_over_steps_without_the_rows_of_its_phase(reduce: str) -> 
     }
     nothing = {"m/a": -1, "m/b": -1}
     expected = {0: nothing, 1: {"x": 1, **nothing}}
-    assert record({"signals": signals, "metrics": metrics}, steps).scalars == expected
+    assert record({**sections(signals), "metrics": metrics}, steps).scalars == expected
 
 
 @pytest.mark.parametrize("others", [{}, {"u": "mean(u)"}])
@@ -193,7 +194,7 @@ def test_tokens_of_mask_all_are_those_of_what_an_expression_reads(
     """Whatever else a profile has metrics of: where nothing of it came, nobody knows which tokens there are."""
     signals = {"x": ROWS, "u": {"axis": "token"}, "uo": {"axis": "token", "optional": True}}
     metrics = {"m": f"mean({metric})", "x": "mean(x)", **others}
-    profile = {"axes": {"token": {"mask": "all"}}, "signals": signals, "metrics": metrics}
+    profile = {"axes": {"token": {"mask": "all"}}, **sections(signals), "metrics": metrics}
     found = values(profile, [[{"x": [1.0], "u": [[1.0, 3.0]]}]])
     assert {name: value for name, value in found.items() if name == "m"} == expected
 
@@ -201,7 +202,7 @@ def test_tokens_of_mask_all_are_those_of_what_an_expression_reads(
 def test_no_tokens_of_a_value_are_no_tokens_of_a_mask() -> None:
     """Their sum is missing, where a length would be 0."""
     signals = {"lens": {**ROWS, "type": "int"}, "k": {"axis": "token", "type": "bool"}}
-    profile = {"axes": {"token": {"lengths": "lens"}}, "signals": signals, "metrics": {"m": "max(sum(k, over=token))"}}
+    profile = {"axes": {"token": {"lengths": "lens"}}, **sections(signals), "metrics": {"m": "max(sum(k, over=token))"}}
     assert values(profile, [[{"lens": [0, 1], "k": [[], [False]]}]]) == {"m": 0}
     shown = values(profile, [[{"lens": [0], "k": [[]]}]])
     assert (str(shown["m"]), shown["nonfinite/m"]) == ("nan", 1)
@@ -225,7 +226,7 @@ def test_a_value_of_a_step_that_names_a_phase_is_not_of_another(read: dict[str, 
     }  # fmt: skip
     metrics = {"m": "sum(v * y)", "n": {"expr": "y", "reduce": "count"}, "x": "mean(x)", **read}
     steps: Steps = [[{"x": [1.0], "v": 5.0}, {"y": [1.0, 2.0], "v": 2.0}]]
-    found = record({"signals": signals, "metrics": metrics}, steps).scalars[0]
+    found = record({**sections(signals), "metrics": metrics}, steps).scalars[0]
     assert found == {"m": 6.0, "n": 2, "x": 1.0, **({"early": 6.0} if read else {})}
 
 
@@ -267,7 +268,7 @@ def test_a_comparison_that_cannot_be_made_is_no_label_in_a_later_phase(
         steps = [[{**columns, "row": [7, 8]}, {"x": [1.0, 1.0], "row": [8, 7]}]] * 2
     profile = {
         "every": every, "axes": {"completion": {"ids": "row"}},
-        "signals": {**signals, "x": {**ROWS, "phase": "update"}, "row": {**ROWS, "type": "int"}},
+        **sections({**signals, "x": {**ROWS, "phase": "update"}, "row": {**ROWS, "type": "int"}}),
         "metrics": {"m": {"expr": "x", "reduce": "count", "by": by}},
     }  # fmt: skip
     counts = [shown for shown in record(profile, steps).scalars.values() if shown]
@@ -283,4 +284,4 @@ def test_a_signal_of_two_phases_is_undecided_where_its_comparison_is_made() -> N
     }  # fmt: skip
     steps: Steps = [[{"b": [True, False], "v": [MISSING, 2.0]}, {"x": [1.0, 2.0], "v": [2.0, MISSING]}]]
     metrics = {"m": {"expr": "x", "by": "(v == 2) and not b"}, "n": {"expr": "x", "by": "v == 2"}}
-    assert record({"signals": signals, "metrics": metrics}, steps).scalars[0] == {"m/true": 2.0, "n/true": 1.0}
+    assert record({**sections(signals), "metrics": metrics}, steps).scalars[0] == {"m/true": 2.0, "n/true": 1.0}

@@ -27,7 +27,7 @@ def _numbers(values: list[Any]) -> list[float]:
 
 def _reduced(case: dict[str, Any]) -> dict[str, Any]:
     return {
-        "signals": {"x": {"axis": "completion"}},
+        "signals": {"any": {"x": {"axis": "completion"}}},
         "metrics": {"m": {"expr": "x", "reduce": case["reduce"], "nan": case.get("nan", "skip")}},
     }
 

@@ -50,12 +50,17 @@ PROFILE: dict[str, Any] = {
     "name": "everything", "every": 2,
     "axes": {"group": {"size": 2}, "completion": {"ids": "row"}, "token": {"mask": "mask"}},
     "signals": {
-        "reward": {"axis": "completion", "phase": "rollout"}, "text": {"axis": "completion", "type": "text",
-        "phase": "rollout"}, "row": {"axis": "completion", "type": "int", "phase": {"a": "rollout", "b": "update"}},
-        "kl": {"axis": "token", "phase": "update"}, "mask": {"axis": "token", "type": "bool", "phase": "update"},
-        "ids": {"axis": "token", "type": "int", "phase": "update"},
-        "loss": {"axis": "step", "phase": "update"}, "words": "len(text)",
+        "rollout": {
+            "reward": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
+            "row": {"axis": "completion", "type": "int"},
+        },
+        "update": {
+            "row": {"axis": "completion", "type": "int"}, "kl": {"axis": "token"},
+            "mask": {"axis": "token", "type": "bool"}, "ids": {"axis": "token", "type": "int"},
+            "loss": {"axis": "step"},
+        },
     },
+    "derived": {"words": "len(text)"},
     "metrics": {
         "reward": {"reduce": ["mean", "sum"], "where": "reward > 1", "weight": "words"},
         "p": "p95(reward)",
@@ -258,7 +263,7 @@ def test_a_program_s_own_functions_have_one_origin(tmp_path: Path) -> None:
 
 def test_functions_of_one_name_that_differ_are_refused(tmp_path: Path) -> None:
     """Ranks that would compute something else under one name do not start."""
-    config = {"name": "own", "signals": {"x": {"axis": "completion"}}, "metrics": {"y": "mean(mine(x))"}}
+    config = {"name": "own", "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"y": "mean(mine(x))"}}
 
     def rank(comm: Comm) -> str:
         functions = Functions(DEFAULT)

@@ -15,7 +15,7 @@ from tests.running import profile, run
 
 PROFILE: dict[str, Any] = {
     "name": "shared", "constants": {"beta": {"default": 0.0}},
-    "signals": {"x": {"axis": "completion"}, "kl": {"axis": "completion", "enabled": "beta != 0"}},
+    "signals": {"any": {"x": {"axis": "completion"}, "kl": {"axis": "completion", "enabled": "beta != 0"}}},
     "metrics": {"x": {"expr": "x", "every": 1}, "kl": "mean(kl)"},
 }  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_registered_functions_count(tmp_path: Path) -> None:
 
         registry.discard("mine")
         declog.reducer(mine, registry=registry)
-        made = profile(PROFILE["signals"], {"x": "mine(x)"}, constants=PROFILE["constants"])
+        made = profile(PROFILE["signals"]["any"], {"x": "mine(x)"}, constants=PROFILE["constants"])
         found.append(run(made, body, tmp_path / str(level), reductions=registry).scalars[0]["x"])
     assert found == [1.0, 2.0]
 
@@ -67,7 +67,7 @@ def body(log: declog.Recorder) -> None:
 
 def test_a_file_that_was_edited_is_read_again(write_preset: WritePreset) -> None:
     """A name stands for what its file says now."""
-    text = "name: mine\nsignals: {x: completion}\nmetrics: {x: %s}\n"
+    text = "name: mine\nsignals: {any: {x: completion}}\nmetrics: {x: %s}\n"
     folder: Path = write_preset("mine", text % "mean(x)")
     first = declog.plan(declog.compose("mine", config_dir=folder))
     write_preset("mine", text % "sum(x)")

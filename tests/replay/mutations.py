@@ -117,7 +117,8 @@ def mutants(data: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], set[
             yield kind, made, changed
     if (data.get("axes") or {}).get("token"):
         made = copy.deepcopy(dict(data))
-        for entry in (made["axes"]["token"], *made["signals"].values()):
+        observed = [entry for signals in (made.get("signals") or {}).values() for entry in (signals or {}).values()]
+        for entry in (made["axes"]["token"], *observed, *(made.get("derived") or {}).values()):
             if isinstance(entry, dict) and entry.get("mask") not in (None, "all"):
                 entry["mask"] = f"({entry['mask']}) or not ({entry['mask']})"  # padding, too
         yield "mask", made, folded(declog.plan(data))

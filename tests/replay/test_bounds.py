@@ -18,11 +18,16 @@ from declog.replay.playback import Events
 from declog.runtime.recorder import Recorder
 from tests import forks
 from tests.replay.keeping import captured, timeless
+from tests.running import sections
 
 SMALL: dict[str, Any] = {
     "name": "small", "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
-    "signals": {"score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text", "optional": True},
-                "chat": {"axis": "completion", "type": "object", "optional": True}},
+    "signals": {
+        "any": {
+            "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text", "optional": True},
+            "chat": {"axis": "completion", "type": "object", "optional": True},
+        },
+    },
     "metrics": {"score": "mean(score)"},
 }  # fmt: skip
 
@@ -150,7 +155,7 @@ def test_texts_are_redacted_before_they_are_written(tmp_path: Path) -> None:
     card = {"card": r"\d{2}-\d{4}", "name": "Ann"}
     config = {
         **SMALL,
-        "signals": {**SMALL["signals"], "shout": "text"},
+        **sections({**SMALL["signals"]["any"], "shout": "text"}),
         "schemas": {
             "s": {"mine": {"type": "text", "expr": "shout", "redact": card}},
             "t": {"chat": {"type": "object", "redact": card}, "extra": {"undeclared": "keep", "redact": card}},

@@ -46,7 +46,9 @@ def test_the_preset_gives_the_names_and_values_that_it_gave(tmp_path: Path) -> N
 def test_a_later_language_is_not_read_as_this_one() -> None:
     """It is refused by name."""
     with pytest.raises(declog.ConfigError) as caught:
-        declog.plan({"spec": 2, "signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"}})
+        declog.plan(
+            {"spec": 2, "signals": {"any": {"reward": {"axis": "completion"}}}, "metrics": {"reward": "mean(reward)"}}
+        )
     (problem,) = caught.value.problems
     assert (problem.code, problem.path) == ("DL202", ("spec",))
     assert "later declog" in str(problem.fix)

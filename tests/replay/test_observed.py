@@ -22,14 +22,14 @@ PROFILE: dict[str, Any] = {
     "name": "first",
     "axes": {"token": {"mask": "mask"}},
     "signals": {
-        "completion": {"axis": "completion", "type": "text", "phase": "rollout"},
-        "reward": {"axis": "completion", "phase": "rollout"},
-        "length": {"axis": "completion", "type": "int", "phase": "rollout"},
-        "rewards": {"axis": "completion", "family": True, "phase": "rollout"},
-        "logprobs": {"axis": "token", "from": "lp", "phase": "update"},
-        "mask": {"axis": "token", "type": "bool", "phase": "update"},
-        "loss": {"axis": "step", "phase": "update"},
-        "never": {"axis": "step", "phase": "update", "optional": True},
+        "rollout": {
+            "completion": {"axis": "completion", "type": "text"}, "reward": {"axis": "completion"},
+            "length": {"axis": "completion", "type": "int"}, "rewards": {"axis": "completion", "family": True},
+        },
+        "update": {
+            "logprobs": {"axis": "token", "from": "lp"}, "mask": {"axis": "token", "type": "bool"},
+            "loss": {"axis": "step"}, "never": {"axis": "step", "optional": True},
+        },
     },
     "metrics": {"reward": "mean(reward)", "lp": "mean(logprobs)", "loss": "mean(loss)", "never": "mean(never)",
                 "length": "mean(length)", "rewards": {"expr": "rewards", "name": "r/{member}"}},
@@ -65,9 +65,9 @@ def test_what_came_is_a_profile_that_logs_it(run: Path, tmp_path: Path, capsys: 
     assert main(["init", "--from", str(run)]) == 0
     text = capsys.readouterr().out
     (tmp_path / "mine.yaml").write_text(text, encoding="utf-8")
-    assert list(yaml.safe_load(text)["signals"]) == [
-        "completion", "reward", "length", "rewards", "logprobs", "mask", "loss",
-    ]  # fmt: skip
+    assert {phase: list(signals) for phase, signals in yaml.safe_load(text)["signals"].items()} == {
+        "rollout": ["completion", "reward", "length", "rewards"], "update": ["logprobs", "mask", "loss"],
+    }  # fmt: skip
     events = replay(run, declog.compose(tmp_path / "mine.yaml"))["jsonl"]
     logged = [{item.name: item.value for item in records.scalars} for _, records in events if records.scalars]
     expected = [
@@ -90,15 +90,17 @@ def test_what_nobody_declared_is_read_off_the_values(run: Path, tmp_path: Path) 
     """
     capture = load(run)
     bare = replace(capture, run={**capture.run, "profile": {}})
-    assert {one.name: dict(one.entry) for one in observed(bare)} == {
-        "completion": {"axis": "completion", "type": "text", "phase": "rollout"},
-        "reward": {"axis": "completion", "phase": "rollout"},
-        "length": {"axis": "completion", "type": "int", "phase": "rollout"},
-        "rewards": {"axis": "completion", "family": True, "phase": "rollout"},
-        "lp": {"axis": "token", "phase": "update"},
-        "mask": {"axis": "token", "type": "bool", "phase": "update"},
-        "loss": {"axis": "step", "phase": "update"},
+    found = observed(bare)
+    assert {one.name: dict(one.entry) for one in found} == {
+        "completion": {"axis": "completion", "type": "text"},
+        "reward": {"axis": "completion"},
+        "length": {"axis": "completion", "type": "int"},
+        "rewards": {"axis": "completion", "family": True},
+        "lp": {"axis": "token"},
+        "mask": {"axis": "token", "type": "bool"},
+        "loss": {"axis": "step"},
     }
+    assert [one.phases for one in found] == [("rollout",)] * 4 + [("update",)] * 3
     (tmp_path / "bare.yaml").write_text(profile_text(bare, observed(bare)), encoding="utf-8")
     plan = declog.plan(tmp_path / "bare.yaml")
     assert {"reward/mean", "reward/std", "lp", "loss"} <= set(plan.names())

@@ -15,8 +15,12 @@ from tests.replay.keeping import captured
 
 PROFILE: dict[str, Any] = {
     "name": "small", "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
-    "signals": {"score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
-                "spare": {"axis": "completion"}},
+    "signals": {
+        "any": {
+            "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
+            "spare": {"axis": "completion"},
+        },
+    },
     "metrics": {"score": {"expr": "score", "reduce": "mean"}, "most": "max(score)"},
     "schemas": {"s": {"text": "text", "score": "float"}},
     "tables": {"rows": {"schema": "s", "every": 4}},
@@ -29,7 +33,7 @@ PROFILE: dict[str, Any] = {
 OTHER = """
 name: other
 modes: {train: {}, eval: {prefix: "eval_", every: end}}
-signals: {score: {axis: completion}, spare: {axis: completion, optional: true}}
+signals: {any: {score: {axis: completion}, spare: {axis: completion, optional: true}}}
 metrics: {score: "mean(score)", most: "min(score)", spare: "mean(spare)"}
 sinks: [files]
 sink_options: {files: {kind: jsonl}}

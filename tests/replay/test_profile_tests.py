@@ -25,11 +25,13 @@ PROFILE: dict[str, Any] = {
     "constants": {"beta": {"default": 0.0}},
     "axes": {"token": {"mask": "mask"}},
     "signals": {
-        "score": {"axis": "completion"}, "rewards": {"axis": "completion", "family": True},
-        "mask": {"axis": "token", "type": "bool"}, "logprobs": {"axis": "token"},
-        "text": {"axis": "completion", "type": "text"}, "loud": {"axis": "completion", "from": "volume"},
-        "double": "2 * score",
+        "any": {
+            "score": {"axis": "completion"}, "rewards": {"axis": "completion", "family": True},
+            "mask": {"axis": "token", "type": "bool"}, "logprobs": {"axis": "token"},
+            "text": {"axis": "completion", "type": "text"}, "loud": {"axis": "completion", "from": "volume"},
+        },
     },
+    "derived": {"double": "2 * score"},
     "metrics": {
         "score": {"expr": "score", "reduce": ["mean", "max"]},
         "total": {"expr": "score", "reduce": "sum", "alias": ["scores"]},
@@ -176,8 +178,8 @@ def test_what_fails_behind_the_scenes_fails_the_test() -> None:
 
 def test_group_ids_need_not_be_given_where_they_do_not_matter() -> None:
     """What a test is not about is absent, and no failure."""
-    signals = {**PROFILE["signals"], "id": {"axis": "completion", "type": "int"}}
-    ids = {"axes": {**PROFILE["axes"], "group": {"of": "id"}}, "signals": signals,
+    signals = {**PROFILE["signals"]["any"], "id": {"axis": "completion", "type": "int"}}
+    ids = {"axes": {**PROFILE["axes"], "group": {"of": "id"}}, "signals": {"any": signals},
            "metrics": {**PROFILE["metrics"], "g": "mean(max(score, over=completion))"}}  # fmt: skip
     assert found({"observe": ONE, "expect": {"score.mean": 3, "g": None}}, **ids) == {}
     assert len(found({"observe": ONE, "expect": {"g": 3}}, **ids)) == 1
@@ -260,10 +262,10 @@ def test_the_tests_of_a_preset_go_nowhere(preset: str) -> None:
 @pytest.mark.parametrize(
     ("override", "wrong"),
     [
-        ("declog.signals.high_clipped='ratio > 1 + epsilon_high'", {"expect.clip_high"}),
-        ("declog.signals.high_clipped='advantages > 0 and ratio > 1 + epsilon_high'", set()),
-        ("declog.signals.low_clipped='ratio < 1 - epsilon_low and advantages > 0'", {"expect.clip_low"}),
-        ("declog.signals.kl='ref_gap - 1'", {"expect.kl"}),
+        ("declog.derived.high_clipped='ratio > 1 + epsilon_high'", {"expect.clip_high"}),
+        ("declog.derived.high_clipped='advantages > 0 and ratio > 1 + epsilon_high'", set()),
+        ("declog.derived.low_clipped='ratio < 1 - epsilon_low and advantages > 0'", {"expect.clip_low"}),
+        ("declog.derived.kl='ref_gap - 1'", {"expect.kl"}),
         ("declog.filters.extremes.bottom=0", {"tables.samples.rows"}),
         ("+declog.profiles.slim.only=['*']", {"expect.rewards/right/mean"}),
     ],

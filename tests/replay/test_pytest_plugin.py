@@ -12,7 +12,7 @@ from pathlib import Path
 from tests import forks
 
 PROFILE = """\
-signals: {reward: {axis: completion}}
+signals: {any: {reward: {axis: completion}}}
 metrics: {reward: mean(reward)}
 tests:
   right: {observe: {reward: [1, 3]}, expect: {reward: 2}}

@@ -22,23 +22,25 @@ from declog.replay import capture_reader
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests.replay.keeping import captured, timeless
+from tests.running import sections
 
 WHOLE: dict[str, Any] = {
     "name": "whole", "every": 2,
     "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
     "axes": {"group": {"size": 2}, "completion": {"ids": "row"}, "token": {"mask": "mask"}},
     "signals": {
-        "row": {"axis": "completion", "type": "int", "phase": {"first": "rollout", "second": "update"}},
-        "rewards": {"axis": "completion", "family": True, "phase": "rollout"},
-        "prompt": {"axis": "completion", "type": "text", "phase": "rollout"},
-        "chat": {"axis": "completion", "type": "object", "phase": "rollout", "optional": True},
-        "mask": {"axis": "token", "type": "bool", "phase": "update"},
-        "logprobs": {"axis": "token", "phase": "update"},
-        "advantages": {"axis": "completion", "phase": "update"},
-        "loss": {"axis": "step", "phase": "update"},
-        "unused": {"axis": "completion", "phase": "rollout", "optional": True},
-        "reward": "sum(rewards, over=member)",
+        "rollout": {
+            "row": {"axis": "completion", "type": "int"}, "rewards": {"axis": "completion", "family": True},
+            "prompt": {"axis": "completion", "type": "text"},
+            "chat": {"axis": "completion", "type": "object", "optional": True},
+            "unused": {"axis": "completion", "optional": True},
+        },
+        "update": {
+            "row": {"axis": "completion", "type": "int"}, "mask": {"axis": "token", "type": "bool"},
+            "logprobs": {"axis": "token"}, "advantages": {"axis": "completion"}, "loss": {"axis": "step"},
+        },
     },
+    "derived": {"reward": "sum(rewards, over=member)"},
     "metrics": {
         "reward": {"expr": "reward", "reduce": ["mean", "p95"]},
         "rewards": {"expr": "rewards", "name": "rewards/{member}"},
@@ -215,7 +217,7 @@ def test_flushes_batches_threads_and_failed_steps(tmp_path: Path) -> None:
             if step % 2:
                 log.flush()
 
-    config = {"name": "t", "every": "trainer", "signals": {"score": {"axis": "completion"}},
+    config = {"name": "t", "every": "trainer", "signals": {"any": {"score": {"axis": "completion"}}},
               "metrics": {"score": "mean(score)", "n": "count(score)"}}  # fmt: skip
     live = captured(config, body, tmp_path)
     assert live.events[0][1].scalars and same(None, tmp_path, live.events)
@@ -240,7 +242,7 @@ def test_a_run_that_fails_is_captured_to_its_end(tmp_path: Path) -> None:
 
 def test_what_the_run_cost_is_not_reported_again(tmp_path: Path) -> None:
     """Times and queues are the run's own."""
-    config = {"name": "t", "signals": {"score": {"axis": "completion"}}, "metrics": {"score": "mean(score)"},
+    config = {"name": "t", "signals": {"any": {"score": {"axis": "completion"}}}, "metrics": {"score": "mean(score)"},
               "profiles": {"full": {"self_metrics": True}}}  # fmt: skip
     live = captured(config, lambda log, rank: _scores(log), tmp_path)
     assert "declog/observe_us" in live.scalars[1]
@@ -275,17 +277,17 @@ def _scores(log: Recorder) -> None:
 
 def test_a_required_signal_that_was_never_given(tmp_path: Path) -> None:
     """The error of the first step that would miss it, with the place where it is declared."""
-    config = {"name": "t", "signals": {"score": {"axis": "completion"}}, "metrics": {"score": "mean(score)"}}
+    config = {"name": "t", "signals": {"any": {"score": {"axis": "completion"}}}, "metrics": {"score": "mean(score)"}}
     captured(config, lambda log, rank: _scores(log), tmp_path)
     signals = {"score": {"axis": "completion"}, "more": {"axis": "completion"}}
-    other = {**config, "signals": signals, "metrics": {"m": "mean(more + score)"}}
+    other = {**config, **sections(signals), "metrics": {"m": "mean(more + score)"}}
     with pytest.raises(MissingSignalError, match="`more` was not observed in the first batch"):
         capture_reader.replay(tmp_path, other)
 
 
 def test_constants_of_the_adapter_go_with_the_capture(tmp_path: Path) -> None:
     """What a trainer gave is given again, also to another profile."""
-    config = {"name": "t", "constants": {"beta": {"default": 0}}, "signals": {"score": {"axis": "completion"}},
+    config = {"name": "t", "constants": {"beta": {"default": 0}}, "signals": {"any": {"score": {"axis": "completion"}}},
               "metrics": {"score": "mean(beta * score)"}}  # fmt: skip
     live = captured(config, lambda log, rank: _scores(log), tmp_path, constants={"beta": 3})
     assert live.scalars[2] == {"score": 6.0} and same(None, tmp_path, live.events)

@@ -19,8 +19,10 @@ PROFILE: dict[str, Any] = {
     "every": 2,
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {
-        "prompt": {"axis": "completion", "type": "text", "optional": True},
-        "reward": {"axis": "completion", "optional": True},
+        "any": {
+            "prompt": {"axis": "completion", "type": "text", "optional": True},
+            "reward": {"axis": "completion", "optional": True},
+        }
     },
     "metrics": {"n": "count(reward)", "reward": "mean(reward)"},
     "schemas": {

@@ -23,8 +23,10 @@ from declog.runs import guarded
 
 PROFILE: dict[str, Any] = {
     "name": "any", "signals": {
-        "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text", "optional": True},
-        "parts": {"axis": "completion", "family": True, "optional": True},
+        "any": {
+            "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text", "optional": True},
+            "parts": {"axis": "completion", "family": True, "optional": True},
+        },
     },
     "metrics": {
         "x": "mean(x)", "by": {"expr": "x", "by": "text"}, "parts": "mean(parts)",

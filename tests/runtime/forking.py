@@ -20,8 +20,10 @@ from tests.forks import PATIENCE_S
 PROFILE: dict[str, Any] = {
     "name": "forking", "every": 1,
     "signals": {
-        "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
-        "mask": {"axis": "token", "type": "bool", "optional": True}, "kl": {"axis": "token", "optional": True},
+        "any": {
+            "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
+            "mask": {"axis": "token", "type": "bool", "optional": True}, "kl": {"axis": "token", "optional": True},
+        },
     },
     "axes": {"token": {"mask": "mask"}},
     "metrics": {"x": {"reduce": ["sum", "count"]}, "kl": "mean(kl)"},

@@ -31,14 +31,15 @@ import declog
 import declog.runtime.recorder
 import declog.sinks.jsonl
 import declog.sinks.parquet
+from tests.running import sections
 
 STEPS = 5
 ROWS = 2
 LIMIT_S = 300.0  # on a machine that has other things to do
 PROFILE: dict[str, Any] = {
     "name": "interrupted",
-    "signals": {name: {"axis": "completion", "optional": True} for name in "xab"}
-    | {"t": {"axis": "completion", "type": "text", "optional": True}, "loss": {"axis": "step", "optional": True}},
+    **sections({name: {"axis": "completion", "optional": True} for name in "xab"}
+    | {"t": {"axis": "completion", "type": "text", "optional": True}, "loss": {"axis": "step", "optional": True}}),
     "metrics": {
         "n": "count(x)", "x": "last(x)", "na": "count(a)", "nb": "count(b)", "pairs": "count(a + b)", "loss": "loss",
     },

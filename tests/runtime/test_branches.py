@@ -24,7 +24,7 @@ from declog.testing import MemorySink, run_ranks
 from tests import forks
 
 PROFILE: dict[str, Any] = {
-    "name": "branched", "every": 2, "signals": {"x": {"axis": "completion"}},
+    "name": "branched", "every": 2, "signals": {"any": {"x": {"axis": "completion"}}},
     "metrics": {"x": {"expr": "x", "reduce": "sum"}, "all": {"expr": "x", "reduce": "count", "over": "run"}},
     "schemas": {"s": {"x": "float"}}, "tables": {"t": {"schema": "s"}},
     "sinks": ["jsonl", "parquet", "tensorboard", "trackio"], "sink_options": {"trackio": {"dir": "tracked"}},
@@ -244,7 +244,9 @@ def test_ranks_branch_and_go_on_together(how: str, tmp_path: Path) -> None:
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "x": TAGGED}, "about": {"x": {"title": "X"}}}}),
         ({}, {"config": {"tables": {"t": {"schema": "s", "to": {"jsonl": True}, "max_bytes": 1000}}}}),
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "twice": {"formula": "x * 2"}}}}),
-        ({}, {"config": {"signals": {"x": {"axis": "completion"}, "y": {"axis": "completion", "optional": True}}}}),
+        ({}, {"config": {"signals": {
+            "any": {"x": {"axis": "completion"}, "y": {"axis": "completion", "optional": True}},
+        }}}),
     ],
 )  # fmt: skip
 def test_what_shows_values_is_no_other_profile(

@@ -25,8 +25,12 @@ from declog.runtime.store_comm import StoreComm
 from declog.testing import FakeComm, MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {
-    "name": "apart", "every": 1, "signals": {"x": {"axis": "completion"}, "loss": {"axis": "step", "optional": True},
-    "text": {"axis": "completion", "type": "text", "optional": True}},
+    "name": "apart", "every": 1, "signals": {
+        "any": {
+            "x": {"axis": "completion"}, "loss": {"axis": "step", "optional": True},
+            "text": {"axis": "completion", "type": "text", "optional": True},
+        },
+    },
     "metrics": {"x": {"reduce": ["sum", "count"]}, "loss": "mean(loss)"},
     "schemas": {"s": {"text": {"type": "text", "nullable": True}}}, "filters": {"f": {"first": 9}},
     "tables": {"t": {"schema": "s", "filter": "f"}},

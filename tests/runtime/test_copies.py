@@ -22,7 +22,7 @@ from declog.sinks.parquet import ParquetSink
 from declog.sinks.run_folder import named
 
 PROFILE: dict[str, Any] = {
-    "signals": {"x": {"axis": "completion"}}, "metrics": {"x": "mean(x)"}, "sinks": ["jsonl", "parquet"],
+    "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"x": "mean(x)"}, "sinks": ["jsonl", "parquet"],
 }  # fmt: skip
 COPIES: dict[str, Callable[[Any], Any]] = {
     "copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": pickle.dumps, "reduce": lambda value: value.__reduce_ex__(4)

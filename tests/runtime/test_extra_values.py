@@ -221,7 +221,7 @@ def test_a_lazy_view_is_read(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_later_takes_its_own_column_only() -> None:
     """A tensor whose device fails after it was given: what stands beside it is logged, and the columns are named."""
-    made = declog.plan({"name": "t", "signals": {"a": {"axis": "completion"}, "b": {"axis": "completion"}},
+    made = declog.plan({"name": "t", "signals": {"any": {"a": {"axis": "completion"}, "b": {"axis": "completion"}}},
                         "metrics": {"a": "mean(a)", "b": "mean(b)"}})  # fmt: skip
     packs = [
         Pack(Axis.COMPLETION, [("a", None)], [torch.ones(2)]),

@@ -66,7 +66,7 @@ def test_an_earlier_state_goes_on(how: str, run: Path, tmp_path: Path) -> None:
 
 def test_a_later_state_is_refused_with_what_to_do(tmp_path: Path) -> None:
     """It says which declog saved it; also one that has a format of another kind."""
-    profile: dict[str, Any] = {"signals": {"x": {"axis": "completion"}}, "metrics": {"x": "mean(x)"}}
+    profile: dict[str, Any] = {"signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"x": "mean(x)"}}
     with declog.start(profile, sinks=[MemorySink()], output_dir=tmp_path / "a") as log, log.step(0):
         log.observe(x=[1.0])
     with declog.start(profile, sinks=[MemorySink()], output_dir=tmp_path / "b") as log:

@@ -10,19 +10,20 @@ import pytest
 
 import declog
 from declog.testing import MemorySink, run_ranks
+from tests.running import sections
 
 GIVEN = {
     "prompt_id": [0, 0], "rewards": {"r": [1.0, 0.0]}, "reward_weights": {"r": 1.0}, "length": [7, 9], "row": [0, 1],
     "num_input_tokens_seen": 1, "truncated": [False, False],
 }  # fmt: skip
-EDIT = "`signals.quality.from_log_extra: true` observes it"
+EDIT = "`signals.any.quality.from_log_extra: true` observes it"
 
 
 def profile(quality: dict[str, Any], *, keeps: bool = True) -> dict[str, Any]:
     """A metric of `quality`, which has columns of log_extra of its name, and one of `score`."""
     columns = {"score": {"type": "float"}, **({"extra": {"undeclared": "keep"}} if keeps else {})}
     return {
-        "signals": {"quality": {"axis": "completion", "optional": True, **quality}, "score": {"axis": "completion"}},
+        **sections({"quality": {"axis": "completion", "optional": True, **quality}, "score": {"axis": "completion"}}),
         "metrics": {"quality": "mean(quality)", "score": "mean(score)"},
         "schemas": {"s": columns}, "tables": {"t": {"schema": "s"}},
     }  # fmt: skip
@@ -52,7 +53,7 @@ def test_a_column_of_a_presets_name_is_a_column(first: bool, data: bool, tmp_pat
     [
         ({"from_log_extra": True}, True, 1.0, None),
         ({}, True, None, f"quality came as a column of log_extra: {EDIT}"),
-        ({"phase": "judge"}, True, None, f"quality came as a column of log_extra: {EDIT}"),
+        ({"phase": "judge"}, True, None, f"quality came as a column of log_extra: {EDIT.replace('any', 'judge')}"),
         ({}, False, None, f"{EDIT} as the signal"),
     ],
     ids=["it says so", "it does not", "nothing of its phase", "no table keeps it"],
@@ -71,7 +72,7 @@ def test_a_column_of_a_signal_that_never_came_is_told_once(
                 log.log_extra("quality", [0.5, 1.5])
                 log.observe(score=[1.0, 2.0])
     assert [sink.scalars[step].get("quality") for step in range(3)] == [value] * 3
-    texts = [record.getMessage() for record in caplog.records if EDIT in record.getMessage()]
+    texts = [record.getMessage() for record in caplog.records if "observes it" in record.getMessage()]
     assert (len(texts), [text for text in texts if str(said) not in text]) == (int(said is not None), [])
 
 

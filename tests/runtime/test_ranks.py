@@ -74,10 +74,12 @@ ANY: dict[str, Any] = {
     "name": "any", "run": {"strict": True}, "every": 2,
     "axes": {"group": {"of": "id", "split": "ranks"}, "token": {"mask": "all"}},
     "signals": {
-        "score": {"axis": "completion"}, "id": {"axis": "completion", "type": "int"},
-        "source": {"axis": "completion", "type": "text"}, "kl": {"axis": "token"},
-        "group_mean": "mean(score, over=completion)", "batch_mean": "mean(group_mean, over=group)",
+        "any": {
+            "score": {"axis": "completion"}, "id": {"axis": "completion", "type": "int"},
+            "source": {"axis": "completion", "type": "text"}, "kl": {"axis": "token"},
+        },
     },
+            "derived": {"group_mean": "mean(score, over=completion)", "batch_mean": "mean(group_mean, over=group)"},
     "metrics": {
         "score": {"reduce": REDUCTIONS}, "good": {"expr": "score", "where": "score > 0", "reduce": ["mean", "count"]},
         "by": {"expr": "score", "by": "source", "reduce": ["mean", "max", "p50"], "max_labels": 2},
@@ -168,10 +170,8 @@ def test_a_selection_sees_all_ranks(
     """Rows that their own rank alone would not have picked come with their texts."""
     config = {
         "name": "choice", "run": {"strict": True}, "axes": {"group": {"size": 3}},
-        "signals": {
-            "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
-            "middle": "mean(mean(score, over=completion), over=group)",
-        },
+        "signals": {"any": {"score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}}},
+            "derived": {"middle": "mean(mean(score, over=completion), over=group)"},
         "filters": {"f": filter}, "schemas": {"s": {"text": {"type": "text"}}},
         "tables": {"t": {"schema": "s", "filter": "f"}},
     }  # fmt: skip
@@ -259,7 +259,9 @@ def test_what_fails_on_a_rank_is_reported_on_rank_0(tmp_path: Path) -> None:
     """A rank whose rows cannot be prepared sends that it cannot, at once."""
     sink = MemorySink()
     config = {
-        "name": "bad", "signals": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
+        "name": "bad", "signals": {
+            "any": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
+        },
         "metrics": {"x": "sum(x)"}, "schemas": {"s": {"text": {"type": "text"}}},
         "filters": {"f": {"key": "picky(x)", "top": 1}},
         "tables": {"t": {"schema": "s", "filter": "f"}},
@@ -289,7 +291,7 @@ def test_a_flush_that_fails_is_a_log_event_all_the_same(tmp_path: Path) -> None:
     """Its error is the caller's; the ranks stay at one count, and the next log events are whole."""
     schema = {"x": {"type": "float"}, "extra": {"undeclared": "keep"}}
     config = {
-        "name": "t", "every": "trainer", "signals": {"x": {"axis": "completion"}}, "metrics": {"x": "sum(x)"},
+        "name": "t", "every": "trainer", "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"x": "sum(x)"},
         "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}},
     }  # fmt: skip
     sink = MemorySink()

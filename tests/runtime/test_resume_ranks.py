@@ -16,7 +16,7 @@ from declog.testing import MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {
     "name": "resized", "every": 4, "run": {"strict": True},
-    "signals": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
+    "signals": {"any": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}}},
     "metrics": {"x": {"reduce": ["sum", "count", "p50"]}, "total": {"expr": "x", "reduce": "count", "over": "run"},
                 "slow": {"expr": "x", "reduce": "sum", "every": 8}},
     "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"own": {"schema": "s"}}, "sinks": ["jsonl"],

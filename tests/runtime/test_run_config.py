@@ -15,7 +15,7 @@ from declog.runs.report.facts import differences
 from declog.runs.run import read
 from declog.testing import MemorySink
 
-PROFILE: dict[str, Any] = {"signals": {"x": "step"}, "metrics": {"x": "mean(x)"}, "sinks": ["jsonl"]}
+PROFILE: dict[str, Any] = {"signals": {"any": {"x": "step"}}, "metrics": {"x": "mean(x)"}, "sinks": ["jsonl"]}
 
 
 def read_yaml(file: Path) -> Any:

@@ -24,7 +24,7 @@ from declog.testing import MemorySink, run_ranks
 from tests import forks
 
 PROFILE: dict[str, Any] = {
-    "name": "own", "signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"},
+    "name": "own", "signals": {"any": {"reward": {"axis": "completion"}}}, "metrics": {"reward": "mean(reward)"},
     "sinks": ["jsonl", "parquet"],
 }  # fmt: skip
 

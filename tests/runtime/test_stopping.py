@@ -19,7 +19,7 @@ from tests.faults import jobs
 
 CONFIG: dict[str, Any] = {
     "name": "stops",
-    "signals": {"kl": "completion"},
+    "signals": {"any": {"kl": "completion"}},
     "metrics": {"kl": {"expr": "kl", "reduce": "max"}},
     "alerts": {"kl": {"above": 0.5, "do": ["stop"]}},
     "sinks": [],

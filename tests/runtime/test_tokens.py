@@ -17,6 +17,7 @@ from declog.language import quantile_sketch as sketch
 from declog.runtime.token_layout import Packed, Padded
 from declog.testing import MemorySink
 from tests.conftest import examples
+from tests.running import sections
 
 STATS = ("n", "total", "m2", "min", "max", "first", "last")
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool]
@@ -127,10 +128,12 @@ def profile(**axes: Any) -> dict[str, Any]:
         "run": {"strict": True},
         "axes": {"token": axes},
         "signals": {
-            "mask": {"axis": "token", "type": "bool"},
-            "lengths": {"axis": "completion", "type": "int"},
-            "x": {"axis": "token"},
-            "good": {"axis": "completion", "type": "bool"},
+            "any": {
+                "mask": {"axis": "token", "type": "bool"},
+                "lengths": {"axis": "completion", "type": "int"},
+                "x": {"axis": "token"},
+                "good": {"axis": "completion", "type": "bool"},
+            }
         },
         "metrics": {
             "x": {"reduce": ["mean", "std", "pstd", "var", "sum", "count", "min", "max", "p50", "p95"]},
@@ -204,7 +207,7 @@ def test_other_layouts_give_what_padding_gives(tmp_path: Path, layout: str) -> N
 
 def test_lists_of_different_lengths_need_a_mask(tmp_path: Path) -> None:
     """Without one, nobody could tell a token from what fills up a row."""
-    config = {"signals": {"x": {"axis": "token", "mask": "all"}}, "metrics": {"x": "mean(x > 0)"}}
+    config = {"signals": {"any": {"x": {"axis": "token", "mask": "all"}}}, "metrics": {"x": "mean(x > 0)"}}
     with pytest.raises(declog.InputError) as caught:
         logged(config, tmp_path, x=[[1.0, 2.0], [3.0]])
     assert str(caught.value) == (
@@ -275,9 +278,12 @@ def test_expressions_of_many_tokens_are_folded_block_by_block(tmp_path: Path) ->
         "run": {"strict": True},
         "axes": {"token": {"mask": "m"}},
         "signals": {
-            "x": {"axis": "token"}, "y": {"axis": "token"}, "m": {"axis": "token", "type": "bool"},
-            "scale": {"axis": "completion"}, "shift": {"axis": "step"}, "gap": "(x - y) * scale + shift",
+            "any": {
+                "x": {"axis": "token"}, "y": {"axis": "token"}, "m": {"axis": "token", "type": "bool"},
+                "scale": {"axis": "completion"}, "shift": {"axis": "step"},
+            },
         },
+        "derived": {"gap": "(x - y) * scale + shift"},
         "metrics": {
             "gap": {"expr": "gap", "reduce": ["mean", "std", "min", "max", "count", "p50"]},
             "positive": {"expr": "gap > 0", "reduce": "mean"},
@@ -307,7 +313,7 @@ def test_a_missing_bool_of_a_completion_is_false_among_its_tokens() -> None:
         "b": {"axis": "completion", "type": "bool"}, "x": {"axis": "completion"}, "t": {"axis": "token"},
     }  # fmt: skip
     metrics = {"rows": "mean(x if b else 7)", "tokens": "mean(t if t > 9 else (x if b else 7))"}
-    profile = {"name": "p", "axes": {"token": {"mask": "all"}}, "signals": signals, "metrics": metrics}
+    profile = {"name": "p", "axes": {"token": {"mask": "all"}}, **sections(signals), "metrics": metrics}
     with declog.start(profile, sinks=[sink]) as log, log.step(0):
         log.observe(b=[None, True, False], x=[1.0, 2.0, 3.0], t=torch.ones(3, 2))
     assert sink.scalars == {0: {"rows": pytest.approx(16 / 3), "tokens": pytest.approx(16 / 3)}}
@@ -329,7 +335,7 @@ def test_comparisons_are_torchs_own(dtype: torch.dtype, limit: float, tmp_path: 
     sink = MemorySink()
     profile = {
         "name": "compare", "axes": {"token": {"mask": "all"}},
-        "signals": {"x": {"axis": "token", "type": kind}, "y": {"axis": "token", "type": kind}, "s": {"axis": "step"}},
+        **sections({"x": {"axis": "token", "type": kind}, "y": {"axis": "token", "type": kind}, "s": {"axis": "step"}}),
         "metrics": {f"{name}_{what}": f"sum(x {sign} {other})" for name, sign in signs.items()
                     for what, other in beside.items()},
     }  # fmt: skip

@@ -18,6 +18,7 @@ from declog.language import functions, reductions, row_functions
 from declog.records import Records, RunInfo
 from declog.testing import MemorySink
 from tests.forks import PATIENCE_S
+from tests.running import sections
 
 STEPS = 6
 AT = 2
@@ -46,7 +47,7 @@ def profile(metrics: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A profile with a metric that has nothing to do with the user's code."""
     signals = {"x": {"axis": "completion"}, "t": {"axis": "completion", "type": "text"}, "k": {"axis": "token"}}
     return {
-        "name": "user", "signals": signals, "axes": {"token": {"mask": "all"}},
+        "name": "user", **sections(signals), "axes": {"token": {"mask": "all"}},
         "metrics": {"good": "mean(x)", "kl": "mean(k)", **metrics}, **more,
     }  # fmt: skip
 

@@ -15,6 +15,7 @@ import declog
 from declog.errors import ConfigError, InputError, UsageError
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
+from tests.running import sections
 
 REWARD = torch.tensor([1.0, 0.0, 3.0, 2.0])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]])
@@ -75,7 +76,7 @@ def test_the_plan_says_what_stands_for_a_metric() -> None:
 def test_what_stands_for_a_metric_follows_its_reductions(tmp_path: Path) -> None:
     """Rows are reduced as the metric's own would be, a number per step by its mean; by steps where one lacks it."""
     profile = {
-        "signals": {"a": "completion?", "b": "completion?", "c": "step?"},
+        "signals": {"any": {"a": "completion?", "b": "completion?", "c": "step?"}},
         "metrics": {
             "rows": {"expr": "a", "reduce": ["mean", "max"], "prefer": "b"},
             "number": {"expr": "a", "reduce": "max", "prefer": "c"},
@@ -189,14 +190,16 @@ def test_what_has_no_name_is_refused(given: Any, expected: tuple[str, str], tmp_
 def test_any_is_a_family_of_numbers(wrong: str) -> None:
     """Per step or per completion: of tokens nobody could say which exist."""
     with pytest.raises(ConfigError) as caught:
-        declog.validate({"signals": {"rows": yaml.safe_load(wrong)}})
+        declog.validate({**sections({"rows": yaml.safe_load(wrong)})})
     assert [problem.fix for problem in caught.value.problems] == ["{axis: completion, family: true, any: true}"]
 
 
 def test_a_declared_signal_is_still_checked(tmp_path: Path) -> None:
     """Only what nobody declared is taken as it comes."""
     profile = {
-        "signals": {"reward": "completion", "rest": {"axis": "step", "family": True, "any": True, "optional": True}},
+        "signals": {
+            "any": {"reward": "completion", "rest": {"axis": "step", "family": True, "any": True, "optional": True}},
+        },
         "metrics": {"reward": "mean(reward)", "rest": {"expr": "rest", "reduce": "last", "name": "{member}"}},
     }
     with pytest.raises(InputError) as caught:

@@ -377,7 +377,7 @@ def test_each_mode_ends_on_its_last_values(tmp_path: Path, capsys: pytest.Captur
 
 
 PICKED: dict[str, Any] = {
-    "signals": {"reward": {"axis": "completion"}, "prompt": {"axis": "completion", "type": "text"}},
+    "signals": {"any": {"reward": {"axis": "completion"}, "prompt": {"axis": "completion", "type": "text"}}},
     "schemas": {"s": {"prompt": "text", "reward": "float"}},
 }
 
@@ -386,7 +386,7 @@ def picked(filter: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[s
     """The rows that the console shows of five steps of eight completions, the worst ones in the third."""
     spec = {"schema": "s", "filter": "f", "every": 5, **table}
     config = profile(
-        PICKED["signals"], {}, filters={"f": {"key": "reward", **filter}},
+        PICKED["signals"]["any"], {}, filters={"f": {"key": "reward", **filter}},
         schemas=PICKED["schemas"], tables={"t": spec}, sinks=["console"],
     )  # fmt: skip
     with declog.start(config, output_dir=folder) as log:

@@ -109,7 +109,7 @@ def test_what_was_lost_is_in_failures(tmp_path: Path) -> None:
                 raise ValueError("no")
             threading.Event().wait()
 
-    profile: dict[str, Any] = {"signals": {"x": {"axis": "step"}}, "metrics": {"x": "mean(x)"}}
+    profile: dict[str, Any] = {"signals": {"any": {"x": {"axis": "step"}}}, "metrics": {"x": "mean(x)"}}
     log = declog.start(profile, sinks=[Stuck(0.0)], output_dir=tmp_path)
     log._background.close_s = 0.3
     for step in range(4):

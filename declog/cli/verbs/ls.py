@@ -152,16 +152,20 @@ def _presets(given: argparse.Namespace) -> list[Row]:
 
 def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
     """Lists a section's entries: the keys that say what they are, and their help; that of metrics is under `about`."""
+    from declog.language.keys import entries
+    from declog.language.spec import ANY
 
     def rows(found: Layered) -> list[Row]:
         listed: list[Row] = []
         about = (found.data.get("about") or {}) if section == "metrics" else {}
-        for name, entry in (found.data.get(section) or {}).items():
+        for path, entry in entries(found.data, section):
             if entry is None:
                 continue
+            name = str(path[-1])
             words, text = str(entry), ""
             if isinstance(entry, Mapping):
-                words = ", ".join(_words(key, entry[key]) for key in keys if entry.get(key) is not None)
+                said = {**entry, **({"phase": path[1]} if section == "signals" and path[1] != ANY else {})}
+                words = ", ".join(_words(key, said[key]) for key in keys if said.get(key) is not None)
                 text = str((about.get(name) or entry).get("help") or "")
             listed.append((name, words, text))
         return listed
@@ -204,10 +208,8 @@ OF_DECLOG: dict[str, tuple[Callable[[], list[Row]], str]] = {
 }
 OF_A_CONFIG: dict[str, tuple[Callable[[Layered], list[Row]], str]] = {
     "metrics": (_entries("metrics", "expr", "formula", "where", "by", "reduce"), "of the config"),
-    "signals": (
-        _entries("signals", "axis", "type", "phase", "expr"),
-        "of the config: what is observed, and what is derived from it",
-    ),
+    "signals": (_entries("signals", "axis", "type", "phase"), "of the config: what the training code observes"),
+    "derived": (_entries("derived", "expr", "phase"), "of the config: what is computed from signals"),
     "constants": (_entries("constants", "value", "default"), "of the config"),
     "filters": (
         _entries("filters", "key", "top", "bottom", "first", "random", "fraction", "unique", "where", "from"),

@@ -20,12 +20,14 @@ PROFILE: dict[str, Any] = {
     "every": 4,
     "axes": {"group": {"size": 2}, "token": {"mask": "mask"}},
     "signals": {
-        "reward": {"axis": "completion"},
-        "answer": {"axis": "completion", "type": "text"},
-        "logprobs": {"axis": "token"},
-        "mask": {"axis": "token", "type": "bool"},
-        "lr": {"axis": "step"},
-        "parts": {"axis": "completion", "family": True},
+        "any": {
+            "reward": {"axis": "completion"},
+            "answer": {"axis": "completion", "type": "text"},
+            "logprobs": {"axis": "token"},
+            "mask": {"axis": "token", "type": "bool"},
+            "lr": {"axis": "step"},
+            "parts": {"axis": "completion", "family": True},
+        }
     },
     "metrics": {
         "reward": {"expr": "reward", "reduce": ["mean", "max", "p50"]},

@@ -13,14 +13,15 @@ from declog.testing import MemorySink, run_ranks
 PROFILE: dict[str, Any] = {
     "axes": {"completion": {"ids": "row"}, "token": {"mask": "mask"}},
     "signals": {
-        "row": {"axis": "completion", "type": "int"},
-        "reward": {"axis": "completion", "phase": "rollout"},
-        "parts": {"axis": "completion", "phase": "rollout", "family": True},
-        "said": {"axis": "completion", "type": "text", "phase": "rollout"},
-        "tau": {"axis": "step", "phase": "rollout"},
-        "mask": {"axis": "token", "type": "bool", "phase": "update"},
-        "ids": {"axis": "token", "type": "int", "phase": "update"},
-        "gain": {"axis": "completion", "phase": "update"},
+        "any": {"row": {"axis": "completion", "type": "int"}},
+        "rollout": {
+            "reward": {"axis": "completion"}, "parts": {"axis": "completion", "family": True},
+            "said": {"axis": "completion", "type": "text"}, "tau": {"axis": "step"},
+        },
+        "update": {
+            "mask": {"axis": "token", "type": "bool"}, "ids": {"axis": "token", "type": "int"},
+            "gain": {"axis": "completion"},
+        },
     },
     "filters": {"ends": {"key": "reward", "top": 2, "bottom": 1, "where": "gain < 100"}},
     "schemas": {

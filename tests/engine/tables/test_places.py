@@ -26,7 +26,7 @@ def profile(filters: dict[str, Any], **others: Any) -> dict[str, Any]:
     """A table of texts by the last of some filters; groups are of two rows unless ``others`` say otherwise."""
     return {
         "name": "places", "run": {"strict": True}, "axes": {"group": {"size": 2}},
-        "signals": {"score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
+        "signals": {"any": {"score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}}},
         "filters": filters, "schemas": {"s": {"text": {"type": "text"}}},
         "tables": {"t": {"schema": "s", **({"filter": list(filters)[-1]} if filters else {})}}, **others,
     }  # fmt: skip
@@ -126,7 +126,7 @@ def test_the_group_of_what_another_filter_took(split: str, ranks: int, tmp_path:
     filters = {"worst": {"key": "score", "bottom": 1},
                "around": {"take": "group", "from": "worst"}}  # fmt: skip
     made = profile(filters, axes={"group": {"of": "prompt", "split": split}})
-    made["signals"]["prompt"] = {"axis": "completion", "type": "int"}
+    made["signals"]["any"]["prompt"] = {"axis": "completion", "type": "int"}
 
     def rank(comm: Comm) -> MemorySink:
         sink = MemorySink()
@@ -158,7 +158,7 @@ def test_random_groups_are_the_same_by_their_ids(tmp_path: Path) -> None:
     """On one rank and on two: where rows have ids, a group's chance is its first row's."""
     axes = {"group": {"size": 2}, "completion": {"ids": "row"}}
     made = profile({"some": {"take": "group", "random": 2}}, axes=axes)
-    made["signals"]["row"] = {"axis": "completion", "type": "int"}
+    made["signals"]["any"]["row"] = {"axis": "completion", "type": "int"}
 
     def found(ranks: int) -> list[str]:
         def rank(comm: Comm) -> MemorySink:

@@ -11,6 +11,7 @@ import pytest
 import declog
 from declog.runtime.comm import Comm
 from declog.testing import MemorySink, run_ranks
+from tests.running import sections
 
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
@@ -51,7 +52,7 @@ def test_a_column_says_the_same_by_rank_and_through_rank_0(expr: str, tmp_path: 
     kind = "int" if expr.partition("(")[0] in ("index", "size", "rank", "members", "len") or expr == "step" else "float"
     schema = {"r": {"type": "float"}, "v": {"type": kind, "expr": expr, "nullable": True}}
     profile = {
-        "axes": {"group": {"of": "pid"}}, "signals": SIGNALS, "schemas": {"s": schema},
+        "axes": {"group": {"of": "pid"}}, **sections(SIGNALS), "schemas": {"s": schema},
         "tables": {"t": {"schema": "s"}},
         "sinks": ["jsonl"],
     }  # fmt: skip
@@ -80,7 +81,7 @@ def test_a_metric_is_that_of_one_process(expr: str, tmp_path: Path) -> None:
         sink = MemorySink()
         profile = {
             "axes": {"group": {"of": "pid"}},
-            "signals": SIGNALS,
+            **sections(SIGNALS),
             "metrics": {"m": {"expr": expr, "reduce": "sum"}},
         }
 

@@ -84,7 +84,7 @@ def test_ties_break_by_id_and_without_ids_by_row(tmp_path: Path) -> None:
 def test_ids_that_do_not_come_are_not_missed(tmp_path: Path) -> None:
     """Declared for joins and not observed with these rows: rows go by their place, and no step fails."""
     made = by_ids({"random": 2}, "int")
-    made["signals"]["row"].pop("optional")
+    made["signals"]["any"]["row"].pop("optional")
     values = [[{"score": [0.0, 1.0, 2.0], "text": list("abc")}]]
     plain = scores({"random": 2}, schema=SCHEMA)
     [(_, table)] = tables_of(made, values, tmp_path)

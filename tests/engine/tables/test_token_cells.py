@@ -33,9 +33,11 @@ def profile(**column: Any) -> dict[str, Any]:
     return {
         "name": "tokens", "run": {"strict": True}, "axes": {"token": {"mask": "mask"}},
         "signals": {
-            "advantages": {"axis": "completion"}, "mask": {"axis": "token", "type": "bool"},
-            "ids": {"axis": "token", "type": "int", "optional": True}, "logprobs": {"axis": "token"},
-            "words": {"axis": "completion", "type": "object", "optional": True},
+            "any": {
+                "advantages": {"axis": "completion"}, "mask": {"axis": "token", "type": "bool"},
+                "ids": {"axis": "token", "type": "int", "optional": True}, "logprobs": {"axis": "token"},
+                "words": {"axis": "completion", "type": "object", "optional": True},
+            },
         },
         "filters": {"all": {"first": 1000000}}, "schemas": {"s": {"tokens": tokens}},
         "tables": {"t": {"schema": "s", "filter": "all"}}, "metrics": {"logprob": "logprobs"},
@@ -114,7 +116,7 @@ def test_values_are_those_of_their_dtype(dtype: torch.dtype, tmp_path: Path) -> 
     values = batch([2, 3], 3)
     values["logprobs"] = (values["logprobs"] * 4).to(dtype)
     made = profile()
-    made["signals"]["logprobs"]["type"] = {torch.int64: "int", torch.bool: "bool"}.get(dtype, "float")
+    made["signals"]["any"]["logprobs"]["type"] = {torch.int64: "int", torch.bool: "bool"}.get(dtype, "float")
     if dtype.is_floating_point:
         values["logprobs"][1, 1] = torch.nan
     (table,) = run(made, tmp_path, [values])
@@ -126,7 +128,7 @@ def test_packed_tokens_are_those_of_their_completions(tmp_path: Path) -> None:
     """The tokens of all completions lie in one row."""
     made = profile(max_tokens={"head": 1, "tail": 1})
     made["axes"]["token"] = {"mask": "mask", "lengths": "size"}
-    made["signals"]["size"] = {"axis": "completion", "type": "int"}
+    made["signals"]["any"]["size"] = {"axis": "completion", "type": "int"}
     values = {"ids": torch.arange(7), "mask": torch.tensor([1, 1, 0, 1, 1, 1, 1]) > 0, "logprobs": torch.arange(7.0)}
     (table,) = run(made, tmp_path, [{**values, "size": [4, 0, 3], "advantages": [1.0, 2.0, 3.0]}])
     assert table.data["tokens"] == [

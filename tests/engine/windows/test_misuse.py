@@ -270,7 +270,7 @@ def test_an_expression_per_token_over_two_phases() -> None:
         "  `trained` is per token in phase `update`, and `sampled` is observed in `rollout`\n"
         "    trained - sampled\n"
         "              ^^^^^^^\n"
-        "  fix: observe it in `update` too: `phase: {first: rollout, second: update}`"
+        "  fix: observe it in `update` too, and declare it there: signals: {update: {sampled: ...}}"
     )
 
 
@@ -279,9 +279,9 @@ def test_a_signal_that_is_needed_in_an_phase_it_is_not_declared_for() -> None:
     signals = {**TOKENS, "mask": {**TOKENS["mask"], "phase": "rollout"}}
 
     assert refused(profile(signals, {"t": "mean(trained)"}, axes={"token": {"mask": "mask"}})) == (
-        "error[DL313] signals.mask.phase\n"
+        "error[DL313] signals.rollout.mask\n"
         "  `mask` is needed in phase `update`, and is observed in `rollout`\n"
-        "  fix: phase: {first: rollout, second: update}, and observe it there too"
+        "  fix: observe it there too, and declare it: signals: {update: {mask: ...}}"
     )
 
 

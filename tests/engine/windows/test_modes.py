@@ -341,7 +341,7 @@ def test_a_signal_without_an_phase_goes_where_its_company_is(tmp_path: Path) -> 
 
 def test_a_signal_of_two_phases_by_name(tmp_path: Path) -> None:
     """`phase: {a: rollout, b: update}`: each phase has its own values."""
-    signals = {"adv": {**ROWS, "phase": {"first": "rollout", "second": "update"}},
+    signals = {"adv": {**ROWS, "phase": ["rollout", "update"]},
                "reward": {**ROWS, "phase": "rollout"}, "loss": {**ROWS, "phase": "update"}}  # fmt: skip
     metrics = {"before": "sum(adv * reward)", "after": "sum(adv * loss)"}
 

@@ -13,6 +13,7 @@ import pytest
 
 import declog
 from declog.testing import FakeComm, MemorySink, run_ranks
+from tests.running import sections
 
 INF, NAN = math.inf, math.nan
 Rows = list[float | None]
@@ -32,7 +33,7 @@ def logged(metrics: Mapping[str, Metric], steps: Sequence[Mapping[str, Any]], fo
     """The last values of a run; ``every``, ``window_bytes``, ``cut``: resumed after so many steps, ``ranks``."""
     cut, ranks = ways.pop("cut", None), ways.pop("ranks", 1)
     profile = {
-        "signals": SIGNALS, "metrics": {**metrics, "z": "count(z)"}, "axes": {"token": {"mask": "all"}},
+        **sections(SIGNALS), "metrics": {**metrics, "z": "count(z)"}, "axes": {"token": {"mask": "all"}},
         **ways,
     }  # fmt: skip
     sink = MemorySink()
@@ -260,7 +261,7 @@ def test_empty_is_for_members_that_came_whatever_every_is(kind: str, tmp_path: P
 
     def totals(every: int) -> dict[str, float]:
         signals = {name: SIGNALS[name] for name in ("x", "l", "f", "z")}
-        profile = {"every": every, "signals": signals, "metrics": {"m": metric}}
+        profile = {"every": every, **sections(signals), "metrics": {"m": metric}}
         sink = MemorySink()
         with declog.start(profile, sinks=[sink], output_dir=tmp_path / f"{kind}{every}") as log:
             for number, values in enumerate(observed):
@@ -296,7 +297,7 @@ def test_what_holds_until_others_come_holds_whatever_every_is(
         "b": "x if b else 0",
     }
     profile = {
-        "every": every, "run": {"window_bytes": limit}, "signals": signals,
+        "every": every, "run": {"window_bytes": limit}, **sections(signals),
         "metrics": {**{name: {"expr": expr, **latest} for name, expr in exprs.items()}, "rows": "count(x)"},
     }  # fmt: skip
     coming: list[dict[str, Any]] = [

@@ -20,6 +20,7 @@ from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.conftest import examples
+from tests.running import sections
 
 ROWS = {"axis": "completion"}
 TOKENS = 3
@@ -128,7 +129,7 @@ def window(frame: pd.DataFrame, metrics: Mapping[str, Any]) -> dict[str, float]:
                     log.observe(**observed(rows))
 
     axes = {"token": {"mask": "mask"}}
-    sink = train({"every": steps, "axes": axes, "signals": SIGNALS, "metrics": metrics}, frame.attrs["ranks"], body)
+    sink = train({"every": steps, "axes": axes, **sections(SIGNALS), "metrics": metrics}, frame.attrs["ranks"], body)
     assert set(sink.scalars) <= {steps - 1}
     return sink.scalars.get(steps - 1, {})
 
@@ -286,7 +287,7 @@ def test_rows_are_joined_by_their_ids(data: st.DataObject) -> None:
         "chosen": {"expr": "loss", "where": "reward > 0"},
     }
     axes = {"completion": {"ids": "row"}}
-    sink = train({"every": every, "axes": axes, "signals": JOINED, "metrics": metrics}, ranks, body)
+    sink = train({"every": every, "axes": axes, **sections(JOINED), "metrics": metrics}, ranks, body)
 
     merged = update.merge(rollout.drop(columns="batch"), on=["rank", "made", "row"], validate="many_to_one")
     assert len(merged) == len(update)
@@ -320,7 +321,7 @@ def test_rows_are_joined_by_their_position(data: st.DataObject) -> None:
                 log.observe(loss=[loss for _, loss in made[rank, step]])
 
     signals = {name: JOINED[name] for name in ("reward", "loss")}
-    sink = train({"signals": signals, "metrics": {"both": "sum(reward * loss)"}}, ranks, body)
+    sink = train({**sections(signals), "metrics": {"both": "sum(reward * loss)"}}, ranks, body)
 
     assert sink.scalars == {
         step: logged({"both": sum(a * b for rank in range(ranks) for a, b in made[rank, step])})
@@ -348,7 +349,7 @@ def test_prev_is_a_shift_per_rank(data: st.DataObject) -> None:
 
     signals = {"x": {"axis": "step"}}
     metrics = {"before": {"expr": "prev(x, -7)", "reduce": ["sum", "count"]}}
-    sink = train({"every": every, "signals": signals, "metrics": metrics}, ranks, body)
+    sink = train({"every": every, **sections(signals), "metrics": metrics}, ranks, body)
 
     frame = pd.DataFrame(
         [(rank, step, value) for (rank, step), values in made.items() for value in values],
@@ -385,7 +386,7 @@ def test_cumulative_is_a_running_sum_over_train_and_eval(data: st.DataObject) ->
                     log.observe(length=torch.tensor(made[rank, step, "eval"], dtype=torch.int64))
 
     metrics = {"tokens": {"expr": "length", "reduce": "sum", "over": "run"}, "n": "count(length)"}
-    config = {"signals": {"length": {**ROWS, "type": "int"}}, "metrics": metrics}
+    config = {"signals": {"any": {"length": {**ROWS, "type": "int"}}}, "metrics": metrics}
     sink = train({**config, "modes": {"train": {}, "eval": {"prefix": "eval_"}}}, ranks, body)
 
     phases = [
@@ -431,7 +432,7 @@ def test_a_value_per_batch_counts_once_for_all_its_ranks(frame: pd.DataFrame, ev
 
     axes = {"group": {"of": "source"}}
     signals = {"x": ROWS, "source": SIGNALS["source"]}
-    sink = train({"every": every, "axes": axes, "signals": signals, "metrics": metrics}, ranks, body)
+    sink = train({"every": every, "axes": axes, **sections(signals), "metrics": metrics}, ranks, body)
 
     rows = frame.copy()
     keys = ["step", "batch"]
@@ -484,7 +485,7 @@ def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.Data
 
     late = {name: {**SIGNALS[name], "optional": True} for name in optional}
     signals = {"x": ROWS, "mask": SIGNALS["mask"], **late}
-    config = {"every": every, "axes": {"token": {"mask": "mask"}}, "signals": signals, "metrics": metrics}
+    config = {"every": every, "axes": {"token": {"mask": "mask"}}, **sections(signals), "metrics": metrics}
     sink = train(config, frame.attrs["ranks"], body)
 
     frame["has"] = [has[cell] for cell in map(tuple, frame[keys].to_numpy().tolist())]
@@ -534,7 +535,7 @@ def test_a_formula_meets_values_of_two_phases_where_both_are(data: st.DataObject
         metrics |= {f"a_{pool}": {"expr": "a", **pooled}, f"b_{pool}": {"expr": "b", **pooled},
                     f"gap_{pool}": {"formula": f"a_{pool} - 2 * b_{pool}"}}  # fmt: skip
     signals = {"a": {**ROWS, "phase": "rollout", "optional": True}, "b": {**ROWS, "phase": "update", "optional": True}}
-    sink = train({"every": every, "signals": signals, "metrics": metrics}, ranks, body)
+    sink = train({"every": every, **sections(signals), "metrics": metrics}, ranks, body)
 
     frame = pd.DataFrame(
         [(rank, step, name, value) for (rank, step, name), parts in made.items() for part in parts for value in part],

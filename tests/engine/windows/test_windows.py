@@ -14,14 +14,14 @@ import pytest
 import declog
 from declog.testing import MemorySink
 from tests.language.runs import problems, record, values
-from tests.running import profile
+from tests.running import profile, sections
 
 DATA = Path(__file__).parents[2] / "data" / "maxent.json"
 CASES: dict[str, dict[str, Any]] = {case["id"]: case for case in json.loads(DATA.read_text(encoding="utf-8"))}
 
 STEP = {"axis": "step"}
 ROWS = {"axis": "completion"}
-REWARD = {"signals": {"reward": ROWS}}
+REWARD = {"signals": {"any": {"reward": ROWS}}}
 Steps = Sequence[Sequence[Mapping[str, Any]]]
 
 
@@ -62,7 +62,7 @@ def test_r33_extrema_of_extrema() -> None:
     steps = [[{name: items[place] for name, items in inputs.items()}] for place in range(2)]
 
     assert CASES["R33"]["expected"] == values(
-        {"every": 2, "signals": dict.fromkeys(metrics, STEP), "metrics": metrics}, steps
+        {"every": 2, **sections(dict.fromkeys(metrics, STEP)), "metrics": metrics}, steps
     )
 
 
@@ -82,7 +82,7 @@ def test_e36_a_controllers_state() -> None:
         "entropy_abs": {"formula": "abs(entropy_error)", "name": "train/weight_entropy_abs_error"},
         "tau_loss": tau,
     }
-    config = {"constants": constants, "signals": {"kl": STEP, "h": STEP, "at": STEP}, "metrics": metrics}
+    config = {"constants": constants, "signals": {"any": {"kl": STEP, "h": STEP, "at": STEP}}, "metrics": metrics}
 
     assert expected == pytest.approx(values(config, [[{"kl": given["kl"], "h": given["H"], "at": given["step"]}]]))
     none = values(config, [[{"kl": 0.0, "h": given["H"], "at": given["step"]}]])
@@ -91,7 +91,11 @@ def test_e36_a_controllers_state() -> None:
 
 def test_e40_what_comes_in_some_steps_only() -> None:
     """It is averaged over the steps in which it came, and is no 0 in the others."""
-    config = {"every": 2, "signals": {"a": STEP, "g": {**STEP, "optional": True}}, "metrics": {"a": "a", "g": "g"}}
+    config = {
+        "every": 2,
+        "signals": {"any": {"a": STEP, "g": {**STEP, "optional": True}}},
+        "metrics": {"a": "a", "g": "g"},
+    }
 
     assert CASES["E40"]["expected"] == values(config, [[item] for item in CASES["E40"]["inputs"]])
 
@@ -133,7 +137,7 @@ def test_epochs_from_steps(case: str) -> None:
     given = CASES[case]["inputs"]["steps_per_epoch"]
     config = {
         "constants": {"per_epoch": given},
-        "signals": {"at": STEP},
+        "signals": {"any": {"at": STEP}},
         "metrics": {"epoch": {"expr": "at / per_epoch if per_epoch > 0 else 0 / 0", "reduce": "last"}},
     }
 
@@ -186,7 +190,7 @@ def test_uneven_tokens_weigh_as_much_as_there_are() -> None:
     """A mean over tokens is of the tokens, not of completions' means."""
     config = {
         "axes": {"token": {"mask": "mask"}},
-        "signals": {"mask": {"axis": "token", "type": "bool"}, "kl": {"axis": "token"}},
+        "signals": {"any": {"mask": {"axis": "token", "type": "bool"}, "kl": {"axis": "token"}}},
         "metrics": {"kl": "mean(kl)", "each": "mean(mean(kl, over=token))"},
     }
     batch = {"mask": [[1, 1, 1], [1, 0, 0]], "kl": [[0.0, 0.0, 0.0], [1.0, 9.0, 9.0]]}
@@ -212,7 +216,7 @@ def test_a_nan_does_not_poison_its_window() -> None:
 def test_r31_a_nan_that_must_not_be_is_named() -> None:
     """`nan: raise` names the metric."""
     assert CASES["R31"]["expected"] == {"error_key": "train/loss"}
-    config = {"signals": {"loss": STEP}, "metrics": {"loss": {"nan": "raise", "name": "train/loss"}}}
+    config = {"signals": {"any": {"loss": STEP}}, "metrics": {"loss": {"nan": "raise", "name": "train/loss"}}}
 
     with pytest.raises(Exception, match=r"^\[DL605\] the metric `loss` met 1 missing values, and says `nan: raise`$"):
         record(config, [[{"loss": math.nan}]])
@@ -229,7 +233,7 @@ def test_tokens_since_the_start() -> None:
     }
     steps = [[{"length": [3, 5]}], [{"length": [8]}, {"length": [2, 2]}], [{"length": [4]}]]
 
-    assert record({"every": 2, "signals": signals, "metrics": metrics}, steps).scalars == {
+    assert record({"every": 2, **sections(signals), "metrics": metrics}, steps).scalars == {
         1: {"num_tokens": 20, "long": 2, "tokens": 20, "share": 1.0},
         2: {"num_tokens": 24, "long": 2, "tokens": 4, "share": 4 / 24},
     }
@@ -315,7 +319,7 @@ def test_a_plan_of_group_values_alone(tmp_path: Path) -> None:
     config = {
         "run": {"strict": True},
         "axes": {"group": {"size": 4}},
-        "signals": {"difficulty": {"axis": "group"}},
+        "signals": {"any": {"difficulty": {"axis": "group"}}},
         "metrics": {"difficulty": {"reduce": ["mean", "max"]}},
     }
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
@@ -326,7 +330,9 @@ def test_a_plan_of_group_values_alone(tmp_path: Path) -> None:
 def test_group_values_need_groups() -> None:
     """A signal per group under a profile that does not say what a group is."""
     with pytest.raises(declog.ConfigError) as caught:
-        declog.plan({"signals": {"difficulty": {"axis": "group"}}, "metrics": {"difficulty": {"reduce": "mean"}}})
+        declog.plan(
+            {"signals": {"any": {"difficulty": {"axis": "group"}}}, "metrics": {"difficulty": {"reduce": "mean"}}}
+        )
     assert str(caught.value) == (
         "error[DL306] axes.group\n"
         "  values per group are needed, and this profile does not say what a group is\n"

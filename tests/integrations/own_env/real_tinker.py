@@ -39,8 +39,9 @@ def test_all_values_of_the_json_logger(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 ROWS = (
-    "modes.eval.prefix=eval/", "+signals.reward={axis: completion}", "+signals.sample={axis: completion, type: int}",
-    "+signals.version={axis: completion, type: int}", "+metrics.n=count(reward)", "+metrics.reward=mean(reward)",
+    "modes.eval.prefix=eval/", "+signals.any.reward={axis: completion}",
+        "+signals.any.sample={axis: completion, type: int}",
+    "+signals.any.version={axis: completion, type: int}", "+metrics.n=count(reward)", "+metrics.reward=mean(reward)",
     "+metrics.best=max(reward)", "+metrics.version=mean(version)",
     "+schemas.lines={sample: {type: int}, reward: {type: float}, version: {type: int}}",
     "+tables.rows={schema: lines}",

@@ -268,7 +268,7 @@ def test_what_trl_promises_reward_functions(method: str, model: Path, tmp_path: 
 def test_reward_functions_that_work_in_threads(how: str, model: Path, tmp_path: Path) -> None:
     """What they record there, and inherits no scope, is of the reward call that is under way: as without threads."""
     overrides = [
-        "+declog.signals.hard={axis: completion, phase: rollout, from_log_extra: true}",
+        "+declog.signals.rollout.hard={axis: completion, from_log_extra: true}",
         "+declog.metrics.hard='mean(hard)'",
         "+declog.metrics.agrees={expr: 'hard - length', reduce: max}",
     ]  # fmt: skip
@@ -340,8 +340,8 @@ def test_reward_functions_that_work_in_threads(how: str, model: Path, tmp_path: 
 def test_rows_keep_their_names_through_shuffle_and_split(model: Path, tmp_path: Path) -> None:
     """An advantage that comes with a micro-batch is that of its row's reward, which came with the generation."""
     overrides = [
-        "+declog.signals.centred='reward - mean(reward, over=completion)'",
-        "+declog.signals.trained='advantages + 0 * mean(logprobs, over=token)'",
+        "+declog.derived.centred='reward - mean(reward, over=completion)'",
+        "+declog.derived.trained='advantages + 0 * mean(logprobs, over=token)'",
         "+declog.metrics.agrees={expr: 'isclose(trained, centred)', reduce: [mean, count]}",
         "+declog.metrics.differs={expr: 'abs(trained)', reduce: max}",
     ]
@@ -535,9 +535,9 @@ def test_a_trainer_of_another_kind_that_observes(model: Path, tmp_path: Path, ca
     data = tiny.prompts().rename_column("prompt", "text").remove_columns("source")
     trainer = Observing(str(model), args=args, train_dataset=data, eval_dataset=data)
     mine = [
-        "+declog.signals.error={axis: completion, optional: true}",
+        "+declog.signals.any.error={axis: completion, optional: true}",
         "+declog.metrics.worst='max(error)'",
-        "+declog.signals.grad_norm={axis: step, phase: reported, optional: true}",
+        "+declog.signals.reported.grad_norm={axis: step, optional: true}",
         "+declog.metrics.steepest='max(grad_norm)'",
     ]
     with caplog.at_level(logging.WARNING, "declog"), declog.attach(trainer, overrides=[*STRICT, *mine]) as log:

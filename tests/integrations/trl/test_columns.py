@@ -30,10 +30,11 @@ sink_options:
   first: {kind: jsonl, profile: best}
   second: {kind: jsonl, profile: worst}
 signals:
-  source: {axis: completion, type: text, phase: rollout, optional: true}
-  level: {axis: completion, type: int, phase: rollout, optional: true}
-  said: {axis: completion, type: text, phase: rollout, optional: true, from_log_extra: true}
-  sure: {axis: completion, phase: rollout, optional: true, from_log_extra: true}
+  rollout:
+    source: {axis: completion, type: text, optional: true}
+    level: {axis: completion, type: int, optional: true}
+    said: {axis: completion, type: text, optional: true, from_log_extra: true}
+    sure: {axis: completion, optional: true, from_log_extra: true}
 metrics:
   by_source: {expr: sure, by: source, name: "sure/{label}"}
   hard: {expr: sure, where: level > 2, name: sure/hard}
@@ -168,9 +169,9 @@ def test_a_data_set_with_images(texts: bool, model: Path, tmp_path: Path) -> Non
     from transformers import AutoTokenizer
 
     rows = Dataset.from_dict({"prompt": [looking(n) for n in range(4)], "picture": [picture(n) for n in range(4)]})
-    overrides = ["+declog.signals.picture={axis: completion, type: object, phase: rollout, optional: true}"]
+    overrides = ["+declog.signals.rollout.picture={axis: completion, type: object, optional: true}"]
     overrides += ["+declog.schemas.trl.picture={type: object, nullable: true}"]
-    overrides += ["declog.signals.prompt.type=text", "declog.schemas.trl.prompt.type=text"] if texts else []
+    overrides += ["declog.signals.rollout.prompt.type=text", "declog.schemas.trl.prompt.type=text"] if texts else []
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = PARTS
     outcome = cases.run(

@@ -292,8 +292,8 @@ def test_a_column_is_a_signal_that_takes_it(model: Path, tmp_path: Path) -> None
         log_extra("mine", [2.0] * len(completions))
         return [1.0] * len(completions)
 
-    signal = "{axis: completion, phase: rollout, from_log_extra: true}"
-    overrides = [f"+declog.signals.mine={signal}", "+declog.metrics.mine='mean(mine)'"]
+    signal = "{axis: completion, from_log_extra: true}"
+    overrides = [f"+declog.signals.rollout.mine={signal}", "+declog.metrics.mine='mean(mine)'"]
     _, failures, _, sink = columns(model, tmp_path, reward, overrides=overrides)
     assert [values["mine"] for _, _, values in cases.events(sink)[:3]] == [2.0] * 3 and failures == []
 
@@ -389,7 +389,7 @@ MINE = [
     override
     for name in ("mine", "number", "size")
     for override in (
-        f"+declog.signals.{name}={{axis: completion, phase: rollout, optional: true, from_log_extra: true}}",
+        f"+declog.signals.rollout.{name}={{axis: completion, optional: true, from_log_extra: true}}",
         f"+declog.metrics.{name}='mean({name})'",
     )
 ]

@@ -215,8 +215,10 @@ def test_conversations(sink: str, tmp_path: Path, opened: Open) -> None:
     """Each turn by who speaks, a result under its call; in a group behind the prompt, in one text."""
     config = {
         "signals": {
-            "reward": {"axis": "completion"}, "prompt": {"axis": "completion", "type": "object"},
-            "completion": {"axis": "completion", "type": "object"},
+            "any": {
+                "reward": {"axis": "completion"}, "prompt": {"axis": "completion", "type": "object"},
+                "completion": {"axis": "completion", "type": "object"},
+            },
         },
         "axes": {"group": {"size": 2}}, "sinks": [sink], "tables": {"t": {"schema": "s"}},
         "schemas": {"s": {"prompt": "object", "completion": "object", "reward": "float"}},
@@ -262,7 +264,7 @@ def test_conversations(sink: str, tmp_path: Path, opened: Open) -> None:
 def test_samples_alone(tmp_path: Path, opened: Open) -> None:
     """A run without a number has a page of its samples."""
     config = {
-        "signals": {"completion": {"axis": "completion", "type": "text"}}, "sinks": ["jsonl"],
+        "signals": {"any": {"completion": {"axis": "completion", "type": "text"}}}, "sinks": ["jsonl"],
         "schemas": {"s": {"completion": "text"}}, "tables": {"t": {"schema": "s"}},
     }  # fmt: skip
     with declog.start(config, output_dir=tmp_path / "run") as log, log.step(7):
@@ -370,7 +372,7 @@ def test_objects_that_are_texts_or_look_like_json(tmp_path: Path, sinks: str) ->
     """A column of objects, whose values may be texts beside messages: each stays what it was, in both files."""
     prompts = ["7+1=", "3", [{"role": "user", "content": "hello"}], '{"a": 1}']
     config = {
-        "signals": {"prompt": {"axis": "completion", "type": "object", "phase": "rollout"}},
+        "signals": {"rollout": {"prompt": {"axis": "completion", "type": "object"}}},
         "tables": {"samples": {"columns": ["prompt"]}},
         "sinks": [sinks],
     }
@@ -390,8 +392,10 @@ def test_numbers_that_are_not_finite_are_said_to_be(sink: str, tmp_path: Path, o
     schema = {"reward": "float", "tokens": {"type": "object", "expr": "pieces"}, "completion": "text"}
     config = {
         "signals": {
-            "reward": {"axis": "completion"}, "completion": {"axis": "completion", "type": "text"},
-            "pieces": {"axis": "completion", "type": "object"},
+            "any": {
+                "reward": {"axis": "completion"}, "completion": {"axis": "completion", "type": "text"},
+                "pieces": {"axis": "completion", "type": "object"},
+            },
         },
         "metrics": {"reward": "max(reward)"}, "schemas": {"s": schema}, "tables": {"samples": {"schema": "s"}},
         "sinks": [sink],

@@ -174,7 +174,7 @@ def test_a_long_conversation(tmp_path: Path, opened: Open) -> None:
         {"role": "assistant", "content": "It prints 1.", "tokens": 4},
     ]
     profile = {
-        "signals": {"completion": {"axis": "completion", "type": "object"}}, "sinks": ["jsonl"],
+        "signals": {"any": {"completion": {"axis": "completion", "type": "object"}}}, "sinks": ["jsonl"],
         "schemas": {"s": {"completion": "object"}}, "tables": {"t": {"schema": "s"}},
     }  # fmt: skip
     with declog.start(profile, output_dir=tmp_path / "run") as log, log.step(0):

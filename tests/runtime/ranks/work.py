@@ -30,10 +30,8 @@ def profile() -> dict[str, Any]:
     )
     data["run"] = {"strict": True}
     data["profiles"]["full"]["self_metrics"] = False  # costs differ from run to run
-    data["signals"] |= {
-        "source": {"axis": "completion", "type": "text", "phase": "rollout"},
-        "words": "len(completion)",
-    }
+    data["signals"]["rollout"]["source"] = {"axis": "completion", "type": "text"}
+    data["derived"]["words"] = "len(completion)"
     data["metrics"] |= {
         "spread": {
             "expr": "reward",
@@ -135,10 +133,12 @@ def split_profile() -> dict[str, Any]:
     return {
         "name": "split", "run": {"strict": True}, "axes": {"group": {"of": "prompt_id", "split": "ranks"}},
         "signals": {
-            "reward": {"axis": "completion"}, "prompt_id": {"axis": "completion", "type": "int"},
-            "text": {"axis": "completion", "type": "text"},
-            "advantage": "(reward - mean(reward, over=completion)) / std(reward, over=completion)",
+            "any": {
+                "reward": {"axis": "completion"}, "prompt_id": {"axis": "completion", "type": "int"},
+                "text": {"axis": "completion", "type": "text"},
+            },
         },
+                "derived": {"advantage": "(reward - mean(reward, over=completion)) / std(reward, over=completion)"},
         "metrics": {
             "group_std": "mean(std(reward, over=completion))", "groups": "count(size(completion))",
             "advantage": {"expr": "advantage", "reduce": ["min", "max", "std"]},

@@ -31,6 +31,7 @@ from declog.records import Records
 from declog.runtime.comm import Comm
 from declog.runtime.recorder import Recorder
 from declog.runtime.scopes import Scope
+from tests.running import sections
 from tests.runtime.scopes.running import ENDED, MODE_ENDED, PROFILE, TWICE
 
 Kind = Literal["at", "at thread", "step=", "child", "handle", "bind", "packet", "wrong packet", "twice", "next",
@@ -329,9 +330,9 @@ def plan(every: int) -> Plan:
             raise Raised("an unlucky value")
         return 0.0
 
-    signals = {**PROFILE["signals"], "level": {"axis": "group", "optional": True}}
+    signals = {**PROFILE["signals"]["any"], "level": {"axis": "group", "optional": True}}
     metrics = {"n": "count(reward)", "sum": "sum(reward)", "picky": "picky(reward)", "level": "mean(level)"}
-    profile = {**PROFILE, "axes": {"group": {"size": 1}}, "signals": signals, "metrics": metrics, "every": every}
+    profile = {**PROFILE, "axes": {"group": {"size": 1}}, **sections(signals), "metrics": metrics, "every": every}
     return declog.plan({**profile, "sinks": []}, profiles=["full"], reductions=registry)
 
 

@@ -15,11 +15,13 @@ PROFILE: dict[str, Any] = {
     "name": "scopes",
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {
-        "prompt": {"axis": "completion", "type": "text", "optional": True},
-        "reward": {"axis": "completion", "optional": True},
-        "version": {"axis": "completion", "type": "int", "optional": True},
-        "arrived": {"axis": "completion", "optional": True},
-        "loss": {"axis": "step", "optional": True, "phase": "update"},
+        "any": {
+            "prompt": {"axis": "completion", "type": "text", "optional": True},
+            "reward": {"axis": "completion", "optional": True},
+            "version": {"axis": "completion", "type": "int", "optional": True},
+            "arrived": {"axis": "completion", "optional": True},
+        },
+        "update": {"loss": {"axis": "step", "optional": True}},
     },
     "metrics": {
         "n": "count(reward)",

@@ -16,7 +16,7 @@ from tests.runtime.scopes.running import UNUSED
 
 PROFILE: dict[str, Any] = {
     "name": "fates",
-    "signals": {"reward": {"axis": "completion"}},
+    "signals": {"any": {"reward": {"axis": "completion"}}},
     "metrics": {"reward": "mean(reward)", "n": "count(reward)"},
 }
 

@@ -17,6 +17,7 @@ import declog
 from declog.runtime.recorder import Recorder
 from declog.testing import MemorySink
 from tests.conftest import examples
+from tests.running import sections
 
 Cell = tuple[str, str | None]  # a signal, or a member of a family
 SIGNALS: dict[str, Any] = {
@@ -29,7 +30,7 @@ SIGNALS: dict[str, Any] = {
 }
 PROFILE: dict[str, Any] = {
     "name": "parts",
-    "signals": SIGNALS,
+    **sections(SIGNALS),
     "metrics": {
         "product": "sum(x * y * needed)", "reward": "mean(sum(rewards, over=member))",
         "named": "sum(x * (name == 'a'))",

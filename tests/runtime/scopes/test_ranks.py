@@ -18,7 +18,7 @@ from tests.runtime.scopes.running import collected
 PROFILE: dict[str, Any] = {
     "name": "ranks",
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
-    "signals": {"x": {"axis": "completion"}},
+    "signals": {"any": {"x": {"axis": "completion"}}},
     "metrics": {"n": "count(x)", "sum": "sum(x)"},
 }
 turn = functools.partial(asyncio.sleep, 0)

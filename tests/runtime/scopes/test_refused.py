@@ -20,10 +20,12 @@ PROFILE: dict[str, Any] = {
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "axes": {"group": {"size": 2}},
     "signals": {
-        "reward": {"axis": "completion", "optional": True},
-        "level": {"axis": "group", "optional": True},
-        "y": {"axis": "completion", "optional": True},
-        "rewards": {"axis": "completion", "family": True, "optional": True},
+        "any": {
+            "reward": {"axis": "completion", "optional": True},
+            "level": {"axis": "group", "optional": True},
+            "y": {"axis": "completion", "optional": True},
+            "rewards": {"axis": "completion", "family": True, "optional": True},
+        }
     },
     "metrics": {
         "n": "count(reward)",

@@ -76,7 +76,12 @@ def test_numbers_that_do_not(number: Any, message: str, tmp_path: Path) -> None:
 def test_a_trainer_that_goes_back(tmp_path: Path) -> None:
     """`rewind` logs what is open, and lets the numbers begin again: also a cell of a notebook that is run twice."""
     sink = MemorySink()
-    config = {"name": "r", "every": 2, "signals": {"reward": {"axis": "completion"}}, "metrics": {"n": "count(reward)"}}
+    config = {
+        "name": "r",
+        "every": 2,
+        "signals": {"any": {"reward": {"axis": "completion"}}},
+        "metrics": {"n": "count(reward)"},
+    }
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
         steps([0, 1, 2])(log)
         log.rewind(-1)
@@ -94,7 +99,7 @@ def test_rows_ahead_are_of_their_step_alone(begun: bool, ahead: int, tmp_path: P
 
     Numbers before the first step stand at step 0, and rows that are ahead for step 0 are not logged with them.
     """
-    config = {"name": "r", "every": 9, "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}}
+    config = {"name": "r", "every": 9, "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"n": "count(x)"}}
     sink, resumed = MemorySink(), MemorySink()
     with declog.start(config, sinks=[sink], output_dir=tmp_path / "run") as log:
         if begun:
@@ -126,7 +131,7 @@ def test_rewind_is_for_between_steps(tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_above(tmp_path: Path) -> None:
     """A state holds the last step: a number that is not above it is an error, and late rows stay late."""
-    config = {"name": "r", "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}, "sinks": []}
+    config = {"name": "r", "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"n": "count(x)"}, "sinks": []}
     with declog.start(config, output_dir=tmp_path) as log:
         for step in range(3):
             with log.step(step):
@@ -167,7 +172,7 @@ def test_a_window_waits_for_what_contributes_to_it(tmp_path: Path) -> None:
 def test_a_window_waits_so_long_and_no_longer(tmp_path: Path) -> None:
     """After `wait_s` it closes without the rest, is marked, and the rest is late."""
     sink = MemorySink()
-    config = {"name": "r", "signals": {"x": {"axis": "completion"}}, "metrics": {"n": "count(x)"}, "sinks": []}
+    config = {"name": "r", "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"n": "count(x)"}, "sinks": []}
     with declog.start(config, output_dir=tmp_path, sinks=[sink], wait_s=0.0) as log:
         entered, leave = threading.Event(), threading.Event()
 
@@ -231,7 +236,7 @@ def test_steps_in_commit_style(tmp_path: Path) -> None:
 
 def test_commits_from_anywhere(tmp_path: Path) -> None:
     """Between commits, without a block, what finds the recorder by itself records, and after the end nothing does."""
-    profile = {"signals": {"reward": {"axis": "completion"}}, "metrics": {"reward": "mean(reward)"}}
+    profile = {"signals": {"any": {"reward": {"axis": "completion"}}}, "metrics": {"reward": "mean(reward)"}}
     sink = MemorySink()
     log = declog.start(profile, sinks=[sink], output_dir=tmp_path, steps="commit")
     assert declog.current() is log

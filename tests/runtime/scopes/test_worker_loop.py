@@ -27,10 +27,11 @@ PROFILE: dict[str, Any] = {
     "name": "workers",
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {
-        "reward": {"axis": "completion"},
-        "group": {"axis": "completion", "type": "int"},
-        "version": {"axis": "completion", "type": "int", "optional": True},
-        "loss": {"axis": "step", "phase": "update"},
+        "any": {
+            "reward": {"axis": "completion"}, "group": {"axis": "completion", "type": "int"},
+            "version": {"axis": "completion", "type": "int", "optional": True},
+        },
+        "update": {"loss": {"axis": "step"}},
     },
     "metrics": {
         "n": "count(reward)", "reward": "sum(reward)", "both": "sum(reward * group)", "oldest": "min(version)",
