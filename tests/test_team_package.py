@@ -25,7 +25,7 @@ alerts:
   solved: "< 0.1 for 2"
   low: {when: solved < 0.3}
 profiles:
-  short: [solved, margin]
+  short: {only: [solved, margin]}
 """
 COMMANDS = """
 import contextlib, io, json, sys

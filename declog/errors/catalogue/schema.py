@@ -69,7 +69,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL202.no_room": ("`above: {above}` and `below: {below}` leave no room: it always fires",
         "what is outside of both is `below: {above}, above: {below}`"),
     "DL202.pattern": ("the pattern cannot be read: {error}", "{fix}"),
-    "DL202.profiles": ("`profile` names one, and selections are `profiles`", "profiles: {mine: [reward, kl]}"),
+    "DL202.profiles": ("`profile` names one, and selections are `profiles`", "profiles: {mine: {only: [reward, kl]}}"),
     "DL202.role": ("`role` is of a text: messages say theirs", "drop it"),
     "DL202.signal_beside": ("`{name}` stands beside `{key}`: signals then stand under `observe`",
         "observe: {{name}: ...}"),
