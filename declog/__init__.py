@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from declog.plans.ops import Plan
     from declog.runs.report.inline import report
     from declog.runs.run import read
-    from declog.runtime.context import current, log_extra, log_metric, merge, observe, scalars, timer
-    from declog.runtime.packets import Packet, rows
-    from declog.runtime.recorder import Recorder
-    from declog.runtime.rewards import reward
-    from declog.runtime.scopes import bind
+    from declog.runtime.recording.recorder import Recorder
+    from declog.runtime.recording.rewards import reward
+    from declog.runtime.rows.context import current, log_extra, log_metric, merge, observe, scalars, timer
+    from declog.runtime.rows.packets import Packet, rows
+    from declog.runtime.rows.scopes import bind
 
 _HOMES = {
     name: home
@@ -65,11 +65,11 @@ _HOMES = {
         "language.spec": ("LogSpec"),
         "language.validation": ("validate"),
         "plans.ops": ("Plan"),
-        "runtime.context": ("current log_extra log_metric merge observe scalars timer"),
-        "runtime.packets": ("Packet rows"),
-        "runtime.recorder": ("Recorder"),
-        "runtime.rewards": ("reward"),
-        "runtime.scopes": ("bind"),
+        "runtime.rows.context": ("current log_extra log_metric merge observe scalars timer"),
+        "runtime.rows.packets": ("Packet rows"),
+        "runtime.recording.recorder": ("Recorder"),
+        "runtime.recording.rewards": ("reward"),
+        "runtime.rows.scopes": ("bind"),
         "runs.report.inline": ("report"),
         "runs.run": ("read"),
     }.items()

@@ -45,8 +45,8 @@ from declog.language.validation import named_nulls, validate
 from declog.plans.ops import Plan
 
 if TYPE_CHECKING:
-    from declog.runtime.comm import Comm
-    from declog.runtime.recorder import Recorder
+    from declog.runtime.ranks.comm import Comm
+    from declog.runtime.recording.recorder import Recorder
     from declog.sinks import Sink
 
 
@@ -176,8 +176,8 @@ def start(
     recorder when the process gets SIGTERM, before it ends as it would have: only for the main thread.
     """
     from declog.engine.token_texts import with_texts
-    from declog.runtime import opening
-    from declog.runtime.sigterm import close_on_sigterm
+    from declog.runtime.run import opening
+    from declog.runtime.run.sigterm import close_on_sigterm
 
     no_more_arguments("declog.start", start, unknown, LogSpec.model_fields)
     _objects(config, sinks)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from declog.records import Alert, Records, RunInfo, Table
-from declog.runtime.fake_comm import FakeComm, run_ranks
+from declog.runtime.ranks.fake_comm import FakeComm, run_ranks
 
 if TYPE_CHECKING:
     from declog.replay.profile_tests import ProfileTest

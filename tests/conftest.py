@@ -49,8 +49,8 @@ def examples(count: int, *ignored: HealthCheck) -> settings:
 def _alone() -> Iterator[None]:
     """A run that a test leaves open, and the packets that nobody consumed there, are nothing to the next test."""
     yield
-    if "declog.runtime.packets" in sys.modules:
-        from declog.runtime import context, packets
+    if "declog.runtime.rows.packets" in sys.modules:
+        from declog.runtime.rows import context, packets
 
         context._running.clear()
         packets.fates.in_child()

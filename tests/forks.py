@@ -24,7 +24,7 @@ from typing import IO
 ROOT = Path(__file__).parents[1]
 PATIENCE_S = 300.0  # for what takes seconds: a busy machine is no failure
 BASE = ("torch.distributed", "torch.utils.data", "pandas", "pyarrow.fs", "pyarrow.parquet", "hydra", "declog.api",
-        "httpx", "declog.runtime.recorder", "declog.sinks.jsonl", "declog.sinks.parquet", "torch._dynamo",
+        "httpx", "declog.runtime.recording.recorder", "declog.sinks.jsonl", "declog.sinks.parquet", "torch._dynamo",
         "tests.warm")  # fmt: skip
 TRAINER = (*BASE, "datasets", "transformers.trainer", "transformers.models.qwen2", "accelerate")
 TRL = (*TRAINER, "trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer")

@@ -35,14 +35,14 @@ from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.validation import validate
 from declog.plans.ops import Grouping, Plan, SinkOp
 from declog.records import Records, RunInfo
-from declog.runtime.collector import Collector
-from declog.runtime.comm import Comm
-from declog.runtime.failures import Failures
-from declog.runtime.manifest import now, yaml_text
-from declog.runtime.message import encode
-from declog.runtime.row_files import RowEvent, chunks, read_chunk
-from declog.runtime.row_keeper import ABSENT as NEVER
-from declog.runtime.row_keeper import FACTS, FOLDER, KEPT, UNREAD, fold_key, local_key
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.ranks.message import encode
+from declog.runtime.run.failures import Failures
+from declog.runtime.run.manifest import now, yaml_text
+from declog.runtime.worker.collector import Collector
+from declog.runtime.worker.row_files import RowEvent, chunks, read_chunk
+from declog.runtime.worker.row_keeper import ABSENT as NEVER
+from declog.runtime.worker.row_keeper import FACTS, FOLDER, KEPT, UNREAD, fold_key, local_key
 from declog.sinks import Rewindable, make_sink, option_names, traits
 from declog.sinks.parquet import ParquetSink
 from declog.sinks.run_folder import CONFIG, PLAN, run_of

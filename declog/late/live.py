@@ -21,9 +21,9 @@ from declog.errors import DeclogError, error_text
 from declog.late import FOLDER_OF_LATE, PROFILE, SHOWN, Answer, Late, info_of
 from declog.plans.ops import Plan
 from declog.records import Records, RunInfo
-from declog.runtime.failures import Failures
-from declog.runtime.message import decode
-from declog.runtime.row_files import RowEvent, picked
+from declog.runtime.ranks.message import decode
+from declog.runtime.run.failures import Failures
+from declog.runtime.worker.row_files import RowEvent, picked
 from declog.sinks import traits
 from declog.sinks._files import replace_text
 from declog.sinks.parquet import ParquetSink

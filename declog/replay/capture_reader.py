@@ -24,9 +24,9 @@ from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
 from declog.replay.playback import Events, Rehearsal, rehearse
-from declog.runtime.capture import FORMAT, SUFFIX, Call
-from declog.runtime.snapshots import decode
-from declog.runtime.wire import Container, read
+from declog.runtime.ranks.wire import Container, read
+from declog.runtime.run.capture import FORMAT, SUFFIX, Call
+from declog.runtime.values.snapshots import decode
 
 if TYPE_CHECKING:
     from declog.plans.ops import Plan

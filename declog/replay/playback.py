@@ -14,13 +14,13 @@ from declog.engine.publish import CODE, Route
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import Records
-from declog.runtime.batches import Locate, OpenBatches
-from declog.runtime.call_log import Clock
-from declog.runtime.capture import Call
-from declog.runtime.fake_comm import FakeComm, run_ranks
-from declog.runtime.packets import Packet
-from declog.runtime.recorder import Recorder
-from declog.runtime.scopes import Scope
+from declog.runtime.ranks.fake_comm import FakeComm, run_ranks
+from declog.runtime.recording.recorder import Recorder
+from declog.runtime.rows.batches import Locate, OpenBatches
+from declog.runtime.rows.packets import Packet
+from declog.runtime.rows.scopes import Scope
+from declog.runtime.run.call_log import Clock
+from declog.runtime.run.capture import Call
 from declog.sinks import traits
 
 Script = Callable[[], Iterable[Call]]  # the calls of one rank

@@ -29,7 +29,7 @@ from declog.replay import compare
 from declog.replay.compare import Difference, Seen
 from declog.replay.playback import rehearse
 from declog.replay.prepared import Settings, givers, prepared
-from declog.runtime.capture import Call
+from declog.runtime.run.capture import Call
 
 
 @dataclass(frozen=True)

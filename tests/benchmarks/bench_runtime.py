@@ -24,7 +24,7 @@ import torch.distributed as dist
 
 import declog
 from declog.records import Records
-from declog.runtime.comm import Event
+from declog.runtime.ranks.comm import Event
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.benchmarks import collectives, completions
 from tests.benchmarks.contestants import Collections, CountingSink

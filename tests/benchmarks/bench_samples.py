@@ -24,7 +24,7 @@ from torch.multiprocessing.spawn import start_processes
 
 import declog
 from declog.records import Table
-from declog.runtime import store_comm as comm
+from declog.runtime.ranks import store_comm as comm
 from declog.testing import MemorySink
 from tests.benchmarks.measure import micros, ratio, section
 from tests.running import CountingComm

@@ -10,7 +10,7 @@ import pytest
 
 import declog
 from declog.errors import ConfigError
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import logged, profile, run
 

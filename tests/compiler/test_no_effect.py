@@ -28,7 +28,7 @@ def warned(**others: Any) -> list[str]:
     """What a profile is warned of."""
     config = {"name": "small", **sections(ROWS), "metrics": METRICS, "sinks": ["jsonl"]}
     for key, value in others.items():
-        config[key] = {**config.get(key, {}), **value}  # type: ignore[dict-item]
+        config[key] = {**config.get(key, {}), **value}
     return [str(warning) for warning in declog.plan(config).warnings]
 
 

@@ -28,7 +28,7 @@ from declog.cli import main, verbs
 from declog.errors.pages import CODES
 from declog.errors.pages import page as page_of
 from declog.language.spec import SinkSpec
-from declog.runtime import self_metrics
+from declog.runtime.run import self_metrics
 from tests import forks
 from tests.docs.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out
 

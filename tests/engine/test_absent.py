@@ -16,8 +16,8 @@ import torch
 import declog
 from declog.language.functions import BUILTIN, Functions
 from declog.language.functions.user import function
-from declog.runtime.comm import Comm
-from declog.runtime.recorder import Recorder
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import logged, profile, rows, run
 

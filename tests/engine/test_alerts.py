@@ -13,7 +13,7 @@ import declog
 from declog.errors import ConfigError
 from declog.plans.needs import read
 from declog.records import Alert
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
 

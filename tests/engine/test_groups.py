@@ -15,8 +15,8 @@ import torch
 import declog
 from declog.engine import groups
 from declog.errors import ConfigError, InputError
-from declog.runtime.comm import Comm
-from declog.runtime.recorder import Recorder
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import CountingComm, logged, profile
 

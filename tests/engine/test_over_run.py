@@ -12,7 +12,7 @@ import pytest
 import declog
 from declog.engine.program import Program
 from declog.language.functions import DEFAULT, Functions
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
 

@@ -15,9 +15,9 @@ from declog.engine.frame import Frame
 from declog.engine.reduce import Reductions
 from declog.language.dtypes import Axis
 from declog.plans.ops import Plan
-from declog.runtime.batch import BatchRecord
-from declog.runtime.packs import Pack
-from declog.runtime.window import Window
+from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.window import Window
+from declog.runtime.values.packs import Pack
 from tests.running import profile
 
 REDUCTIONS = ("p05", "p99_9", "last", "mean", "std", "count")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from declog.records import Column, DType
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.running import rows, run, scores, tables_of
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import declog
 from declog.errors import ConfigError
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests.running import logged, profile
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import declog
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests.running import rows, scores, tables_of
 

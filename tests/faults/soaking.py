@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 
 PROMPTS, GROUP, TOKENS, BATCH, EPOCHS = 32, 8, 4, 64, 2  # examples/conf/grpo_arithmetic.yaml
 ROWS = PROMPTS * GROUP

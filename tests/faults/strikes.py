@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 import declog
-from declog.runtime.comm import Event
-from declog.runtime.message import decode, encode
-from declog.runtime.recorder import Recorder
-from declog.runtime.store_comm import StoreComm
+from declog.runtime.ranks.comm import Event
+from declog.runtime.ranks.message import decode, encode
+from declog.runtime.ranks.store_comm import StoreComm
+from declog.runtime.recording.recorder import Recorder
 
 STEPS = 8
 AT = 4  # the step in which it happens

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 import declog
 from declog.language import functions, reductions
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests import forks
 from tests.faults import strikes
 from tests.faults.cases import FAULTS, Fault

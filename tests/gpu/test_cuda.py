@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.running import profile, run
 
 SIGNALS: dict[str, Any] = {

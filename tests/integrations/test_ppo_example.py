@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import declog
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests.integrations import ppo_runs
 from tests.integrations.ppo_runs import Run, differences

@@ -330,7 +330,7 @@ def test_every_reduction_says_what_it_does(name: str) -> None:
     assert entry is not None and entry.help
 
 
-TOKENS = {
+TOKENS: dict[str, Any] = {
     "axes": {"token": {"mask": "m"}},
     "signals": {"any": {"m": {"axis": "token", "type": "bool"}, "u": {"axis": "token"}}},
 }

@@ -22,7 +22,7 @@ from tests.language.runs import one_step, problems
 from tests.running import sections
 
 ROWS = {"axis": "completion"}
-TOKENS = {
+TOKENS: dict[str, Any] = {
     "axes": {"token": {"mask": "m"}},
     "signals": {"any": {"m": {"axis": "token", "type": "bool"}, "u": {"axis": "token"}}},
 }

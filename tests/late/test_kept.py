@@ -13,9 +13,9 @@ import torch
 import declog
 from declog.late import ask
 from declog.records import Records
-from declog.runtime.comm import Comm
-from declog.runtime.fake_comm import run_ranks
-from declog.runtime.recorder import Recorder
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.ranks.fake_comm import run_ranks
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import sections
 

@@ -21,13 +21,13 @@ from declog.records import Records, RunInfo
 from declog.replay import playback
 from declog.replay import profile_tests as profile_tests_module
 from declog.replay.playback import Rehearsal
-from declog.runtime import row_keeper
-from declog.runtime.background import Background
-from declog.runtime.comm import Comm
-from declog.runtime.fake_comm import run_ranks
-from declog.runtime.manifest import yaml_text
-from declog.runtime.recorder import Recorder
-from declog.runtime.row_keeper import RowKeeper
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.ranks.fake_comm import run_ranks
+from declog.runtime.recording.recorder import Recorder
+from declog.runtime.run.manifest import yaml_text
+from declog.runtime.worker import row_keeper
+from declog.runtime.worker.background import Background
+from declog.runtime.worker.row_keeper import RowKeeper
 from declog.testing import MemorySink, profile_tests
 from tests.running import sections
 

@@ -18,8 +18,8 @@ from declog.cli import main
 from declog.late import ask, write
 from declog.late import live as live_module
 from declog.late.live import ANSWER, REQUEST, hand_over
-from declog.runtime.comm import Comm
-from declog.runtime.fake_comm import run_ranks
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.ranks.fake_comm import run_ranks
 from declog.testing import MemorySink
 from tests.late.test_late import BASE, as_text, config, lines, train
 
@@ -110,9 +110,9 @@ def test_trackers_get_it_from_then_on(tmp_path: Path) -> None:
     asking.join(60)
     log.close()
     assert answer[0]["taken"] == late.through
-    shown = [(step, item.value) for step, records in sink.events for item in records.scalars if item.name == "most"]
+    values = [(step, item.value) for step, records in sink.events for item in records.scalars if item.name == "most"]
     again = ask(run, {"again": "max(length)"}).events
-    assert shown == [
+    assert values == [
         (step, item.value)
         for step, records in again if step > 3 and records.mode == "train"
         for item in records.scalars

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import declog
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests.running import profile
 

@@ -26,7 +26,7 @@ from declog.language.origins import origin
 from declog.language.row_functions import RowFunctions
 from declog.plans import fingerprint, ops
 from declog.plans.ops import Plan
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests import forks
 

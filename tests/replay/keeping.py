@@ -11,7 +11,7 @@ from typing import Any
 import declog
 from declog.records import SELF, Records, RunInfo, Scalar
 from declog.replay.playback import Events
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 
 Body = Callable[[Recorder, int], object]

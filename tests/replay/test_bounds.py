@@ -15,7 +15,7 @@ import declog
 from declog.errors import ConfigError, SinkError, UsageError
 from declog.replay import capture_reader
 from declog.replay.playback import Events
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests import forks
 from tests.replay.keeping import captured, timeless
 from tests.running import sections

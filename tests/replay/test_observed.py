@@ -15,7 +15,7 @@ import declog
 from declog.cli import main
 from declog.replay.capture_reader import load, replay
 from declog.replay.observed import observed, profile_text
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.replay.keeping import captured
 
 PROFILE: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from declog.cli import main
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.replay.keeping import captured
 
 PROFILE: dict[str, Any] = {

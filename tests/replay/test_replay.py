@@ -19,7 +19,7 @@ from declog.language.functions import BUILTIN, Functions
 from declog.language.reductions import BUILTIN as REDUCTIONS
 from declog.language.reductions import Reductions
 from declog.replay import capture_reader
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.replay.keeping import captured, timeless
 from tests.running import sections

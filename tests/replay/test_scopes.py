@@ -11,7 +11,7 @@ import pytest
 
 import declog
 from declog.replay import capture_reader
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 
 PROFILE: dict[str, Any] = {

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.forks import PATIENCE_S
 
 PROFILE: dict[str, Any] = {

@@ -28,7 +28,7 @@ import torch
 from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
 import declog
-import declog.runtime.recorder
+import declog.runtime.recording.recorder
 import declog.sinks.jsonl
 import declog.sinks.parquet
 from tests.running import sections

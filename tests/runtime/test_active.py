@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
 

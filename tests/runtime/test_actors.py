@@ -12,7 +12,7 @@ import torch
 
 import declog
 from declog.errors import CommError, PlanMismatchError, UsageError
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile
 
@@ -351,7 +351,7 @@ def test_an_actor_that_nobody_exports_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Once; what it keeps is kept."""
-    monkeypatch.setattr("declog.runtime.actors.KEPT_BYTES", 2000)
+    monkeypatch.setattr("declog.runtime.ranks.actors.KEPT_BYTES", 2000)
     with declog.start(CONFIG, role="actor", rank=1, world_size=2) as log:
         for number in range(6):
             step(log, number, 1)

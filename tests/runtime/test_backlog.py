@@ -13,9 +13,9 @@ import torch
 
 import declog
 from declog.plans.ops import Plan
-from declog.runtime.backlog import Backlog
-from declog.runtime.failures import Failures
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
+from declog.runtime.run.failures import Failures
+from declog.runtime.worker.backlog import Backlog
 from declog.testing import MemorySink
 from tests.running import profile, run
 

@@ -19,7 +19,7 @@ import torch
 
 import declog
 from declog.errors import SinkError
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests import forks
 

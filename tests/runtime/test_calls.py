@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from declog.errors import DeclogError
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.running import profile, run
 
 SIGNALS = {

@@ -14,9 +14,9 @@ import torch
 import declog
 from declog.errors import UsageError
 from declog.records import Records
-from declog.runtime.comm import Comm
-from declog.runtime.log_events import PART
-from declog.runtime.recorder import Recorder
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.log_events import PART
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile
 

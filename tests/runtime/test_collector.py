@@ -18,10 +18,10 @@ import declog
 from declog.engine.blocks import Block, batches_of, texts_of
 from declog.engine.frame import Frame
 from declog.language.dtypes import Axis
-from declog.runtime.comm import Comm, Event
-from declog.runtime.message import VERSION, encode
-from declog.runtime.recorder import Recorder
-from declog.runtime.store_comm import StoreComm
+from declog.runtime.ranks.comm import Comm, Event
+from declog.runtime.ranks.message import VERSION, encode
+from declog.runtime.ranks.store_comm import StoreComm
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {

@@ -12,9 +12,9 @@ import pytest
 import torch.distributed as dist
 
 from declog.errors import CommError, UsageError
-from declog.runtime import store_comm as comm
-from declog.runtime.comm import Comm, Event
-from declog.runtime.store_comm import CHUNK, StoreComm
+from declog.runtime.ranks import store_comm as comm
+from declog.runtime.ranks.comm import Comm, Event
+from declog.runtime.ranks.store_comm import CHUNK, StoreComm
 
 HOURS = 3600.0  # a deadline that no test could wait for
 

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import declog
-from declog.runtime.recorder import Recorder
-from declog.runtime.store_comm import CHUNK, StoreComm
+from declog.runtime.ranks.store_comm import CHUNK, StoreComm
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile
 

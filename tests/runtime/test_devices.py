@@ -12,8 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import declog
-from declog.runtime import token_fold
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
+from declog.runtime.tokens import fold as token_fold
 from tests.running import logged, profile, run
 
 ROWS, LENGTH, TOKENS = 3, 5, 11

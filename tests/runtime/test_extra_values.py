@@ -24,11 +24,11 @@ import torch
 
 import declog
 from declog.language.dtypes import Axis
-from declog.runtime.batch import BatchRecord
-from declog.runtime.extras import plain_value
-from declog.runtime.packs import Pack
-from declog.runtime.recorder import Recorder
-from declog.runtime.window import Window
+from declog.runtime.recording.recorder import Recorder
+from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.window import Window
+from declog.runtime.values.extras import plain_value
+from declog.runtime.values.packs import Pack
 from declog.testing import MemorySink
 from tests.running import profile, rows, run
 

@@ -16,7 +16,7 @@ from declog.engine.window_state import WindowState
 from declog.errors import SinkError
 from declog.language import functions, reductions
 from declog.records import Records
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import profile, run
 

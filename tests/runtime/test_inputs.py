@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.running import logged, profile, run
 
 SIGNALS = {

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declog.runtime import keystore
-from declog.runtime.keystore import Client, Server
+from declog.runtime.ranks import keystore
+from declog.runtime.ranks.keystore import Client, Server
 from tests.conftest import examples
 
 SECRET = b"s" * 32

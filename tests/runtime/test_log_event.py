@@ -10,7 +10,7 @@ import pytest
 
 from declog.engine.inactive import Span
 from declog.errors import CommError
-from declog.runtime.log_event import RARE, SENT, LogEvent
+from declog.runtime.ranks.log_event import RARE, SENT, LogEvent
 
 EVENT = LogEvent(
     3, 7, 5, "eval", tail=True, part=False, last=True, sent={"train": 2}, figures={"declog/late": 1.0}, whole=False,

@@ -17,7 +17,7 @@ from declog.engine.frame import Frame
 from declog.errors import CommError
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
-from declog.runtime.message import VERSION, decode, encode
+from declog.runtime.ranks.message import VERSION, decode, encode
 from tests.engine.frames import assert_equal, frame, frames
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import declog
 from declog.language.functions import DEFAULT, Functions
-from declog.runtime.comm import Comm
-from declog.runtime.recorder import Recorder
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.conftest import examples
 from tests.forks import PATIENCE_S

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import logged, profile, run
 

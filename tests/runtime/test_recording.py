@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import declog
 from declog.language import functions
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.conftest import examples
 from tests.running import logged, profile, rows, run
 

@@ -11,7 +11,7 @@ import pytest
 
 import declog
 from declog.errors import UsageError
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {

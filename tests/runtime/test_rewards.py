@@ -17,7 +17,7 @@ from trl.trainer.utils import get_callable_name, is_async_callable
 
 import declog
 from declog.errors import InputError
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.forks import TRL, python
 from tests.running import profile, rows, run
 from tests.sinks.samples import EXACT

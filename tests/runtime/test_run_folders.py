@@ -17,7 +17,7 @@ import yaml
 
 import declog
 from declog.errors import ConfigError, SinkError
-from declog.runtime import manifest
+from declog.runtime.run import manifest
 from declog.sinks import built_in, option_names, run_folder
 from declog.sinks.locks import Held, Lock
 from declog.testing import MemorySink, run_ranks

@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declog.runtime.snapshots import Full, Snapshot, Uncaptured, decode, encode
-from declog.runtime.wire import Packer, read
+from declog.runtime.ranks.wire import Packer, read
+from declog.runtime.values.snapshots import Full, Snapshot, Uncaptured, decode, encode
 
 DTYPES = (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,

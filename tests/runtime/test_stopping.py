@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import declog
-from declog.runtime.failures import Failures
-from declog.runtime.fake_comm import FakeComm, run_ranks
-from declog.runtime.stopping import Stop
+from declog.runtime.ranks.fake_comm import FakeComm, run_ranks
+from declog.runtime.run.failures import Failures
+from declog.runtime.worker.stopping import Stop
 from tests.faults import jobs
 
 CONFIG: dict[str, Any] = {
@@ -114,7 +114,7 @@ def ended_in_order(seed: int) -> dict[str, int]:
 
 def test_no_order_of_events_parts_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever comes first, polls or steps, of processes that share a rank too: all end after one step."""
-    monkeypatch.setattr("declog.runtime.stopping.POLL_S", 0.0)
+    monkeypatch.setattr("declog.runtime.worker.stopping.POLL_S", 0.0)
     for seed in range(200):
         ended = ended_in_order(seed)
         assert len(ended) == 4 and len(set(ended.values())) == 1, (seed, ended)
@@ -182,8 +182,8 @@ def test_two_processes_at_different_speeds(tmp_path: Path) -> None:
 
 def test_the_notes_of_a_store() -> None:
     """Processes that share a rank have names of their own, and one that left is not waited for."""
-    from declog.runtime.keystore import Client, Server
-    from declog.runtime.store_comm import StoreComm
+    from declog.runtime.ranks.keystore import Client, Server
+    from declog.runtime.ranks.store_comm import StoreComm
 
     server = Server(b"secret" * 6, ["127.0.0.1"])
     client = Client(b"secret" * 6, ["127.0.0.1"], server.port, 5.0)

@@ -10,10 +10,10 @@ import torch
 
 import declog
 from declog.language.dtypes import Axis
-from declog.runtime.batch import BatchRecord, OpenBatch
-from declog.runtime.folds import Folds
-from declog.runtime.observation import ReadObservation
-from declog.runtime.window import Window
+from declog.runtime.rows.batch import BatchRecord, OpenBatch
+from declog.runtime.rows.folds import Folds
+from declog.runtime.rows.observation import ReadObservation
+from declog.runtime.rows.window import Window
 from tests.running import logged, profile
 
 DEVICE = torch.device("cuda", 0)

@@ -10,8 +10,8 @@ import torch
 
 import declog
 from declog.plans.ops import FoldOp
-from declog.runtime.token_layout import Padded
-from declog.runtime.token_sums import LONGEST, fold_sums
+from declog.runtime.tokens.layout import Padded
+from declog.runtime.tokens.sums import LONGEST, fold_sums
 from tests.benchmarks import tokens
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import declog
 from declog.language import quantile_sketch as sketch
-from declog.runtime.token_layout import Packed, Padded
+from declog.runtime.tokens.layout import Packed, Padded
 from declog.testing import MemorySink
 from tests.conftest import examples
 from tests.running import sections

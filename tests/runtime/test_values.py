@@ -13,7 +13,7 @@ import torch
 import declog
 from declog.errors import CommError
 from declog.records import Records, RunInfo
-from declog.runtime.comm import Comm, Event
+from declog.runtime.ranks.comm import Comm, Event
 from declog.sinks import Sink
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.forks import PATIENCE_S

@@ -13,7 +13,7 @@ import yaml
 
 import declog
 from declog.errors import ConfigError, InputError, UsageError
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import sections
 

@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from declog.errors import SinkError
 from declog.records import Alert, Column, DType, Records, Scalar, Table
-from declog.runtime.extras import plain_value
+from declog.runtime.values.extras import plain_value
 from declog.sinks.accelerate import AccelerateSink, open_trackers
 from tests.sinks.samples import event, run_info
 from tests.sinks.test_images import drawn

@@ -16,9 +16,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import declog
 from declog.records import Image, images_in
-from declog.runtime import media
-from declog.runtime.extras import plain_column, plain_value
-from declog.runtime.fake_comm import run_ranks
+from declog.runtime.ranks.fake_comm import run_ranks
+from declog.runtime.values import media
+from declog.runtime.values.extras import plain_column, plain_value
 from declog.testing import MemorySink
 from tests.forks import python
 from tests.running import profile, rows

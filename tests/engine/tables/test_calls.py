@@ -13,8 +13,8 @@ import pytest
 import declog
 from declog.errors import ConfigError, UsageError
 from declog.language.row_functions import RowFunctions, column
-from declog.runtime.comm import Comm
-from declog.runtime.recorder import Recorder
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import rows, run, scores
 

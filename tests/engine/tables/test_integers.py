@@ -16,8 +16,8 @@ from declog.engine.blocks import Block, batches_of
 from declog.engine.frame import Frame
 from declog.errors import InputError
 from declog.language.dtypes import Axis
-from declog.runtime.comm import Comm
-from declog.runtime.message import decode, encode
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.ranks.message import decode, encode
 from declog.testing import MemorySink, run_ranks
 from tests.running import profile, scores, tables_of
 

@@ -11,8 +11,8 @@ import pytest
 
 import declog
 from declog.errors import ConfigError
-from declog.runtime.comm import Comm
-from declog.runtime.recorder import Recorder
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
 from declog.sinks._conversations import conversation
 from declog.testing import MemorySink, run_ranks
 from tests.running import run, scores, tables_of

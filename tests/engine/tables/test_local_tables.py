@@ -14,7 +14,7 @@ import pytest
 
 import declog
 from declog.errors import ConfigError, SinkError
-from declog.runtime.comm import Comm, Event
+from declog.runtime.ranks.comm import Comm, Event
 from declog.sinks.tensorboard import TensorboardSink
 from declog.testing import FakeComm, run_ranks
 from tests.forks import PATIENCE_S

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import declog
 from declog.engine.cell_values import cut
 from declog.records import Places, Table
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests.conftest import examples
 

@@ -16,8 +16,8 @@ import torch
 import declog
 from declog.errors import InputError
 from declog.records import Table
-from declog.runtime.comm import Comm
-from declog.runtime.recorder import Recorder
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.forks import PATIENCE_S
 from tests.running import rows, run, scores

@@ -20,7 +20,7 @@ from declog.engine.token_cells import redacted
 from declog.engine.token_texts import pieces_of
 from declog.errors import UsageError
 from declog.records import Table
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests.conftest import examples
 

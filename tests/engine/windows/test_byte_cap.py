@@ -11,7 +11,7 @@ import torch
 
 import declog
 from declog.language.functions import DEFAULT, Functions
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.running import profile
 

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import declog
-from declog.runtime.comm import Comm
-from declog.runtime.recorder import Recorder
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.conftest import examples
 from tests.running import sections

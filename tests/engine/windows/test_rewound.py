@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, run_ranks
 from tests.running import profile, run
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import declog
-from declog.runtime.comm import Comm
+from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests.engine.windows import trl
 

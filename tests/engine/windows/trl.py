@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 
 DATA = Path(__file__).parents[2] / "data" / "trl"
 CASES = sorted(folder.name for folder in DATA.iterdir())

@@ -16,7 +16,7 @@ from declog.integrations.trl.capture import Capture
 from declog.integrations.trl.report import Report
 from declog.integrations.trl.reward_logs import RewardLogs
 from declog.integrations.trl.steps import Steps
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.integrations.trl import cases, tiny
 from tests.integrations.trl.cases import Case
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 
 GROUP = 4

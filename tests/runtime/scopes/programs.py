@@ -28,9 +28,9 @@ from declog.engine.publish import CODE, Route
 from declog.language import reductions
 from declog.plans.ops import Plan
 from declog.records import Records
-from declog.runtime.comm import Comm
-from declog.runtime.recorder import Recorder
-from declog.runtime.scopes import Scope
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
+from declog.runtime.rows.scopes import Scope
 from tests.running import sections
 from tests.runtime.scopes.running import ENDED, MODE_ENDED, PROFILE, TWICE
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.runtime.scopes.running import UNUSED
 
@@ -96,7 +96,7 @@ def test_lost_packets_are_logged(ranks: int, steps: int, tmp_path: Path) -> None
 
 def test_messages_say_what_was_consumed() -> None:
     """Between processes: what one has waiting and another one consumed is not lost, in whatever order they say it."""
-    from declog.runtime.packets import Fate, Fates
+    from declog.runtime.rows.packets import Fate, Fates
 
     for order in range(2):
         rank_0, rank_1 = Fates(), Fates()

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from declog.runtime import in_trainer, scopes
-from declog.runtime import recorder as recorders
-from declog.runtime.batches import Intake, OpenBatches
-from declog.runtime.failures import Refused
-from declog.runtime.scopes import Scope
-from declog.runtime.session import Session
-from declog.runtime.steps import Step, Stream
+from declog.runtime.recording import in_trainer
+from declog.runtime.recording import recorder as recorders
+from declog.runtime.recording.session import Session
+from declog.runtime.rows import scopes
+from declog.runtime.rows.batches import Intake, OpenBatches
+from declog.runtime.rows.scopes import Scope
+from declog.runtime.rows.steps import Step, Stream
+from declog.runtime.run.failures import Refused
 from tests.runtime.scopes.programs import KINDS, Kind, differences
 
 BLOCKS, PROGRAMS = 10, 20  # of which each is run twice

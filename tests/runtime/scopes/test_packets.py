@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.runtime.scopes.running import TWICE, UNUSED, run
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.runtime.scopes.running import ENDED, MODE_ENDED, OUTSIDE, PROFILE, TWICE, UNUSED, run
 
 turn = functools.partial(asyncio.sleep, 0)  # whoever else is ready goes on

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 
 STEPS, GROUPS, ROWS, BEHIND = 20, 5, 4, 2  # BEHIND: for how many steps more there are slots

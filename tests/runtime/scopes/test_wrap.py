@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import declog
-from declog.runtime.recorder import Recorder
+from declog.runtime.recording.recorder import Recorder
 from tests.runtime.scopes.running import run
 
 Both = {("train", 0): (1.0, 4.0), ("train", 1): (1.0, 4.0)}

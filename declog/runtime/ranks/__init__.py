@@ -1,0 +1,1 @@
+"""Rows on their way from every rank to rank 0."""

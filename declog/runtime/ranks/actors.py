@@ -1,0 +1,210 @@
+"""Actor systems without collectives (Ray, Monarch): recorders that export their windows, and one that merges them.
+
+An actor's recorder keeps its messages until ``Recorder.export`` takes them as bytes; the driver's ``Recorder.merge``
+finishes a log event when all actors' messages of it are there. Imports the collector and the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from declog.engine.frame import Frame
+from declog.errors import CommError, DeclogError, PlanMismatchError, Problem, RuntimeFailure, UsageError
+from declog.plans.ops import Plan
+from declog.runtime.ranks.comm import Comm, Event
+from declog.runtime.ranks.log_event import LogEvent
+from declog.runtime.run.failures import Failures
+from declog.runtime.worker.collector import Collector, fits
+
+log = logging.getLogger("declog")
+Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
+_MAGIC = b"DECLOGX1"
+KEPT_BYTES = 256 * 2**20  # what an actor keeps before it says that nobody exports
+
+
+class ActorComm(Comm):
+    """One actor of a job: what it would send is kept until it is exported."""
+
+    collects = False
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self._lock = threading.Lock()
+        self._messages: list[bytes] = []
+        self._reported = False
+
+    def send(self, event: Event, data: bytes) -> None:
+        with self._lock:
+            self._messages.append(data)
+            kept = sum(map(len, self._messages))
+        if kept > KEPT_BYTES and not self._reported:
+            self._reported = True
+            log.warning("actor %d keeps %d bytes of log events that nobody exports: call `export`", self.rank, kept)
+
+    def take(self, fingerprint: str) -> bytes:
+        """The messages since the last time, as bytes."""
+        with self._lock:
+            messages, self._messages = self._messages, []
+        header = {"fingerprint": fingerprint, "rank": self.rank, "sizes": [len(item) for item in messages]}
+        text = json.dumps(header).encode()
+        return b"".join([_MAGIC, len(text).to_bytes(4, "little"), text, *messages])
+
+
+class DriverComm(Comm):
+    """The driver of a job of actors: it records nothing itself, and has the sinks."""
+
+    def __init__(self, world_size: int) -> None:
+        self.world_size = world_size
+
+
+def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[list[Export], DeclogError | None]:
+    """The exports that can be merged, and what is wrong with the first that cannot."""
+    taken, problem = [], None
+    for data in exports:
+        try:
+            taken.append(read(data, plan, world_size))
+        except DeclogError as error:
+            problem = problem or error
+    return taken, problem
+
+
+def read(data: bytes, plan: Plan, world_size: int) -> Export:
+    """The actor's rank and the messages of an export; raises where it is none, or of another plan."""
+    try:
+        if bytes(data[:8]) != _MAGIC:
+            raise ValueError("it does not begin as an export does")
+        end = 12 + int.from_bytes(data[8:12], "little")
+        header = json.loads(bytes(data[12:end]))
+        messages = []
+        for size in header["sizes"]:
+            messages.append(bytes(data[end : end + size]))
+            end += size
+        if end != len(data):
+            raise ValueError(f"it has {len(data)} bytes, and its header says {end}")
+        rank, fingerprint = int(header["rank"]), header["fingerprint"]
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise CommError.of("DL603.export", error=error) from None
+    if fingerprint != plan.fingerprint:
+        raise PlanMismatchError([Problem.of("DL604.actor", rank=rank, fingerprint=fingerprint, own=plan.fingerprint)])
+    if not 0 <= rank < world_size:
+        raise UsageError.of("DL510.actor_rank", rank=rank, world_size=world_size)
+    return rank, messages
+
+
+class _Part(NamedTuple):
+    """One actor's part of a log event, and how many bytes it was."""
+
+    frames: dict[str, Frame]
+    event: LogEvent
+    bytes: int
+
+
+class _Event(dict[int, _Part]):
+    """The parts of a log event by actor, and until when it waits for the others."""
+
+    def __init__(self, until: float) -> None:
+        super().__init__()
+        self.until = until
+
+
+class Merger:
+    """The driver's log events that wait for some of their actors. Used on the worker thread.
+
+    One that was missed is not waited for until it exports again, so that a dead actor delays the log once.
+    """
+
+    def __init__(self, plan: Plan, collector: Collector, failures: Failures, world_size: int) -> None:
+        self._plan = plan
+        self._collector = collector
+        self._failures = failures
+        self._world_size = world_size
+        self._waiting: dict[Event, _Event] = {}  # in the order in which they came
+        self._missed: set[int] = set()
+        self._last: dict[str, tuple[LogEvent, set[int]]] = {}  # of each mode, and which actors there were rows of
+        self._done: dict[str, int] = {}  # the last log event of each mode
+
+    def merge(self, exports: Iterable[Export], wait_s: float) -> float | None:
+        """Take exports, and finish every log event that is whole, or has waited long enough.
+
+        The seconds that the next one still waits for its actors; None where none does.
+        """
+        until = time.monotonic() + wait_s
+        for rank, messages in exports:
+            if messages:
+                self._missed.discard(rank)
+            for data in messages:
+                self._take(rank, data, until)
+        for event in list(self._waiting):
+            if not self._ready(event):  # those after it wait, too: log events are finished in order
+                return max(self._waiting[event].until - time.monotonic(), 0.0)
+            self._finish(event)
+        return None
+
+    def settle(self) -> None:
+        """Finish all log events that wait, with what there is."""
+        for event in list(self._waiting):
+            self._finish(event)
+
+    def end(self) -> None:
+        """Finish all, and end the windows that are open: no more will come."""
+        self.settle()
+        for item, complete in self._last.values():
+            nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in complete}
+            self._collect(replace(item, tail=True, part=False), nothing)
+
+    def _ready(self, event: Event) -> bool:
+        if self._missing(event) <= self._missed or time.monotonic() >= self._waiting[event].until:
+            return True
+        waiting = sum(part.bytes for parts in self._waiting.values() for part in parts.values())
+        return waiting > self._plan.backlog_bytes
+
+    def _missing(self, event: Event) -> set[int]:
+        return set(range(self._world_size)) - set(self._waiting[event])
+
+    def _take(self, rank: int, data: bytes, until: float) -> None:
+        try:
+            frames, message = self._collector.read(rank, data)
+        except CommError as error:
+            self._failures.report(error)
+            return
+        event = message.key
+        if event.number <= self._done.get(event.mode, -1):
+            self._failures.report(CommError.of("DL603.late_actor", rank=rank))
+        elif rank in self._waiting.setdefault(event, _Event(until)):
+            self._failures.report(CommError.of("DL603.twice", rank=rank))
+        else:
+            self._waiting[event][rank] = _Part(frames, message, len(data))
+
+    def _finish(self, event: Event) -> None:
+        missing = self._missing(event)
+        parts = dict(sorted(self._waiting.pop(event).items()))
+        self._done[event.mode] = event.number
+        self._missed |= missing
+        if missing:
+            self._failures.report(CommError.of("DL603.no_actor", missing=sorted(missing)))
+        running = [part.event for part in parts.values() if not part.event.last]
+        first = (
+            running[0] if running else max((part.event for part in parts.values()), key=lambda message: message.count)
+        )
+        for rank in [rank for rank, part in parts.items() if not fits(first, part.event)]:
+            self._failures.report(self._collector.mismatch(f"actor {rank}", first, parts.pop(rank).event))
+        tail = all(part.event.tail for part in parts.values())
+        complete = {rank for rank, part in parts.items() if self._collector.opened(part.event, tail=tail)}
+        item = LogEvent(event.number, first.step, first.count, event.mode, tail=tail, part=first.part)
+        self._last[event.mode] = item, complete
+        self._collect(item, {rank: part.frames for rank, part in parts.items()}, complete)
+
+    def _collect(
+        self, item: LogEvent, parts: Mapping[int, dict[str, Frame]], complete: Collection[int] | None = None
+    ) -> None:
+        try:
+            self._collector.finish(item, parts, parts if complete is None else complete)
+        except RuntimeFailure as error:
+            self._failures.report(error)

@@ -1,0 +1,101 @@
+"""One log event of one rank: its rows, where in the run it is, and what its message says besides the rows.
+
+Imports the window only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from declog.engine.inactive import Arrivals, spans
+from declog.errors import CommError
+from declog.runtime.ranks.comm import Event
+from declog.runtime.ranks.wire import UNREADABLE
+from declog.runtime.rows.window import Window
+
+GREATEST = 2**62
+SENT = (
+    "event", "mode", "step", "count", "tail", "part", "last", "sent", "error", "whole", "figures", "arrivals",
+)  # fmt: skip
+RARE = ("consumed", "unused")  # what most messages do not say
+
+
+class Answer:
+    """The values of a log event, for a training thread that waits for them; it waits until ``deadline``."""
+
+    def __init__(self, wait_s: float) -> None:
+        self.deadline = time.monotonic() + wait_s
+        self._answered = threading.Event()
+        self._values: dict[str, float] | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds until nobody waits any more."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def give(self, values: dict[str, float] | None) -> None:
+        """End the waiting, the first time it is called; None: rank 0 did not deliver."""
+        if not self._answered.is_set():
+            self._values = values
+            self._answered.set()
+
+    def wait(self) -> dict[str, float] | None:
+        """What was given in time, or None."""
+        return self._values if self._answered.wait(self.left) else None
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """What the training thread gives to the worker, and, but for what is its own, what a rank tells rank 0.
+
+    A ``part`` is rows only: no window ends with it. Long windows are handed over in parts, so that no rank holds
+    many steps. ``event`` counts those of its mode; ``sent`` says how many of each mode went before, and
+    ``begun`` how many there are besides whose blocks are still open.
+    """
+
+    event: int
+    step: int
+    count: int  # optimizer steps so far, of this run
+    mode: str = "train"
+    tail: bool = False  # every window of the mode ends here
+    part: bool = False
+    last: bool = False  # this rank ends here
+    sent: Mapping[str, int] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)  # what recording it cost
+    whole: bool = True  # whether the rows are all that there are
+    error: str | None = None  # why local columns are missing
+    arrivals: Arrivals = field(default_factory=dict)  # which signals came
+    consumed: Sequence[str] = ()  # ids of packets, since the message before
+    unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank had at its end: id, place and rows
+    # no part of a message
+    window: Window = field(default_factory=Window)
+    done: threading.Event | None = None  # set when the event is finished, where somebody waits
+    answer: Answer | None = None
+    short_wait: bool = False  # somebody waits who should not wait long for other ranks
+    begun: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0  # that its steps took; 0: that is not known
+    elapsed: float = 0.0  # since the recorder's start
+    bytes: int = 0  # of its rows
+    back: int | None = None  # behind it the run goes on after this earlier step
+
+    @property
+    def key(self) -> Event:
+        """What all ranks call it."""
+        return Event(self.mode, self.event)
+
+    def meta(self) -> dict[str, Any]:
+        """What a message says of it, as JSON."""
+        return {name: getattr(self, name) for name in (*SENT, *(name for name in RARE if getattr(self, name)))}
+
+    @classmethod
+    def read(cls, meta: Any) -> LogEvent:
+        """What a message's meta says; raises ``CommError`` for anything else."""
+        try:
+            names = (*SENT, *(name for name in RARE if name in meta))
+            return cls(**{name: meta[name] for name in names} | {"arrivals": spans(meta["arrivals"])})
+        except UNREADABLE as error:
+            raise CommError.of("DL603.unreadable", error=error) from error

@@ -1,0 +1,103 @@
+"""Windows as bytes: what ranks send to rank 0, each in one container.
+
+Imports numpy, frames and the container only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine.blocks import PARTS, Batches, Block, texts_of
+from declog.engine.frame import Frame
+from declog.errors import CommError
+from declog.language.dtypes import Axis
+from declog.plans.ops import Grouping
+from declog.records import Image, images_in
+from declog.runtime.ranks.wire import UNREADABLE, VERSION, Container, Packer
+
+__all__ = ["VERSION", "decode", "encode"]
+
+
+def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
+    """Frames by phase, and a small JSON-able ``meta``, as bytes."""
+    packer = Packer()
+    phases = {}
+    for name, frame in frames.items():
+        phases[name] = {
+            "batches": {part: packer.put(getattr(frame.batches, part)) for part in PARTS},
+            "blocks": [
+                {"axis": block.axis.value, "keys": block.keys, "data": packer.put(block.data)}
+                | ({} if block.valid is None else {"valid": packer.put(block.valid)})
+                for block in frame.blocks
+            ],
+            "texts": [[*key, axis.value, _sparse(packer, values)] for key, (axis, values) in frame.texts.items()],
+        }
+    return packer.seal({"meta": dict(meta), "phases": phases})
+
+
+def _sparse(packer: Packer, values: NDArray[Any]) -> dict[str, Any]:
+    """An object column as its length, its distinct values with where they stand, and the images in them."""
+    places = [place for place, item in enumerate(values) if item is not None]
+    given = [values[place] for place in places]
+    images = [
+        [place, path, packer.put(np.frombuffer(data, np.uint8))]
+        for place, item in enumerate(given)
+        if isinstance(item, list | dict)
+        for path, image in images_in(item)
+        if (data := image.encoded()) is not None
+    ]
+    given = [_listed(item) if isinstance(item, np.ndarray) else item for item in given]  # the tokens of a completion
+    return {"rows": len(values), "places": places, "values": given} | ({"images": images} if images else {})
+
+
+def _listed(row: NDArray[Any]) -> list[Any]:
+    """An array as a list; a float32 with no more digits than it holds."""
+    return [float(text) for text in row.astype(str)] if row.dtype == np.float32 else list(row.tolist())
+
+
+def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
+    """Frames by phase, and the meta; raises ``CommError`` for anything that is not a whole message."""
+    return frames_of(Container(data), grouping)
+
+
+def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
+    """``decode`` of a container that was read already."""
+    try:
+        frames = {}
+        for name, phase in message.header["phases"].items():
+            batches = Batches(*(message.get(phase["batches"][part]) for part in PARTS))
+            blocks = [
+                Block(
+                    Axis(block["axis"]),
+                    tuple((key, member) for key, member in block["keys"]),
+                    message.get(block["data"]),
+                    message.get(block["valid"]) if "valid" in block else None,
+                )
+                for block in phase["blocks"]
+            ]
+            texts = {
+                (key, member): (Axis(axis), _dense(message, sparse)) for key, member, axis, sparse in phase["texts"]
+            }
+            frames[name] = Frame(name, batches, blocks, texts, grouping)
+        return frames, message.header["meta"]
+    except UNREADABLE as error:
+        raise CommError.of("DL603.unreadable", error=str(error)[:400]) from error
+
+
+def _dense(message: Container, sparse: Mapping[str, Any]) -> NDArray[Any]:
+    values = np.full(sparse["rows"], None, object)
+    given = {0: sparse["values"]}  # so that an image that is a whole value has a place, too
+    for place, path, item in sparse.get("images", ()):
+        data = message.get(item).tobytes()
+        *above, last = 0, place, *list(path)
+        inside: Any = given
+        for key in above:
+            inside = inside[key]
+        inside[last] = Image(inside[last], partial(bytes, data))
+    values[sparse["places"]] = texts_of(given[0])
+    return values

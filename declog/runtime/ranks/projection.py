@@ -1,0 +1,73 @@
+"""What of a rank's rows is sent to rank 0: numbers and labels whole, the text of rows that a table may take.
+
+Imports evaluation and the plan, no torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from declog.engine import filters
+from declog.engine.evaluator import View
+from declog.engine.frame import Frame
+from declog.engine.tables import EXTRA
+from declog.language.dtypes import Axis
+from declog.language.functions import DEFAULT, Functions
+from declog.language.segmented import NOTHING
+from declog.plans.ops import Plan, TableOp
+from declog.runtime.rows.kept import PREFIX as KEPT
+from declog.runtime.rows.kept import redacted_texts
+
+
+def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame:
+    """The frame as rank 0 needs it."""
+    tables = [table for table in plan.tables if table.phase == frame.phase and gathered(plan, table)]
+    texts = {name: [table for table in tables if name in table.texts] for table in tables for name in table.texts}
+    extras = [table for table in tables if any(column.keeps for column in table.columns)]
+    keep = {table.id: _kept(table, frame, functions) for table in tables if table.texts or table in extras}
+    sent = plan.phases[frame.phase].sent
+    whole = {}
+    for key, (axis, values) in frame.texts.items():
+        takers = extras if key[0].startswith(EXTRA) else texts.get(key[0], [])
+        if key[0].startswith(KEPT):
+            whole[key] = axis, redacted_texts(plan, key[0], values)
+        elif key[0] in sent or axis is Axis.STEP:
+            whole[key] = axis, values
+        elif takers:
+            kept = np.any([_on(frame, table.axis, keep[table.id], axis) for table in takers], axis=0)
+            whole[key] = axis, np.where(kept, values, NOTHING)
+    return replace(frame, texts=whole)
+
+
+def gathered(plan: Plan, table: TableOp) -> bool:
+    """Whether rank 0 makes the table of all ranks' rows: not where each rank writes its own to every sink."""
+    return plan.in_code or not table.local.issuperset(table.sinks)
+
+
+def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:
+    """Which rows of the table's axis may be in it; of its last batch, the last rows of the frame, if only that."""
+    count = frame.count(table.axis)
+    rows = frame.last(table.axis) if table.keep == "last_batch" else np.arange(count)
+    keep = np.zeros(count, bool)
+    spread = frame.grouping is not None and frame.grouping.split != "none"
+    if table.axis is Axis.GROUP and spread and table.keep == "last_batch":
+        return ~keep  # a group of the last batch may have begun in another
+    if table.filter is None:
+        keep[rows] = True
+    else:
+        keep[filters.candidates(table.filter, View(frame, functions), rows, table.axis)] = True
+    return keep
+
+
+def _on(frame: Frame, axis: Axis, keep: NDArray[np.bool_], other: Axis) -> NDArray[np.bool_]:
+    """Which entries of another axis belong to the kept ones."""
+    if axis is other:
+        return keep
+    if axis > other:
+        found = np.zeros(frame.count(other), bool)
+        found[frame.parts(axis, other).index[keep]] = True
+        return found
+    return np.asarray(frame.spread(keep, axis, other))

@@ -1,0 +1,67 @@
+"""A rank's share of a log event: its frames, and of those what rank 0 needs, as a message.
+
+Imports the window, evaluation and the plan; torch only through the window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from declog.engine.frame import Frame
+from declog.engine.local_columns import with_locals
+from declog.errors import error_text
+from declog.language.functions import DEFAULT, Functions
+from declog.plans.ops import Plan
+from declog.runtime.ranks.log_event import LogEvent
+from declog.runtime.ranks.message import encode
+from declog.runtime.ranks.projection import projected
+from declog.runtime.rows.arrivals import arrivals
+from declog.runtime.rows.packets import fates
+from declog.runtime.run.failures import Failures
+from declog.runtime.worker.local_tables import LocalTables
+
+
+class Sender:
+    """Makes the frames and the messages of one rank."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int,
+        failures: Failures,
+        functions: Functions = DEFAULT,
+        tables: LocalTables | None = None,
+    ) -> None:
+        self._plan = plan
+        self._rank = rank
+        self._failures = failures
+        self._functions = functions
+        self._local = tables  # writes this rank's own tables
+
+    def described(self, event: LogEvent) -> LogEvent:
+        """The event with what a message says of its rows."""
+        return replace(event, whole=event.window.whole, arrivals=arrivals(event.window, self._plan.phases))
+
+    def frames(self, event: LogEvent) -> tuple[LogEvent, dict[str, Frame]]:
+        """This rank's frames with its local columns, and the event, which says why they lack some of those."""
+        frames = event.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
+        try:
+            frames = with_locals(frames, self._plan, self._functions)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
+            return replace(event, error=f"rank {self._rank}: {error_text(error)}"), frames
+        if self._local is not None:
+            self._local.write(event.step, event.mode, frames, self._failures.report)
+        return event, frames
+
+    def message(self, event: LogEvent) -> bytes:
+        """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
+        consumed, unused = fates.told(last=event.last)
+        event = replace(event, consumed=consumed, unused=unused)
+        try:
+            event, frames = self.frames(event)
+            needed = {name: projected(self._plan, frame, self._functions) for name, frame in frames.items()}
+            return encode(needed, event.meta())
+        except BaseException as error:  # noqa: BLE001  (reported here, and by rank 0)
+            self._failures.report(error)
+            problem = f"rank {self._rank} sent no rows: {error_text(error)}"
+            return encode({}, replace(event, error=problem, whole=False).meta())

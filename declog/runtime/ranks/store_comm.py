@@ -1,0 +1,403 @@
+"""How ranks send their windows to rank 0: no collectives, nothing that can interleave with training.
+
+``StoreComm`` is a star over a store that rank 0 opens for declog alone: its place and its secret are passed through the
+store that the training job already has. Every wait is bounded. Imports torch.distributed, and nothing of plans.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import math
+import os
+import secrets
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from declog.errors import CommError, UsageError
+from declog.runtime.ranks.comm import Comm, Event
+from declog.runtime.ranks.keystore import Client, Server
+
+log = logging.getLogger("declog")
+
+CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
+MOST_CHUNKS = 2**14  # 64 GiB: what says more is no message
+POLL = 0.001
+NOTICE_S = 3.0  # who waits longer at the start says for whom: no rank can know what another one is about to do
+KEPT_ANSWERS = 16  # log events whose published values may still be read
+_TIMEOUT = timedelta(seconds=30)
+
+
+class StoreComm(Comm):
+    """A star over a store. Messages are chunked, and deleted when read.
+
+    A rank that once missed a deadline is only checked for, so that it costs one wait, until what it missed
+    arrives: that is deleted and counted in ``late``. A rank that announced its end costs no wait at all.
+    Rank 0 says which events it took; a rank whose connection breaks knows by that what was lost.
+
+    ``copy`` counts the processes of one rank. The first, 0, stands for it; a ``replica`` sends nothing.
+    ``interrupt`` ends the connection, where there is one.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        rank: int,
+        world_size: int,
+        *,
+        copy: int = 0,
+        interrupt: Callable[[], None] | None = None,
+        close: Callable[[], None] | None = None,
+    ) -> None:
+        self.rank = rank
+        self.world_size = world_size
+        self.replica = replica = copy > 0
+        self.collects = rank == 0 and not replica
+        self.process = _process(rank, copy)
+        self.late = 0
+        self.lost = 0  # log events of this rank that rank 0 did not take before the connection broke
+        self._store = store
+        self._shut, self._close = interrupt, close
+        self._missed: dict[tuple[int, str], deque[Event]] = {}  # by rank and mode
+        self._suspects: set[tuple[int, str]] = set()  # ranks that missed an event of a mode
+        self._silent: set[int] = set()  # ranks that sent nothing since they missed one
+        self._unacknowledged: deque[Event] = deque()
+        self._taken: dict[str, int] = {}  # rank 0's latest event of each mode
+        self._answers: deque[Event] = deque()
+        self._latest = math.inf  # the wait that is under way ends at this moment
+        self._stopped = False
+        self._broken: CommError | None = None
+
+    @classmethod
+    def connect(cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str) -> StoreComm:
+        """Open rank 0's store and tell the others where it is.
+
+        Of several processes with one rank, the first stands for it.
+        """
+        copy = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) - 1
+        place = f"declog/{namespace}/place"
+        if rank == 0 and not copy:
+            secret = secrets.token_bytes(32)
+            server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
+            server.set(_ACK, "{}")
+            job_store.set(place, json.dumps({"hosts": _addresses(), "port": server.port, "secret": secret.hex()}))
+            return cls(server, rank, world_size, close=server.close)
+        try:
+            _wait(job_store, [place], deadline_s, lambda: f"rank {rank} waits for rank 0")
+        except (RuntimeError, ValueError) as error:
+            raise CommError.of("DL603.start", rank=rank, deadline_s=f"{deadline_s:g}") from error
+        address = json.loads(job_store.get(place))
+        try:
+            client = Client(bytes.fromhex(address["secret"]), address["hosts"], address["port"], min(deadline_s, 10.0))
+        except OSError as error:
+            if copy:
+                return cls(None, rank, world_size, copy=copy)  # the run is over already, and it is not heard anyway
+            where = " or ".join(address["hosts"])
+            raise CommError.of("DL603.port", rank=rank, port=address["port"], where=where) from error
+        if copy:
+            client.set(_note(_process(rank, copy)), "here")
+        return cls(client, rank, world_size, copy=copy, interrupt=client.interrupt, close=client.close)
+
+    def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        if self.replica:
+            try:
+                return self._agree(topic, text, deadline_s)
+            except CommError:  # rank 0 waits for the ranks that are heard: the others may come when the run is over
+                return [text] * self.world_size
+        return self._agree(topic, text, deadline_s)
+
+    def _agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
+        keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
+        with self._connected():
+            if not self.replica:
+                self._store.set(keys[self.rank], text)
+            try:
+                _wait(self._store, keys, deadline_s, lambda: f"rank {self.rank} waits for ranks {self._absent(keys)}")
+            except (RuntimeError, ValueError, TimeoutError) as error:
+                missing = self._absent(keys)
+                raise CommError.of("DL603.ranks", missing=missing, deadline_s=f"{deadline_s:g}") from error
+            return [bytes(self._store.get(key)).decode() for key in keys]
+
+    def _absent(self, keys: Sequence[str]) -> list[int]:
+        return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+
+    # -- ranks above 0
+
+    def send(self, event: Event, data: bytes) -> None:
+        if self.replica:
+            return
+        self._unacknowledged.append(event)
+        with self._connected():
+            chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)] or [b""]
+            for place, chunk in enumerate(chunks[1:], 1):
+                self._store.set(_key(event, self.rank, place), chunk)
+            # the first chunk tells that all are there, and how many
+            self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
+            taken = json.loads(self._store.get(_ACK))
+            left = [one for one in self._unacknowledged if one.number > taken.get(one.mode, -1)]
+            self._unacknowledged = deque(left)
+
+    def answer(self, event: Event, deadline_s: float) -> bytes | None:
+        end = time.monotonic() + deadline_s
+        with self._connected():
+            while not self._store.check([_answer(event)]):
+                if time.monotonic() >= min(end, self._latest) or self._stopped or self._store.check([_departure(0)]):
+                    return None
+                self.idle()
+                time.sleep(POLL)
+            return bytes(self._store.get(_answer(event)))
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Says once that the connection broke; after that nothing is tried, and what would be sent is counted."""
+        if self._store is None and self._broken is None:
+            self._broken = CommError.of("DL603.left", rank=self.rank)
+        if self._broken is not None:
+            raise self._broken
+        try:
+            yield
+        except (RuntimeError, OSError) as error:
+            self._broken = CommError.of("DL603.lost", rank=self.rank, cause=str(error).splitlines()[0])
+            raise self._broken from None
+
+    # -- rank 0
+
+    def receive(self, event: Event, deadline_s: float) -> list[bytes | None]:
+        self._latest = math.inf
+        self._drop_late()
+        waiting = set(range(1, self.world_size))
+        found: list[bytes | None] = [None] * (self.world_size - 1)
+        end = time.monotonic() + deadline_s
+        while True:
+            for rank in sorted(waiting):
+                left = self._store.check([_departure(rank)])  # asked first: a rank sends before it leaves
+                if self._store.check([_key(event, rank, 0)]):
+                    found[rank - 1] = self._read(event, rank)
+                    waiting.discard(rank)
+                    self._heard(rank, event.mode)
+                elif left:
+                    waiting.discard(rank)
+            expected = [rank for rank in waiting - self._silent if (rank, event.mode) not in self._suspects]
+            if not expected or time.monotonic() >= min(end, self._latest) or self._stopped:
+                for rank in waiting:
+                    self._silent.add(rank)
+                    self._suspects.add((rank, event.mode))
+                    self._missed.setdefault((rank, event.mode), deque()).append(event)
+                self._taken[event.mode] = max(event.number, self._taken.get(event.mode, -1))
+                self._store.set(_ACK, json.dumps(self._taken))
+                return found
+            self.idle()
+            time.sleep(POLL)
+
+    def drop(self, event: Event, rank: int) -> None:
+        if self._store.check([_key(event, rank, 0)]):
+            self._read(event, rank)
+
+    def publish(self, event: Event, data: bytes) -> None:
+        self._store.set(_answer(event), data)
+        self._answers.append(event)
+        while len(self._answers) > KEPT_ANSWERS:
+            self._store.delete_key(_answer(self._answers.popleft()))
+
+    def _heard(self, rank: int, mode: str) -> None:
+        self._silent.discard(rank)
+        self._suspects.discard((rank, mode))
+
+    def _drop_late(self) -> None:
+        """Delete what came after its time; a rank that sends it is alive, and is waited for again."""
+        for (rank, mode), missed in self._missed.items():
+            while missed and self._store.check([_key(missed[0], rank, 0)]):
+                self._read(missed.popleft(), rank)
+                self.late += 1
+                self._heard(rank, mode)
+
+    def _read(self, event: Event, rank: int) -> bytes:
+        """A message whose first chunk is there; what is no message is empty, which nobody takes for one."""
+        first = bytes(self._store.get(_key(event, rank, 0)))
+        self._store.delete_key(_key(event, rank, 0))
+        count = int.from_bytes(first[:4], "little")
+        keys = [_key(event, rank, place) for place in range(1, count)] if count <= MOST_CHUNKS else []
+        if len(keys) != count - 1 or (keys and not self._store.check(keys)):  # the first chunk is sent last
+            return b""
+        chunks = [first[4:], *(bytes(self._store.get(key)) for key in keys)]
+        for key in keys:
+            self._store.delete_key(key)
+        return b"".join(chunks)
+
+    # -- notes
+
+    def write_note(self, key: str, text: str) -> None:
+        with self._connected():
+            self._store.set(_note(key), text)
+
+    def read_note(self, key: str) -> str | None:
+        with self._connected():
+            return bytes(self._store.get(_note(key))).decode() if self._store.check([_note(key)]) else None
+
+    def processes(self) -> list[str]:
+        names = []
+        for rank in range(self.world_size):
+            if not self._store.check([_departure(rank)]):
+                names.append(_process(rank, 0))
+            copies = itertools.takewhile(
+                lambda process: self._store.check([_note(process)]),
+                (_process(rank, copy) for copy in itertools.count(1)),
+            )
+            names += copies
+        return names
+
+    # -- the end
+
+    def shorten_waits(self, seconds: float) -> None:
+        self._latest = min(self._latest, time.monotonic() + seconds)
+
+    def interrupt(self) -> None:
+        """A call to a process that is stopped, not dead, waits for ever: its connection is shut, and no other."""
+        self._stopped = True
+        if self._shut is not None:
+            self._shut()
+
+    def close(self) -> None:
+        """Rank 0 keeps its store open until the others have left, for a bounded while."""
+        if self._store is None:
+            return
+        if self.late:
+            log.warning("%d windows of other ranks came too late and were dropped", self.late)
+        if self._broken is not None:
+            self.lost = len(self._unacknowledged)
+            log.warning("rank 0 has gone: %d log events of rank %d were not taken by it", self.lost, self.rank)
+        elif not self._stopped and not self.replica:
+            try:
+                self._store.set(_departure(self.rank), b"1")
+                if self.rank == 0:
+                    keys = [_departure(rank) for rank in range(1, self.world_size) if rank not in self._silent]
+                    end = time.monotonic() + 5.0
+                    while keys and time.monotonic() < end and not all(self._store.check([key]) for key in keys):
+                        time.sleep(0.01)
+            except (RuntimeError, OSError):
+                pass  # the other side has gone: there is nobody left to tell
+        self._stopped = True
+        self._store = None
+        if self._close is not None:
+            self._close()
+
+
+def _wait(store: Any, keys: list[str], deadline_s: float, who: Callable[[], str]) -> None:
+    """Wait for keys; after a while say who waits for whom. Raises what the store raises."""
+    if deadline_s > NOTICE_S:
+        with contextlib.suppress(RuntimeError, ValueError, TimeoutError):
+            store.wait(keys, timedelta(seconds=NOTICE_S))
+            return
+        log.warning(
+            "%s to start declog, %g s at most: declog.start, or declog.attach, is called on every rank",
+            who(), deadline_s,
+        )  # fmt: skip
+        deadline_s -= NOTICE_S
+    store.wait(keys, timedelta(seconds=deadline_s))
+
+
+def _tcp_store(host: str, port: int, *, master: bool = False) -> Any:
+    return dist.TCPStore(  # type: ignore[attr-defined]  # torch does not declare it
+        host, port, is_master=master, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True
+    )
+
+
+def _departure(rank: int) -> str:
+    return f"left/{rank}"
+
+
+def _key(event: Event, rank: int, chunk: int) -> str:
+    return f"w/{event}/{rank}/{chunk}"
+
+
+def _process(rank: int, copy: int) -> str:
+    return f"{rank}.{copy}" if copy else f"{rank}"
+
+
+def _note(key: str) -> str:
+    return f"note/{key}"
+
+
+def _answer(event: Event) -> str:
+    return f"answer/{event}"
+
+
+_ACK = "taken"  # the last event of each mode that rank 0 took
+_LOOPBACK = ("127.0.0.1", "::1")
+_ANYWHERE = ("::", "0.0.0.0")
+_ROUTED = ("192.0.2.1", "2001:db8::1")  # addresses that nobody has: the way to them is the way out of this host
+
+
+def _one_host() -> bool:
+    """Whether all ranks are on this host: then nobody else can reach them."""
+    master = os.environ.get("MASTER_ADDR")
+    local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
+    return master in ("localhost", *_LOOPBACK) or (local is not None and local == world)
+
+
+def _addresses() -> list[str]:
+    """Where other ranks may reach this host, in numbers: no name of it needs to resolve anywhere."""
+    found = list(_LOOPBACK)
+    if not _one_host():
+        for host in (os.environ.get("MASTER_ADDR"), *_ROUTED):
+            found += [] if host is None else _own_addresses(host)
+    return list(dict.fromkeys(found))
+
+
+def _own_addresses(towards: str) -> list[str]:
+    """This host's addresses on the way to another one."""
+    found = []
+    with contextlib.suppress(OSError):  # a name that does not resolve here
+        for family, _, _, _, place in socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(place)  # a datagram socket sends nothing when it connects
+                own = str(probe.getsockname()[0])
+                found += [] if own.startswith("fe80") else [own]  # means another host on each link
+    return found
+
+
+def connect(
+    rank: int | None = None,
+    world_size: int | None = None,
+    process_group: Any = None,
+    *,
+    namespace: str = "0",
+    deadline_s: float = 60.0,
+) -> Comm:
+    """The communication that this process has: none, an initialised process group, or torchrun's environment.
+
+    ``rank`` and ``world_size`` are the data-parallel ones where they differ from the job's; of processes that pass
+    the same rank, one is heard.
+    """
+    grouped = dist.is_available() and dist.is_initialized()
+    processes = dist.get_world_size(process_group) if grouped else int(os.environ.get("WORLD_SIZE", "1"))
+    world_size = processes if world_size is None else world_size
+    if rank is None:
+        rank = dist.get_rank(process_group) if grouped else int(os.environ.get("RANK", "0"))
+    if not 0 <= rank < world_size:
+        raise UsageError.of("DL510.rank", rank=rank, world_size=world_size)
+    if world_size == processes == 1:
+        return Comm()
+    # torchrun's store outlives a restart of the workers: what an earlier attempt left there is not ours
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = _job_store(grouped)
+    return StoreComm.connect(rank, world_size, store, deadline_s, f"{namespace}.{attempt}")
+
+
+def _job_store(grouped: bool) -> Any:
+    if grouped:
+        from torch.distributed.distributed_c10d import _get_default_store
+
+        return _get_default_store()  # torch has no public name for it
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    if host is None or port is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        raise UsageError.of("DL510.no_process_group")
+    return _tcp_store(host, int(port))

@@ -1,0 +1,170 @@
+"""Windows that end, and the log events that they become: handed to the worker in the order of steps.
+
+The session calls, under its lock. Imports steps, windows and what runs behind the training thread.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from declog.plans.ops import Plan
+from declog.runtime.ranks.log_event import Answer, LogEvent
+from declog.runtime.rows.dropped_rows import DroppedRows
+from declog.runtime.rows.steps import Step, Stream, WindowEnd
+from declog.runtime.rows.window import Window
+from declog.runtime.run.failures import Failures
+from declog.runtime.run.self_metrics import Meter
+from declog.runtime.worker.alarm import Alarm
+from declog.runtime.worker.background import Background
+
+PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
+
+
+@dataclass(eq=False)
+class _Outgoing:
+    """A log event on its way to the worker: once it is here, it gets there."""
+
+    item: LogEvent
+    stream: Stream
+    steps: Sequence[Step]
+    only: str | None
+    end: WindowEnd | None
+
+
+class LogEvents:
+    """Hands them over, and counts those of each mode."""
+
+    def __init__(
+        self, plan: Plan, logged: Callable[[str], None], failures: Failures, background: Background, meter: Meter,
+        dropped: DroppedRows, elapsed: Callable[[], float], alarm: Alarm,
+    ) -> None:  # fmt: skip
+        self.counts: dict[str, int] = {}  # steps of each mode
+        self.begun: Mapping[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
+        self._sent: Mapping[str, int] = {}  # those that were handed over
+        self._outgoing: _Outgoing | None = None
+        self._plan = plan
+        self._logged = logged  # is told the mode of each log event that is no part
+        self._failures = failures
+        self._background = background
+        self._meter = meter
+        self._dropped = dropped
+        self._elapsed = elapsed
+        self._alarm = alarm  # rings when a window has waited long enough
+
+    def begin(self, mode: str) -> int:
+        """The number of the next log event of a mode, which begins."""
+        number = self.begun.get(mode, 0)
+        self.begun = {**self.begun, mode: number + 1}
+        return number
+
+    def step_ended(self, stream: Stream, number: int, *, failed: bool) -> None:
+        """A step of a mode has ended: windows that end with it are handed over, or wait for scopes."""
+        self.counts[stream.mode] = count = self.counts.get(stream.mode, 0) + 1
+        every = stream.every
+        in_window = count % every if every else count  # the first window may end before
+        ends = (in_window == 0 or count == self._plan.first) and self._plan.ends(stream.mode, count, every)
+        if ends or in_window % PART == 0:
+            stream.ends.append(WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends))
+        if stream.ends:
+            self.advance(stream)
+
+    def advance(self, stream: Stream) -> None:
+        """Hand over the windows that all has come for."""
+        while stream.ends:
+            seconds = stream.waits(self._background.wait_s)
+            if seconds == 0:
+                self._end_window(stream, stream.ends[0])
+                continue
+            if seconds is not None:
+                self._alarm.set(seconds)
+            return
+
+    def finish(self, stream: Stream) -> None:
+        """Hand over the windows that still wait for scopes: nobody waits any more."""
+        while stream.ends:
+            self._end_window(stream, stream.ends[0], forced=True)
+
+    def _end_window(self, stream: Stream, end: WindowEnd, *, forced: bool = False) -> None:
+        if not stream.ordered:
+            self.log(stream, end.step, stream.upto(None), end=end, tail=True)
+            return
+        complete = stream.complete
+        if end.part:
+            self.log(stream, end.step, stream.upto(end.step if complete is None else min(end.step, complete)), end=end)
+            return
+        held = complete is None or complete < end.step
+        if held and not forced:
+            self._dropped.partial(
+                end.step, [step.number for step in stream.upto(end.step) if step.scopes and step.number is not None]
+            )
+            stream.whole = False
+        self.log(stream, end.step, stream.upto(end.step), end=end)
+        stream.close(complete if held and forced else end.step)
+
+    def log(
+        self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None = None, tail: bool = False,
+        failed: bool = False, again: bool = False, last: bool = False, answer: Answer | None = None,
+        back: int | None = None, only: str | None = None,
+    ) -> None:  # fmt: skip
+        """Give the worker the rows of steps, of one phase ``only``: a window that ends, or a part of it.
+
+        A window is waited for where the profile says so; ``again``: nothing came since the log event before.
+        """
+        if self._outgoing is not None:
+            self.deliver()
+        began = time.perf_counter()
+        mode, part = stream.mode, end is not None and end.part
+        window = stream.window(steps, only)
+        try:
+            window.hand_off()
+        except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
+            self._failures.report(error)
+            window = Window(whole=False)
+        done = threading.Event() if self._plan.blocking and not part else None
+        figures = {} if part else self._meter.read()
+        if figures:
+            figures |= self._background.backlog.read()
+        number, begun = stream.event, self.begun
+        if number is None:
+            number = begun.get(mode, 0)
+            begun = {**begun, mode: number + 1}
+        # a step that ends with an error does not wait long for other ranks
+        short_wait = done is not None and (failed or (end is not None and end.failed))
+        item = LogEvent(
+            event=number, step=step, count=self.counts.get(mode, 0) if end is None else end.count, mode=mode,
+            tail=tail, part=part, last=last, sent=self._sent, figures=figures, window=window, done=done, answer=answer,
+            short_wait=short_wait, begun=begun, seconds=stream.seconds(end), elapsed=self._elapsed(),
+            bytes=window.bytes, back=back,
+        )  # fmt: skip
+        self._outgoing = _Outgoing(item, stream, steps, only, end)
+        self.deliver()
+        self._background.backlog.wait()
+        self._meter.handing += time.perf_counter() - began
+        if not part and not again:
+            self._logged(mode)
+        if done is not None and not last:
+            self._background.wait_for(item)
+
+    def deliver(self) -> None:
+        """Hand over the log event that is on its way, if there is one. Whatever interrupts this, it can be repeated."""
+        outgoing = self._outgoing
+        if outgoing is None:
+            return
+        item, stream, end = outgoing.item, outgoing.stream, outgoing.end
+        stream.handed_over(outgoing.steps, outgoing.only, end)
+        stream.event = None
+        self.begun = item.begun
+        self._sent = {**item.sent, item.mode: item.sent.get(item.mode, 0) + 1}
+        if end is not None and stream.ends and stream.ends[0] is end:
+            stream.ends.popleft()
+        self._background.submit(item)
+        self._outgoing = None
+
+    def load(self, begun: Mapping[str, int], counts: Mapping[str, int]) -> None:
+        """Continue where a checkpoint was saved."""
+        self.begun = {**self.begun, **begun}
+        self._sent = {**self._sent, **begun}
+        self.counts.update(counts)

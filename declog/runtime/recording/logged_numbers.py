@@ -1,0 +1,142 @@
+"""Numbers that a loop logs by name, mostly for some tracker: ``Recorder.scalars``, and what every tee is made of.
+
+A call of a step that no block of the loop owns ends that step, with all that was observed for it; its window stays open
+until a call of a later step comes, so that calls of one step are one step. Imports the runtime only.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.language.dtypes import Axis, DType
+from declog.plans.ops import Plan
+from declog.runtime.recording.session import Session
+from declog.runtime.rows.scopes import Recording, Scope, here, origin
+from declog.runtime.run.failures import Refused
+
+REAL = "biuf"  # kinds of numpy's that are numbers
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is one number: of Python, numpy, torch on any device, or in an array of a single one."""
+    if isinstance(value, bool | int | float | Real):
+        return True
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and not value.dtype.is_complex
+    if isinstance(value, np.generic | np.ndarray):
+        return value.size == 1 and value.dtype.kind in REAL
+    if hasattr(type(value), "__array__") and hasattr(type(value), "dtype"):  # numpy's protocol, as jax has it
+        return is_number(np.asarray(value))
+    return False
+
+
+def split(
+    plan: Plan, values: Mapping[str, Any], between: str = "/"
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What a loop logs: values of signals, other numbers, each by name, and the rest as it was given.
+
+    What a mapping holds has its names joined by ``between``, unless it is a declared signal itself, of a family.
+    """
+    signals: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
+
+    def rest(values: Mapping[str, Any], before: str) -> dict[str, Any]:
+        others: dict[str, Any] = {}
+        for key, value in values.items():
+            name = f"{before}{key}"
+            number = is_number(value)
+            if value is not None and name in plan.known and _fits(plan, name, number):
+                signals[name] = value
+            elif number:
+                numbers[name] = value if isinstance(value, int | float | torch.Tensor) else np.asarray(value).item()
+            elif not isinstance(value, Mapping) or not value:
+                others[key] = value
+            elif inside := rest(value, name + between):
+                others[key] = inside
+        return others
+
+    return signals, numbers, rest(values, "")
+
+
+def _fits(plan: Plan, name: str, number: bool) -> bool:
+    """Whether a value may be of the signals of its name: a number is of those per step, anything else of the others."""
+    ops = plan.sources.get(name)
+    if ops is None:  # nothing needs the signal
+        return number
+    plain = all(op.axis is Axis.STEP and not op.family for op in ops)
+    return plain if number else not plain or any(op.dtype is DType.TEXT for op in ops)
+
+
+class LoggedNumbers:
+    """The step whose numbers still come, of one recorder."""
+
+    def __init__(self, log: Recording, session: Session) -> None:
+        self._log = log
+        self._session = session
+        self._held: Scope | None = None  # keeps the window of the last step open
+        self._lock = threading.RLock()
+
+    def take(self, values: Mapping[str, Any], step: int | None, between: str) -> dict[str, Any]:
+        """Record the numbers of one call; returns what is none. A signal that is refused costs no other number."""
+        log, refused = self._log, Refused(self._session.failures)
+        signals, numbers, rest = split(self._session.plan, values, between)
+        with self._lock:
+            scope, once = (log._here(), False) if step is None else self._scope(step)
+            try:
+                if signals:
+                    self._observe(scope, signals, refused)
+                if numbers:
+                    log._metrics_in(scope, numbers)
+            finally:
+                if once and scope is not None:
+                    self._session.end(scope, failed=False)
+        refused.check()
+        return rest
+
+    def _observe(self, scope: Scope | None, signals: Mapping[str, Any], refused: Refused) -> None:
+        try:
+            if scope is not None:
+                self._log._observe_in(scope, (), signals)
+            else:
+                self._log._observe((), signals, "next")
+        except Exception as error:  # noqa: BLE001  (raised when the numbers are recorded)
+            refused.add(error)
+
+    def end(self) -> None:
+        """No more numbers come for the last step: its window is complete, and a log event where it is the trainer's."""
+        session = self._session
+        with self._lock:
+            held, self._held = self._held, None
+            if held is None or session.closed:
+                return
+            session.train.held = None
+            session.end(held, failed=False)
+            if not session.plan.modes["train"].every:  # `every: trainer`: each step that is logged
+                self._log.flush()
+
+    def _scope(self, step: int) -> tuple[Scope, bool]:
+        """Where the numbers of a step belong, and whether that is for this call only."""
+        session, around = self._session, here(self._log)
+        opened, last = session.step, session.train.last
+        for scope in (around, opened, self._held):
+            if scope is not None and not scope.closed and (scope.number == step or scope.mode != "train"):
+                return scope, False
+        if around is None and opened is None and (last is None or step > last):
+            self.end()
+            with self._log.step(step):
+                held = self._held = self._opened(step)
+                session.train.held = step
+            return held, False
+        return self._opened(step), True
+
+    def _opened(self, step: int) -> Scope:
+        """A contribution to a step that is not entered: what else is recorded here is not of it."""
+        scope = Scope(self._log, "at", step)
+        self._session.open(scope, None, origin())
+        return scope

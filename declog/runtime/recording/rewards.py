@@ -1,0 +1,101 @@
+"""Reward functions that stay passive: they return columns beside their rewards, and know of no recorder.
+
+Imports the active recorder's lookup and errors only, so that a reward function's module stays cheap to import.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec
+
+from declog.errors import InputError
+from declog.runtime.rows import context
+
+P = ParamSpec("P")
+
+
+def reward(function: Callable[P, Any]) -> Callable[P, Any]:
+    """Let a reward function return ``(rewards, {"column": values})``: the trainer gets ``rewards`` alone.
+
+    The columns, one value per reward, go where ``declog.log_extra`` takes them: one that the profile declares is
+    observed as a signal, others go to the tables that keep undeclared columns. Without an active recorder they are
+    left out. What else the function returns is passed on as it is. For plain and ``async`` functions, methods, and
+    objects with ``__call__``; the name, which trainers log rewards under, stays.
+
+    Raises ``InputError`` DL509, with the function and the column, for a column of another length than the rewards
+    or that ``log_extra`` refuses; then no column of the call is recorded that came after it. Inside a trainer that
+    declog is attached to such a column is reported and left out, and the others are recorded.
+    """
+    if inspect.isclass(function) or not callable(function):
+        raise TypeError(f"@declog.reward takes a function or an object with `__call__`, not {function!r}")
+    name = _name(function)
+
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call(function)):
+
+        async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return _taken(name, await function(*args, **kwargs))
+
+        wrapped: Callable[P, Any] = asynchronous
+    else:
+
+        def synchronous(*args: P.args, **kwargs: P.kwargs) -> Any:
+            return _taken(name, function(*args, **kwargs))
+
+        wrapped = synchronous
+    functools.update_wrapper(wrapped, function)
+    wrapped.__name__ = name
+    return wrapped
+
+
+def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs when it is called: of an object its class's ``__call__``."""
+    plain = _plain(function)
+    return plain if inspect.isroutine(plain) else type(plain).__call__
+
+
+def _name(function: Callable[..., Any]) -> str:
+    plain = _plain(function)
+    return plain.__name__ if inspect.isroutine(plain) else type(plain).__name__
+
+
+def _taken(name: str, result: Any) -> Any:
+    """The rewards of a result; its columns are recorded."""
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+        return result
+    rewards, columns = result
+    recorder = context.current()
+    if recorder is None or recorder.closed:
+        return rewards
+    with context.giving(f"the reward function `{name}`"):
+        fitting = {}
+        for column, values in columns.items():
+            with recorder.taking(column):
+                _check(name, column, values, len(rewards))
+                fitting[column] = values
+        for column, values in fitting.items():
+            try:
+                recorder.log_extra(column, values)
+            except InputError as error:
+                message = f"the reward function `{name}`: {error.message}"
+                raise InputError(error.code, message, error.fix) from error
+    return rewards
+
+
+def _check(name: str, column: Any, values: Any, expected: int) -> None:
+    if not isinstance(column, str):
+        raise InputError.of("DL509.reward_name", name=name, column=column)
+    if isinstance(values, str | bytes) or not hasattr(values, "__len__"):
+        came = type(values).__name__
+    elif len(values) != expected:
+        came = f"{len(values)} values"
+    else:
+        return
+    raise InputError.of("DL509.reward_count", name=name, came=came, column=column, expected=expected)

@@ -1,0 +1,450 @@
+"""A run on the training thread: scopes hold steps open, batches go into steps, and windows are made of steps.
+
+``recorder.py`` is how users reach it: it finds the scope, here everything is said explicitly. Records, and does nothing
+else: `background.py` takes over from here.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from declog.errors import UsageError
+from declog.language.functions import Functions
+from declog.plans.ops import Plan
+from declog.runtime.ranks.log_event import Answer
+from declog.runtime.recording import timing
+from declog.runtime.recording.log_events import LogEvents
+from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.batches import TIMERS, Intake, Locate, OpenBatches
+from declog.runtime.rows.dropped_rows import DroppedRows
+from declog.runtime.rows.packets import Packet
+from declog.runtime.rows.pending import Pending
+from declog.runtime.rows.scopes import Origin, Scope
+from declog.runtime.rows.steps import Stream
+from declog.runtime.run.call_log import Clock
+from declog.runtime.run.failures import Failures, Refused
+from declog.runtime.run.self_metrics import Meter
+from declog.runtime.worker.alarm import Alarm
+from declog.runtime.worker.background import Background
+
+_AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
+
+
+class Session:
+    """Every call is made under one lock; ``seen_session.py`` has the session whose calls others see."""
+
+    intakes = Intake  # how values come in
+
+    def __init__(
+        self, plan: Plan, clock: Clock, failures: Failures, background: Background, *, functions: Functions,
+        locate: Locate | None,
+    ) -> None:  # fmt: skip
+        self.plan = plan
+        self.logged = None if plan.logged is None else plan.logged.phase  # of what ``log_metric`` gives
+        self.clock = clock
+        self.lock = threading.RLock()
+        self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
+        self.intake = self.intakes(plan, clock.elapsed, failures, self._keep, functions=functions, locate=locate)
+        self.dropped = DroppedRows(failures, self.meter, strict=plan.strict)
+        self.failures = failures
+        self.closed = False
+        self._finished = False  # all was handed over
+        self.commits = False  # what comes without a scope is of the step that is committed next
+        self.main_task: Origin | None = None  # whose steps they are
+        self.step: Scope | None = None  # the optimizer step that is open
+        self.scopes: dict[int, Scope] = {}  # that are open
+        # of train and of modes that count steps; the others have one in each block
+        self.streams = {
+            mode: Stream(mode, ordered=mode == "train", every=op.every) for mode, op in plan.modes.items() if op.every
+        }
+        self.train = self.streams.setdefault("train", Stream("train", ordered=True))
+        self.modes = {"train"}  # that were entered
+        self.last_step = 0  # of any mode
+        self._alarm = Alarm(self._overdue)
+        self.events = LogEvents(
+            plan, self._logged, failures, background, self.meter, self.dropped, clock.elapsed, self._alarm
+        )
+        self.pending = Pending(self.intake, self.batches, self._keep_timed)
+        self._background = background
+
+    @property
+    def now(self) -> int:
+        """The step that is open, or the last one."""
+        return self.last_step if self.step is None or self.step.number is None else self.step.number
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything came yet."""
+        events = self.events
+        return bool(events.begun or events.counts or self.pending.batches or self.step is not None)
+
+    def next_step(self) -> int:
+        """The number after the last step's; 0 where there was none."""
+        return 0 if self.train.last is None else self.train.last + 1
+
+    def spoiled(self, scope: Scope | None) -> None:
+        """The open window lacks something that this rank should have recorded."""
+        self.stream(scope).whole = False
+
+    def stream(self, scope: Scope | None) -> Stream:
+        """The windows of a scope's mode; without one those of steps."""
+        return self.train if scope is None or scope.stream is None else scope.stream
+
+    # -- scopes
+
+    def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        """A scope begins, inside the one ``around`` it, if there is one. Raises ``UsageError`` where it cannot."""
+        with self.lock:
+            try:
+                if scope.kind == "step":
+                    scope.stream = self._stream_of_step(scope, around)
+                elif scope.kind == "batch":
+                    if around is None or around.stream is None:
+                        raise UsageError.of("DL510.outside", what="batch")
+                    scope.block, scope.stream, scope.step = around, around.stream, around.step
+                    scope.mode, scope.number = around.mode, around.number
+                elif scope.number is None:
+                    scope.number = self.now if around is None or around.number is None else around.number
+                self._begin(scope, around, me)
+            except BaseException:
+                self._leave(scope)
+                raise
+
+    def end(self, scope: Scope, *, failed: bool) -> None:
+        """A scope ends, and with it its batches; a window that waited for it is handed over.
+
+        What is refused costs its own batch: the first error is raised when all else is recorded.
+        """
+        with self.lock:
+            refused, broken = None, True
+            if scope.closed or self.closed:
+                self._leave(scope)
+                return
+            try:
+                if scope.batches or scope.timed or self.pending.batches:
+                    refused = Refused(self.failures, failing=failed)
+                    began = time.perf_counter() if self.meter.timed else 0.0
+                    self._close(scope, refused)
+                    if self.meter.timed:
+                        self.meter.recording += time.perf_counter() - began
+                broken = failed or (refused is not None and refused.first is not None)
+            finally:  # a step that fails is a step all the same: ranks stay at one count
+                self._end_windows(scope, failed=broken)
+            if refused is not None:
+                refused.check()
+
+    def _leave(self, scope: Scope) -> None:
+        """A scope holds its step open no more."""
+        scope.closed, scope.takes = True, None
+        if scope.step is not None and scope.stream is not None:
+            scope.stream.leave(scope.step, scope.id)
+        if self.step is scope:
+            self.step = None
+        self.scopes.pop(scope.id, None)
+
+    def _stream_of_step(self, scope: Scope, around: Scope | None) -> Stream:
+        """The steps that one belongs to: the trainer's, or those of a mode around it."""
+        number, stream = scope.number, self.train
+        assert number is not None
+        if around is not None and around.mode != "train":
+            assert around.stream is not None
+            stream = around.stream
+            if not stream.ordered and around.kind == "step":
+                raise UsageError.of("DL510.nested", step=number, open=around.number, fix="end one step before the next")
+        if stream.ordered:
+            if self.step is not None:
+                raise UsageError.of("DL510.nested", step=number, open=self.step.number, fix=_AHEAD.format(step=number))
+            if stream.last is not None and number <= stream.last:
+                last = stream.last
+                raise UsageError.of("DL510.rises", step=number, last=last, next=last + 1, back=number - 1)
+        return stream
+
+    def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+        """A scope that can begin begins."""
+        kind, stream, scope.owner = scope.kind, scope.stream, me
+        if kind == "batch":
+            assert around is not None
+            self._begin_batch(scope, around, me)
+        else:
+            if stream is None:
+                stream = self.train if kind == "at" else self._stream_of_block(scope, around, me)
+            scope.stream, scope.mode, scope.began = stream, stream.mode, self.clock.elapsed()
+            assert scope.number is not None
+            scope.step = stream.step(scope.number, scope.id)
+            if kind == "step":
+                if stream.ordered:
+                    self.step, self.main_task = scope, me
+                    if self.pending.batches:
+                        self.pending.give_columns(scope, me)
+                if stream.ends:
+                    self.events.advance(stream)
+        scope.takes = scope.recorder
+        self.scopes[scope.id] = scope
+
+    def _stream_of_block(self, scope: Scope, around: Scope | None, me: Origin) -> Stream:
+        """The windows of a block of a mode, which begins: what this task had open is of before it."""
+        if around is not None and me in around.batches:
+            refused = Refused(self.failures)
+            self.intake.close_all(around.batches[me], refused)
+            refused.check()
+        self.modes.add(scope.mode)
+        return self.streams.get(scope.mode) or Stream(scope.mode, event=self.events.begin(scope.mode))
+
+    def _begin_batch(self, scope: Scope, around: Scope, me: Origin) -> None:
+        if scope.phase is None:
+            scope.batches[scope] = self._batches(scope, me, partial_step=around.owner is not me, once=True)
+            return
+        scope.batches[scope] = batches = self.batches(around, me)
+        self.intake.close(batches, scope.phase)
+        if scope.rows is not None:
+            self.intake.begin(batches, scope.phase, scope.rows)
+
+    def _end_windows(self, scope: Scope, *, failed: bool) -> None:
+        """A scope's batches are closed: it holds its step open no more, and windows end."""
+        kind, stream, number = scope.kind, scope.stream, scope.number
+        assert stream is not None and number is not None
+        if kind == "step":
+            stream.spent += scope.seconds(self.clock.elapsed())
+            self.meter.steps += 1
+            self.last_step = stream.last = number
+            self._leave(scope)
+            self.events.step_ended(stream, number, failed=failed)
+            return
+        self._leave(scope)
+        if kind == "mode":
+            stream.spent += scope.seconds(self.clock.elapsed())
+            if stream.mode not in self.streams and not self.closed:
+                # also where nothing came since a flush: on another rank it may have
+                step = number if stream.last is None else stream.last
+                self.events.log(stream, step or 0, stream.upto(None), tail=True, failed=failed, again=stream.flushed)
+        elif kind == "at" and stream.ends:
+            self.events.advance(stream)
+
+    def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:
+        if scope is None:
+            return OpenBatches(self.pending.step, None, 0, partial_step=partial_step)
+        assert scope.step is not None
+        return OpenBatches(scope.step, scope.stream, scope.id, partial_step=partial_step, once=once)
+
+    def batches(self, scope: Scope | None, me: Origin) -> OpenBatches:
+        """The open batches of a task or thread in a scope; without one, those of the step that ends next."""
+        if scope is None:
+            holders, key, partial_step = self.pending.batches, me, True
+        else:
+            holders, key = scope.batches, scope if scope.kind == "batch" else me
+            partial_step = scope.kind == "at" or scope.owner is not me
+        batches: OpenBatches | None = holders.get(key)
+        if batches is None:
+            batches = holders[key] = self._batches(scope, me, partial_step=partial_step)
+        return batches
+
+    # -- what closes
+
+    def _close(self, scope: Scope, refused: Refused) -> None:
+        """Close a scope's batches: those of its own code last, since columns of tasks may be of their rows."""
+        if scope.kind == "batch":
+            for batches in scope.batches.values():
+                self.intake.close_all(batches, refused, only=scope.phase)
+            return
+        if scope.timed:
+            timed, scope.timed = scope.timed, {}
+            self._keep_timed(self.batches(scope, scope.owner), timed, refused)
+        if scope is self.step and scope.step is not None and self.pending.batches:
+            self.pending.absorb(scope.step, refused, owner=scope.owner if self.commits else None)
+        if scope.batches:
+            main = scope.batches.get(scope.owner)
+            for batches in scope.batches.values():
+                if batches is not main:
+                    if main is not None:
+                        self.intake.adopt(main, batches)
+                    self.intake.close_all(batches, refused)
+            if main is not None:
+                self.intake.close_all(main, refused)
+            scope.batches = {}
+
+    def _absorb_logged(self, refused: Refused) -> None:
+        """What ``log_metric`` gave between two steps is of the last one."""
+        if self.logged is not None and self.pending.batches:
+            self.pending.absorb(self.train.step(self._label(self.train)), refused, only=self.logged)
+
+    # -- what is recorded
+
+    def take(
+        self, batches: OpenBatches, packets: Sequence[Packet], signals: Mapping[str, Any], *, strict: bool = True
+    ) -> None:
+        """Record a call: its signals in the open batch, each packet in one of its own; each is refused alone."""
+        for packet in packets if strict else ():
+            self.intake.check(packet.signals)
+        refused = Refused(self.failures)
+        if signals or not packets:
+            try:
+                self.intake.observe(batches, signals, strict=strict)
+            except Exception as error:  # noqa: BLE001  (raised below, when the packets are recorded)
+                refused.add(error)
+        for packet in packets:
+            self._consume(batches, packet, refused)
+        refused.check()
+
+    def _consume(self, batches: OpenBatches, packet: Packet, refused: Refused) -> None:
+        """A packet's rows are of the step; it counts once in each."""
+        packet.consumed()
+        step = batches.step
+        if packet.id in step.packets:
+            self.dropped.twice(packet, self.now if step.number is None else step.number)
+            return
+        step.packets |= {packet.id}
+        alone = OpenBatches(step, batches.stream, batches.scope, partial_step=True)
+        alone.origin = batches.origin
+        try:
+            self.intake.packet(alone, packet.signals, refused)
+        except Exception as error:  # noqa: BLE001  (raised when the other packets are recorded)
+            refused.add(error)
+
+    def timed(self, scope: Scope | None, me: Origin, name: str, seconds: timing.Seconds) -> None:
+        """Record how long a block took."""
+        if scope is None:
+            self.batches(None, me)
+            timed = self.pending.timed.setdefault(me, {})
+        else:
+            block = scope.outermost
+            timed = block.timed = block.timed or {}
+        timed.setdefault(name, timing.Timed()).add(seconds)
+
+    def _keep_timed(self, batches: OpenBatches, timed: Mapping[str, timing.Timed], refused: Refused) -> None:
+        try:
+            if TIMERS in self.plan.sources:
+                self.intake.observe(batches, {TIMERS: timed})
+            elif TIMERS not in self.plan.known:
+                for name, value in timed.items():
+                    self.intake.metrics(batches, {f"time/{name}": value})
+        except Exception as error:  # noqa: BLE001  (raised when all else is recorded)
+            refused.add(error)
+
+    def _keep(self, batches: OpenBatches, phase: str, record: BatchRecord) -> None:
+        """A batch closed: it is of its step."""
+        step, stream = batches.step, batches.stream
+        self.events.deliver()  # a window that was interrupted on its way has none of this
+        if stream is not None and step.number is not None and stream.late(step.number):
+            self.dropped.late(step.number, max(record.rows, 1))
+        else:
+            step.add(phase, record)
+
+    # -- log events
+
+    def _overdue(self) -> None:
+        """Windows that have waited long enough for scopes are handed over, though nobody calls."""
+        with self.lock:
+            for stream in self.streams.values() if not self.closed else ():
+                self.events.advance(stream)
+
+    def rewind(self, step: int) -> None:
+        """The trainer goes back: what was recorded until now is logged, and the next step may be the one after."""
+        with self.lock:
+            stream = self.train
+            if self.step is not None:
+                raise UsageError.of("DL510.rewind", step=self.step.number)
+            if stream.last is not None:
+                self.events.finish(stream)
+                self.events.log(stream, self._label(stream), stream.upto(stream.last), tail=True, back=step)
+            self.last_step = step
+            stream.rewind(step)
+
+    def flush(self, scope: Scope | None, answer: Answer | None = None) -> None:
+        """Log what came since the last log event, in the mode of a scope."""
+        with self.lock:
+            self._flush(scope, answer)
+
+    def _flush(self, scope: Scope | None, answer: Answer | None) -> None:
+        stream = self.stream(scope)
+        refused = Refused(self.failures)
+        try:
+            if stream.ordered and self.step is not None and self.step.step is not None:
+                self.pending.absorb(self.step.step, refused)
+            elif stream.ordered:
+                self._absorb_logged(refused)
+                self.pending.close_columns(refused)
+            block = self.step if scope is None else scope.outermost
+            if block is not None:
+                for batches in block.batches.values():
+                    self.intake.close_all(batches, refused)
+        finally:  # one that fails is a log event all the same: ranks stay at one count
+            stream.flushed = True
+            label = self._label(stream) if stream.last is not None or scope is None else scope.number or 0
+            self.events.finish(stream)
+            in_step = stream.ordered and self.step is not None
+            steps, only = (stream.upto(label), None) if in_step else stream.ended(self.logged)
+            self.events.log(stream, label, steps, tail=True, answer=answer, only=only)
+            if stream.ordered:
+                stream.close(stream.complete)
+        refused.check()
+
+    def close(self, *, failed: bool) -> None:
+        """Hand the tail windows over. Where it was interrupted it can be called again."""
+        with self.lock:
+            if self._finished:
+                return
+            self.closed = True
+            self._alarm.cancel()
+            self._finish(failed)
+            self._finished = True
+
+    def _finish(self, failed: bool) -> None:
+        self.events.deliver()
+        refused = Refused(self.failures)
+        self._close_open(failed, refused)
+        if refused.first is not None:  # such as columns that came after the last rows
+            self.failures.report(refused.first)
+        if self._background.merger is not None:
+            self._background.end_merging()
+            return
+        for mode in sorted(self.modes, key=lambda mode: (mode != "train", mode)):  # alike on all ranks
+            for stream in self._open_streams(mode):
+                self.events.finish(stream)
+                # also of windows that are longer than the profile's `every`
+                self.events.log(stream, self._label(stream, ahead=True), stream.upto(None), tail=True, last=True)
+
+    def _open_streams(self, mode: str) -> Sequence[Stream]:
+        """The windows of a mode that are open when the run ends; one that is empty where there is none."""
+        if mode in self.streams:
+            return [self.streams[mode]]
+        blocks = [scope for scope in self.scopes.values() if scope.kind == "mode" and scope.mode == mode]
+        return [scope.stream for scope in blocks if scope.stream is not None] or [Stream(mode)]
+
+    def _close_open(self, failed: bool, refused: Refused) -> None:
+        """What is open when the run ends: batches and timers of scopes, and what waits for a step."""
+        within = Refused(self.failures, failing=True)
+        waiting = Refused(self.failures, failing=failed or bool(self.scopes))
+        if self.step is not None and self.step.step is not None:
+            self.pending.absorb(self.step.step, waiting)
+        else:
+            self._absorb_logged(waiting)
+        for scope in sorted(self.scopes.values(), key=lambda scope: scope.kind != "batch"):
+            self._close(scope, within)
+        if waiting.first is not None:
+            refused.add(waiting.first)
+        if rows := self.pending.rows:
+            self.dropped.never_bound(rows)
+        self.pending.close_columns(refused)
+
+    def _label(self, stream: Stream, *, ahead: bool = False) -> int:
+        """The step that a log event of now stands at; ``ahead``: that of the last rows, where they are later."""
+        step = self.last_step if stream.last is None else stream.last
+        if stream.ordered and self.step is not None and self.step.number is not None:
+            step = self.step.number
+        if not ahead:
+            return step
+        return max([step, *(one.number for one in stream.upto(None) if one.batches and one.number is not None)])
+
+    def cut_logged(self) -> None:
+        """What ``log_metric`` gave between two steps goes to the window of the last one."""
+        self._absorb_logged(Refused(self.failures, failing=True))
+
+    def _logged(self, mode: str) -> None:
+        """A log event of a mode was handed to the worker."""
+
+    def in_child(self) -> None:
+        """This process is a fork of the run's: it has no threads, and the lock may be held for ever."""
+        self.lock = threading.RLock()

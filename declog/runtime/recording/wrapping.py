@@ -1,0 +1,83 @@
+"""``log.wrap``: a step function, plain or ``async def``, whose calls are steps and whose result is observed.
+
+Imports the scopes and errors only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from declog.errors import UsageError
+from declog.runtime.rows.scopes import Recording
+
+LOSS = "loss"
+_USES = "return a mapping, a dataclass, a named tuple, (loss, mapping), a number as the loss, or None"
+
+
+def wrap(recorder: Recording, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, observed; raises ``UsageError`` for a generator, whose calls are no steps."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise UsageError.of("DL510.wrap_generator", name=function.__name__)
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def asynchronous(*args: Any, **kwargs: Any) -> Any:
+            with recorder._next_step():
+                result = await function(*args, **kwargs)
+                take(recorder, function, result)
+            return result
+
+        return asynchronous
+
+    @functools.wraps(function)
+    def synchronous(*args: Any, **kwargs: Any) -> Any:
+        with recorder._next_step():
+            result = function(*args, **kwargs)
+            take(recorder, function, result)
+        return result
+
+    return synchronous
+
+
+def take(recorder: Recording, function: Callable[..., Any], result: Any) -> None:
+    """Observe what a step function returned; raises ``UsageError`` for what has no names."""
+    found = fields_of(result)
+    if found is None:
+        name = function.__name__ if inspect.isroutine(function) else type(function).__name__
+        fix = "wrap an `async def`, not what returns its coroutine" if inspect.isawaitable(result) else _USES
+        if inspect.iscoroutine(result):
+            result.close()
+        raise UsageError.of("DL510.wrap", name=name, type=type(result).__name__, fix=fix)
+    if found:
+        recorder._observe((), found, strict=False)
+
+
+def fields_of(result: Any) -> Mapping[str, Any] | None:
+    """What a step function returned, by name; None where it has none."""
+    if result is None:
+        return {}
+    if isinstance(result, Mapping):
+        return {str(key): value for key, value in result.items()}
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {item.name: getattr(result, item.name) for item in dataclasses.fields(result)}
+    if isinstance(result, tuple) and hasattr(result, "_asdict"):
+        fields: Mapping[str, Any] = result._asdict()
+        return fields
+    if _is_number(result):
+        return {LOSS: result}
+    if isinstance(result, tuple) and len(result) == 2 and _is_number(result[0]):
+        others = fields_of(result[1])
+        if isinstance(result[1], Mapping) and others is not None:
+            return {LOSS: result[0], **others}
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    """A number, or a tensor or array of one."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return True
+    return hasattr(value, "item") and hasattr(value, "shape") and all(size == 1 for size in value.shape)

@@ -1,0 +1,1 @@
+"""Where rows are until a log event takes them: scopes, steps and their batches."""

@@ -1,0 +1,46 @@
+"""Which signals came in a window, and at which steps: what a rank tells rank 0 of them.
+
+Imports the window and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+from declog.engine.inactive import PHASE, Span
+from declog.engine.tables import EXTRA
+from declog.plans.ops import PhaseOp
+from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.window import Window
+
+
+def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[str, Span]]:
+    """The steps of each phase's batches, of each signal and each column of log_extra. Called by the worker."""
+    found: dict[str, dict[str, Span]] = {}
+    for phase, records in window.batches.items():
+        if phase not in phases:
+            continue
+        declared = {op.name for op in phases[phase].signals if not op.any}
+        spans: dict[str, Span] = {}
+        for names, span in _runs(records):
+            for name in (PHASE, *declared.intersection(names)):
+                before = spans.get(name)
+                spans[name] = span if before is None else before.then(span)
+        for record in records:
+            record.pack()
+            for name in (key[0] for key in record.texts if key[0].startswith(EXTRA)):
+                spans[name] = spans.get(name, Span(record.step, record.step)).then(Span(record.step, record.step))
+        found[phase] = spans
+    return found
+
+
+def _runs(records: list[BatchRecord]) -> list[tuple[Set[str], Span]]:
+    """Batches in a row that have the same signals, and their steps."""
+    runs: list[tuple[Set[str], Span]] = []
+    for record in records:
+        span = Span(record.step, record.step)
+        if runs and runs[-1][0] == record.names:
+            runs[-1] = record.names, runs[-1][1].then(span)
+        else:
+            runs.append((record.names, span))
+    return runs

@@ -1,0 +1,443 @@
+"""What is open: of each task or thread in a scope the batch of each phase, until it closes and is a record of a window.
+
+A value goes to the open batch of its signal's phase; given again, it opens the next one. Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.errors import InputError, MissingSignalError, UnknownSignalError, did_you_mean
+from declog.language.dtypes import Axis
+from declog.language.functions import Functions
+from declog.plans.ops import Plan, SignalOp
+from declog.runtime.rows.batch import BatchRecord, OpenBatch
+from declog.runtime.rows.calls import Known, Stack
+from declog.runtime.rows.folds import Folds
+from declog.runtime.rows.kept import column_of
+from declog.runtime.rows.observation import Observation, ReadObservation
+from declog.runtime.rows.split_rows import SplitRows
+from declog.runtime.rows.steps import Step, Stream
+from declog.runtime.run.failures import Failures, Refused
+from declog.runtime.values.extras import Undeclared, plain_column
+from declog.runtime.values.inputs import describe, undeclared
+from declog.runtime.values.streams import Streams
+
+log = logging.getLogger("declog")
+_NONE: frozenset[str] = frozenset()
+Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
+LEARNED = 8  # how often calls of the same names are learned: those whose dtypes change are read value by value
+CALLS = 1000  # and how many names of calls
+TIMERS = "timers"  # the signal that blocks' durations feed
+
+
+class OpenBatches(dict[str, OpenBatch]):
+    """The open batches of one task or thread that works for a step, by phase.
+
+    ``partial_step``: others of the step observe, too, so that no batch needs to have all signals. ``once``: it is one
+    batch, made explicit. ``stream`` None: the step is the one that ends next. ``scope`` and ``origin`` are the numbers
+    of the block and of the task or thread, for captures. ``kept`` are columns that wait for the end of their batch, by
+    name: the first of a name is of the batch that ends first.
+    """
+
+    __slots__ = ("kept", "once", "origin", "partial_step", "scope", "step", "stream")
+
+    def __init__(
+        self, step: Step, stream: Stream | None, scope: int, *, partial_step: bool, once: bool = False
+    ) -> None:
+        self.step = step
+        self.stream = stream
+        self.scope = scope
+        self.origin = 0
+        self.partial_step = partial_step
+        self.once = once
+        self.kept: dict[str, deque[tuple[torch.Tensor | list[Any], Streams]]] = {}
+
+
+class Intake:
+    """Fills open batches. ``keep`` gets each closed one with whose it was and its phase."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        elapsed: Callable[[], float],
+        failures: Failures,
+        keep: Callable[[OpenBatches, str, BatchRecord], None],
+        *,
+        functions: Functions,
+        locate: Locate | None = None,
+    ) -> None:
+        self.seen: set[str] = set()  # phases whose first batch has closed
+        self.order = 0  # how many batches were opened
+        self.explicit: str | None = None  # the phase whose rows come in batches that are made explicit only
+        self._plan = plan
+        self._elapsed = elapsed
+        self._failures = failures
+        self._keep = keep
+        self._locate = locate
+        self._pieces: dict[str, set[str]] = {}  # what came in batches that are pieces, by phase
+        self._homes = _homes(plan)
+        # those of a new batch: what they read, of what the batch before had
+        self._folds = {name: Folds(phase, phase.reads, functions) for name, phase in plan.phases.items()}
+        self._undeclared = Undeclared(plan)
+        self._split = SplitRows(plan)
+        self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
+        self._calls: dict[tuple[str, ...], Sequence[Known]] = {}  # by the names of their values
+        self._learned: Counter[tuple[str, ...]] = Counter()  # how often calls with these names were learned
+        self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is reported once
+
+    # -- values
+
+    def check(self, signals: Mapping[str, Any]) -> None:
+        """Raise ``UnknownSignalError`` where the profile knows no signal of a name."""
+        if self._any or self._plan.known.issuperset(signals):
+            return
+        name = next(source for source in signals if source not in self._plan.known)
+        sources = {op.name: op.source for phase in self._plan.phases.values() for op in phase.signals}
+        fix = did_you_mean(name, self._plan.known, what="signals")
+        if name in self._plan.renamed:
+            fix = f"it is called `{self._plan.renamed[name]}` now"
+        elif name in sources:
+            fix = f"it is observed as `{sources[name]}`"
+        raise UnknownSignalError.of("DL501.signal", profile=self._plan.name, name=name, fix=fix)
+
+    def observe(self, holder: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
+        """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all.
+
+        With ``strict`` a name that the profile does not know is an error.
+        """
+        known = self._calls.get(tuple(signals))
+        if known is not None:
+            values = [*signals.values()]
+            if (
+                len(known) == 1
+                and (stack := known[0].alone) is not None
+                and self._take_stack(holder, known[0], stack, values)
+            ):
+                return
+            calls: list[Observation] = []
+            for call in known:
+                given = call.given(values)
+                if given is None:  # it is not like the first one with these names
+                    break
+                calls.append(given)
+            else:
+                self._take(holder, calls)
+                return
+        if strict:
+            self.check(signals)
+        self._read(holder, signals)
+
+    def _take_stack(self, holder: OpenBatches, call: Known, stack: Stack, values: Sequence[Any]) -> bool:
+        """Take a call of one stack, the most frequent, without an ``Observation``; false where it is another call."""
+        data = stack.copy(values)
+        if data is None:
+            return False
+        phase = call.phase
+        batch = holder.get(phase.name)
+        if batch is None or batch.record is not None or not batch.names.isdisjoint(call.names):
+            if batch is not None and (holder.once or batch.size is not None):
+                return False
+            batch = OpenBatch(phase, self._folds[phase.name])
+        if not batch.take_stack(call, stack, data):
+            return False
+        if not batch.order:
+            self._put(holder, {phase.name: batch})
+        return True
+
+    def _read(self, holder: OpenBatches, signals: Mapping[str, Any]) -> None:
+        """Keep a call's values, read one by one; the next one with the same names is like it, mostly."""
+        sources, homes = self._plan.sources, self._homes
+        chosen: list[tuple[int, SignalOp]] = []
+        # whether neither the values nor what came before decide which signals are meant
+        alike = not self._any and self._plan.known.issuperset(signals)
+        intended: Mapping[str, Sequence[SignalOp]] | None = None
+        for place, (source, value) in enumerate(signals.items()):
+            ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
+            if self._any and not ops and source not in self._plan.known:
+                self._undeclared_signal(holder, source, value)
+                continue
+            if source not in homes and ops:  # it belongs to the phase of what it is observed with
+                if intended is None:
+                    intended = self._intended(holder, signals)
+                alike = alike and len(ops) == 1
+                ops = intended[source]
+            if len(ops) > 1:
+                alike = alike and len({op.axis is Axis.STEP for op in ops}) == 1
+                ops = _fitting(ops, value)
+            chosen += [(place, op) for op in ops]
+        values = [*signals.values()]
+        made = {
+            phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase})
+            for phase in dict.fromkeys(op.phase for _, op in chosen)
+        }
+        for place, op in chosen:
+            made[op.phase].add(op, values[place])
+        self._take(holder, [*made.values()])
+        names = tuple(signals)
+        if alike and self._learned[names] < LEARNED and len(self._calls) < CALLS:
+            self._learned[names] += 1
+            self._calls[names] = [
+                Known(given, [(place, op) for place, op in chosen if op.phase == phase], values)
+                for phase, given in made.items()
+            ]
+
+    def _undeclared_signal(self, holder: OpenBatches, name: str, value: Any) -> None:
+        """Keep what nobody declared: numbers and rows of numbers by name, texts for tables, each member for itself."""
+        if isinstance(value, Mapping):
+            for member, inside in value.items():
+                self._undeclared_signal(holder, f"{name}/{member}", inside)
+            return
+        kind, plain = undeclared(value)
+        op = None if kind is None else self._any.get(kind)
+        try:
+            if kind is Axis.COMPLETION and op is None:
+                return
+            if op is not None:
+                given = ReadObservation(self._plan.phases[op.phase], {name})
+                given.add(op, {name: plain})
+                self._take(holder, [given])
+            if plain is None and value is not None:
+                self._leave_out(name, f"{describe(value)} is neither a number nor a list, array or tensor of values")
+            elif kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
+                Intake.extra(self, holder, name, plain)  # a part of this call
+                if (batch := holder.get(self._plan.extra)) is not None:
+                    batch.loose = True
+        except InputError as error:  # of other rows than the batch's: nobody said what they are
+            self._leave_out(name, error.message)
+
+    def _leave_out(self, name: str, why: str) -> None:
+        if name not in self._left_out:
+            self._left_out.add(name)
+            log.warning("`%s` is left out: %s", name, why)
+
+    def metrics(self, holder: OpenBatches, values: Mapping[str, Any]) -> None:
+        """Keep values of ``log_metric``, where the profile shows those."""
+        op = self._plan.logged
+        if op is not None:
+            # each is given, and given again, for itself
+            given = ReadObservation(self._plan.phases[op.phase], {*values})
+            given.add(op, values)
+            self._take(holder, [given])
+
+    def _take(self, holder: OpenBatches, calls: Sequence[Observation]) -> None:
+        """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
+        taken: dict[str, OpenBatch] = {}
+        new = several = len(calls) > 1
+        for given in calls:
+            phase = given.phase.name
+            batch = holder.get(phase)
+            if (
+                batch is None
+                or batch.record is not None
+                or (not batch.names.isdisjoint(given.names) and self._again(holder, batch, given))
+            ):
+                batch, new = OpenBatch(given.phase, self._folds[phase]), True
+            elif several:  # the batches of all phases are replaced at once, or none is
+                batch = batch.copied()
+            batch.take(given)
+            if batch.folds.failures:
+                self._report(batch)
+            taken[phase] = batch
+        if new:
+            self._put(holder, taken)
+
+    def _again(self, holder: OpenBatches, batch: OpenBatch, given: Observation) -> bool:
+        """Whether a call gives a value that the open batch has: it opens the next one."""
+        if not (again := batch.again(given)):
+            return False
+        if holder.once or batch.size is not None:
+            raise _given_twice(f"`{min(again)}`", batch)
+        return True
+
+    def _put(self, holder: OpenBatches, taken: Mapping[str, OpenBatch]) -> None:
+        """Batches take the place of those that are open, which close where they are others: one store for a call."""
+        refused: Exception | None = None
+        for phase, batch in taken.items():
+            if not batch.order:
+                if phase in holder:
+                    try:
+                        self.close(holder, phase)
+                    except Exception as error:  # noqa: BLE001  (raised below: it is of the batch before)
+                        refused = refused or error
+                self.order += 1
+                batch.order = self.order
+        holder.update(taken)
+        if refused is not None:
+            raise refused
+
+    def extra(self, holder: OpenBatches, column: str, values: Any) -> None:
+        """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
+        if column in self._plan.extras:
+            Intake.observe(self, holder, {column: values})  # a part of this call
+            return
+        if not self._undeclared.takes(column):
+            return
+        phase = self._plan.extra
+        assert phase is not None
+        plain = plain_column(column, values)
+        known = holder.get(phase)
+        if known is None and phase == self.explicit:
+            raise InputError.of("DL509.under_way", column=column, phase=phase)
+        again = known is not None and column in known.extras
+        if again and known is not None and (holder.once or known.size is not None):
+            raise _given_twice(f"the column `{column}`", known)
+        batch = OpenBatch(self._plan.phases[phase], self._folds[phase]) if known is None or again else known
+        batch.add_extra(column, plain)
+        self._put(holder, {phase: batch})
+
+    def keep(self, holder: OpenBatches, columns: Mapping[str, Any]) -> None:
+        """Keep columns for later; they wait for the end of the batch that is open, or of the next one."""
+        for name, values in columns.items() if self._plan.kept is not None else ():
+            try:
+                column, streams = column_of(name, values), Streams()
+            except InputError as error:
+                self._leave_out(name, error.message)
+                continue
+            if isinstance(column, torch.Tensor) and column.is_cuda:
+                streams.made([column.device])
+            holder.kept.setdefault(name, deque()).append((column, streams))
+
+    def _give_kept(self, holder: OpenBatches, batch: OpenBatch) -> None:
+        """A batch ends: the columns that wait for it are among its own, where they are of its completions."""
+        for name, waiting in [*holder.kept.items()]:
+            column, streams = waiting.popleft()
+            if not waiting:
+                del holder.kept[name]
+            if not batch.keep(name, column, streams):
+                rows = batch.rows or 0
+                self._leave_out(name, f"it has {len(column)} values to keep, and its batch {rows} completions")
+
+    def packet(self, alone: OpenBatches, signals: Mapping[str, Any], refused: Refused) -> None:
+        """Keep the rows of a packet, which are a batch."""
+        Intake.observe(self, alone, signals, strict=False)
+        self.close_all(alone, refused)
+
+    def _intended(self, holder: OpenBatches, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
+        """Of one call's signals that have several phases, or none of their own, those that are meant."""
+        sources, homes = self._plan.sources, self._plan.homes
+        asked = {source: sources[source] for source in signals if source not in homes and source in sources}
+        here = {homes[source] for source in signals if source in homes}
+        if here:  # a value per step has no rows that could belong to another phase, unless it is one of this phase
+            return {
+                source: [op for op in ops if op.phase in here]
+                or [op for op in ops if op.axis is Axis.STEP and here.isdisjoint(op.homes)]
+                for source, ops in asked.items()
+            }
+        if all(len(ops) == 1 for ops in asked.values()):
+            return asked
+        names: dict[str, set[str]] = {}
+        for op in itertools.chain(*asked.values()):
+            names.setdefault(op.phase, set()).add(op.name)
+        lacking = {phase for phase in names if phase in holder and holder[phase].names.isdisjoint(names[phase])}
+        return {source: [op for op in ops if op.phase in lacking] or ops[:1] for source, ops in asked.items()}
+
+    def begin(self, holder: OpenBatches, phase: str, rows: int) -> None:
+        """Open a batch of so many completions, which takes each value once."""
+        self._put(holder, {phase: OpenBatch(self._plan.phases[phase], self._folds[phase], size=rows)})
+
+    def _report(self, batch: OpenBatch) -> None:
+        """Report what of a batch could not be computed."""
+        for failure in batch.folds.failures:
+            self._failures.report(failure)
+            _forget_frames(failure)
+        batch.folds.failures.clear()
+
+    def adopt(self, own: OpenBatches, other: OpenBatches) -> None:
+        """Columns of a task that has no rows are of the rows that its scope's own code has open, where they fit."""
+        for phase, batch in list(other.items()):
+            known = own.get(phase)
+            if batch.names or known is None or known.rows is None:
+                continue
+            extras = {
+                column: values for column, values in batch.extras.items()
+                if column not in known.extras and len(values) == known.rows
+            }  # fmt: skip
+            known.extras = {**known.extras, **extras}
+            batch.extras = {column: values for column, values in batch.extras.items() if column not in extras}
+            if not batch.extras:
+                del other[phase]
+
+    # -- closing
+
+    def close_all(self, holder: OpenBatches, refused: Refused, *, only: str | None = None) -> None:
+        """Close all; what is refused is one batch's."""
+        for phase in [*holder] if only is None else [only]:
+            try:
+                self.close(holder, phase, partly=refused.failing)
+            except Exception as error:  # noqa: BLE001  (it is raised when all is closed)
+                refused.add(error)
+        for name in holder.kept if only is None else ():
+            self._leave_out(name, "it was to be kept, and no completions came with it")
+        holder.kept = holder.kept if only is not None else {}
+
+    def close(self, holder: OpenBatches, phase: str, *, partly: bool = False) -> None:
+        """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""
+        batch = holder.get(phase)
+        if batch is None:
+            return
+        if holder.kept and phase == self._plan.kept and batch.names and batch.record is None:
+            self._give_kept(holder, batch)
+        partial = holder.partial_step
+        came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
+        try:
+            record = batch.close(self._elapsed(), first=came, grouping=self._plan.grouping)
+        except Exception as error:
+            del holder[phase]
+            if self._locate is None or not isinstance(error, MissingSignalError):
+                raise
+            raise self._locate(error) from None
+        if batch.names:
+            if partial:
+                self._pieces.setdefault(phase, set()).update(batch.names)
+            elif came is not None:
+                self.seen.add(phase)
+            if not partly:
+                if batch.phase.folds:
+                    self._folds[phase] = batch.folds.next(batch.names)
+                self._split.closed(holder.step, batch, partial=partial)
+            self._keep(holder, phase, record)
+        holder.pop(phase, None)
+        if batch.folds.failures:
+            self._report(batch)
+        if batch.misfits:
+            for misfit in batch.misfits[1:] if not partly else ():
+                self._failures.report(misfit)
+            raise batch.misfits[0]
+
+
+def _fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:
+    """Of signals that are observed under one name, one per step and others with rows, those that a value can be."""
+    if len({op.axis is Axis.STEP for op in ops}) == 1:
+        return ops
+    rows = isinstance(value, list | tuple | Mapping) or (
+        isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0
+    )
+    return [op for op in ops if (op.axis is Axis.STEP) is not rows]
+
+
+def _homes(plan: Plan) -> Mapping[str, str]:
+    """The phase of each name that has one, whatever it is observed with; of all names where all have the same."""
+    logged = set() if plan.logged is None else {plan.logged.phase}
+    phases = {*plan.homes.values(), *plan.phases} - logged
+    return (
+        plan.homes if len(phases) > 1 else {**{name: ops[0].phase for name, ops in plan.sources.items()}, **plan.homes}
+    )
+
+
+def _given_twice(what: str, batch: OpenBatch) -> InputError:
+    return InputError.of("DL509.twice", what=what, phase=batch.phase.name)
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Drop an error's tracebacks, which were reported: their frames hold the trainer's tensors."""
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,168 @@
+"""What is known of a call of ``observe`` after the first one with the same names: which columns are stacked together.
+
+A later call is checked as a whole, by what its stacks come to. One that is not like the first is read value by value,
+as the first one was (``observation.py``): nothing is accepted or refused here that is not there. Imports torch and the
+plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import torch
+
+from declog.errors import InputError
+from declog.language.dtypes import Axis
+from declog.plans.ops import SignalOp
+from declog.runtime.rows.observation import Array, Columns, Observation, ReadObservation
+from declog.runtime.values.inputs import DTYPES, NDIM
+from declog.runtime.values.tensors import HALF, wrapped
+
+Tensor = torch.Tensor
+_dtype = attrgetter("dtype")
+Chosen = Sequence[tuple[int, SignalOp]]  # the place of a value in the call, and the signal that it is
+
+
+class Known:
+    """What a call gives to one phase: stacks, tokens that folds read, and what is read for itself.
+
+    Learned from what a first call came to. ``alone`` is the one stack of a call on the host that has nothing else.
+    """
+
+    def __init__(self, first: Observation, chosen: Chosen, values: Sequence[Any]) -> None:
+        self.phase = first.phase
+        self.names = frozenset(first.names)
+        self.labels = first.labels
+        stacks: dict[tuple[str, torch.dtype, bool], list[tuple[int, SignalOp]]] = {}
+        self._tokens: list[tuple[int, SignalOp, torch.dtype]] = []
+        self._others: list[tuple[int, SignalOp]] = []
+        for place, op in chosen:
+            value = values[place]
+            plain = type(value) is Tensor and not op.family and value.dtype in DTYPES[op.dtype]
+            if not plain or value.ndim != NDIM[op.shape_name] or op.folded is op.recorded:
+                self._others.append((place, op))
+            elif op.recorded:
+                stacks.setdefault((op.shape_name, value.dtype, value.is_cpu), []).append((place, op))
+            elif op.axis is Axis.TOKEN and value.is_cpu:
+                self._tokens.append((place, op, value.dtype))
+            else:
+                self._others.append((place, op))
+        self._stacks = [_stack(items, values) for items in stacks.values()]
+        alone = len(self._stacks) == 1 and not self._others and not self._tokens and self._stacks[0].on_host
+        self.alone = self._stacks[0] if alone else None
+
+    def given(self, values: Sequence[Any]) -> Observation | None:
+        """What a call gives; None where it must be read value by value."""
+        given = self._read(values) if self._others else Observation(self.phase, self.names, self.labels)
+        if given is None or (self._tokens and not self._take_tokens(given, values)):
+            return None
+        for stack in self._stacks:
+            data = stack.copy(values)
+            if data is None:
+                return None
+            if stack.counted is not None:
+                count = data.shape[-1]
+                if given.counts.setdefault(stack.counted, count) != count:
+                    return None
+            if stack.on_host:
+                given.copies.append((stack.columns, data))
+            elif isinstance(data, Tensor):
+                given.put(stack.columns.place[0], stack.columns.axis, stack.columns.keys, data)
+        return given
+
+    def _read(self, values: Sequence[Any]) -> Observation | None:
+        given = ReadObservation(self.phase, self.names)
+        try:
+            for place, op in self._others:
+                given.add(op, values[place])
+        except InputError:  # it is reported where all values are read
+            return None
+        given.labels = {**self.labels}
+        return given
+
+    def _take_tokens(self, given: Observation, values: Sequence[Any]) -> bool:
+        """Take what folds read; false where it is not as it was in the first call."""
+        inputs, tokens = dict(given.inputs), given.tokens
+        for place, op, dtype in self._tokens:
+            value = values[place]
+            if type(value) is not Tensor or value.dtype is not dtype or not value.is_cpu or value.requires_grad:
+                return False
+            if wrapped(value):
+                return False
+            if tokens is None:
+                if value.layout is not torch.strided or value.is_nested or value.ndim != NDIM[op.shape_name]:
+                    return False
+                tokens = given.tokens = value.shape, op.source, value.device
+                if given.counts.setdefault(op.counted, len(value)) != len(value):
+                    return False
+            elif value.shape != tokens[0] or value.layout is not torch.strided or value.is_nested:
+                return False
+            inputs[op.name] = value
+        given.inputs = inputs
+        return True
+
+
+def _stack(items: Chosen, values: Sequence[Any]) -> Stack:
+    first = values[items[0][0]]
+    alone = len(items) == 1 and first.is_cpu and first.dtype not in HALF and not first.requires_grad
+    return (Column if alone else Stack)(items, first)
+
+
+class Stack:
+    """Columns of one axis and dtype; ``counted`` is what their number of rows counts."""
+
+    def __init__(self, items: Chosen, first: Tensor) -> None:
+        places, ops = zip(*items, strict=True)
+        op: SignalOp = ops[0]
+        self._ndim = NDIM[op.shape_name]
+        self._dtype = first.dtype
+        self._kinds = [Tensor] * len(ops), [first.dtype] * len(ops)
+        self._half = first.dtype in HALF
+        self.on_host = first.is_cpu
+        self._take = itemgetter(*places) if len(ops) > 1 else itemgetter(slice(places[0], places[0] + 1))
+        self.counted = op.counted if self._ndim else None
+        host = torch.float32 if self._half else first.dtype
+        self.columns = Columns((op.shape_name, host, -1), op.axis, [one.key for one in ops])
+
+    def copy(self, values: Sequence[Any]) -> Tensor | Array | None:
+        """The columns one above the other; None where they are not those of the first call."""
+        columns, (types, dtypes) = self._take(values), self._kinds
+        if [*map(type, columns)] != types or [*map(_dtype, columns)] != dtypes:
+            return None
+        try:
+            data = torch.stack(columns)
+        except (RuntimeError, TypeError):  # of other shapes, devices or layouts
+            return None
+        if (
+            data.ndim != self._ndim + 1
+            or data.layout is not torch.strided
+            or data.is_nested
+            or type(data) is not Tensor
+            or wrapped(data)
+        ):
+            return None
+        if data.requires_grad:
+            data = data.detach()
+        if data.is_cpu is not self.on_host or data.is_meta:
+            return None
+        return data.float() if self._half and self.on_host else data
+
+
+class Column(Stack):
+    """One column on the host, which numpy copies in half the time that torch takes."""
+
+    def __init__(self, items: Chosen, first: Tensor) -> None:
+        super().__init__(items, first)
+        self._place = items[0][0]
+
+    def copy(self, values: Sequence[Any]) -> Array | None:
+        value = values[self._place]
+        if type(value) is not Tensor or value.dtype is not self._dtype or wrapped(value):
+            return None
+        try:
+            data: Array = value.numpy().copy()
+        except (RuntimeError, TypeError):  # on a device, with gradients, of another layout
+            return None
+        return data if data.ndim == self._ndim else None

@@ -1,0 +1,136 @@
+"""The recorders that are open now, and the functions that find them from anywhere.
+
+The context says which one is meant; where it knows none, as in a bare thread, the innermost of the process is: a
+reward function three calls below the loop needs no recorder in its hands.
+Imports the scopes only.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
+
+from declog.runtime.rows.scopes import Recording, here
+
+log = logging.getLogger("declog")
+_running: list[Recording] = []  # all that were started and are not closed, the latest last
+_giver: ContextVar[str | None] = ContextVar("giver", default=None)  # whose values are recorded
+_told = False  # whether this process was told that no run is open
+_lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
+
+
+def know(recorder: Recording) -> None:
+    """Note that there is a recorder: for forks of this process, and for what is observed outside of any scope."""
+    with _lock:
+        _running.append(recorder)
+
+
+def _in_child() -> None:
+    """A fork has one thread: what others held stays held."""
+    global _lock
+    _lock = threading.RLock()
+    for recorder in list(_running):
+        recorder.in_child()
+
+
+os.register_at_fork(after_in_child=_in_child)
+
+
+def forget(recorder: Recording) -> None:
+    """A recorder is closed: it is found no more, also where a block of it is still open."""
+    with _lock:
+        _running[:] = [one for one in _running if one is not recorder]
+
+
+@contextmanager
+def giving(who: str) -> Iterator[None]:
+    """A block whose values are somebody's, for messages."""
+    token = _giver.set(who)
+    try:
+        yield
+    finally:
+        _giver.reset(token)
+
+
+def giver() -> str | None:
+    """Whose values are recorded, where that is known."""
+    return _giver.get()
+
+
+def current() -> Recording | None:
+    """The recorder whose step or `with` block this context is in; else the one that was opened last in the process.
+
+    A run with ``steps="commit"`` is open from its start to its end.
+    """
+    scope = here()
+    if scope is not None:
+        return scope.recorder
+    with _lock:
+        recorder = max(_running, key=lambda one: one.innermost, default=None)
+    return recorder if recorder is not None and recorder.innermost else None
+
+
+def running() -> Recording | None:
+    """The current recorder, or else the last one that was started and is not closed."""
+    recorder = current()
+    if recorder is None:
+        with _lock:
+            return _running[-1] if _running else None
+    return recorder
+
+
+def observe(*given: Any, step: Any = None, **signals: Any) -> None:
+    """``Recorder.observe`` of the active recorder, from anywhere; where no run is open nothing, which is said once."""
+    recorder = running() or _nobody("observe")
+    if recorder is not None:
+        recorder.observe(*given, step=step, **signals)
+
+
+def merge(exports: Iterable[bytes], wait_s: float | None = None) -> None:
+    """``Recorder.merge`` of the active recorder: a driver's, of what its actors exported; outside one nothing."""
+    recorder = current() or _nobody("merge")
+    if recorder is not None:
+        recorder.merge(exports, wait_s)
+
+
+def timer(name: str) -> AbstractContextManager[None]:
+    """``Recorder.timer`` of the active recorder, from anywhere; outside one nothing is timed."""
+    recorder = current() or _nobody("timer")
+    return nullcontext() if recorder is None else recorder.timer(name)
+
+
+def log_metric(name: str, value: Any) -> None:
+    """``Recorder.log_metric`` of the active recorder, from anywhere; outside one nothing."""
+    recorder = current() or _nobody("log_metric")
+    if recorder is not None:
+        recorder.log_metric(name, value)
+
+
+def scalars(values: Mapping[str, Any], step: int | None = None) -> dict[str, Any]:
+    """``Recorder.scalars`` of the active recorder, from anywhere; where no run is open nothing is taken."""
+    recorder = running() or _nobody("scalars")
+    return dict(values) if recorder is None else recorder.scalars(values, step)
+
+
+def log_extra(column: str, values: Any) -> None:
+    """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
+    recorder = current() or _nobody("log_extra")
+    if recorder is not None:
+        recorder.log_extra(column, values)
+
+
+def _nobody(function: str) -> Recording | None:
+    """No run is open for a call: that is said once in a process."""
+    global _told
+    if not _told:
+        _told = True
+        log.warning(
+            "declog.%s: no run is open here, so nothing is recorded; what it gives belongs inside "
+            "`with declog.start(...) as log:`, or behind `declog.attach(trainer)`", function,
+        )  # fmt: skip
+    return None

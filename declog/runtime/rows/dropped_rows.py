@@ -1,0 +1,61 @@
+"""Rows that belong to no step, or came too late: counted by kind, each reported once, never dropped in silence.
+
+A logger does not stop a run: only under ``strict`` is what the caller can mend raised where it is given.
+Imports errors, failures and scopes only.
+"""
+
+from __future__ import annotations
+
+from declog.errors import RuntimeFailure, UsageError
+from declog.runtime.rows.packets import Packet
+from declog.runtime.rows.scopes import Scope, place
+from declog.runtime.run.failures import Failures
+from declog.runtime.run.self_metrics import Meter
+
+
+class DroppedRows:
+    """What a run does with such rows."""
+
+    def __init__(self, failures: Failures, meter: Meter, *, strict: bool) -> None:
+        self._failures = failures
+        self._meter = meter
+        self._strict = strict
+
+    def outside(self, rows: int) -> None:
+        """Observed where the run is open, and no scope."""
+        self._wrong(rows, "DL513.outside")
+
+    def ended(self, scope: Scope, rows: int) -> None:
+        """Observed in a scope that has ended, by a task that was started in it or through its handle."""
+        kind = {"step": "a step", "at": "an `at`", "mode": "a block of a mode", "batch": "a batch"}[scope.kind]
+        self._wrong(rows, "DL513.ended", kind=kind, scope=scope)
+
+    def unopened(self, scope: Scope, rows: int) -> None:
+        """Observed through the handle of a scope that has not begun."""
+        self._wrong(rows, "DL513.unopened", scope=scope)
+
+    def twice(self, packet: Packet, step: int) -> None:
+        """A packet was consumed once more by one step."""
+        self._note(RuntimeFailure.of("DL513.twice", step=step, place=packet.place), packet.rows)
+
+    def never_bound(self, rows: int) -> None:
+        """What waited for a step when the run ended."""
+        self._note(RuntimeFailure.of("DL513.unbound"), rows)
+
+    def late(self, step: int, rows: int) -> None:
+        """Rows of a step whose window is closed."""
+        self._meter.late += rows
+        self._failures.count(RuntimeFailure.of("DL513.late", step=step), rows, place())
+
+    def partial(self, edge: int, steps: list[int]) -> None:
+        """A window was closed while scopes of it are open: they took longer than others are waited for."""
+        self._failures.count(RuntimeFailure.of("DL513.partial", edge=edge, steps=steps[:4]), 1, place())
+
+    def _wrong(self, rows: int, key: str, **facts: object) -> None:
+        if self._strict:
+            raise UsageError.of(key, **facts)
+        self._note(RuntimeFailure.of(key, **facts), rows)
+
+    def _note(self, failure: RuntimeFailure, rows: int) -> None:
+        self._meter.dropped += rows
+        self._failures.count(failure, rows, place())

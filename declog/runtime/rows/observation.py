@@ -1,0 +1,212 @@
+"""What one call of ``observe`` gave to one phase, checked. It is taken by one batch, or by none.
+
+Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from declog.engine.blocks import Key
+from declog.errors import InputError
+from declog.language.dtypes import Axis, DType
+from declog.plans.ops import PhaseOp, SignalOp
+from declog.runtime.recording.timing import Timed
+from declog.runtime.values.inputs import DTYPES, NDIM, Observed, accept, describe, length, listed
+from declog.runtime.values.packs import Pack
+from declog.runtime.values.tensors import HALF, wrapped
+
+Tensor = torch.Tensor
+Array = np.ndarray[Any, Any]
+Place = tuple[str, torch.dtype, int]  # the columns that are packed together: of one axis, by name, dtype and device
+Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
+Lists = tuple[tuple[int, ...], str]  # how many tokens each completion has where they came as lists, and in which signal
+_NONE: Mapping[Any, Any] = MappingProxyType({})
+
+
+class Columns(NamedTuple):
+    """Which columns a copy has, one above the other."""
+
+    place: Place
+    axis: Axis
+    keys: Sequence[Key]
+
+
+Copy = tuple[Columns, Tensor | Array]  # on the host it may be an array
+Numbers = Mapping[Key, float | int | Timed]
+Texts = Mapping[Key, tuple[Axis, list[Any] | Pack]]  # a pack where a tensor was given
+
+
+class Observation:
+    """The values of one call, or the columns that folds made of tokens."""
+
+    tokens: Tokens | None = None
+    lists: Lists | None = None
+    numbers: Numbers = _NONE
+    texts: Texts = _NONE
+    columns: Mapping[Place, tuple[Axis, list[Key], list[Tensor]]] = _NONE  # that are no copies yet
+    inputs: Mapping[str, Tensor] = _NONE  # what folds read
+    devices: Set[torch.device] = frozenset()  # of CUDA
+    members: Mapping[str, Set[str]] = _NONE  # of families
+
+    def __init__(self, phase: PhaseOp, names: Set[str], labels: Mapping[str, str] = _NONE) -> None:
+        self.phase = phase
+        self.names = names
+        self.counts: dict[str, int] = {}  # how many of what
+        self.labels = labels  # and which signal said so first
+        self.copies: list[Copy] = []  # which nothing the training code does later can change
+
+    def put(self, shape_name: str, axis: Axis, keys: Sequence[Key], data: Tensor) -> None:
+        """Take a copy of columns, wherever it is; of halves, as float32."""
+        if data.is_cuda:
+            self.devices = {*self.devices, data.device}
+        data = data.float() if data.dtype in HALF else data
+        self.copies.append((Columns((shape_name, data.dtype, data.get_device()), axis, keys), data))
+
+    def copy(self) -> None:
+        """Copy the columns that are no copies yet."""
+        for place, (axis, keys, values) in self.columns.items():
+            self.put(place[0], axis, keys, torch.stack(values))
+        self.columns = _NONE
+
+    def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
+        """The error of values that describe other rows than those before: all of one batch describe the same."""
+        (fewer, few), (more, _) = sorted((known, other))
+        if what == "completions" and few.isidentifier() and fewer > 1 and more % fewer == 0:  # one per group, mostly
+            return InputError.of(
+                "DL505.repeated", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
+                other_count=other[0], few=few, times=more // fewer,
+            )  # fmt: skip
+        return InputError.of(
+            "DL505.counts", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
+            other_count=other[0],
+        )  # fmt: skip
+
+
+class ReadObservation(Observation):
+    """Values that are read one by one; ``add`` raises ``InputError`` where one is not what was declared."""
+
+    def __init__(self, phase: PhaseOp, names: Set[str]) -> None:
+        super().__init__(phase, names)
+        self.labels: dict[str, str] = {}
+        self.numbers: dict[Key, float | int | Timed] = {}
+        self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
+        self.inputs: dict[str, Tensor] = {}
+        self.members: dict[str, set[str]] = {}
+        self.columns: dict[Place, tuple[Axis, list[Key], list[Tensor]]] = {}
+
+    def add(self, op: SignalOp, value: Any) -> None:
+        """Check a signal's value."""
+        if not op.family:
+            self._put(op, op.key, op.source, value)
+            return
+        if not isinstance(value, Tensor | Mapping):
+            value = listed(value)
+        if isinstance(value, Tensor | np.ndarray | list | tuple) and op.axis is not Axis.STEP:  # a family of one
+            value = {op.source.removesuffix("s"): value}
+        if not isinstance(value, Mapping):
+            raise InputError.of("DL503.family", name=op.source, came=describe(value))
+        members = self.members.setdefault(op.name, set())
+        for member, values in value.items():
+            if not isinstance(member, str):
+                raise InputError.of("DL504.member", name=op.source, member=member)
+            if op.members and member not in op.members:
+                raise InputError.of("DL501.member", family=op.source, name=member, known=op.members)
+            self._put(op, (op.name, member), f"{op.source}[{member!r}]", values)
+            members.add(member)
+
+    def _put(self, op: SignalOp, key: Key, label: str, value: Any) -> None:
+        if type(value) is float and op.number:
+            self.numbers[key] = value
+            return
+        checked: Observed = value
+        if (  # the common case, without a call
+            type(value) is not Tensor
+            or value.requires_grad
+            or value.dtype not in DTYPES[op.dtype]
+            or value.layout is not torch.strided
+            or value.is_nested
+            or value.ndim != NDIM[op.shape_name]
+            or value.is_meta
+            or wrapped(value)
+        ):
+            checked = accept(op, label, value)
+        if isinstance(checked, Tensor):
+            shape = checked.shape
+            if checked.is_cuda:
+                self.devices = {*self.devices, checked.device}
+            if shape:
+                self._count(op.counted, shape[0], label)
+            if op.recorded and op.dtype is DType.OBJECT:  # plain data on the host, later
+                copy = checked.float() if checked.dtype in HALF else checked.clone()
+                self.texts[key] = op.axis, Pack(op.axis, [key], [copy])
+            elif op.recorded:
+                place = (op.shape_name, checked.dtype, checked.get_device())
+                columns = self.columns.get(place)
+                if columns is None:
+                    self.columns[place] = op.axis, [key], [checked]
+                else:
+                    columns[1].append(key)
+                    columns[2].append(checked)
+            if op.folded:
+                self.inputs[op.name] = checked
+                if op.axis is Axis.TOKEN:
+                    if self.tokens is None:
+                        self.tokens = shape, label, checked.device
+                    elif self.tokens[0] != shape:
+                        raise of_other_tokens(self.tokens, (shape, label, checked.device))
+                    if not isinstance(value, Tensor | np.ndarray) and not op.packed:
+                        self._ragged(label, value)
+        elif checked is not None:
+            self._put_plain(op, key, label, checked)
+
+    def _count(self, what: str, count: int, label: str) -> None:
+        first = self.counts.setdefault(what, count)
+        if first != count:
+            raise self.uneven(what, (first, self.labels[what]), (count, label))
+        self.labels.setdefault(what, label)
+
+    def _ragged(self, label: str, value: Any) -> None:
+        """Note how many tokens the lists of a signal have: all lists of a batch have as many."""
+        mine = tuple(map(len, listed(value))), label
+        if self.lists is not None and self.lists[0] != mine[0]:
+            raise of_other_lists(self.lists, mine)
+        self.lists = mine
+
+    def _put_plain(
+        self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | str | Timed
+    ) -> None:
+        count = length(op, value)
+        if count is not None:
+            self._count(op.counted, count, label)
+        if isinstance(value, list):
+            if op.recorded:
+                self.texts[key] = (op.axis, value)
+        elif isinstance(value, str):
+            self.texts[key] = (Axis.STEP, [value])
+        else:
+            if op.folded and not isinstance(value, Timed):
+                self.inputs[op.name] = torch.tensor(value, dtype=torch.float64, device="cpu")
+            if op.recorded:
+                self.numbers[key] = value
+
+
+def of_other_tokens(first: Tokens, other: Tokens) -> InputError:
+    """The error of values per token that are of other tokens than those before."""
+    return InputError.of(
+        "DL503.token_shapes", name=first[1], shape=tuple(first[0]), other=other[1], other_shape=tuple(other[0])
+    )
+
+
+def of_other_lists(first: Lists, other: Lists) -> InputError:
+    """The error of lists with other numbers of tokens than those before: padded alike, tokens would be missing."""
+    (counts, name), (other_counts, other_name) = first, other
+    row = next(place for place, (one, two) in enumerate(zip(counts, other_counts, strict=True)) if one != two)
+    return InputError.of(
+        "DL503.token_counts", name=name, count=counts[row], other=other_name, other_count=other_counts[row], row=row
+    )

@@ -1,0 +1,67 @@
+"""What came without a scope: it waits for the step that ends next, and is of that. Imports batches and steps only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from declog.runtime.recording.timing import Timed
+from declog.runtime.rows.batch import OpenBatch
+from declog.runtime.rows.batches import Intake, OpenBatches
+from declog.runtime.rows.scopes import Origin, Scope
+from declog.runtime.rows.steps import Step
+from declog.runtime.run.failures import Refused
+
+
+class Pending:
+    """A step without a number, the open ``batches`` of each task or thread for it, and the durations of their blocks.
+
+    Who gave something has a place in ``batches`` until all is of a step. ``batches_of`` makes the open batches of a
+    task or thread in a scope or, without one, here.
+    """
+
+    def __init__(
+        self, intake: Intake, batches_of: Callable[[Scope | None, Origin], OpenBatches],
+        keep_timed: Callable[[OpenBatches, Mapping[str, Timed], Refused], None],
+    ) -> None:  # fmt: skip
+        self.step = Step()
+        self.batches: dict[Origin, OpenBatches] = {}
+        self.timed: dict[Origin, dict[str, Timed]] = {}
+        self._intake = intake
+        self._batches_of = batches_of
+        self._keep_timed = keep_timed
+
+    @property
+    def rows(self) -> int:
+        """How many rows wait, those of open batches included."""
+        closed = [max(record.rows, 1) for records in self.step.batches.values() for record in records]
+        still = [batch for batches in self.batches.values() for batch in batches.values() if batch.names]
+        return sum(closed) + sum(batch.rows or 1 for batch in still)
+
+    def give_columns(self, scope: Scope, me: Origin) -> None:
+        """Columns without rows are of the rows that a task's or thread's step begins with."""
+        batches: dict[str, OpenBatch] = self.batches.get(me, {})
+        if columns := {phase: batch for phase, batch in batches.items() if not batch.names}:
+            self._batches_of(scope, me).update(columns)
+            for phase in columns:
+                del batches[phase]
+
+    def close_columns(self, refused: Refused) -> None:
+        """Columns that wait for rows which did not come: each is an error of whoever gave it."""
+        for batches in self.batches.values():
+            for phase in [phase for phase, batch in batches.items() if not batch.names]:
+                self._intake.close_all(batches, refused, only=phase)
+
+    def absorb(self, step: Step, refused: Refused, *, only: str | None = None, owner: Origin | None = None) -> None:
+        """All is of a step that ends now; of one phase ``only``, where a window ends.
+
+        The batches of an ``owner``, who commits the step, must have what the profile requires.
+        """
+        if owner in self.batches:
+            self.batches[owner].partial_step = False
+        for me in [*self.timed]:
+            self._keep_timed(self._batches_of(None, me), self.timed.pop(me), refused)
+        for batches in self.batches.values():
+            self._intake.close_all(batches, refused, only=only)
+        step.absorb(self.step, only)
+        if only is None:
+            self.batches = {}

@@ -1,0 +1,313 @@
+"""The call log that is kept: every call of a recorder and what it was given, in a file that ``declog.replay`` plays.
+
+One file per rank, of containers: first what run it is, then one for each call. A step, a block of another mode or a
+flush is whole when its last call is; what was cut by a crash, by a full disk or by a full queue is not read. The
+training thread copies and goes on; one thread writes. Imports the runtime only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from declog.errors import InputError, SinkError, error_text
+from declog.language.patterns import redacted
+from declog.plans.ops import CaptureOp, Plan
+from declog.runtime.ranks.wire import Packer
+from declog.runtime.run.call_log import Clock
+from declog.runtime.values.extras import plain_column
+from declog.runtime.values.snapshots import Full, Redact, Snapshot, encode
+
+log = logging.getLogger("declog")
+
+FORMAT = 2
+SUFFIX = ".declog"
+CLOSE_S = 60.0  # how long the end of a run waits for what is still to be written
+_DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and close what must be whole
+_BEGINS, _CLOSES = frozenset({"begin", "enter", "at", "batch"}), frozenset({"end", "leave", "unat", "unbatch"})
+OBSERVING = frozenset({"observe", "packet"})
+_ENDS = frozenset({"end", "leave", "flush", "rewind", "close"})
+
+
+@dataclass
+class Call:
+    """One call of a recorder: its name, what it was given, and the seconds since the start.
+
+    ``part`` counts steps, blocks and flushes; ``last`` says that the part is whole. ``failed``: it raised.
+    """
+
+    name: str
+    what: Sequence[Any] = ()
+    at: float = 0.0
+    part: int = 0
+    failed: bool = False
+    last: bool = False
+    scope: int = 0  # which one; 0: none
+    origin: int = 0  # which task or thread
+    snapshot: Snapshot = field(default_factory=lambda: Snapshot(0), repr=False, compare=False)
+
+
+def file_of(folder: Path, rank: int) -> Path:
+    """The file of a rank."""
+    return folder / f"rank-{rank:05d}{SUFFIX}"
+
+
+def free_folder(folder: Path, rank: int) -> Path:
+    """The folder, or the next one beside it: a run that is resumed does not write over what it captured before."""
+    beside = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    return next(one for one in itertools.chain([folder], beside) if not file_of(one, rank).exists())
+
+
+class CaptureLog(Clock):
+    """Writes the calls of one rank's recorder: a hook, and the clock that stands still while a call is made."""
+
+    def __init__(self, plan: Plan, op: CaptureOp, folder: Path, rank: int, world_size: int) -> None:
+        super().__init__()
+        self._plan = plan
+        self._op = op
+        self._now = 0.0
+        self._depth = 0
+        self._part = 0
+        self._kept = False  # of this part some calls are, those of scopes that are kept
+        self._broken = False  # a call of this part could not be: then none of it is
+        self._scopes: dict[int, bool] = {}  # the open ones, and whether they are kept
+        self._reported = False
+        self._step: tuple[int, int] | None = None  # the open optimizer step's number, and its scope's
+        self._ahead = False  # rows were given for a step that was not open: what is left out may be of what is kept
+        self._ended = False
+        self._events: Counter[str] = Counter()  # log events, by mode
+        self._blocks = {name for name, op in plan.modes.items() if name != "train" and not op.every}  # each is one
+        self._writer = _Writer(file_of(folder, rank), op.limit, plan)
+        self._writer.begin(_run(plan, op, rank, world_size))
+
+    def elapsed(self) -> float:
+        return self._now
+
+    @contextmanager
+    def call(self, name: str, what: tuple[Any, ...], scope: int, origin: int) -> Iterator[None]:
+        """Copy what the call was given before it is executed; write it, and whether it raised, when it is."""
+        self._now = super().elapsed()
+        self._follow(name, what, scope)
+        keep = name == "close" or (self._keeps(name, what, scope) and not self._broken and not self._ended)
+        made = self._copy(name, what) if keep and not self._writer.stopped else None
+        self._kept |= made is not None
+        if made is not None:
+            made.scope, made.origin = scope, origin
+        failed = True
+        try:
+            yield
+            failed = False
+        finally:
+            self._done(name, made, failed)
+
+    def _keeps(self, name: str, what: Sequence[Any], scope: int) -> bool:
+        """Whether a call is of a log event that is kept: its scope says, and of a scope the one around it."""
+        if not scope:
+            return self._captures("train")
+        if name in _BEGINS:
+            around = 0 if name == "at" else what[-1]
+            captured = self._captures(what[0]) if name == "enter" else self._scopes.get(around, self._captures("train"))
+            self._scopes[scope] = captured
+            if name == "enter" and what[0] in self._blocks:
+                self._events[what[0]] += 1
+        elif name in _CLOSES:
+            return self._scopes.pop(scope, False)
+        return self._scopes.get(scope, self._captures("train"))
+
+    def _captures(self, mode: str) -> bool:
+        return self._ahead or (self._op.mode in (None, mode) and self._events[mode] % self._op.every == 0)
+
+    def _follow(self, name: str, what: Sequence[Any], scope: int) -> None:
+        """Whose rows come ahead has no parts that could be left out: from then on all are kept."""
+        if self._op.mode not in (None, "train"):
+            return
+        if name in ("begin", "end"):
+            if name == "begin" and not what[1]:
+                self._step = what[0], scope
+            elif name == "end" and self._step is not None and self._step[1] == scope:
+                self._step = None
+        elif name == "at" and not self._ahead and (self._step is None or self._step[0] != what[0]):
+            self._ended = not self._captures("train")
+            self._ahead = True
+            if self._op.every == 1 and self._op.mode is None:
+                return
+            log.warning(
+                "the capture %s: rows come ahead of their steps, with log.at(%s), and would be left out with others; "
+                "capture such a run with `every: 1` and no `mode`",
+                "ends here" if self._ended else "keeps all log events", what[0],
+            )  # fmt: skip
+
+    def logged(self, mode: str) -> None:
+        if mode not in self._blocks:
+            self._events[mode] += 1
+
+    def in_child(self) -> None:
+        self._writer.in_child()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _copy(self, name: str, what: Sequence[Any]) -> Call | None:
+        snapshot = Snapshot(self._op.queue - self._writer.waiting)
+        try:
+            given = tuple(self._copies(name, what, snapshot))
+        except Full:
+            self._leave_out("its queue is full: training is faster than the disk")
+            return None
+        except (KeyboardInterrupt, SystemExit):  # on the training thread it may be a signal's
+            raise
+        except BaseException as error:  # noqa: BLE001  (whatever was given, training goes on)
+            self._leave_out(error_text(error))
+            return None
+        return Call(name, given, self._now, self._part, snapshot=snapshot)
+
+    def _copies(self, name: str, what: Sequence[Any], snapshot: Snapshot) -> Iterator[Any]:
+        if name in OBSERVING:
+            yield {key: snapshot.copy(value) for key, value in self._plan.taken(what[0]).items()}
+        elif name == "extra" and what[0] not in self._plan.known:
+            yield what[0]
+            with suppress(InputError):  # it has its say when the call is executed, where the column is kept
+                yield snapshot.copy(plain_column(what[0], what[1]))
+        else:
+            yield from (snapshot.copy(item) for item in what)
+
+    def _leave_out(self, why: str) -> None:
+        self._broken = True
+        if not self._reported:
+            self._reported = True
+            log.warning("the capture leaves steps out: %s", why)
+
+    def _done(self, name: str, call: Call | None, failed: bool) -> None:
+        step = _DEPTH.get(name, 0)
+        self._depth += step if step < 0 or not failed else 0
+        last = self._depth <= 0 and name in _ENDS
+        if call is None and last and self._kept and not self._broken:
+            call = Call("mark", at=self._now, part=self._part)  # what ends here was left out, and the part is whole
+        if call is not None:
+            call.failed, call.last = failed, last
+            self._writer.put(call)
+        if last:
+            self._depth, self._kept, self._broken = 0, False, False
+            self._part += 1
+
+
+class _Writer:
+    """The thread and its file."""
+
+    def __init__(self, path: Path, limit: int, plan: Plan) -> None:
+        self.waiting = 0  # bytes that are copied and not written
+        self.stopped = False
+        self._path = path
+        self._limit = limit
+        self._redact = {name: _redactor(patterns) for name, patterns in plan.redactions.items()}
+        self._declared = plan.known
+        self._lock = threading.Lock()
+        self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._complete = 0  # where the last whole part ends
+        self._parts = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = path.open("wb")
+        except OSError as error:
+            raise SinkError.of("DL601.capture", error=error) from error
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="declog-capture", daemon=True)
+
+    def begin(self, run: Mapping[str, Any]) -> None:
+        """Write what run it is, and start."""
+        self._complete = self._file.write(Packer().seal(run))
+        self._file.flush()
+        self._thread.start()
+
+    def put(self, call: Call) -> None:
+        """Hand over a call; returns at once."""
+        with self._lock:
+            self.waiting += call.snapshot.bytes
+        self._queue.put(call)
+
+    def in_child(self) -> None:
+        """What is buffered is the parent's to write: a fork that ends would write it once more."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._file.fileno())
+        os.close(nowhere)
+
+    def close(self) -> None:
+        """Write what waits, within a deadline."""
+        self._queue.put(None)
+        if not self._over.wait(CLOSE_S):  # after an interrupt, join() says of a thread that works that it has ended
+            log.warning("the capture %s is not whole: it could not be written within %g s", self._path, CLOSE_S)
+
+    def _main(self) -> None:
+        while (call := self._queue.get()) is not None:
+            try:
+                call.snapshot.wait()
+                if not self.stopped:
+                    self._write(call)
+            except BaseException as error:  # noqa: BLE001  (a full disk, an object of a user's: training goes on)
+                self._stop(error_text(error))
+            finally:
+                with self._lock:
+                    self.waiting -= call.snapshot.bytes
+        with suppress(OSError):
+            self._file.close()
+        self._over.set()
+
+    def _write(self, call: Call) -> None:
+        packer = Packer()
+        data = packer.seal(
+            {
+                "call": call.name, "what": self._encoded(call, packer), "at": call.at, "part": call.part,
+                "failed": call.failed, "last": call.last, "scope": call.scope, "origin": call.origin,
+            }
+        )  # fmt: skip
+        if self._file.tell() + len(data) > self._limit:
+            self._stop(f"it has reached its limit of {self._limit:,} bytes after {self._parts} steps")
+            return
+        self._file.write(data)
+        if call.last:
+            self._file.flush()
+            self._complete = self._file.tell()
+            self._parts += 1
+
+    def _encoded(self, call: Call, packer: Packer) -> list[Any]:
+        if call.name in OBSERVING:
+            undeclared = self._redact.get("*")  # texts that nobody declared are columns, as those of log_extra
+            redacts = {
+                key: self._redact.get(key, None if key in self._declared else undeclared) for key in call.what[0]
+            }
+            return [{"map": [[key, encode(value, packer, redacts[key])] for key, value in call.what[0].items()]}]
+        redact = self._redact.get(call.what[0], self._redact.get("*")) if call.name == "extra" else None
+        return [encode(item, packer, redact if place else None) for place, item in enumerate(call.what)]
+
+    def _stop(self, why: str) -> None:
+        self.stopped = True
+        log.warning("the capture %s ends here: %s", self._path, why)
+        with suppress(OSError):
+            self._file.flush()
+            self._file.truncate(self._complete)
+
+
+def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any]:
+    """What a capture says of its run: enough to execute its own profile again."""
+    run = {
+        "capture": FORMAT, "name": plan.name, "rank": rank, "world_size": world_size, "time": time.time(),
+        "fingerprint": plan.fingerprint, "every": op.every, "mode": op.mode, "profile": plan.config,
+        "constants": plan.given, "requested": sorted(plan.requested),
+    }  # fmt: skip
+    data: dict[str, Any] = json.loads(json.dumps(run, default=str))
+    return data
+
+
+def _redactor(patterns: Sequence[tuple[str, str]]) -> Redact:
+    return lambda text: redacted(text, tuple(patterns))

@@ -1,0 +1,344 @@
+"""From a plan to a recorder that executes it: ranks that agree, a folder, open sinks, a capture, a run to continue.
+
+What every rank does when a run starts, in the same order on all of them. Knows the plan, and nothing of how it came to
+be; ``declog.api`` calls it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from declog import sinks as sink_kinds
+from declog.distribution import VERSION, namesake
+from declog.engine.publish import CODE, Route
+from declog.errors import PlanMismatchError, Problem, RuntimeFailure, SinkError, UsageError, error_text
+from declog.language.functions import Functions
+from declog.plans import fingerprint
+from declog.plans.ops import Plan, SinkOp
+from declog.records import RunInfo
+from declog.runtime.ranks import store_comm as comms
+from declog.runtime.ranks.actors import ActorComm, DriverComm
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.recording.recorder import Recorder
+from declog.runtime.rows.batches import Locate
+from declog.runtime.run import checkpoint, manifest
+from declog.runtime.run.capture import CaptureLog, free_folder
+from declog.runtime.worker.background import MakeLive
+from declog.sinks import Sink, run_folder
+from declog.sinks._shared import below
+from declog.sinks.run_folder import CONFIG, PLAN, RUN_CONFIG, Choice, Origin, RunFolder
+from declog.sinks.runner import SinkRunner
+
+log = logging.getLogger("declog")
+_runs = itertools.count()  # every rank starts its runs in the same order: the number names them
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a run is started with, beside its plan. ``application`` is the folder that Hydra made for it.
+
+    ``modules`` registered what the plan uses; ``packages`` and ``overrides`` it was composed of; ``places`` says where
+    each metric was declared, and ``mask`` takes out of a text what the environment gave.
+    """
+
+    sinks: Sequence[Sink]
+    output_dir: str | Path | None
+    base_dir: str | Path | None
+    application: Path | None
+    resume: Mapping[str, Any] | None
+    wait_s: float
+    start_s: float
+    functions: Functions
+    modules: Sequence[str]
+    packages: Sequence[str]
+    overrides: Sequence[str]
+    locate: Locate
+    places: Callable[[], Mapping[str, str]]
+    mask: Callable[[str], str]
+    commits: bool = False  # steps are committed, and no blocks
+    live: MakeLive | None = None  # metrics that are asked for while the run goes on
+    run_config: Mapping[str, Any] = field(default_factory=dict)  # how the trainer is configured
+
+
+def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
+    """A recorder of the plan, its sinks open. What one rank cannot do raises on every rank."""
+    start_s = options.start_s
+    agree(channel, plan, start_s)
+    resume = _resumed(channel, plan, options.resume, start_s)
+    before = 0 if options.resume is None else options.resume.get("world_size", 0)  # ranks of the run that is continued
+    origin = None
+    if resume is not None and resume.get("run_id"):
+        origin = Origin(resume["run_id"], resume["output_dir"], resume["step"])
+    chosen = partial(_folder, plan, options, origin)
+    runners, routes, run, home, choice = _open(channel, plan, options, chosen)
+    folder = None if run is None else run.output_dir
+    if channel.collects:
+        if (version := namesake()) is not None:
+            _warn_of_namesake(version)
+        for warning in plan.warnings:
+            log.warning("%s", warning)
+        for what, why in plan.inactive:
+            log.debug("%s is inactive: %s", what, why)
+    try:
+        capture = _capture(channel, plan, folder, runners.values(), start_s)
+        if home is not None and run is not None:
+            modules = [*options.modules, *(type(sink).__module__ for sink in options.sinks)]
+            facts = manifest.facts(plan, run.run_id, run.world_size, modules, options.packages, options.overrides)
+            texts = {
+                CONFIG: manifest.yaml_text(run.config),
+                PLAN: manifest.plan_text(plan, options.places(), options.mask),
+            }
+            if options.run_config:
+                texts[RUN_CONFIG] = manifest.yaml_text(run.run_config)
+            home.begin(facts, texts)
+        recorder = Recorder(
+            plan, channel, runners, routes, folder, run_id="" if run is None else run.run_id,
+            functions=options.functions, wait_s=options.wait_s, locate=options.locate, clock=capture,
+            hooks=[capture] if capture else [], home=home, run=run, choice=choice, commits=options.commits,
+            live=options.live,
+        )  # fmt: skip
+    except BaseException:
+        if home is not None:
+            home.abandon()
+        raise
+    if resume is not None:
+        try:
+            recorder.load_state_dict(resume)
+            missing_ranks = range(channel.world_size, before)
+            if run is not None and channel.collects and not (origin and choice.branches(origin, run.output_dir)):
+                _rewind_others(channel, plan, run, missing_ranks, resume["step"], start_s)
+        except BaseException:
+            recorder.close(failed=True)
+            raise
+    return recorder
+
+
+@functools.cache  # once in a process
+def _warn_of_namesake(version: str) -> None:
+    log.warning("%s", RuntimeFailure.of("DL610", version=version))
+
+
+def connect(
+    plan: Plan, role: str, rank: int | None, world_size: int | None, process_group: Any, start_s: float
+) -> Comm:
+    """How this process reaches the others; ``role`` is rank, actor or driver."""
+    if role == "rank":
+        return comms.connect(rank, world_size, process_group, namespace=str(next(_runs)), deadline_s=start_s)
+    if world_size is None or (role == "actor" and rank is None):
+        needed = "`rank` and `world_size`" if role == "actor" else "`world_size`"
+        raise UsageError.of("DL510.role", role=role, needed=needed)
+    return DriverComm(world_size) if role == "driver" else ActorComm(rank or 0, world_size)
+
+
+def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s: float) -> Mapping[str, Any] | None:
+    """This rank's state, when those of all ranks go together; ranks that the run had not before begin where it is."""
+    saved: dict[str, Any] | None = None
+    refusal: UsageError | None = None
+    try:
+        saved = None if state is None else checkpoint.place(plan, state, channel.rank)
+    except UsageError as error:
+        refusal = error
+        saved = {"error": str(error)}
+    states = [json.loads(text) for text in channel.agree("resume", json.dumps(saved), start_s)]
+    alone = isinstance(channel, DriverComm | ActorComm)  # they hear nobody
+    wrong = refusal or checkpoint.mismatch(states, channel.world_size, alone=alone)
+    if wrong is not None:
+        channel.close()
+        raise wrong
+    if state is None and states[0] is not None and not alone:
+        return checkpoint.joined(plan, channel, states[0])
+    return state
+
+
+def _rewind_others(channel: Comm, plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, start_s: float) -> None:
+    """Ranks that are no more left rows of steps that will be made again in files of their own."""
+    local = {sink for table in plan.tables for sink in table.local}
+    for rank in ranks:
+        for op in plan.sinks:
+            if op.id in local and sink_kinds.traits(op.kind).per_rank:
+                runner = SinkRunner(op.id, sink_kinds.make_sink(op.kind, dict(op.options)))
+                runner.open(replace(run, rank=rank), start_s)
+                runner.rewind(step, start_s)
+                runner.close(start_s)
+
+
+def _capture(
+    channel: Comm, plan: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float
+) -> CaptureLog | None:
+    """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
+    op = plan.capture
+    named = None if op is None else op.folder
+    base = folder and folder / "capture"
+    if named is not None:
+        base = Path(named) if folder is None else below(folder, named)
+    offered = "" if base is None else str(free_folder(Path(base).absolute(), channel.rank))
+    chosen = channel.agree("capture", offered, start_s)[0]
+    replica = isinstance(channel, comms.StoreComm) and channel.replica
+    if op is None or replica or isinstance(channel, DriverComm):  # its actors capture what they observe
+        return None
+    try:
+        if not chosen:
+            raise SinkError.of("DL601.capture_folder")
+        return CaptureLog(plan, op, Path(chosen), channel.rank, channel.world_size)
+    except SinkError:
+        channel.close()
+        for runner in runners:
+            runner.close(5.0)
+        raise
+
+
+def agree(channel: Comm, plan: Plan, start_s: float) -> None:
+    """Refuse on every rank alike where plans differ, or the versions of declog that made them."""
+    facts = {"declog": VERSION, **plan.canonical}
+    if len(set(channel.agree("plan", fingerprint.digest(facts), start_s))) == 1:
+        return
+    plans = [json.loads(text) for text in channel.agree("parts", json.dumps(facts), start_s)]
+    channel.close()  # rank 0 waits here until all have read what the others have
+    raise PlanMismatchError([Problem.of("DL604.ranks", difference=fingerprint.difference(plans))])
+
+
+def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolder, Choice, str]:
+    """The run's folder, what the caller said of it, and the run's id.
+
+    The folder is the one that is named, that of the run which goes on, or a new one: Hydra's own, or under outputs/.
+    """
+    path = options.output_dir or (plan.output_dir if options.base_dir is None else None)
+    parent = options.base_dir or options.application
+    folder = None if path is None else Path(path).absolute()
+    base = Path(parent) if parent else Path("outputs") / plan.name / time.strftime("%Y-%m-%d_%H-%M-%S")
+    new = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+    try:
+        choice = run_folder.choice(folder, None if options.base_dir is None else Path(options.base_dir).absolute())
+        target = None if origin is None else choice.target(origin)
+        if target is not None:
+            return run_folder.named(target[0], resume=True, append=plan.append), choice, target[1]
+        if folder is not None:
+            home = run_folder.named(folder, resume=False, append=plan.append)
+        else:
+            home = run_folder.fresh(base.absolute(), beside=parent is None)
+    except OSError as error:
+        raise SinkError.of("DL601.run_folder", error=error) from error
+    return home, choice, origin.run_id if origin is not None and choice.replaces(origin, home.path) else new
+
+
+def _open(
+    channel: Comm,
+    plan: Plan,
+    options: Start,
+    chosen: Callable[[], tuple[RunFolder, Choice, str]],
+) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None, RunFolder | None, Choice]:
+    """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
+    start_s = options.start_s
+    runners: dict[str, SinkRunner] = {}
+    routes: list[Route] = []
+    run: RunInfo | None = None
+    home: RunFolder | None = None  # rank 0 has it for all
+    choice = Choice()
+    per_rank = {sink for table in plan.tables for sink in table.local} if _gathers(channel) else set()
+
+    def rank_0() -> None:
+        nonlocal run, home, choice
+        until = time.monotonic() + start_s  # all sinks together
+        home, choice, run_id = chosen()
+        run = _run_info(channel, plan, home.path, run_id, options.run_config)
+        for op in plan.sinks:
+            _open_sink(op, plan, run, runners, routes, _seconds(until), gathers=bool(per_rank))
+        for index, sink in enumerate(options.sinks):
+            runner = runners[f"{CODE}{index}"] = SinkRunner(f"{CODE}{index}", sink)
+            runner.open(run, _seconds(until))
+            routes.append(Route(CODE, min(plan.requested), 1, "", sink.accepts, runner.submit))
+
+    def other_ranks() -> None:
+        nonlocal run, choice
+        until = time.monotonic() + start_s
+        folder, run_id, chosen = json.loads(opened)
+        choice = Choice(**chosen)
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SinkError.of("DL601.run_folder", error=error) from error
+        run = _run_info(channel, plan, Path(folder), run_id, options.run_config)
+        for op in plan.sinks:
+            if op.id in per_rank:
+                _open_sink(op, plan, run, runners, routes, _seconds(until), gathers=True)
+
+    replica = isinstance(channel, comms.StoreComm) and channel.replica  # another process writes its rows
+    try:
+        _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
+        if per_rank:
+            text = "" if run is None else json.dumps([str(run.output_dir), run.run_id, asdict(choice)])
+            opened = channel.agree("folder", text, start_s)[0]
+            _all_or_none(channel, "each", None if channel.collects or replica else other_ranks, runners, 2 * start_s)
+    except BaseException:
+        if home is not None:
+            home.abandon()
+        raise
+    return runners, routes, run, home, choice
+
+
+def _seconds(until: float) -> float:
+    return max(0.1, until - time.monotonic())
+
+
+def _gathers(channel: Comm) -> bool:
+    """Whether there are other ranks, each with a disk of its own or the same one. An actor only exports."""
+    return channel.world_size > 1 and not isinstance(channel, DriverComm | ActorComm)
+
+
+def _open_sink(
+    op: SinkOp, plan: Plan, run: RunInfo, runners: dict[str, SinkRunner], routes: list[Route], left_s: float, *,
+    gathers: bool,
+) -> None:  # fmt: skip
+    sink = sink_kinds.make_sink(op.kind, dict(op.options))
+    runner = runners[op.id] = SinkRunner(
+        op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
+    )
+    runner.open(run, left_s)
+    local = frozenset(table.id for table in plan.tables if gathers and op.id in table.local)
+    traits = sink_kinds.traits(op.kind)
+    most, last = traits.unfiltered_bytes, traits.shows_last
+    routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, local, most, last))
+
+
+def _all_or_none(
+    channel: Comm, topic: str, action: Callable[[], None] | None, runners: Mapping[str, SinkRunner], wait_s: float
+) -> None:
+    """Do something on the ranks that have something to do; where it fails on one, every rank raises."""
+    failure: BaseException | None = None
+    try:
+        if action is not None:
+            action()
+    except BaseException as error:  # noqa: BLE001  (raised below, when the other ranks know)
+        failure = error
+    answers = channel.agree(topic, "" if failure is None else error_text(failure), wait_s)
+    failed = next((rank for rank, text in enumerate(answers) if text), None)
+    if failed is not None:
+        for runner in runners.values():
+            runner.close(5.0)
+        channel.close()
+        raise failure or SinkError.of("DL601.rank", rank=failed, cause=answers[failed].removeprefix("[DL601] "))
+
+
+def _run_info(channel: Comm, plan: Plan, folder: Path, run_id: str, run_config: Mapping[str, Any]) -> RunInfo:
+    return RunInfo(
+        name=plan.name,
+        run_id=run_id,
+        output_dir=folder,
+        fingerprint=plan.fingerprint,
+        rank=channel.rank,
+        world_size=channel.world_size,
+        config=plan.config,
+        run_config={**manifest.plain(run_config), **plan.run_config},
+        plan=plan.explain(),
+        version=VERSION,
+    )

@@ -1,0 +1,1 @@
+"""Per-token values, folded per completion on the device they are on."""

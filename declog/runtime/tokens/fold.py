@@ -1,0 +1,448 @@
+"""Folds per-token expressions on the device they live on: torch in, per-completion statistics out.
+
+This is the only arithmetic on the training thread. Padding is never read as a value, whatever it holds, and a
+NaN inside the mask is missing. Nothing waits for a device. Imports torch, the plan and the typed tree.
+
+Halves are computed in float32, float32 and float64 in their own precision. Integers and bools are float64 before any
+arithmetic, as the numbers per completion are, and int64 where only integers are compared: nothing wraps.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.engine.blocks import Key
+from declog.errors import RuntimeFailure
+from declog.language.absence import COMPARISONS, Absence, either, elementwise
+from declog.language.dtypes import Axis, DType
+from declog.language.functions import DEFAULT, Functions
+from declog.language.moments import FORMULAS
+from declog.language.nodes import Node, walk
+from declog.plans.ops import FoldOp
+from declog.runtime.tokens.layout import Layout, Packed, Padded, in_blocks
+from declog.runtime.tokens.sums import Sums, fold_sums
+from declog.runtime.values.tensors import HALF, INTEGERS
+
+Tensor = torch.Tensor
+_PLAIN = (torch.float32, torch.float64)
+_ON_HOST = COMPARISONS - {"isclose"}  # of one dtype: numpy compares in a tenth of the time, and alike
+_CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all that is computed from them stays in the cache
+_GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; more blocks would be more kernels to launch
+
+
+class TokenView:
+    """One batch's signals on the device, and the values computed from them; each node once.
+
+    Per-token values have the layout's shape, per-completion values ``[completions]``, step values ``[]``; a
+    signal that never came is a NaN ``[]``.
+    """
+
+    def __init__(
+        self,
+        signals: Mapping[str, Tensor],
+        layout: Layout,
+        device: torch.device,
+        functions: Functions = DEFAULT,
+        *,
+        whole: bool = False,
+    ) -> None:
+        self.layout = layout
+        self._whole = whole  # nothing is absent
+        self._device = device
+        self._signals = signals
+        self._functions = functions
+        self._values: dict[int, Any] = {}
+        self._gone: dict[int, Absence] = {}
+        self._masks: dict[int | frozenset[int], Tensor | None] = {}
+        self._undecided: dict[int, Absence] = {}
+        self._missing: dict[int, Absence] = {}
+        self._failed: dict[int, BaseException] = {}
+
+    def value(self, node: Node) -> Any:
+        """The value of a node: a tensor, or a Python constant. What failed once is not called again."""
+        if node.index in self._failed:
+            raise self._failed[node.index]
+        known = self._values.get(node.index)
+        if known is None:
+            try:
+                known = self._values[node.index] = self._found(node)
+            except BaseException as error:
+                self._failed[node.index] = error
+                raise
+        return known
+
+    def _found(self, node: Node) -> Any:
+        gone = self.absent(node)
+        if gone is True:
+            return torch.tensor(math.nan)
+        return self._compute(node) if gone is False else _there(gone.logical_not(), self._compute(node))
+
+    def absent(self, node: Node) -> Absence:
+        """Where a value is absent: what is computed of a signal that did not come with this batch."""
+        if self._whole or node.op == "const":
+            return False
+        if node.op == "signal":
+            return node.param("name") not in self._signals
+        known = self._gone.get(node.index)
+        if known is None:
+            known = self._gone[node.index] = self._absent(node)
+        return known
+
+    def _absent(self, node: Node) -> Absence:
+        of_mask = node.op in ("size", "index") or node.over is Axis.TOKEN
+        masks = [self.absent(item) for item in node.mask] if of_mask else []
+        gone = [self.absent(arg) for arg in node.args]
+        if node.op in ("size", "index") or node.over is Axis.TOKEN:
+            if any(part is True for part in (*masks, *gone)) or (node.args and self.nowhere(node.args[0])):
+                return True
+            found = False if not gone or gone[0] is False else self._without(gone[0], tuple(node.args[0].mask))
+            return either(found, self._few(node))
+        if all(part is False for part in gone):
+            return False
+        found = self._passed_on(node, gone)
+        # of a batch without the signal one answer is enough, and it is known without waiting for a device
+        return bool(found) if isinstance(found, Tensor) and not found.ndim and found.is_cpu else found
+
+    def _few(self, node: Node) -> Absence:
+        """The completions with too few tokens for an aggregate: some, but not enough."""
+        least = FORMULAS[node.op].least if node.over is Axis.TOKEN else 1
+        if least < 2:
+            return False
+        found = self._statistics(node, ("n",))["n"]
+        return (found > 0) & (found < least)
+
+    def _statistics(self, node: Node, stats: Sequence[str]) -> dict[str, Tensor]:
+        """Of the tokens that an aggregate is over."""
+        (arg,) = node.args
+        value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
+        return self.layout.fold(value, self.counted(arg, tuple(arg.mask)), stats)
+
+    def nowhere(self, node: Node) -> bool:
+        """Whether nothing says which tokens a value has: no mask, no lengths, and none of the signals that it reads."""
+        if node.mask or isinstance(self.layout, Packed):
+            return False
+        read = [leaf for leaf in walk(node) if leaf.op == "signal" and leaf.type.axis is Axis.TOKEN]
+        return all(leaf.param("name") not in self._signals for leaf in read)
+
+    def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
+        """Where an elementwise value lacks something, by where its arguments do."""
+        per_token = node.type.axis is Axis.TOKEN
+
+        def over(place: int, value: Any) -> Any:
+            own = node.args[place].type.axis
+            return (
+                self.layout.spread(value)
+                if per_token and own is Axis.COMPLETION and isinstance(value, Tensor)
+                else value
+            )
+
+        def truth(place: int) -> Tensor:
+            value = torch.as_tensor(over(place, self.value(node.args[place])))
+            return value if value.dtype is torch.bool else (value != 0) & (value == value)
+
+        return elementwise(
+            node, [over(place, part) for place, part in enumerate(parts)], truth,
+            lambda place: over(place, self.undecided(node.args[place])),
+        )  # fmt: skip
+
+    def undecided(self, node: Node) -> Absence:
+        """Where a bool is neither true nor false, since something that it compares is missing."""
+        if node.type.dtype is not DType.BOOL:
+            return False
+        function = self._functions.get(node.op)
+        if function is None or function.stage != "elementwise":
+            return self._gaps(node)
+        known = self._undecided.get(node.index)
+        if known is None:
+            find = self._gaps if node.op in COMPARISONS else self.undecided
+            parts = [find(arg) for arg in node.args]
+            known = False if all(part is False for part in parts) else self._passed_on(node, parts)
+            self._undecided[node.index] = known
+        return known
+
+    def _gaps(self, node: Node) -> Absence:
+        """Where a value is missing; on a GPU one does not wait to learn whether any is."""
+        value = self.value(node)
+        if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+            return False
+        known = self._missing.get(node.index)
+        if known is None:
+            known = self._missing[node.index] = _missing(value)
+        return known
+
+    def counted(self, node: Node, masks: Sequence[Node]) -> Tensor | None:
+        """The tokens of a mask for which a value is reduced: a comparison of a missing value is missing."""
+        return self._but(self.undecided(node), node, self.mask(masks))
+
+    def traced(self, node: Node, mask: Tensor | None) -> Tensor:
+        """The value of each token, integers as they are; NaN where it is none of its own mask."""
+        value = torch.broadcast_to(self._tensor(self._spread(node)).to(self._device), self.layout.shape)
+        own = self.mask(tuple(node.mask))
+        return value if own is None or own is mask else _there(own, value)
+
+    def given(self, node: Node, mask: Tensor | None) -> Tensor | None:
+        """The tokens of a mask at which a value is not absent; all of them where it is absent as a whole."""
+        return self._but(self.absent(node), node, mask)
+
+    def _but(self, out: Absence, node: Node, mask: Tensor | None) -> Tensor | None:
+        """The tokens of a mask without those that are out by themselves."""
+        if isinstance(out, bool):
+            return mask
+        own = self.layout.spread(out) if node.type.axis is Axis.COMPLETION else out
+        there = torch.broadcast_to(own.logical_not(), self.layout.shape)
+        return there if mask is None else mask & there
+
+    def _without(self, gone: Tensor, masks: Sequence[Node]) -> Tensor:
+        """The completions all of whose tokens are absent."""
+        mask = self.mask(masks)
+        here = torch.broadcast_to(gone, self.layout.shape).logical_not()
+        some = self.layout.fold(None, here if mask is None else here & mask, ("n",))["n"]
+        return (some == 0) & (self.layout.fold(None, mask, ("n",))["n"] > 0)
+
+    def mask(self, nodes: Sequence[Node]) -> Tensor | None:
+        """The tokens that exist under all of some masks; None where every token does."""
+        key = nodes[0].index if len(nodes) == 1 else frozenset(node.index for node in nodes)
+        if key not in self._masks:
+            found: Tensor | None = None
+            for node in nodes:
+                one = self._spread(node)
+                if one.dtype is not torch.bool:  # some of it is absent: nothing is known to exist there
+                    one = (one != 0) & (one == one)
+                found = one if found is None else found & one
+            self._masks[key] = None if found is None else torch.broadcast_to(found, self.layout.shape)
+        return self._masks[key]
+
+    def _spread(self, node: Node) -> Any:
+        """A value as it combines with per-token values."""
+        value = self.value(node)
+        return self.layout.spread(value) if node.type.axis is Axis.COMPLETION and isinstance(value, Tensor) else value
+
+    def _compute(self, node: Node) -> Any:
+        if node.op == "const":
+            return node.param("value")
+        if node.op == "signal":
+            return self._signal(node)
+        if node.op == "size":
+            mask = self.mask(tuple(node.mask))
+            return self.layout.fold(None, mask, ("n",))["n"]
+        if node.op == "index":
+            mask = self.mask(tuple(node.mask))
+            assert mask is not None
+            return self.layout.places(mask)
+        if node.over is Axis.TOKEN:
+            formula = FORMULAS[node.op]
+            return formula(torch, self._statistics(node, formula.takes))
+        function = self._functions.get(node.op)
+        if function is None:
+            raise RuntimeFailure.of("DL605.function", function=node.op)
+        per_token = node.type.axis is Axis.TOKEN
+        arrays = _promoted(node, [self._spread(arg) if per_token else self.value(arg) for arg in node.args])
+        if not function.tensors:
+            tensors = [item for item in arrays if isinstance(item, Tensor)]
+            alike = len({item.dtype for item in tensors}) == 1 and all(item.is_cpu for item in tensors)
+            if alike and node.op in _ON_HOST:
+                arrays = [item.numpy() if isinstance(item, Tensor) else item for item in arrays]
+                return torch.from_numpy(np.asarray(function.run(np, *arrays)))
+            return function.run(torch, *arrays)
+        whole = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
+        result = function.run(*(item.clone() for item in whole))  # it may write into its arguments, or keep them
+        if not isinstance(result, Tensor) or result.shape != whole[0].shape:
+            raise RuntimeFailure.of("DL314.tokens", function=node.op, shape=tuple(whole[0].shape))
+        return result
+
+    def _tensor(self, value: Any) -> Tensor:
+        """A constant as a tensor, with all its digits."""
+        if isinstance(value, Tensor):
+            return value
+        return torch.full((), value, dtype=torch.float64, device=self._device)
+
+    def _signal(self, node: Node) -> Tensor:
+        value = self._signals.get(node.param("name"))
+        if value is None:
+            return torch.tensor(math.nan)
+        if node.type.dtype is DType.BOOL:
+            if value.dtype.is_floating_point:  # NaN is missing, and neither
+                return _there(value == value, value != 0)
+            return value if value.dtype is torch.bool else value != 0
+        return value.float() if value.dtype in HALF else value
+
+
+def _promoted(node: Node, values: list[Any]) -> list[Any]:
+    """Arguments as they are computed with: no integer is narrower than the numbers per completion are."""
+    for place, (value, arg) in enumerate(zip(values, node.args, strict=True)):
+        if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.dtype is not DType.BOOL:
+            exact = node.op in COMPARISONS and all(one.type.dtype is DType.INT for one in node.args)
+            values[place] = value.to(torch.int64 if exact else torch.float64)
+    return values
+
+
+def _missing(value: Tensor) -> Absence:
+    """Where floats are NaN. On a CPU a sum that is a number says at once that none is."""
+    if value.is_cpu and math.isfinite(value.sum()):
+        return False
+    gaps = value != value
+    return gaps if not gaps.is_cpu or bool(gaps.any()) else False
+
+
+def _there(keep: Tensor, values: Tensor) -> Tensor:
+    return torch.where(keep, values if values.dtype.is_floating_point else values.double(), math.nan)
+
+
+@dataclass
+class Folded:
+    """The columns of folds, each ``[completions]``, their sketches, and of folds that failed what it was that did."""
+
+    sums: Sums = field(default_factory=list)
+    columns: dict[Key, Tensor] = field(default_factory=dict)
+    sketches: dict[Key, Tensor] = field(default_factory=dict)  # each of all the completions
+    traces: dict[Key, Tensor] = field(default_factory=dict)  # each [completions, k]
+    failed: dict[str, tuple[str, BaseException]] = field(default_factory=dict)
+
+
+def run(
+    ops: Sequence[FoldOp],
+    signals: Mapping[str, Tensor],
+    shape: torch.Size,
+    device: torch.device,
+    lengths: str | None = None,
+    functions: Functions = DEFAULT,
+) -> Folded:
+    """The statistics of tokens of one shape on a device; a fold of nothing that came has none.
+
+    ``n`` counts, ``total`` sums, ``m2`` is the sum of squared distances from the mean; ``min`` and ``max`` are
+    +-inf and ``first`` and ``last`` NaN where nothing counts; ``hist`` is a sketch of the whole batch,
+    ``[sketch.SIZE]``. ``lengths`` names the signal that says how the tokens are packed.
+    """
+    sums: Sums = []
+    if lengths is None and device.type == "cpu":
+        simple = [op for op in ops if op.sums is not None]
+        if any(op.expr is not None for op in simple) and (found := fold_sums(simple, signals, shape)) is not None:
+            sums, ops = found, [op for op in ops if op.sums is None]
+            if not ops:
+                return Folded(sums)
+    here = {
+        name: value.to(device, non_blocking=device.type != "cpu") if value.ndim and value.device != device else value
+        for name, value in signals.items()
+    }
+    traced = [op for op in ops if op.trace is not None]
+    if traced and len(traced) < len(ops):  # their own blocks, and no cost to the others
+        others = run([op for op in ops if op.trace is None], here, shape, device, lengths, functions)
+        rows = run(traced, here, shape, device, lengths, functions)
+        others.sums += sums
+        return replace(others, traces=rows.traces, failed={**others.failed, **rows.failed})
+    if lengths is not None:
+        parts = [_fold(ops, here, Packed(shape, here[lengths]), device, functions)]
+    else:
+        step = _block(ops, shape, device)
+        parts = [
+            _fold(ops, some, Padded(torch.Size((rows, shape[1]))), device, functions)
+            for some, rows in in_blocks(here, shape[0], step)
+        ]
+    for _, error in (failure for part in parts for failure in part.failed.values()):
+        traceback.clear_frames(error.__traceback__)  # their locals are tensors of the trainer's
+    folded = parts[0] if len(parts) == 1 else _joined(ops, parts)
+    folded.sums = sums
+    return folded
+
+
+def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
+    """What was folded in blocks; a fold that failed in one of them has failed."""
+    failed = {name: failure for part in reversed(parts) for name, failure in part.failed.items()}
+    gone = {key for op in ops if op.name in failed for key in op.keys.values()}
+    first = parts[0]
+    columns = {key: torch.cat([part.columns[key] for part in parts]) for key in first.columns if key not in gone}
+    sketches = {
+        key: torch.stack([part.sketches[key] for part in parts]).sum(0) for key in first.sketches if key not in gone
+    }
+    traces = {key: torch.cat([part.traces[key] for part in parts]) for key in first.traces if key not in gone}
+    return Folded([], columns, sketches, traces, failed)
+
+
+def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> int:
+    """How many completions are folded at a time, where expressions need memory for what they compute."""
+    if all(op.expr is None or op.expr.op == "signal" for op in ops):
+        return shape[0]
+    return max(1, (_CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK) // max(shape[1], 1))
+
+
+def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout) -> Folded | None:
+    """Folds of signals as they are, which most are; None where one is of more than that, and all are left."""
+    found: list[tuple[FoldOp, Tensor | None, Tensor | None]] = []
+    for op in ops:
+        if op.plain is None:
+            return None
+        value, mask = (None if name is None else signals[name] for name in op.plain)
+        if mask is not None and (mask.dtype is not torch.bool or mask.shape != layout.shape):
+            return None
+        if value is not None and (value.dtype not in _PLAIN or value.shape != layout.shape):
+            return None
+        found.append((op, value, mask))
+    folded = Folded()
+    try:
+        for op, value, mask in found:
+            keys = op.keys
+            for stat, column in layout.fold(value, mask, op.stats).items():
+                folded.columns[keys[stat]] = column
+    except Exception:  # noqa: BLE001  (which fold it is, is found out where each is made alone)
+        return None
+    return folded
+
+
+def _fold(
+    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
+) -> Folded:
+    whole = all(op.reads <= signals.keys() and op.whole for op in ops)
+    if whole and (done := _fold_signals(ops, signals, layout)) is not None:
+        return done
+    with torch.no_grad():
+        return _fold_expressions(ops, signals, layout, device, functions, whole=whole)
+
+
+def _fold_expressions(
+    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions, *,
+    whole: bool,
+) -> Folded:  # fmt: skip
+    """Folds one after the other, whatever they are of; user's functions need no gradients."""
+    view = TokenView(signals, layout, device, functions, whole=whole)
+    folded = Folded()
+    for op in ops:
+        what: Sequence[Node] = op.mask
+        try:
+            values = tuple(node for node in (op.expr, op.of) if node is not None)
+            if not whole and (
+                any(view.absent(node) is True for node in (*op.mask, *values))
+                or (not op.mask and any(map(view.nowhere, values)))
+            ):
+                continue  # an optional signal did not come
+            mask = view.mask(op.mask)
+            what = () if op.expr is None else (op.expr,)
+            if op.expr is not None and op.trace is not None:
+                folded.traces[op.keys["trace"]] = layout.trace(view.traced(op.expr, mask), mask, *op.trace)
+                continue
+            if op.expr is None:
+                found = layout.fold(None, mask if op.of is None else view.given(op.of, mask), op.stats)
+            else:
+                mask = view.counted(op.expr, op.mask)
+                value = view._tensor(view._spread(op.expr))
+                value = value if value.ndim else value.to(device)
+                found = layout.fold(
+                    value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
+                )
+                gone = view.absent(op.expr)
+                if isinstance(gone, Tensor) and "n" in found:  # where all of a completion's tokens are, it is
+                    found["n"] = _there(view._without(gone, op.mask).logical_not(), found["n"])
+        except (KeyboardInterrupt, SystemExit):  # on the training thread they may be a signal's
+            raise
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
+            folded.failed[op.name] = " and ".join(f"`{node}`" for node in what), error
+        else:
+            for stat, column in found.items():
+                (folded.sketches if stat == "hist" else folded.columns)[op.keys[stat]] = column
+    return folded

@@ -1,0 +1,1 @@
+"""One value of the training code: read, checked, copied."""

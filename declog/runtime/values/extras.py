@@ -1,0 +1,195 @@
+"""Columns of ``log_extra``: checked where they are given, so that a wrong one is an error on its own line.
+
+They are kept as plain data, numbers, texts, None, and lists and maps of those, which are copied: what the training
+code does with them later changes nothing. Imports errors, numpy, torch and the plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import json
+import logging
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.errors import InputError
+from declog.plans.ops import Plan
+from declog.runtime.values import media
+from declog.runtime.values.tensors import FLOATS, HALF, INTEGERS, readable
+
+log = logging.getLogger("declog")
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+DATA = "data:"  # what a URL begins with that is data itself
+_CONTAINERS = frozenset({dict, list, tuple})
+
+
+class Undeclared:
+    """What the tables of a plan do with columns that no schema names."""
+
+    def __init__(self, plan: Plan) -> None:
+        columns = [(table.id, column) for table in plan.tables for column in table.columns]
+        self._refusing = [table for table, column in columns if column.undeclared == "error"]
+        self._kept = any(column.keeps for _, column in columns)
+        self._reported: set[str] = set()
+        self._signals = {source: f"{(*ops[0].homes, 'any')[0]}.{ops[0].name}" for source, ops in plan.sources.items()}
+
+    def takes(self, column: Any) -> bool:
+        """Whether a table keeps the column; ``InputError`` where one refuses it. What is dropped is reported once."""
+        if not isinstance(column, str) or not column:
+            raise InputError.of("DL509.name", column=column)
+        if self._refusing:
+            raise InputError.of("DL509.refused", table=self._refusing[0], column=column)
+        if not self._kept and column not in self._reported:
+            self._reported.add(column)
+            name = self._signals.get(column)
+            edit = "" if name is None else f"; `signals.{name}.from_log_extra: true` observes it as the signal"
+            log.warning("the column `%s` is dropped: no active table keeps undeclared columns%s", column, edit)
+        return self._kept
+
+
+def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
+    """The column as a list of plain data, one per completion; raises ``InputError`` DL509 where it is no column.
+
+    A tensor, and a list of numbers that are tensors, is copied where it is: reading its values would wait for its
+    device. Other values become ``plain_value``, whatever they are.
+    """
+    if isinstance(values, list | tuple) and values and all(_is_number(value) for value in values):
+        values = _stacked(values)
+    if isinstance(values, torch.Tensor) and values.dtype is not torch.uint64:
+        try:
+            values = readable(values)
+        except ValueError as error:
+            raise InputError.of("DL509.tensor", column=column, error=error) from error
+        if values.ndim and values.dtype in _KEPT:
+            kept: torch.Tensor = values.clone()
+            return kept.float() if kept.dtype in HALF else kept
+    if isinstance(values, torch.Tensor | np.ndarray):
+        values = plain_value(values)
+    elif hasattr(values, "tolist"):
+        values = values.tolist()  # of pandas and the like
+    if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
+        raise InputError.of("DL509.scalar", column=column, type=type(values).__name__)
+    return [
+        item if (kind := type(item)) in _PLAIN and (kind is not str or item[:5] != DATA) else plain_value(item)
+        for item in values
+    ]
+
+
+_KEPT = INTEGERS | FLOATS
+
+
+def _is_data(item: Any) -> bool:
+    return type(item) is str and item[:5] == DATA
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.ndim and value.dtype in _KEPT
+
+
+def _stacked(values: Sequence[torch.Tensor]) -> Any:
+    """One tensor of numbers that are of one kind, and on one device."""
+    alike = len({(type(value), value.dtype, value.device) for value in values}) == 1
+    return torch.stack([value.detach() for value in values]) if alike and not values[0].is_meta else values
+
+
+# ---- values
+
+DEPTH = 32  # how deep lists and maps may be nested; what lies deeper, or holds itself, is shown as text
+SHOWN = 200  # characters of what has no form of its own
+
+
+def plain_value(item: Any, above: tuple[int, ...] = ()) -> Any:
+    """A copy of a value as JSON holds it; what JSON does not know is made readable. Never fails.
+
+    Tensors and arrays are lists, data classes and maps are maps, sets are sorted lists. Dates and times are in ISO
+    8601, bytes UTF-8 or else hexadecimal; enums are their values, where those are plain, or names. An image is a
+    ``records.Image``, other data is described. Of anything else it is what `repr` says, shortened.
+    """
+    try:
+        return _copied(item, above)
+    except Exception:  # noqa: BLE001  (an object of somebody's class may raise anything)
+        return _shown(item)
+
+
+def _copied(item: Any, above: tuple[int, ...]) -> Any:
+    kind = type(item)
+    if kind not in _CONTAINERS and (kind not in _PLAIN or _is_data(item)):
+        image = media.picture(item)
+        if image is not None:
+            return image
+        item = media.described(item)
+        kind = type(item)
+    if kind in _PLAIN:
+        return item if kind is not int or item.bit_length() < 10_000 else hex(item)  # Python prints no longer ones
+    if len(above) > DEPTH or id(item) in above:
+        return _shown(item)
+    if isinstance(item, enum.Enum):
+        return item.value if type(item.value) in _PLAIN else item.name
+    if isinstance(item, str):
+        return str.__str__(item)
+    if isinstance(item, torch.Tensor):
+        dense = item.detach().to_dense() if item.layout is not torch.strided else item.detach()
+        dense = dense.dequantize() if dense.is_quantized else dense
+        dense = dense.float() if dense.is_floating_point() and dense.dtype not in _KEPT else dense
+        return plain_value(dense.tolist(), above)
+    if isinstance(item, np.ndarray | np.generic):
+        values: Any = item
+        if item.dtype.kind == "M":
+            values = np.datetime_as_string(values)
+        elif item.dtype.kind == "m":
+            values = values.astype(str)
+        return plain_value(values.tolist(), above)
+    if isinstance(item, bool | int | float):  # of a subclass
+        return _copied(next(base for base in (bool, int, float) if isinstance(item, base))(item), above)
+    if isinstance(item, datetime.date | datetime.time):
+        return item.isoformat()
+    if isinstance(item, decimal.Decimal | fractions.Fraction | complex | datetime.timedelta | PurePath | uuid.UUID):
+        return str(item)
+    if isinstance(item, bytes | bytearray | memoryview):
+        return _text(bytes(item))
+    inside = (*above, id(item))
+    if isinstance(item, Mapping):
+        if "type" not in item and "data" not in item and "array" not in item:
+            return {_key(key): plain_value(value, inside) for key, value in item.items()}
+        given = media.without_data(item)
+        return media.image_part({_key(key): plain_value(value, inside) for key, value in given.items()})
+    if isinstance(item, set | frozenset):
+        return sorted((plain_value(value, inside) for value in item), key=lambda value: (str(type(value)), str(value)))
+    if isinstance(item, list | tuple | deque | range):
+        return [plain_value(value, inside) for value in item]
+    if dataclasses.is_dataclass(item) and not isinstance(item, type):
+        named = {field.name: getattr(item, field.name) for field in dataclasses.fields(item)}
+        return {name: plain_value(value, inside) for name, value in named.items()}
+    return _shown(item)
+
+
+def _key(key: Any) -> str:
+    if isinstance(key, str):
+        return str.__str__(key)
+    plain = plain_value(key)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+
+
+def _shown(item: Any) -> str:
+    try:
+        text = repr(item)
+        return text if len(text) <= SHOWN else f"{text[: SHOWN - 1]}…"
+    except Exception:  # noqa: BLE001  (code of a user's class)
+        return f"<{type(item).__name__}, whose repr fails>"

@@ -1,0 +1,356 @@
+"""What may be observed: a value is checked against its signal's declaration where it is given.
+
+What is checked is a tensor that can be read (with NaN for None), a list of texts or objects, or a plain number.
+Nothing waits for a device. Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence, Set
+from decimal import Decimal
+from fractions import Fraction
+from types import NoneType
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.errors import InputError
+from declog.language.dtypes import Axis, DType
+from declog.plans.ops import SignalOp
+from declog.runtime.recording.timing import Timed
+from declog.runtime.values.extras import plain_value
+from declog.runtime.values.tensors import FLOATS, INTEGERS, readable
+
+Tensor = torch.Tensor
+Observed = Tensor | float | int | bool | list[Any] | str | None | Timed
+
+
+def accept(op: SignalOp, label: str, value: Any) -> Observed:
+    """The value as it can be recorded: a tensor of numbers, which may still be the trainer's, a list, or a number."""
+    if not isinstance(value, _KNOWN):
+        value = listed(value)
+    if op.dtype in (DType.TEXT, DType.OBJECT):
+        return _texts(op, label, value)
+    if isinstance(value, Tensor):
+        return _tensor(op, label, value)
+    if op.axis is Axis.STEP:
+        return _number(op, label, value)
+    if isinstance(value, np.ndarray):
+        return _of_array(op, label, value)
+    if isinstance(value, list | tuple):
+        return _list(op, label, value)
+    raise InputError.of("DL503.tensor", label=label, declared=_declared(op), came=describe(value))
+
+
+_KNOWN = (Tensor, np.ndarray, list, tuple, float, int, str)
+
+
+def listed(value: Any) -> Any:
+    """What holds values in an order, such as a pandas series, ``range`` or ``dict.values()``, as an array or a list.
+
+    A Decimal or Fraction is a float, and anything else as it is.
+    """
+    if isinstance(value, str | bytes | Mapping | Set | list | tuple | Tensor | np.ndarray | np.generic):
+        return value
+    if isinstance(value, Decimal | Fraction):
+        return float(value)
+    if hasattr(type(value), "__array__"):  # numpy's protocol
+        return _with_none(value, np.asarray(value))
+    return list(value) if isinstance(value, Collection) else value
+
+
+def _with_none(value: Any, array: np.ndarray[Any, Any]) -> Any:
+    """A column's ``array``, or its values with None for what is missing, for which numpy's integers have no place."""
+    if array.ndim != 1 or not (array.dtype.kind == "O" or (array.dtype.kind == "f" and np.isnan(array).any())):
+        return array
+    if hasattr(type(value), "isna"):  # pandas
+        return value.to_numpy(dtype=object, na_value=None)
+    if array.dtype.kind == "f":
+        for lists in ("to_pylist", "to_list"):  # Arrow, polars
+            if hasattr(type(value), lists):
+                return list(getattr(value, lists)())
+    return array
+
+
+DTYPES = {
+    DType.FLOAT: INTEGERS | FLOATS, DType.INT: INTEGERS, DType.BOOL: INTEGERS, DType.TEXT: (), DType.OBJECT: (),
+}  # fmt: skip
+NDIM = {"step": 0, "group": 1, "completion": 1, "token": 2, "packed": 1}
+_SHAPES = {
+    Axis.STEP: "one number",
+    Axis.GROUP: "shape [groups]",
+    Axis.COMPLETION: "shape [completions]",
+    Axis.TOKEN: "shape [completions, tokens]",
+}
+
+
+def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
+    value = _readable(op, label, value)
+    if value.ndim != NDIM[op.shape_name]:
+        if op.axis is Axis.STEP and value.numel() == 1:
+            value = value.reshape(())
+        elif (
+            NDIM[op.shape_name] == 1 and value.ndim > 1 and value.numel() == len(value)
+        ):  # a column, as losses broadcast
+            value = value.reshape(-1)
+        else:
+            raise InputError.of(
+                "DL503.shape", label=label, declared=_declared(op), expected=_shape(op), shape=tuple(value.shape),
+                fix=_shape_fix(op, value.ndim),
+            )  # fmt: skip
+    if not value.numel() and op.dtype is not DType.FLOAT:  # `torch.tensor([])` and `np.array([])` are floats
+        value = value.to(_EMPTY[op.dtype])
+    dtype = value.dtype
+    if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
+        raise InputError.of(
+            "DL504.dtype", label=label, declared=_declared(op), dtype=str(dtype).removeprefix("torch."), name=op.name
+        )
+    return value
+
+
+def _readable(op: SignalOp, label: str, value: Tensor) -> Tensor:
+    try:
+        if value.dtype is torch.uint64 and op.dtype is DType.FLOAT:
+            value = value.double()
+        return readable(value)
+    except ValueError as error:
+        raise InputError.of("DL504.tensor", label=label, declared=_declared(op), error=error) from error
+
+
+def _shape(op: SignalOp) -> str:
+    return "shape [tokens]" if op.packed else _SHAPES[op.axis]
+
+
+def _shape_fix(op: SignalOp, ndim: int) -> str:
+    guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
+    return f"reduce or index it, or declare `{op.name}: {{axis: {guess}}}`" if guess else "reduce or index it"
+
+
+def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
+    if isinstance(value, np.ma.MaskedArray) and value.size == 1 and np.ma.is_masked(value):
+        return None
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.size == 1):
+        value = value.item()
+    if value is None or isinstance(value, Timed):
+        return value
+    if not isinstance(value, float | int | str):
+        raise InputError.of(
+            "DL503.one_number", label=label, declared=_declared(op), came=describe(value),
+            fix=_shape_fix(op, value.ndim if isinstance(value, np.ndarray) else 1),
+        )  # fmt: skip
+    if isinstance(value, str) and op.family:
+        raise InputError.of("DL504.family_text", label=label, declared=_declared(op), came=describe(value))
+    if isinstance(value, str) or (op.dtype in (DType.INT, DType.BOOL) and isinstance(value, float)):
+        kind = "text" if isinstance(value, str) else "float"
+        raise InputError.of(
+            "DL504.type", label=label, declared=_declared(op), came=describe(value), name=op.name, kind=kind
+        )
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        if op.dtype is not DType.FLOAT or abs(value) >= 2**1023:
+            raise _too_great(op, label)
+        return float(value)
+    return value
+
+
+def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
+    if op.axis is Axis.TOKEN:
+        return _tokens(op, label, value)
+    types = {type(item) for item in value}
+    among = {float, int, bool, type(None)} if op.dtype is DType.FLOAT else {int, bool}
+    if Tensor in types <= {Tensor, *among} and all(type(item) is not Tensor or _one_number(item) for item in value):
+        on = next(item.device for item in value if isinstance(item, Tensor))
+        items = [_readable(op, label, item) if isinstance(item, Tensor) else _as_tensor(item, on) for item in value]
+        mixed = len({item.dtype for item in items}) > 1 and any(item.is_floating_point() for item in items)
+        return _tensor(op, label, torch.stack([item.double() for item in items] if mixed else items))
+    if any(issubclass(type_, np.generic) for type_ in types):
+        return _list(op, label, [item.item() if isinstance(item, np.generic) else item for item in value])
+    if op.dtype is DType.FLOAT and types & {Decimal, Fraction}:
+        return _list(op, label, [float(item) if isinstance(item, Decimal | Fraction) else item for item in value])
+    wrong = types - {float, int, bool, type(None)}
+    if op.dtype in (DType.INT, DType.BOOL):
+        wrong |= types & {float}
+    if wrong:
+        places = [place for place, item in enumerate(value) if type(item) in wrong]
+        at = next((place for place in places if not _one_number(value[place])), places[0])
+        if op.family and isinstance(value[at], Sequence) and not isinstance(value[at], str):
+            raise InputError.of(
+                "DL504.family_rows", label=label, declared=_declared(op), place=at, item=describe(value[at]),
+                name=op.name,
+            )  # fmt: skip
+        raise InputError.of(
+            "DL504.value", label=label, declared=_declared(op), place=at, item=describe(value[at]), name=op.name
+        )
+    if op.dtype is DType.INT and type(None) in types and not op.folded:  # as floats they would lose bits
+        if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
+            raise _too_great(op, label)
+        return list(value)
+    try:
+        if op.dtype is DType.FLOAT or type(None) in types:  # NaN is what is missing, also among bools
+            if op.dtype is DType.INT and any(item is not None and abs(item) > 2**53 for item in value):
+                raise _too_great(op, label, "53 bits, as it must where tokens are folded with it")
+            floats = [np.nan if item is None else float(item) for item in value]
+            return torch.tensor(floats, dtype=torch.float64, device="cpu")
+        return torch.tensor(value, dtype=torch.bool if op.dtype is DType.BOOL else torch.int64, device="cpu")
+    except (OverflowError, RuntimeError, ValueError) as error:
+        raise _too_great(op, label) from error
+
+
+def _one_number(item: Any) -> bool:
+    return isinstance(item, Tensor) and not item.ndim
+
+
+def _as_tensor(item: float | None, device: torch.device) -> Tensor:
+    """A number among tensors, which nobody waits for."""
+    value = item if isinstance(item, int) and -(2**63) <= item < 2**63 else np.nan if item is None else float(item)
+    return torch.tensor(value, dtype=None if isinstance(value, int) else torch.float64, device=device)
+
+
+def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
+    return InputError.of("DL504.bits", label=label, bits=bits, name=op.name)
+
+
+def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed:
+    """An array, whatever its strides and byte order; what is masked is missing."""
+    if value.dtype.kind == "O" and value.ndim == 1:
+        return _list(op, label, list(value))
+    if value.dtype.kind not in "fiub":
+        raise InputError.of("DL504.numbers", label=label, declared=_declared(op), came=describe(value))
+    if isinstance(value, np.ma.MaskedArray):
+        if op.dtype is not DType.FLOAT and value.ndim == 1 and np.ma.is_masked(value):
+            return _list(op, label, value.tolist())
+        value = _unmasked(op, label, value)
+    return _tensor(op, label, _native(value))
+
+
+def _native(value: np.ndarray[Any, Any]) -> Tensor:
+    """A copy of an array of numbers, as a tensor."""
+    kept = value.astype(np.float64) if value.dtype.itemsize > 8 else np.array(value, value.dtype.newbyteorder("="))
+    return torch.from_numpy(np.ascontiguousarray(kept).reshape(value.shape))
+
+
+def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A masked array with NaN where nothing is."""
+    if not np.ma.is_masked(value):
+        return np.asarray(value.data)
+    if op.dtype is DType.FLOAT:
+        return np.ma.filled(value.astype(np.float64), np.nan)
+    raise InputError.of("DL504.masked", label=label, declared=_declared(op), dtype=op.dtype)
+
+
+_EMPTY = {DType.FLOAT: torch.float64, DType.INT: torch.int64, DType.BOOL: torch.bool}  # what a list of nothing holds
+
+
+def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
+    """A list with the tokens of each completion, as one tensor: packed, or padded with NaN, which is missing."""
+    try:
+        rows = [_token_row(op, label, item) for item in value]
+    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
+        raise InputError.of("DL504.elements", label=label, declared=_declared(op), error=error) from error
+    if any(row.ndim != (0 if op.packed and rows[0].ndim == 0 else 1) for row in rows):
+        raise InputError.of("DL503.token_lists", label=label, declared=_declared(op))
+    if not rows:
+        return torch.zeros((0,) if op.packed else (0, 0), dtype=_EMPTY[op.dtype], device="cpu")
+    if len({row.dtype for row in rows}) > 1:  # as they are, the first one's would hold the others
+        wide = torch.float64 if any(row.is_floating_point() for row in rows) else torch.int64
+        rows = [row.to(wide) for row in rows]
+    if op.dtype is DType.BOOL and not any(row.is_floating_point() for row in rows):  # those are refused below
+        rows = [row != 0 for row in rows]
+    if op.packed:
+        return _tensor(op, label, torch.stack(rows) if rows[0].ndim == 0 else torch.cat(rows))
+    padded = _tensor(op, label, torch.nn.utils.rnn.pad_sequence(rows, batch_first=True))
+    if len({len(row) for row in rows}) == 1:
+        return padded
+    if op.unmasked:
+        raise InputError.of("DL503.ragged", label=label)
+    if op.dtype is DType.INT and len(torch.nonzero(padded.abs() > 2**53)):
+        raise _too_great(op, label, "53 bits, as it must in lists of different lengths")
+    counts = torch.tensor([len(row) for row in rows])
+    there = torch.arange(padded.shape[1]) < counts.unsqueeze(1)
+    return torch.where(there, padded if padded.is_floating_point() else padded.double(), torch.nan)
+
+
+def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:
+    if isinstance(item, Tensor):
+        if not item.numel():
+            return torch.zeros(item.shape, dtype=_EMPTY[op.dtype], device=item.device)
+        return _readable(op, label, item)
+    if isinstance(item, np.ma.MaskedArray):
+        item = _unmasked(op, label, item)
+    row = np.array(item)
+    if not row.size:
+        return torch.zeros(row.shape, dtype=_EMPTY[op.dtype], device="cpu")
+    if row.dtype.kind == "O" and all(isinstance(one, int) for one in row.flat):  # integers that no dtype holds
+        if op.dtype is not DType.FLOAT:
+            raise _too_great(op, label)
+        row = row.astype(np.float64)
+    return _readable(op, label, torch.from_numpy(row))
+
+
+def _texts(op: SignalOp, label: str, value: Any) -> Observed:
+    if op.axis is Axis.STEP:
+        if op.dtype is DType.TEXT and value is not None and not isinstance(value, str):
+            raise InputError.of("DL504.came", label=label, declared=_declared(op), came=describe(value))
+        return [plain_value(value)] if op.dtype is DType.OBJECT else value
+    if op.dtype is DType.OBJECT and isinstance(value, Tensor):
+        if value.ndim == 1 and value.dtype in INTEGERS | FLOATS and not value.is_meta:
+            return _readable(op, label, value)
+        value = plain_value(value)
+    if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
+        raise InputError.of("DL503.list", label=label, declared=_declared(op), came=describe(value))
+    items = list(value)
+    if op.dtype is DType.OBJECT:
+        return [plain_value(item) for item in items]
+    if {*map(type, items)} <= {str, NoneType}:  # most
+        return items
+    for place, item in enumerate(items):
+        if item is not None and not isinstance(item, str):
+            raise InputError.of(
+                "DL504.object", label=label, declared=_declared(op), place=place, item=describe(item), name=op.name
+            )
+    return items
+
+
+def length(op: SignalOp, value: Observed) -> int | None:
+    """How many rows a value has; None where it has one value per step."""
+    if op.axis is Axis.STEP:
+        return None
+    return value.shape[0] if isinstance(value, Tensor) else len(value) if isinstance(value, list) else None
+
+
+def _declared(op: SignalOp) -> str:
+    return f"{op.dtype} per {op.axis.label}"
+
+
+def describe(value: Any) -> str:
+    """A value in a few words, for messages."""
+    if isinstance(value, Tensor | np.ndarray):
+        what = "a tensor" if isinstance(value, Tensor) else "an array"
+        return f"{what} of {str(value.dtype).removeprefix('torch.')} with shape {tuple(value.shape)}"
+    if isinstance(value, list | tuple):
+        return f"a list of {len(value)}"
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
+
+
+def undeclared(value: Any) -> tuple[Axis | None, Any]:
+    """What a value that nobody declared is: a number per step, a row of numbers per completion, or a column of texts.
+
+    What has more axes is the mean of each row. The axis is None for what is no number, and the value for nothing.
+    """
+    value = listed(value)
+    alone = isinstance(value, Tensor | np.ndarray) and not value.ndim
+    if alone or isinstance(value, bool | int | float | np.generic):
+        return Axis.STEP, value.item() if isinstance(value, np.generic | np.ndarray) else value
+    if isinstance(value, list | tuple) and all(isinstance(item, bool | int | float | type(None)) for item in value):
+        value = np.array([np.nan if item is None else item for item in value], np.float64)
+    if isinstance(value, list | tuple) and value and all(isinstance(item, Tensor) and not item.ndim for item in value):
+        value = torch.stack([item.detach().double() for item in value])
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        value = _native(value)
+    if isinstance(value, Tensor) and not value.is_complex():
+        rows = value.detach()
+        return Axis.COMPLETION, rows if rows.ndim == 1 else rows.flatten(1).double().mean(1)
+    if isinstance(value, list | tuple | np.ndarray) and not (isinstance(value, np.ndarray) and value.dtype.kind == "c"):
+        return None, list(value)
+    return None, None

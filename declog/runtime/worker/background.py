@@ -1,0 +1,356 @@
+"""What runs behind the training thread: the worker, rank 0's collector, the sinks, the run's folder; and their end.
+
+Imports the runtime only, as the recorder does.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from declog.engine.frame import Frame
+from declog.engine.publish import Dispatcher, Route
+from declog.errors import RuntimeFailure, SinkError, UsageError, error_text
+from declog.language.functions import DEFAULT, Functions
+from declog.language.maps import merged
+from declog.language.secrets import without_secrets
+from declog.plans.ops import STOP, AlertOp, Plan
+from declog.records import Alert, Beside, RunInfo
+from declog.runtime.ranks import actors
+from declog.runtime.ranks.comm import Comm
+from declog.runtime.ranks.log_event import LogEvent
+from declog.runtime.ranks.sender import Sender
+from declog.runtime.rows.packets import Fate, fates
+from declog.runtime.run import manifest
+from declog.runtime.run.failures import Failures
+from declog.runtime.worker.alarm import Alarm
+from declog.runtime.worker.backlog import Backlog
+from declog.runtime.worker.collector import Collector, LiveMetrics
+from declog.runtime.worker.local_tables import LocalTables
+from declog.runtime.worker.row_keeper import RowKeeper
+from declog.runtime.worker.stopping import Stop
+from declog.runtime.worker.worker import Task, Worker
+from declog.sinks.run_folder import Choice, Origin, RunFolder
+from declog.sinks.runner import CloseReport, SinkRunner
+
+log = logging.getLogger("declog")
+MakeLive = Callable[..., LiveMetrics]  # of the plan, the run, its sinks, failures, and who is told of the lines
+MOST_ALERTS = 1000  # that fired and are remembered
+
+
+class Background:
+    """``close_s`` is how long each sink may take at the end, ``wait_s`` how long rank 0 waits for other ranks' rows.
+
+    ``choice`` is what the caller said of the run's folder.
+    """
+
+    def __init__(
+        self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route], failures: Failures, *,
+        functions: Functions = DEFAULT, close_s: float, wait_s: float, home: RunFolder | None, run: RunInfo | None,
+        choice: Choice, live: MakeLive | None,
+    ) -> None:  # fmt: skip
+        self.comm = comm
+        self.close_s = close_s
+        self.wait_s = wait_s
+        self._plan = plan
+        self._failures = failures
+        self._runners = dict(runners)
+        self._home = home
+        self._run = run
+        self._choice = choice
+        self._branch = False  # of another run, whose rows are its own
+        self._missing: Mapping[str, str] = {}
+        self._alerts: deque[tuple[int, Alert]] = deque(maxlen=MOST_ALERTS)
+        self._stop = Stop(comm, failures, wait_s) if any(STOP in alert.do for alert in plan.alerts) else None
+        if self._stop is not None:
+            comm.idle = self._stop.poll
+        self._collector = self._dispatcher = None
+        if comm.collects:
+            self._dispatcher = Dispatcher(plan, routes, functions, self._note_missing, self._note_alert)
+            rows, metrics = self._rows(), None
+            if live is not None and rows is not None:
+                metrics = live(plan, lambda: self._run, routes, failures, self._note_late)
+            self._collector = Collector(
+                plan, comm, self._dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued,
+                unused=lambda: self._unused(fates.lost(id(self))), rows=rows,
+                live=metrics,
+            )  # fmt: skip
+        self._merger = None
+        if isinstance(comm, actors.DriverComm) and self._collector is not None:
+            self._merger = actors.Merger(plan, self._collector, failures, comm.world_size)
+        mine = [route for route in routes if route.local]
+        self._local = LocalTables(plan, mine, functions) if mine else None
+        sender = Sender(plan, comm.rank, failures, functions, self._local)
+        self.backlog = Backlog(plan, failures, wait_s + close_s)
+        self._worker = Worker(comm, sender, self._collector, failures, self.backlog, self._stop)
+        self._alarm = Alarm(lambda: self.submit(Task(self._merge, report=failures.report)))
+        fates.open(id(self), collects=self._collector is not None)
+
+    def _rows(self) -> RowKeeper | None:
+        """What keeps the rows in the run's folder, where this process has it and the plan says so."""
+        if self._home is None or self._run is None or not self._plan.keep_bytes:
+            return None
+        return RowKeeper(self._plan, lambda: self._run, self._plan.keep_bytes)
+
+    @property
+    def merger(self) -> actors.Merger | None:
+        """What a driver merges its actors' exports with; None on all others."""
+        return self._merger
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """What failed so far, and what sinks lost: how often, by message."""
+        found = dict(self._failures.counts)
+        for runner in self._runners.values():
+            found |= runner.lost
+        return found
+
+    def _note_missing(self, reasons: Mapping[str, str]) -> None:
+        """On the worker thread: why metrics have no values, for ``missing`` and for the run's folder."""
+        self._missing = reasons
+        if self._home is not None:
+            self._home.missing(reasons)
+
+    @property
+    def missing(self) -> Mapping[str, str]:
+        """Why metrics have no values, after all log events that were handed over: those are waited for."""
+        if self._collector is not None:
+            self._worker.call(lambda: None, self.close_s)
+        return dict(self._missing)
+
+    def _note_late(self, lines: Mapping[str, str]) -> None:
+        """On the worker thread: the metrics that were asked for and go on, for the run's folder."""
+        if self._home is not None:
+            self._home.late(lines)
+
+    def _note_alert(self, step: int, op: AlertOp, alert: Alert) -> None:
+        """On the worker thread: an alert fired."""
+        self._alerts.append((step, alert))
+        if STOP in op.do and self._stop is not None:
+            self._stop.ask(op.id)
+
+    @property
+    def alerts(self) -> list[tuple[int, Alert]]:
+        """The alerts that fired, after all log events that were handed over: those are waited for."""
+        if self._collector is not None:
+            self._worker.call(lambda: None, self.close_s)
+        return list(self._alerts)
+
+    def should_stop(self, step: int | None) -> bool:
+        """Whether an alert ends training after a step, the same one on every rank."""
+        return self._stop is not None and step is not None and self._stop.after(step)
+
+    def submit(self, item: LogEvent | Task) -> None:
+        """Hand over a log event, or something to do after it."""
+        self._worker.submit(item)
+
+    def pass_through(self, step: int, mode: str, beside: Beside) -> None:
+        """Rank 0: give the sinks a trainer's numbers as they are, after all that was handed over before."""
+        if self._dispatcher is not None:
+            run = partial(self._dispatcher.pass_through, step, mode, beside, self._failures.report)
+            self.submit(Task(run, report=self._failures.report))
+
+    def settle(self) -> None:
+        """Wait until all that was handed over is done."""
+        self._worker.call(lambda: None, self.close_s).check()
+
+    def written(self, wait_s: float) -> bool:
+        """Whether all that was handed over is in the sinks, which is waited for."""
+
+        def flush() -> bool:
+            return all(runner.flush(wait_s) for runner in self._runners.values())
+
+        task = self._worker.call(flush, wait_s)
+        return task.done.is_set() and task.error is None and bool(task.result)
+
+    def _unused(self, packets: Iterable[Fate]) -> int:
+        """Report packets that nobody consumed; how many rows they had."""
+        rows = 0
+        for packet in packets:
+            rows += packet.rows
+            self._failures.count(RuntimeFailure.of("DL513.unused"), packet.rows, packet.place)
+        return rows
+
+    def _queued(self) -> dict[str, float]:
+        """What the sinks' queues say about themselves."""
+        runners = self._runners.values()
+        return {
+            "declog/queue_bytes": sum(runner.queued_bytes for runner in runners),
+            "declog/unsent": sum(runner.dropped for runner in runners),
+        }
+
+    def wait_for(self, item: LogEvent) -> None:
+        """Until a log event that somebody waits for is in the sinks; what takes longer than it may is reported."""
+        if item.done is None:
+            return
+        if not item.done.wait(self.wait_s + self.close_s):
+            self._failures.report(RuntimeFailure.of("DL605.slow", seconds=f"{self.wait_s + self.close_s:g}"))
+            return
+        for runner in self._runners.values():
+            self._report(partial(runner.flush, self.close_s))
+
+    def _report(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except SinkError as error:
+            self._failures.report(error)
+
+    # -- the end
+
+    def close(self, *, failed: bool) -> None:
+        """Wait for the worker and the sinks, each within a deadline; with ``strict`` raise what failed first."""
+        self._worker.finish(short_wait=failed)
+        self._join()
+        self._unused(fates.close(id(self), certain=self._collector is None or self._collector.all_ended))
+        reports = [runner.close(self.close_s) for runner in self._runners.values()]
+        for runner in self._runners.values():
+            self._report(runner.raise_unraised)
+        self.comm.close()
+        if self._home is not None:
+            self._home.end("failed" if failed else "finished", self.failures)
+        counts = self._failures.counts
+        if counts:
+            log.warning(
+                "declog finished with %d failure(s) of its own: %s",
+                sum(counts.values()), "; ".join(f"{name} (x{n})" for name, n in counts.items()),
+            )  # fmt: skip
+        if self._plan.strict and not failed:
+            self._raise(reports)
+
+    def _raise(self, reports: Sequence[CloseReport]) -> None:
+        if self._failures.first is not None:
+            raise self._failures.first
+        for name, report in zip(self._runners, reports, strict=True):
+            if isinstance(cause := report.first_error, SinkError):
+                raise cause
+            if cause is not None:
+                raise SinkError.of("DL602.sink", sink=name, cause=error_text(cause)) from cause
+
+    def _join(self) -> None:
+        """Wait for the worker as long as it goes on, and end what it waits for: a full queue, a stopped process."""
+        patience, began, reported = self.wait_s + self.close_s, time.monotonic(), False
+        finished, end = self.backlog.finished, began + patience
+        while not self._worker.join(0.05):
+            if self.backlog.finished != finished:
+                finished, end = self.backlog.finished, time.monotonic() + patience
+            if not reported and self.backlog.events > 1 and time.monotonic() - began > 5:
+                reported = True
+                log.warning("closing: %d log events are still to be evaluated", self.backlog.events)
+            for runner in self._runners.values():
+                if runner.stuck_s > self.close_s:
+                    runner.release()
+            if time.monotonic() > end:
+                self.comm.interrupt()
+                if not self._worker.join(self.close_s):
+                    log.warning("the last log events were not finished in time: they are left behind")
+                return
+
+    # -- checkpoints
+
+    def state(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
+        """What rank 0 holds of earlier log events, when all of them are done: frames by name, and plain data."""
+        task = self._worker.call(self._collected, 2 * self.wait_s + self.close_s)
+        if task.error is not None or not task.done.is_set():
+            problem = task.error or "rank 0 is not done with earlier log events"
+            log.warning("the state lacks what rank 0 holds of earlier log events: %s", problem)
+        return task.result or ({}, None)
+
+    def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
+        """On the worker thread, when all earlier log events are done: rank 0's state, with what files had to write."""
+        if self._merger is not None:
+            self._merger.settle()
+        for runner in self._runners.values():
+            if runner.rewindable and not runner.flush(self.close_s):
+                log.warning("sink `%s` is behind: what it has not written is not in the checkpoint", runner.id)
+        frames, data = ({}, None) if self._collector is None else self._collector.state()
+        return frames, data if self._local is None else {**(data or {}), "local": self._local.state()}
+
+    def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any] | None, step: int, *, equal: bool) -> None:
+        """Continue from ``state`` at a step: totals only, where the plan is not ``equal`` to the one that saved it."""
+        collector = self._collector
+        if self._local is not None and data is not None and "local" in data:
+            self._local.load(data["local"])
+        if collector is not None and data is not None:
+            self._worker.call(
+                partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self.close_s
+            ).check()
+        if collector is not None and collector.rows is not None and data is not None and "rows" in data:
+            collector.rows.go_on(data["rows"], branch=self._branch)
+        if self._branch:
+            return
+        for runner in self._runners.values():
+            runner.rewind(step, self.close_s)
+        if self._home is not None:
+            self._home.resumed(step)
+
+    def go_on(self, state: Mapping[str, Any]) -> RunInfo | None:
+        """Take the id and the folder of the run that goes on, or say of which run this one is a branch.
+
+        Every rank decides alike: what rank 0 has seen of the folders is in ``choice``.
+        """
+        run, home = self._run, self._home
+        if run is None or not state.get("run_id"):
+            return run
+        origin = Origin(state["run_id"], state["output_dir"], state["step"])
+        self._branch = self._choice.branches(origin, run.output_dir)
+        run_id = run.run_id if self._branch else origin.run_id
+        path, run_id = self._choice.target(origin) or (run.output_dir, run_id)
+        if home is not None and path != run.output_dir:
+            self._home = home.moved(path, run_id)
+        elif home is not None and run_id != run.run_id:
+            home.renamed(run_id)
+        if self._home is not None and self._branch:
+            self._home.branched(origin)
+            log.info("the run %s is a branch of %s, behind its step %d", run_id, origin.run_id, origin.step)
+        self._run = replace(run, output_dir=path, run_id=run_id)
+        if self._run != run:
+            for runner in self._runners.values():
+                runner.move(self._run, self.close_s)
+        if home is not None and home is not self._home:
+            home.abandon()
+        return self._run
+
+    def configure(self, values: Mapping[str, Any]) -> None:
+        """Add to how the trainer is configured, in the run's folder, where this process has it; a failure raises."""
+        home, run = self._home, self._run
+        if home is None or run is None:
+            return
+        config = merged(run.run_config, manifest.plain(without_secrets(values)))
+        text = manifest.yaml_text(config)
+        self._worker.call(lambda: home.configured(text), self.close_s).check()  # the worker writes there, too
+        self._run = replace(run, run_config=config)
+
+    # -- actors
+
+    def export(self) -> bytes:
+        """The log events since the last export; raises where this is no actor."""
+        if not isinstance(self.comm, actors.ActorComm):
+            raise UsageError.of("DL510.export")
+        return self.comm.take(self._plan.fingerprint)
+
+    def merge(self, exports: Iterable[bytes], wait_s: float | None) -> None:
+        """Log what actors exported; raises where this is no driver, or, at its end, for what is no export."""
+        if self._merger is None:
+            raise UsageError.of("DL510.merge")
+        taken, wrong = actors.read_all(exports, self._plan, self.comm.world_size)
+        wait_s = self.wait_s if wait_s is None else wait_s
+        self.submit(Task(partial(self._merge, taken, wait_s), report=self._failures.report))
+        if wrong is not None:
+            raise wrong
+
+    def _merge(self, taken: Sequence[actors.Export] = (), wait_s: float = 0.0) -> None:
+        """On the worker thread: what was taken, and what has waited long enough."""
+        assert self._merger is not None
+        if (seconds := self._merger.merge(taken, wait_s)) is not None:
+            self._alarm.set(seconds)
+
+    def end_merging(self) -> None:
+        """A driver: no more exports will come."""
+        self._alarm.cancel()
+        assert self._merger is not None
+        self.submit(Task(self._merger.end, report=self._failures.report))

@@ -1,0 +1,71 @@
+"""What was handed to the worker and is not evaluated yet: log events and bytes, seen and bounded.
+
+The training thread adds, the worker takes away. Imports failures only.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from declog.errors import RuntimeFailure
+from declog.plans.ops import Plan
+from declog.runtime.run.failures import Failures
+
+log = logging.getLogger("declog")
+
+
+class Backlog:
+    """Bounded by the plan's ``backlog_bytes``: beyond it the step waits.
+
+    A worker that finishes nothing for ``patience_s`` is waited for no more until it goes on, which is reported.
+    """
+
+    def __init__(self, plan: Plan, failures: Failures, patience_s: float) -> None:
+        self.events = 0
+        self.bytes = 0
+        self.finished = 0  # of whatever kind: what shows that the worker goes on
+        self._limit = plan.backlog_bytes
+        self._failures = failures
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._reported = False
+        self._stalled = -1  # what was finished when it was waited in vain
+
+    def read(self) -> dict[str, float]:
+        """The figures of now, by name."""
+        return {"declog/backlog": self.events, "declog/backlog_bytes": self.bytes}
+
+    def put(self, size: int) -> None:
+        """A log event of so many bytes was handed over."""
+        with self._lock:
+            self.events += 1
+            self.bytes += size
+
+    def done(self, size: int | None = None) -> None:
+        """The worker has finished something: a log event of so many bytes, or something else."""
+        with self._changed:
+            self.finished += 1
+            if size is not None:
+                self.events -= 1
+                self.bytes -= size
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """On the training thread: until there is room. One log event alone always has."""
+        if self.bytes <= self._limit or self.events < 2 or self._stalled == self.finished:
+            return
+        if not self._reported:
+            self._reported = True
+            log.warning(
+                "steps wait for declog's worker: %d log events of %d bytes wait for it, over backlog_bytes (%d); "
+                "log less often, or with fewer metrics", self.events, self.bytes, self._limit,
+            )  # fmt: skip
+        with self._changed:
+            while self.bytes > self._limit and self.events > 1:
+                finished = self.finished
+                if not self._changed.wait(self._patience_s) and self.finished == finished:
+                    self._stalled = finished
+                    self._failures.report(RuntimeFailure.of("DL605.backlog", seconds=f"{self._patience_s:g}"))
+                    return

@@ -1,0 +1,355 @@
+"""Rank 0's side of a log event: the rows of all ranks, what windows hold of earlier ones, and their evaluation.
+
+The same evaluation as on one process, over the merged rows, so that no value depends on the number of ranks. Runs
+on the worker thread. Imports evaluation and the ranks' messages, no torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from declog.engine.cells import MetricValues
+from declog.engine.frame import GROUP_ID, Frame, merged
+from declog.engine.joins import Carryover
+from declog.engine.publish import DROPPED, Dispatcher
+from declog.engine.window_state import WindowState
+from declog.errors import CommError, RuntimeFailure, error_text
+from declog.language.dtypes import Axis
+from declog.language.functions import DEFAULT, Functions
+from declog.plans.ops import NO_SINK, Plan
+from declog.records import Beside
+from declog.runtime.ranks.comm import Comm, Event
+from declog.runtime.ranks.log_event import LogEvent
+from declog.runtime.ranks.message import decode
+from declog.runtime.rows.kept import without_kept
+from declog.runtime.rows.packets import Fate, fates
+from declog.runtime.run import self_metrics
+from declog.runtime.run.failures import Failures
+from declog.runtime.worker.row_files import EventFacts, RowEvent
+from declog.runtime.worker.row_keeper import RowKeeper
+
+log = logging.getLogger("declog")
+
+Frames = dict[str, Frame]
+Figures = Mapping[str, float]
+SHORT_WAIT_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
+KEPT = 16  # log events that only other ranks made, and that may still be rank 0's next
+REPLICAS_WATCHED = 3  # log events in which ranks are compared
+
+
+class LiveMetrics(Protocol):
+    """Metrics that were asked for while the run goes on: ``declog.late.live``."""
+
+    def take(self, event: RowEvent) -> None:
+        """A log event of all ranks, whose rows were kept."""
+
+    def close(self) -> None:
+        """No more log events will come."""
+
+
+class Collector:
+    """Gathers, holds and evaluates; ``wait_s`` is how long it waits for another rank's rows."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: Comm,
+        dispatcher: Dispatcher,
+        failures: Failures,
+        *,
+        functions: Functions = DEFAULT,
+        wait_s: float = 30.0,
+        queued: Callable[[], Mapping[str, float]] = dict,
+        unused: Callable[[], int] = int,
+        rows: RowKeeper | None = None,
+        live: LiveMetrics | None = None,
+    ) -> None:
+        self.wait_s = wait_s
+        self.rows = rows
+        self._live = live
+        self._plan = plan
+        self._comm = comm
+        self._dispatcher = dispatcher
+        self._failures = failures
+        self._queued = queued  # what the sinks' queues say about themselves
+        self._unused = unused  # at the end of the run: the rows of packets that were not consumed
+        self._unseen = not (plan.sinks or plan.in_code or plan.capture)  # nobody gets what is logged
+        self._windows = {
+            mode: {period: WindowState(plan, period, functions) for period in plan.periods} for mode in plan.modes
+        }
+        self._carries = {mode: Carryover(plan, functions) for mode in plan.modes}
+        self._watched = 0
+        self._mismatched: set[str] = set()  # of whom it was reported in what they differ
+        self._figures: list[Figures] = []
+        self._ended: set[int] = set()  # ranks whose last message came
+
+    def collect(self, item: LogEvent, frames: Frames) -> dict[str, float]:
+        """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
+        if item.last:
+            self._ended.add(0)
+        parts, complete = {0: frames}, {0} if self.opened(item, tail=True) else set[int]()
+        if self._comm.world_size > 1:
+            wait_s = min(self.wait_s, SHORT_WAIT_S) if item.short_wait else self.wait_s
+            if item.answer is not None:
+                # in time for an answer, but no rank's rows are given up because somebody was impatient
+                wait_s = min(wait_s, max(item.answer.left / 2, SHORT_WAIT_S))
+            latest = -1
+            for rank, data in enumerate(self._comm.receive(item.key, wait_s), 1):
+                if data is None:
+                    self._failures.report(CommError.of("DL603.no_window", rank=rank))
+                    continue
+                try:
+                    rows, message = self.read(rank, data)
+                    self._in_step(item, rank, message)
+                except CommError as failure:
+                    self._failures.report(failure)
+                    continue
+                parts[rank] = rows
+                # one that made fewer steps than this one ended before it, though both end here
+                together = item.tail and message.count >= item.count
+                complete |= {rank} if self.opened(message, tail=together) else set()
+                latest = max(latest, message.step)
+            if latest > item.step:  # rank 0 ended before the others, without this step
+                item, complete = replace(item, step=latest), complete - {0}
+        unused = self._unused() if item.last and item.mode == "train" and self.all_ended else 0
+        if unused:
+            self._figures.append({DROPPED: unused})
+        logged = self.finish(item, parts, complete)
+        if unused and self._figures:  # the last window has no rows, so no log event told it
+            figures = self_metrics.greatest(self._figures)
+            self._dispatcher.pass_through(item.step, item.mode, Beside(), self._failures.report, figures)
+        if item.back is not None:
+            self.rewind(item.mode, item.back)
+        return logged
+
+    def finish(self, item: LogEvent, parts: Mapping[int, Frames], complete: Collection[int]) -> dict[str, float]:
+        """Evaluate what is due at this event; slower metrics keep the window until theirs is.
+
+        ``parts`` are the frames by rank, and ``complete`` the ranks whose frames are all that they had.
+        """
+        self._watch(list(parts.values()))
+        frames, taken = self._merged(parts)
+        ranks = len(taken & set(complete))
+        facts = EventFacts(
+            item.event, item.mode, item.step, item.count, item.tail, item.part, item.back, item.seconds, item.elapsed,
+            None if ranks == self._comm.world_size else ranks, time.time(),
+        )  # fmt: skip
+        event = None if self.rows is None else self._keep(self.rows, facts, frames)
+        logged = self.evaluate(facts, without_kept(frames), beside=item.window.beside, asked=item.answer is not None)
+        if event is not None and self._live is not None:
+            self._live.take(event)
+        return logged
+
+    def evaluate(
+        self, event: EventFacts, frames: Frames, *, beside: Beside | None = None, asked: bool = True
+    ) -> dict[str, float]:
+        """``finish`` with the merged frames of all ranks. ``asked``: somebody gets the values, if no sink does."""
+        due: dict[int, WindowState] = {}
+        windows, tail = self._windows[event.mode], event.tail
+        over = {
+            period for period in windows
+            if tail or (period and not event.part and self._plan.ends(event.mode, event.count, period))
+        }  # fmt: skip
+        try:
+            frames = self._carries[event.mode].apply(frames, self._failures.report)
+            for period, window in windows.items():
+                window.add(
+                    frames, self._failures.report,
+                    partial=event.partial, seconds=event.seconds, elapsed=event.elapsed,
+                )  # fmt: skip
+                if period in over and (window or not tail):  # at the tail what ended with the last step is over already
+                    due[period] = window.end(self._failures.report)
+        except BaseException:  # one that fails leaves no rows to the next
+            for period in over:
+                windows[period].clear()
+            raise
+        if not any(due.values()):  # nothing came since the last log event
+            if event.mode == "train" and not event.part:
+                periods = self._plan.periods if event.tail else tuple(due)
+                nothing = MetricValues()
+                self._dispatcher.inactive.judge(event.mode, event.event, event.step, event.count, periods, nothing)
+            return {}
+        if self._unseen and not asked:
+            self._unseen = False
+            log.warning("%s", NO_SINK)
+        figures = {**self_metrics.greatest(self._figures), **self._queued()}
+        self._figures.clear()
+        return self._dispatcher.dispatch(
+            event.step,
+            due,
+            self._failures.report,
+            mode=event.mode,
+            figures=figures,
+            number=event.event,
+            count=event.count,
+            beside=beside,
+        )
+
+    def rewind(self, mode: str, step: int) -> None:
+        """The run of a mode goes on behind an earlier step."""
+        self._carries[mode].rewind(step)
+        self._dispatcher.rewind(mode, step)
+        self._dispatcher.inactive.rewind(mode, step)
+
+    def _keep(self, rows: RowKeeper, facts: EventFacts, frames: Frames) -> RowEvent | None:
+        """Keep the rows of a log event; where the disk refuses, say so once, and keep no more."""
+        try:
+            return rows.add(facts, frames)
+        except Exception as error:  # noqa: BLE001  (logging goes on without)
+            self.rows = None
+            rows.stop()
+            self._failures.report(RuntimeFailure.of("DL611.stopped", error=error_text(error)))
+            return None
+
+    @property
+    def all_ended(self) -> bool:
+        """Whether all ranks said how they ended."""
+        return len(self._ended) == self._comm.world_size
+
+    def close(self) -> None:
+        """No more log events will come."""
+        for error in self._dispatcher.inactive.errors if self._plan.strict else ():
+            self._failures.report(error, "a signal is missing")
+        self._dispatcher.close(self._failures.report)
+        if self._live is not None:
+            self._live.close()
+        if self.rows is not None:
+            try:
+                self.rows.close()
+            except Exception as error:  # noqa: BLE001  (what could be kept is)
+                self._failures.report(RuntimeFailure.of("DL611.stopped", error=error_text(error)))
+
+    def _merged(self, parts: Mapping[int, Frames]) -> tuple[Frames, set[int]]:
+        """The rows of all ranks, and of which: one whose rows do not go with the others' loses its own only."""
+        try:
+            return merged(list(parts.values())), set(parts)
+        except Exception:  # noqa: BLE001  (whose rows it was is found below)
+            found: Frames = {}
+            taken: set[int] = set()
+            for rank, part in parts.items():
+                try:
+                    found = merged([found, part])
+                    taken.add(rank)
+                except Exception as error:  # noqa: BLE001
+                    failure = CommError.of("DL603.rows", rank=rank)
+                    failure.__cause__ = error
+                    self._failures.report(failure)
+            return found, taken
+
+    # -- other ranks' messages
+
+    def read(self, rank: int, data: bytes) -> tuple[Frames, LogEvent]:
+        """A rank's frames and what it says of them; raises ``CommError`` for what is no whole message."""
+        frames, meta = decode(data, self._plan.grouping)
+        message = LogEvent.read(meta)
+        fates.heard(message.consumed, itertools.starmap(Fate, message.unused))
+        if message.last:
+            self._ended.add(rank)
+        return frames, message
+
+    def opened(self, message: LogEvent, *, tail: bool) -> bool:
+        """Note what a message tells; whether its rows are all that the rank had: one that left early sent its tail."""
+        if message.error is not None:
+            self._failures.report(RuntimeFailure("DL605", message.error))
+        self._figures.append(message.figures)
+        self._dispatcher.inactive.came(message.mode, message.event, message.count, message.arrivals)
+        return message.whole and (tail or not message.tail)
+
+    def _in_step(self, event: LogEvent, rank: int, message: LogEvent) -> None:
+        """Raise where a message is not of this log event: it would mix modes, or rows of different steps."""
+        if not event.last and not message.last:
+            for mode, count in message.sent.items():
+                if mode in self._plan.modes and count > event.begun.get(mode, 0):
+                    self._failures.report(CommError.of("DL603.mode", rank=rank, mode=mode))
+                    self._comm.drop(Event(mode, count - 1 - KEPT), rank)
+        if not fits(event, message):
+            raise self.mismatch(f"rank {rank}", event, message)
+
+    def mismatch(self, who: str, event: LogEvent, message: LogEvent) -> CommError:
+        """What is wrong with a message that is not of this log event; in what it differs is reported once."""
+        detail = "" if who in self._mismatched else (
+            f" (step {message.step}, its {message.count}. of mode {message.mode}, where this is step {event.step}, "
+            f"the {event.count}. of mode {event.mode})"
+        )  # fmt: skip
+        self._mismatched.add(who)
+        return CommError.of("DL603.event", who=who, detail=detail)
+
+    def _watch(self, parts: Sequence[Frames]) -> None:
+        """Ranks with the same rows should be one: equal ones are reported, of the first log events that have rows."""
+        if len(parts) < 2 or self._watched >= REPLICAS_WATCHED:
+            return
+        prints = [print_ for frames in parts if (print_ := _print(frames)) is not None]
+        self._watched += bool(prints)
+        if len(set(prints)) < len(prints):
+            self._watched = REPLICAS_WATCHED
+            log.warning("%s", RuntimeFailure.of("DL606"))
+
+    # -- checkpoints
+
+    def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
+        """What the next log events need of the earlier ones: frames by name, and plain data."""
+        frames: dict[str, Frame] = {}
+        data: dict[str, Any] = {"dispatch": self._dispatcher.state(), "carry": {}, "held": {}}
+        for mode, carry in self._carries.items():
+            rows, data["carry"][mode] = carry.state()
+            frames |= {f"carry/{mode}/{phase}": frame for phase, frame in rows.items()}
+        for mode, by_period in self._windows.items():
+            for period, window in by_period.items():
+                rows, data["held"][f"{mode}/{period}"] = window.state()
+                frames |= {f"held/{mode}/{period}/{phase}": frame for phase, frame in rows.items()}
+        if self.rows is not None:
+            data["rows"] = self.rows.count
+        return frames, data
+
+    def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
+        """Continue from a state of an equal plan."""
+        self._dispatcher.load(data["dispatch"])
+        for mode, carry in self._carries.items():
+            carry.load(_below(frames, f"carry/{mode}/"), data["carry"].get(mode, {}))
+        for mode, by_period in self._windows.items():
+            for period, window in by_period.items():
+                name = f"{mode}/{period}"
+                window.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
+
+    def load_totals(self, data: Mapping[str, Any]) -> None:
+        """Of the state of another plan: what is counted from the start of the run."""
+        self._dispatcher.load(data["dispatch"])
+
+
+def fits(event: LogEvent, message: LogEvent) -> bool:
+    """Whether a message is of this log event: of its mode, step and count, or one of the two ranks has ended."""
+    if (message.mode, message.event) != (event.mode, event.event):
+        return False
+    if message.last and message.count <= event.count and message.step <= event.step:
+        return True  # that rank ended before this one: all that it had left
+    if event.last and message.count >= event.count:
+        return True  # this one ended before that
+    return (message.step, message.count, message.tail, message.part) == (
+        event.step,
+        event.count,
+        event.tail,
+        event.part,
+    )
+
+
+def _below(frames: Mapping[str, Frame], prefix: str) -> Frames:
+    return {name.removeprefix(prefix): frame for name, frame in frames.items() if name.startswith(prefix)}
+
+
+def _print(frames: Frames) -> int | None:
+    """A checksum of a rank's numbers per completion; None where there are too few to be equal by something else."""
+    found, rows = 0, 0
+    for frame in frames.values():
+        for block in frame.blocks:
+            if block.keys[0][0] == GROUP_ID:  # ranks may sample the same prompts
+                continue
+            if block.axis is Axis.COMPLETION and block.data.shape[1] > 1 and (block.data != block.data[:, :1]).any():
+                rows += block.data.shape[1]
+                found = zlib.crc32(block.data.tobytes(), found)
+    return found if rows else None

@@ -1,0 +1,260 @@
+"""Rows that are kept for questions that nobody asked yet: numbers and labels of every log event, in the run's folder.
+
+Rank 0's worker writes them as they are before anything is computed from them. ``rows.json`` says of which run they
+are, and of each signal whether it is kept, or why not. See ``row_files`` for the files, and ``declog.late`` for
+the questions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from declog.distribution import VERSION
+from declog.engine.blocks import Layout
+from declog.engine.frame import Frame
+from declog.errors import RuntimeFailure
+from declog.language.dtypes import Axis, DType
+from declog.language.nodes import definition
+from declog.plans.ops import TRACE, FoldOp, LocalOp, PhaseOp, Plan, SignalOp
+from declog.records import RunInfo
+from declog.runtime.rows.kept import FLOAT, PREFIX, TEXT, redacted_texts, type_of
+from declog.runtime.worker.row_files import (
+    EventFacts,
+    RowEvent,
+    chunks,
+    is_whole,
+    journal,
+    journal_entry,
+    numbers_of,
+    remove_chunk,
+    size_of,
+    tail_of,
+    write_chunk,
+)  # fmt: skip
+from declog.sinks._files import replace_text
+
+log = logging.getLogger("declog")
+
+FORMAT = 1
+FOLDER, FACTS = "rows", "rows.json"
+KEPT, ABSENT, UNREAD = "kept", "it never came", "nothing that the run logged reads it"
+CHUNK_EVENTS = 512
+CHUNK_BYTES = 8 * 2**20  # of the journal
+
+
+class RowKeeper:
+    """Keeps the rows of log events in the folder of ``run()``, which is asked when the first one comes.
+
+    ``limit`` is how many bytes may lie there: the oldest chunk goes first. On the worker thread.
+    """
+
+    def __init__(self, plan: Plan, run: Callable[[], RunInfo | None], limit: int) -> None:
+        self.count = 0  # log events so far, of all processes of the run
+        self._plan = plan
+        self._run = run
+        self._limit = limit
+        self._labels = {
+            name: phase.sent | {op.name for op in phase.locals if op.expr.type.dtype is DType.TEXT}
+            for name, phase in plan.phases.items()
+        }
+        self._folder: Path | None = None
+        self._facts: dict[str, Any] = {}
+        self._open: list[RowEvent] = []
+        self._chunk = 0
+        self._bytes = 0
+        self._sizes: dict[int, int] = {}  # the bytes of whole chunks
+        self._journal: BinaryIO | None = None
+        self._came: dict[str, set[str]] = {name: set() for name in plan.phases}
+        self._kept_types: dict[str, dict[str, str]] = {name: {} for name in plan.phases}  # of columns of `log.keep`
+        self._layouts: set[tuple[str, Layout]] = set()  # of frames, by phase: what came is in them
+        self._after: int | None = None  # the run goes on behind so many log events
+
+    def add(self, facts: EventFacts, frames: Mapping[str, Frame]) -> RowEvent:
+        """Keep a log event, and return it as it is kept. Raises ``OSError`` where the disk refuses."""
+        folder = self._folder or self._begin()
+        event = RowEvent(replace(facts, number=self.count), {name: self._kept(frame) for name, frame in frames.items()})
+        unseen = [frame for frame in event.frames.values() if (frame.phase, frame.layout) not in self._layouts]
+        if unseen:  # signals that came for the first time, mostly
+            self._layouts |= {(frame.phase, frame.layout) for frame in unseen}
+            for frame in unseen:
+                self._came[frame.phase] |= {name for name, _ in frame.keys}
+            self._write()
+        entry = journal_entry(event)
+        if self._journal is None:
+            self._journal = tail_of(folder, self._chunk).open("wb")
+        self._journal.write(entry)
+        self._journal.flush()
+        self._open.append(event)
+        self._bytes += len(entry)
+        self.count += 1
+        if len(self._open) >= CHUNK_EVENTS or self._bytes >= CHUNK_BYTES:
+            self._end_chunk(folder)
+        return event
+
+    def go_on(self, count: int, *, branch: bool) -> None:
+        """The run goes on behind the first ``count`` log events of its folder, or is a branch of one of another folder.
+
+        In its own folder the log events after them are of no run any more.
+        """
+        self._after = count
+        self.count = 0 if branch else count
+
+    def stop(self) -> None:
+        """Keep no more; what is kept stays as it is."""
+        if self._journal is not None:
+            with suppress(OSError):  # what it could not write is lost already
+                self._journal.close()
+            self._journal = None
+
+    def close(self) -> None:
+        """Put what is open into its chunk. Raises ``OSError`` where the disk refuses."""
+        if self._folder is not None:
+            self._end_chunk(self._folder)
+
+    # -- what is kept
+
+    def _kept(self, frame: Frame) -> Frame:
+        """Numbers and labels: no sketches, no rows of tokens, and no texts that only tables have."""
+        labels = self._labels[frame.phase]
+        texts = {
+            (name, key[1]): (axis, redacted_texts(self._plan, key[0], values))
+            for key, (axis, values) in frame.texts.items()
+            if (key[0] in labels and not key[0].endswith((TRACE, ".hist"))) or key[0].startswith(PREFIX)
+            if (name := self._name(frame.phase, key[0], TEXT)) is not None
+        }
+        blocks = []
+        for block in frame.blocks:
+            names = [self._name(frame.phase, name, type_of(block.data)) for name, _ in block.keys]
+            some = block.some([place for place, name in enumerate(names) if name is not None])
+            keys = zip([name for name in names if name is not None], [of for _, of in some.keys], strict=True)
+            blocks.append(replace(some, keys=tuple(keys)))
+        return Frame(frame.phase, frame.batches, [block for block in blocks if block.keys], texts, frame.grouping)
+
+    def _name(self, phase: str, name: str, type: str) -> str | None:
+        """The name of a column in the files: that of a column of `log.keep`, of whose prefix files know nothing.
+
+        None for one that is not kept: rows have a signal of its name, or texts come where numbers came before.
+        """
+        plain = name.removeprefix(PREFIX)
+        if plain == name:
+            return name
+        if any(op.name == plain for op in self._plan.phases[phase].signals):
+            return None
+        types = self._kept_types[phase]
+        known = types.setdefault(plain, type)
+        if known != type and TEXT in (known, type):
+            return None
+        types[plain] = type if known == type else FLOAT
+        return plain
+
+    # -- files
+
+    def _begin(self) -> Path:
+        run = self._run()
+        assert run is not None
+        folder = self._folder = run.output_dir / FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        before: dict[str, Any] = {}
+        with suppress(FileNotFoundError):
+            before = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        numbers = chunks(folder)
+        self._sizes = {chunk: size_of(folder, chunk) for chunk in numbers if is_whole(folder, chunk)}
+        self._chunk = 0 if not numbers else numbers[-1] + (numbers[-1] in self._sizes)
+        path, end = tail_of(folder, self._chunk), 0
+        if path.exists():  # what a process that was killed had not put into a chunk
+            self._open, end = journal(path, self._plan.grouping)
+        if end:
+            self._journal = path.open("r+b")
+            self._journal.truncate(end)
+            self._journal.seek(end)
+        self._bytes = end
+        total = 0
+        if self._open:
+            total = self._open[-1].facts.number + 1
+        elif self._sizes:
+            total = numbers_of(folder, max(self._sizes))[-1] + 1
+        known = [one["run_id"] for one in before.get("runs", ())]
+        cuts = list(before.get("cuts", ()))
+        if self._after is not None and run.run_id in known and self._after < total:
+            cuts.append([self._after, total])
+        facts = {
+            "run_id": run.run_id, "from": total, "after": self._after, "fingerprint": self._plan.fingerprint,
+            "declog": VERSION, "world_size": run.world_size, "config": self._plan.config,
+            "constants": dict(self._plan.given), "columns": {}, "late": self._plan.late,
+        }  # fmt: skip
+        self._facts = {"format": FORMAT, "cuts": cuts, "runs": [*before.get("runs", ()), facts]}
+        self.count = total
+        self._write()
+        return folder
+
+    def _end_chunk(self, folder: Path) -> None:
+        if self._open:
+            self._sizes[self._chunk] = write_chunk(folder, self._chunk, self._open)
+            self.stop()
+            tail_of(folder, self._chunk).unlink()
+            self._chunk += 1
+            self._open, self._bytes = [], 0
+            self._thin(folder)
+        self._write()
+
+    def _thin(self, folder: Path) -> None:
+        """Take the oldest chunks away until the rest fits."""
+        while len(self._sizes) > 1 and sum(self._sizes.values()) > self._limit:
+            chunk = min(self._sizes)
+            del self._sizes[chunk]
+            remove_chunk(folder, chunk)
+            if not chunk:
+                log.warning("%s", RuntimeFailure.of("DL611.thinned", folder=folder, bytes=f"{self._limit:,}"))
+
+    def _write(self) -> None:
+        assert self._folder is not None
+        self._facts["runs"][-1]["columns"] = columns_of(self._plan, self._came, self._kept_types)
+        replace_text(self._folder / FACTS, json.dumps(self._facts, default=str, indent=1))
+
+
+def columns_of(plan: Plan, came: Mapping[str, set[str]], kept_types: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """What is kept of a plan's rows, by phase: of each signal, whether or why not; of the rest, what it is.
+
+    ``kept_types`` are the types of the columns of `log.keep`, by phase: they are signals to whoever asks.
+    """
+    return {
+        phase.name: {
+            "signals": {
+                **{op.name: _reason(op, phase, came.get(phase.name, set())) for op in phase.signals},
+                **dict.fromkeys(kept_types.get(phase.name, ()), KEPT),
+            },
+            "kept": dict(kept_types.get(phase.name, {})),
+            "folds": {op.name: {"key": fold_key(op), "stats": list(op.stats)} for op in phase.folds},
+            "locals": {op.name: local_key(op) for op in phase.locals},
+        }
+        for phase in plan.phases.values()
+    }
+
+
+def fold_key(op: FoldOp) -> str:
+    """What a fold computes; its name is a number, another one in every plan."""
+    parts = [None if node is None else definition(node) for node in (op.expr, op.of)]
+    return json.dumps([*parts, sorted(map(definition, op.mask)), op.trace])
+
+
+def local_key(op: LocalOp) -> str:
+    """What a local column is computed from."""
+    return json.dumps([definition(op.expr), op.source])
+
+
+def _reason(op: SignalOp, phase: PhaseOp, came: set[str]) -> str:
+    if op.axis is Axis.TOKEN:
+        return "it is per token, and only what metrics compute from it per completion is kept"
+    if not op.recorded:
+        return UNREAD
+    if op.dtype is DType.OBJECT:
+        return "it is an object"
+    if op.dtype is DType.TEXT and op.name not in phase.sent:
+        return "it is a text, and nothing uses it as a label"
+    return KEPT if op.name in came else ABSENT

@@ -1,0 +1,161 @@
+"""The background side of a log event: one thread per process, fed through a queue that never blocks training.
+
+Ranks above 0 send their rows to rank 0, which evaluates those of all ranks. The thread is never abandoned inside
+torch: it is asked to stop and joined.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from declog.runtime.ranks.comm import Comm, Event
+from declog.runtime.ranks.log_event import LogEvent
+from declog.runtime.ranks.sender import Sender
+from declog.runtime.run.failures import Failures
+from declog.runtime.run.self_metrics import Meter
+from declog.runtime.worker.backlog import Backlog
+from declog.runtime.worker.collector import SHORT_WAIT_S, Collector
+from declog.runtime.worker.stopping import POLL_S, Stop
+
+
+@dataclass
+class Task:
+    """Something to do on the worker thread, after all that was handed over before."""
+
+    run: Callable[[], Any]
+    report: Callable[[BaseException], None] | None = None  # where nobody waits
+    result: Any = None
+    error: BaseException | None = None
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def check(self) -> None:
+        """Raise what went wrong."""
+        if self.error is not None:
+            raise self.error
+
+
+class Worker:
+    """Takes windows in order; ``submit`` returns at once. ``collector`` is rank 0's."""
+
+    def __init__(
+        self, comm: Comm, sender: Sender, collector: Collector | None, failures: Failures, backlog: Backlog,
+        stop: Stop | None = None,
+    ) -> None:  # fmt: skip
+        self._comm = comm
+        self._sender = sender
+        self._collector = collector
+        self._failures = failures
+        self._backlog = backlog
+        self._stop = stop
+        self._meter = Meter()
+        self._ended = False
+        self._over = threading.Event()
+        self._last: Event | None = None
+        self._queue: queue.SimpleQueue[LogEvent | Task | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
+        self._thread.start()
+
+    def submit(self, item: LogEvent | Task) -> None:
+        """Hand over one log event, or something to do after those before."""
+        if isinstance(item, LogEvent):
+            self._backlog.put(item.bytes)
+        self._queue.put(item)
+
+    def call(self, run: Callable[[], Any], wait_s: float) -> Task:
+        """Do something on the thread when all that was handed over is done.
+
+        The caller waits, at most so long for each thing before it.
+        """
+        task = Task(run)
+        self.submit(task)
+        finished, end = self._backlog.finished, time.monotonic() + wait_s
+        while not task.done.wait(0.05) and time.monotonic() < end and not self._over.is_set():
+            if self._backlog.finished != finished:
+                finished, end = self._backlog.finished, time.monotonic() + wait_s
+        return task
+
+    def finish(self, *, short_wait: bool = False) -> None:
+        """No more will be handed over; with ``short_wait`` other ranks are not waited for long."""
+        if short_wait and self._collector is not None:
+            self._collector.wait_s = min(self._collector.wait_s, SHORT_WAIT_S)
+            self._comm.shorten_waits(SHORT_WAIT_S)
+        self._queue.put(None)
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the thread's end; false where time ran out."""
+        return self._over.wait(timeout_s)  # after an interrupt, join() says of a thread that works that it has ended
+
+    def _main(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._over.set()
+
+    def _work(self) -> None:
+        while not self._ended:
+            try:
+                self._next()
+            # The worker outlives any event: what goes wrong is counted and reported, and raised under `strict`.
+            except BaseException as error:  # noqa: BLE001
+                self._failures.report(error)
+        if self._collector is not None:
+            try:
+                self._collector.close()
+            except BaseException as error:  # noqa: BLE001  (as above)
+                self._failures.report(error)
+
+    def _next(self) -> None:
+        if self._stop is not None:
+            self._stop.poll()
+        try:
+            item = self._queue.get(timeout=None if self._stop is None else POLL_S)
+        except queue.Empty:
+            return
+        if item is None:
+            self._ended = True
+        elif isinstance(item, Task):
+            self._run(item)
+            self._backlog.done()
+        else:
+            try:
+                if item.key != self._last:  # an interrupt may have handed it over twice
+                    self._last = item.key
+                    self._process(item)
+            finally:
+                if item.answer is not None:
+                    item.answer.give(None)  # unless it was given
+                if item.done is not None:
+                    item.done.set()
+                self._backlog.done(item.bytes)
+
+    def _run(self, task: Task) -> None:
+        try:
+            task.result = task.run()
+        except BaseException as error:  # noqa: BLE001  (raised by whoever waits)
+            task.error = error
+            if task.report is not None:
+                task.report(error)
+        task.done.set()
+
+    def _process(self, event: LogEvent) -> None:
+        figures = {} if event.part else {**event.figures, **self._meter.read_worker()}
+        event = self._sender.described(replace(event, figures=figures))
+        with np.errstate(all="ignore"):
+            if self._collector is None:
+                self._comm.send(event.key, self._sender.message(event))
+                if event.answer is not None:
+                    text = self._comm.answer(event.key, event.answer.left)
+                    event.answer.give(None if text is None else json.loads(text))
+                return
+            values = self._collector.collect(*self._sender.frames(event))
+            if event.answer is not None:
+                self._comm.publish(event.key, json.dumps(values).encode())
+                event.answer.give(values)
