@@ -237,10 +237,9 @@ class _Question:
         overrides.append(f"sinks=[{','.join(to)}]")
         self._config = compose(str(folder / run.get("config", CONFIG)), overrides)
         self._signals = {
-            name: {"axis": "completion", "type": type, "optional": True, "phase": phase}
-            for phase, columns in segment["columns"].items()
-            for name, type in columns["kept"].items()
-        }
+            phase: {name: {"axis": "completion", "type": type, "optional": True} for name, type in kept.items()}
+            for phase, columns in segment["columns"].items() if (kept := columns["kept"])
+        }  # fmt: skip
         self._imports = load_imports()
 
     def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[Columns]]:
@@ -268,10 +267,12 @@ class _Question:
 
     def _compiled(self, names: Sequence[str]) -> Plan:
         """The plan of some of the lines, and of what they need."""
+        signals = self._config.data.get("signals") or {}
         data = {
             **self._config.data, "profiles": {PROFILE: {"only": names}},
             "profile": PROFILE, "tables": {}, "alerts": {}, "tests": {},
-            "signals": {**(self._config.data.get("signals") or {}), **self._signals},
+            "signals": {phase: {**signals.get(phase, {}), **self._signals.get(phase, {})}
+                        for phase in {**signals, **self._signals}},
         }  # fmt: skip
         try:
             return compile(
