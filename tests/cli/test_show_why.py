@@ -31,7 +31,7 @@ def test_the_profile_with_the_place_of_each_value(small: Path, cli: Cli) -> None
     shown = lines(cli("show", "team", "every=4", "--yaml", "--config-dir", ".").out)
     assert shown["reduce: p95"] == "declog/team.yaml:6:3"
     assert shown["penalised: null"] == "declog/team.yaml:7:3"
-    assert shown["max: max"] == "declog/small.yaml:19:47"
+    assert shown["name: completions/{reduce}_length"] == "declog/small.yaml:19:47"
     assert shown["every: 4"] == "override 'declog.every=4'"
     assert shown["sinks: [jsonl]"] == "declog/small.yaml:3:1"
 
@@ -190,7 +190,7 @@ def test_a_metric_by_any_of_its_names(small: Path, cli: Cli, key: str) -> None:
     """What trackers see, the key, or the key of one of its reductions."""
     out = cli("show", "small", "--config-dir", ".", "--why", key).out
     assert out.startswith("metrics.length\n  declog/small.yaml:19:3\n")
-    assert "  .reduce.max   max                          declog/small.yaml:19:47\n" in out
+    assert "  .reduce  [mean, max]                  declog/small.yaml:19:26\n" in out
     assert "completions/max_length: max of length, over the completions of each step" in out
 
 
@@ -273,6 +273,6 @@ def test_a_file_of_ones_own_between(small: Path, write_preset: WritePreset, cli:
         cli("show", "mine", "--config-dir", ".", "--format", "json", "--why", "metrics.length.name").out
     )
     assert [(each["place"], each["value"]) for each in layers[0]["layers"]] == [
-        ("declog/small.yaml:19:58", '"completions/{reduce}_length"'),
+        ("declog/small.yaml:19:47", '"completions/{reduce}_length"'),
         ("declog/mine.yaml:5:5", "mine/{reduce}"),
     ]

@@ -235,7 +235,7 @@ def test_a_program_ends_while_a_tracker_still_hangs(tmp_path: Path) -> None:
         "    def open(self, run): sys.stdin.readline()\n"
         "    def write(self, step, records): pass\n"
         "    def close(self): pass\n"
-        "profile = {'name': 'b', 'signals': {'x': {'axis': 'completion'}}, 'metrics': {'x': 'mean(x)'}}\n"
+        "profile = {'name': 'b', 'signals': {'any': {'x': {'axis': 'completion'}}}, 'metrics': {'x': 'mean(x)'}}\n"
         "try: declog.start(profile, sinks=[Hang()], start_s=0.5)\n"
         "except declog.SinkError as error: print(error)\n"
         "sys.exit(7)\n"
