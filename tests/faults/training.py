@@ -69,8 +69,9 @@ def rows(rank: int, step: int) -> dict[str, Any]:
 def start(fault: Fault, rank: int, ranks: int, folder: Path) -> Recorder:
     """The recorder of this rank."""
     profile = {**PROFILE, **fault.profile}
-    for part in ("sinks", "metrics"):
+    for part in ("sink_options", "metrics"):
         profile[part] = {**PROFILE[part], **fault.profile.get(part, {})}
+    profile["sinks"] = [*PROFILE["sinks"], *fault.profile.get("sinks", ())]
     options = dict(fault.start)
     if fault.garble is not None:
         store = dist.distributed_c10d._get_default_store()  # there is no public name
