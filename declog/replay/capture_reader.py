@@ -8,7 +8,7 @@ Sees the runtime and the way from a configuration to its plan.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -108,9 +108,14 @@ def replay(
     default profile's records are under ``<code>``. Raises what ``start`` and the run would raise.
     """
     capture = load(path)
-    composed = compose(capture.run["profile"] if config is None else config)
+    composed = config_of(capture) if config is None else compose(config)
     made = plan_for(capture, composed, functions=functions, reductions=reductions, columns=columns)
     return execute(capture, made, composed, functions=functions).events
+
+
+def config_of(capture: Capture) -> Composed:
+    """The config that the run had. What the environment gave it is not in its capture, and may be missing now."""
+    return replace(compose(capture.run["profile"]), problems=())
 
 
 def plan_for(capture: Capture, config: Composed, **registries: Any) -> Plan:

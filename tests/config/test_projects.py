@@ -144,7 +144,7 @@ def test_the_command_line_imports_what_it_is_reported(project: Path, monkeypatch
     """`--import` is the user's own word, too."""
     monkeypatch.chdir(project)
     (project / "mine.yaml").write_text(
-        "signals: {r: {axis: completion}}\nmetrics: {r: mean(r)}\n"
+        "signals: {any: {r: {axis: completion}}}\nmetrics: {r: mean(r)}\n"
         f"sinks: [s]\nsink_options: {{s: {{kind: '{MODULE}:Sink'}}}}\n",
         "utf-8",
     )

@@ -30,5 +30,8 @@ def test_the_language_page_holds_every_part_of_the_reference() -> None:
         "keys of TestSpec",
         "keys of CompletionAxis",
         "keys of AxesSpec",
+        "keys of Observed",
+        "keys of Named",
+        "keys of ObserveSpec",
         "keys of SelectorSpec",
     ]

@@ -217,7 +217,7 @@ def test_a_text_that_cannot_be_filled_is_refused(text: str, code: str, fix: str,
     ("reduce", "fired", "reason"),
     [
         (["mean", "max"], [Alert("high", "warn", "KL 0.60, 0.600")], None),
-        ({"middle": "mean", "top": "max"}, [Alert("high", "warn", "KL 0.60, 0.600")], None),
+        ([{"middle": "mean"}, {"top": "max"}], [Alert("high", "warn", "KL 0.60, 0.600")], None),
         ("max", [Alert("high", "warn", "KL 0.60, 0.600")], None),
         (["min", "max"], [], "`kl` has several reductions, and none of them is the mean"),
         (None, [], "the metric `kl` was deleted"),

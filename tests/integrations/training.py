@@ -104,8 +104,8 @@ def sft(folder: Path) -> None:
         save_strategy="no", report_to=["wandb", "trackio"], use_cpu=True, bf16=False, disable_tqdm=True, max_length=32,
         project="mine",
     )  # fmt: skip
-    overrides = ["declog.sinks=[jsonl,wandb,trackio]", "+declog.signals.any.tokens={axis: completion, type: int}"]
-    overrides += ["+declog.metrics.tokens={expr: tokens, reduce: sum}", "declog.signals.rollout.tokens.optional=true"]
+    overrides = ["declog.sinks=[jsonl,wandb,trackio]", "+declog.signals.any.tokens=completion int?"]
+    overrides += ["+declog.metrics.tokens={expr: tokens, reduce: sum}"]
     overrides += ["+declog.tables.longest={columns: [tokens], filter: {key: tokens, top: 2}}"]
     callback = declog.callback("trainer", overrides)
     trainer = Observing(

@@ -78,10 +78,9 @@ def reduced(which: int, metric: Metric) -> Metric | None:
         return None
     if isinstance(reduce, str):
         made: Any = other(reduce, which)
-    elif isinstance(reduce, list):
-        made = None
     else:
-        made = {key: other(each, which) or each for key, each in reduce.items() if each is not None}
+        items = [item if isinstance(item, dict) else {item: item} for item in reduce]
+        made = [{name: other(each, which) or each for name, each in item.items()} for item in items]
     return None if made is None else {**metric, "reduce": made}
 
 

@@ -16,7 +16,7 @@ import sys
 import torch
 import declog
 
-signals = {"x": {"axis": "completion"}, "kl": {"axis": "token"}, "text": {"axis": "completion", "type": "text"}}
+signals = {"any": {"x": {"axis": "completion"}, "kl": {"axis": "token"}, "text": "completion text"}}
 log = declog.start(
     {
         "name": "exit", "every": 4, "signals": signals, "metrics": {"x": "sum(x)", "kl": "mean(kl)"},

@@ -136,21 +136,21 @@ def test_minibatches_whose_rows_are_not_known_say_no_lengths(tmp_path: Path) -> 
 
 
 SIGNALS: dict[str, Any] = {
-    "a": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text", "optional": True}},
-    "b": {"y": {"axis": "completion", "optional": True}},
+    "rollout": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text", "optional": True}},
+    "update": {"y": {"axis": "completion", "optional": True}},
     "id": {"axis": "completion", "type": "int", "optional": True},
-    "y_of_a": {"expr": "2 * y", "phase": "a"},
+    "later_y": {"expr": "2 * y", "phase": "rollout"},
 }
 LATER = {
-    "m": "mean(x + y_of_a)",
-    "n": "count(y_of_a)",
-    "t": {"expr": "1 if present(text) else 0", "where": "y_of_a > 4", "reduce": "sum"},
+    "m": "mean(x + later_y)",
+    "n": "count(later_y)",
+    "t": {"expr": "1 if present(text) else 0", "where": "later_y > 4", "reduce": "sum"},
 }
 
 
 def test_rows_of_a_later_phase_by_ids(tmp_path: Path) -> None:
     """With ids minibatches are looked up, shuffled, in parts and more than once; what is not there is absent."""
-    given = profile(SIGNALS, {"m": "sum(x + y_of_a)", "n": "count(y_of_a)"}, axes={"completion": {"ids": "id"}})
+    given = profile(SIGNALS, {"m": "sum(x + later_y)", "n": "count(later_y)"}, axes={"completion": {"ids": "id"}})
     batches = [
         {"x": [100.0, 200.0, 300.0], "id": [1, 2, 3]}, {"y": [7.0, 9.0], "id": [9, 3]}, {"y": [1.0], "id": [1]},
         {"y": [4.0, 5.0], "id": [3, 1]},
@@ -160,7 +160,7 @@ def test_rows_of_a_later_phase_by_ids(tmp_path: Path) -> None:
 
 def test_batches_in_turns_are_each_others(tmp_path: Path) -> None:
     """Each batch is followed by its own; where two come before both others nobody knows."""
-    given = profile(SIGNALS, {"m": "sum(x + y_of_a)", "n": "count(y_of_a)"})
+    given = profile(SIGNALS, {"m": "sum(x + later_y)", "n": "count(later_y)"})
     a, b = [{"x": [1.0]}, {"x": [2.0]}], [{"y": [10.0]}, {"y": [20.0]}]
     assert logged(given, [a[0], b[0], a[1], b[1]], tmp_path / "1") == {"m": 63.0, "n": 2}
     assert logged(given, [a[0], a[1], b[0], b[1]], tmp_path / "2") == {}
@@ -190,7 +190,7 @@ def test_later_rows_over_ranks_steps_and_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("expr", ["lp", "mean(y, over=completion)"])
 def test_only_values_per_completion_have_rows_in_another_phase(expr: str) -> None:
     """What is per token or per group is refused where it stands."""
-    signals = {**SIGNALS, "b": {**SIGNALS["b"], "lp": {"axis": "token", "mask": "all"}}}
-    signals["y_of_a"] = {"expr": expr, "phase": "a"}
-    with pytest.raises(ConfigError, match=r"DL313.*signals\.y_of_a"):
+    signals = {**SIGNALS, "update": {**SIGNALS["update"], "lp": {"axis": "token", "mask": "all"}}}
+    signals["later_y"] = {"expr": expr, "phase": "rollout"}
+    with pytest.raises(ConfigError, match=r"DL313.*derived\.later_y"):
         declog.plan(profile(signals, LATER, axes={"group": {"size": 2}}))

@@ -152,10 +152,11 @@ def _presets(given: argparse.Namespace) -> list[Row]:
 
 def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
     """Lists a section's entries: the keys that say what they are, and their help; that of metrics is under `about`."""
-    from declog.language.keys import entries
-    from declog.language.spec import ANY
 
     def rows(found: Layered) -> list[Row]:
+        from declog.language.keys import entries
+        from declog.language.spec import ANY
+
         listed: list[Row] = []
         about = (found.data.get("about") or {}) if section == "metrics" else {}
         for path, entry in entries(found.data, section):

@@ -45,8 +45,7 @@ def arguments(parser: Parser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Execute one config or two, and print what each sink would have got."""
-    from declog.config.compose import compose
-    from declog.replay.capture_reader import load
+    from declog.replay.capture_reader import config_of, load
 
     requested = _steps(given.steps)
     logging.getLogger("declog").addHandler(logging.NullHandler())  # failures are printed once, below
@@ -54,7 +53,7 @@ def run(given: argparse.Namespace) -> int:
     if given.words or given.config_name is not None:
         config, title = _chosen(given, given.words)
     else:
-        config, title = compose(capture.run["profile"]), "as captured"
+        config, title = config_of(capture), "as captured"
     made, found = _executed(capture, config)
     sinks = _sinks(found, given.sink, requested)
     if given.diff is None:

@@ -223,7 +223,7 @@ def answer(completion: str, prompt: str = "") -> str | None:
         ({"type": "float", "call": "untyped", "expr": "score"},
          ("DL202", "a column has one of `expr` and `call`, not both", "drop one of them (null)")),
         ({"call": "greet", "name": "{member}"},
-         ("DL404", "the name `{member}` has fields that are not known here", "{id}")),
+         ("DL404", "the name `{member}` has {member}, and it is of no family", "{id}")),
     ],
     ids=["unknown", "parameter", "annotation", "no type", "axis", "two of them", "name"],
 )  # fmt: skip

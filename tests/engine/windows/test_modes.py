@@ -231,9 +231,9 @@ def test_conditions_on_members_and_missing_values(tmp_path: Path) -> None:
 
 def test_a_profile_hides_when_a_condition_holds(tmp_path: Path) -> None:
     """An exclusion with `when` is decided at each log event; the metric is compiled all the same."""
-    slim = {"hide": [{"select": "lr", "when": "lr == 0"}]}
-    config = profile({"lr": STEP, "x": STEP}, {"lr": "last(lr)", "x": "mean(x)"}, profiles={"slim": slim},
-                     profile="slim")  # fmt: skip
+    calm = {"hide": [{"select": "lr", "when": "lr == 0"}]}
+    config = profile({"lr": STEP, "x": STEP}, {"lr": "last(lr)", "x": "mean(x)"}, profiles={"calm": calm},
+                     profile="calm")  # fmt: skip
 
     assert phases(run(config, steps({"lr": [0.0, 0.1, 0.0], "x": [1, 2, 3]}), tmp_path)) == [
         (0, "train", {"x": 1.0}), (1, "train", {"x": 2.0, "lr": 0.1}), (2, "train", {"x": 3.0}),

@@ -184,7 +184,7 @@ def test_an_evaluation_alone(tmp_path: Path, opened: Open) -> None:
 
 def test_numbers_of_a_loop_that_logs_by_itself(tmp_path: Path, opened: Open) -> None:
     """Core values are known by a part of their names; great ones are right to the digit that is shown."""
-    logger = declog.tee(overrides=["sinks=[jsonl]"], output_dir=tmp_path / "run")
+    logger = declog.tee(overrides=["sinks=[jsonl]", "sink_options.jsonl.profile=full"], output_dir=tmp_path / "run")
     values = {
         "tokens/sec": 7_666_666.9,
         "actor/loss": 1e300,
