@@ -228,6 +228,10 @@ def _key_problem(loader: Loader, override: Override, line: str, error: Exception
     span = (at, at + len(wrong))
     if here == f"{GROUP}.sinks" and isinstance(node.value, list):
         return _sink_problem(line, override, span, node.plain)
+    if isinstance(node.value, list) and len(keys) == depth + 1:
+        return _problem(
+            line, "DL101.item", span, key=here, fix=pasted(f"{here}=[{_items(node.plain, wrong, override)}]")
+        )
     if not isinstance(node.value, dict | list):
         rest = "" if isinstance(node.value, bool) else "expr: ..., "  # a short form, of a metric or a signal
         entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
@@ -253,6 +257,15 @@ def _key_problem(loader: Loader, override: Override, line: str, error: Exception
         return _problem(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
     return _problem(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
+
+
+def _items(items: list[Any], name: str, override: Override) -> str:
+    """The items of a list, less one that an override deletes, or with one that it adds under a name."""
+    texts = [str(item).replace("'", "") for item in items]
+    if override.is_delete():
+        return ",".join(text for text in texts if text != name)
+    value = str(override.value())
+    return ",".join([*texts, name if value == name else f"{{{name}: {value}}}"])
 
 
 def _sinks_as_map(line: str, key: str, value: dict[Any, Any]) -> Problem:

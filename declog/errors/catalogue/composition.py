@@ -22,6 +22,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL101.index": ("keys are joined by dots", "{fix}"),
     "DL101.key_to_add": ("there is no key `{name}` {place}; + adds {added}", "{fix}"),
     "DL101.keys_to_add": ("{key} is a map, and has no `{names}`: + adds a key to it", "{fix}"),
+    "DL101.item": ("{key} is a list, which is said as a whole", "{fix}"),
     "DL101.list_as_map": ("{key} is a list, which cannot become a mapping", "{key}=[...]"),
     "DL101.list_group": ("a group that holds a list of options cannot be deleted", "{group}=[]"),
     "DL101.map_as_list": ("{key} is a mapping, which cannot become a list", "{fix}"),
