@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -50,6 +50,7 @@ from declog.sinks.run_folder import CONFIG, PLAN, run_of
 PROFILE = "late"
 SHOWN = frozenset({"scalar", "histogram"})
 FOLDER_OF_LATE = "late"
+LINES = "late.yaml"
 
 
 @dataclass
@@ -130,11 +131,14 @@ class Answer:
 
 
 def write(folder: FilePath, late: Late) -> FilePath:
-    """Keep what was asked for in the run's folder, instead of what was kept under the same name before; its folder.
+    """Keep what was asked for in the run's folder, instead of what these lines answered before; its folder.
 
     A tracker gets it as a run of its own beside the run's, at the run's steps. Raises ``OSError`` and ``SinkError``.
     """
     path = folder / FOLDER_OF_LATE / late.names[0]
+    for earlier, names in _earlier(folder):
+        if names & late.lines.keys():
+            shutil.rmtree(earlier, ignore_errors=True)
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     info = info_of(folder, path, late.fingerprint, late.lines)
@@ -145,8 +149,16 @@ def write(folder: FilePath, late: Late) -> FilePath:
     for op in late.sinks:
         _bring(op, info if traits(op.kind).in_folder else replace(info, output_dir=folder), late)
     facts = {"metrics": dict(late.lines), "fingerprint": late.fingerprint, "asked": now(), "declog": VERSION}
-    (path / "late.yaml").write_text(yaml_text(facts), encoding="utf-8")
+    (path / LINES).write_text(yaml_text(facts), encoding="utf-8")
     return path
+
+
+def _earlier(folder: FilePath) -> Iterator[tuple[FilePath, Set[str]]]:
+    """The folders of what was asked before, each with the ids of its metrics."""
+    import yaml
+
+    for file in sorted((folder / FOLDER_OF_LATE).glob(f"*/{LINES}")):
+        yield file.parent, yaml.safe_load(file.read_text(encoding="utf-8"))["metrics"].keys()
 
 
 def info_of(folder: FilePath, path: FilePath, fingerprint: str, lines: Mapping[str, str]) -> RunInfo:
@@ -232,6 +244,7 @@ class _Question:
         run = run_of(folder) or {}
         self._run = segment
         self._logged = _logged(folder / run.get("plan", PLAN)) | {*(self._run["config"].get("metrics") or {})}
+        self._together = [names for _, names in _earlier(folder) if names & lines.keys()]
         self._lines = lines
         overrides = [f"metrics.{name}={text}" for name, text in lines.items()]
         overrides.append(f"sinks=[{','.join(to)}]")
@@ -245,6 +258,13 @@ class _Question:
     def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[Columns]]:
         """The plan of the lines, and how it reads the rows of each process; raises with all that is wrong."""
         self._refuse(("metrics", name) for name in self._lines if name in self._logged)
+        problems = [
+            Problem.of("DL612.together", ("metrics", name), name=name, missing=missing)
+            for names in self._together if (missing := sorted(names - self._lines.keys()))
+            for name in self._lines if name in names
+        ]  # fmt: skip
+        if problems:
+            raise self._config.located(ConfigError(problems))
         plan = self._compiled(list(self._lines))
         templates = [(op.id, item.template) for op in plan.outputs if op.id in self._lines for item in op.names]
         self._refuse(("metrics", name, "name") for name, template in templates if template in self._logged)

@@ -50,12 +50,6 @@ def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
     return _read(folder / ANSWER)
 
 
-def taken(folder: Path, name: str) -> bool:
-    """Whether a job has taken a metric up."""
-    path = folder / FOLDER_OF_LATE / name / ANSWER
-    return path.exists() and "taken" in _read(path)
-
-
 class Live:
     """What a job was asked for. On the worker thread; ``told`` gets the lines that it goes on with."""
 
@@ -78,7 +72,7 @@ class Live:
         if run is not None and time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + LOOK_S
             for request in sorted((run.output_dir / FOLDER_OF_LATE).glob(f"*/{REQUEST}")):
-                if request not in self._seen:
+                if request not in self._seen or not (request.parent / ANSWER).exists():
                     self._seen.add(request)
                     self._take_up(run, request.parent, event)
         for metrics in [*self._metrics]:

@@ -292,6 +292,25 @@ with declog.start(config, output_dir=folder / "run", resume=torch.load(folder / 
 """
 
 
+def test_lines_that_were_asked_together_stay_together(tmp_path: Path) -> None:
+    """They share their files: one alone would take the values of the rest away. All again, in any order, may come."""
+    run = tmp_path / "run"
+    with declog.start(config(BASE, every=1), output_dir=run) as log:
+        train(log, 0, range(3))
+    write(run, ask(run, {"low": "min(length)", "high": "max(length)"}))
+    for lines_again in (
+        {"low": "mean(length)"},
+        {"high": "mean(length)"},
+        {"new": "mean(length)", "high": "max(length)"},
+    ):
+        with pytest.raises(ConfigError, match="was asked together with") as caught:
+            ask(run, lines_again)
+        assert [problem.code for problem in caught.value.problems] == ["DL612"]
+    write(run, ask(run, {"more": "mean(length)", "high": "max(length)", "low": "mean(length)"}))
+    read = declog.read(run)
+    assert read["low"].values.tolist() == read["more"].values.tolist() and len(read["high"].values) == 3
+
+
 def test_what_rows_do_not_have(tmp_path: Path) -> None:
     """Each is refused with the reason, at its place in the line, and nothing is written."""
     with declog.start(

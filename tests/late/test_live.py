@@ -139,6 +139,25 @@ def test_a_line_that_the_job_refuses(tmp_path: Path) -> None:
     assert [len(run_.values) for run_ in [declog.read(run)["b_length"]]] == [6]
 
 
+def test_a_line_that_is_mended_after_the_job_refused_it(tmp_path: Path) -> None:
+    """A request that comes again under its name is looked at again, as often as it comes."""
+    run = tmp_path / "run"
+    answers = []
+    with declog.start(config(BASE, every=1, sinks=["jsonl"], run=RUN), output_dir=run) as log:
+        train(log, 0, range(4))
+        log.written()
+        late = ask(run, {"most": "max(length)"})
+        for step, text in enumerate(("mean(rewrd)", "mean(lenght)", "max(length)"), 4):
+            folder = write(run, late)
+            request = {"lines": {"most": text}, "through": 10**6, "step": 0}  # no state: from the first row on
+            (folder / REQUEST).write_text(json.dumps(request))
+            train(log, 0, range(step, step + 1))
+            log.written()
+            answers.append(json.loads((folder / ANSWER).read_text()))
+    assert ["refused" in answer for answer in answers] == [True, True, False]
+    assert [step for step, _ in curves(run, "most")[""]] == list(range(7))
+
+
 def test_a_job_that_takes_none_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Without `run.late` the command writes the history, and asks nobody."""
     run = tmp_path / "run"

@@ -45,15 +45,15 @@ def arguments(parser: Parser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Compute the metrics, and keep them beside the run."""
     from declog.late import ask, rows_of, write
-    from declog.late.live import hand_over, taken
+    from declog.late.live import hand_over
     from declog.runs.run import RUNNING, read
 
     reading = read(given.run)
     folder = reading.path
     goes_on = reading.state == RUNNING and rows_of(folder)["runs"][-1]["late"] and not given.dry_run
     lines = dict(_lines(given.lines))
-    if goes_on and taken(folder, next(iter(lines))):
-        raise Wrong(f"the run logs `{next(iter(lines))}` since it was asked", "give the metric another name")
+    for name in lines.keys() & (reading.info.get("late") or {}).keys() if goes_on else ():
+        raise Wrong(f"the run logs `{name}` since it was asked", "give the metric another name")
     late = ask(folder, lines, to=[name.strip() for name in given.to.split(",") if name.strip()])
     file = None if given.dry_run else write(folder, late)
     answer = hand_over(folder, late, WAIT_S) if goes_on else None

@@ -149,6 +149,8 @@ MESSAGES: Mapping[str, Message] = {
         "ask for what `rows/rows.json` says is kept"),
     "DL612.logged": ("the run logs `{name}` already", "give the metric another name"),
     "DL612.signal": ("the run kept no rows of `{name}`: {reason}", "ask for what `rows/rows.json` says is kept"),
+    "DL612.together": ("`{name}` was asked together with {missing}, which would go with its earlier values",
+        "ask for all of them again, or give the metric another name"),
     "DL612.tokens": ("{what} is per token, and the run kept nothing of it per completion",
         "ask for what a metric of the run computes from tokens"),
 
