@@ -4,7 +4,7 @@
     python examples/trl_reward_functions.py returned     one of them: returned, logged or called
 
 The reward functions are plain functions, as TRL calls them: `declog.attach` changes nothing about them. Here a loop
-of two steps calls them, so that it runs in seconds; docs/rewards.md says when to use which way.
+of two steps calls them, so that it runs in seconds; docs/samples.md says when to use which way.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from declog.distribution import VERSION
 from tests.benchmarks.measure import Aims, table
 
 ROOT = Path(__file__).parents[2]
-PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("performance", "sinks", "trl"))
+PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("design", "sinks", "trainers"))
 PARTS = ("language", "worker", "release", "samples", "wall", "runtime", "sinks", "report", "trl")
 _SECTION = re.compile(r"^### ([^\n]+)\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
 

@@ -1,6 +1,6 @@
 """What declog costs, as ratios against code that logs the same numbers: `python -m tests.benchmarks.bench_language`.
 
-Prints Markdown tables; `docs/performance.md` shows them and says what they mean. Nothing is asserted.
+Prints Markdown tables; `docs/design.md` shows them and says what they mean. Nothing is asserted.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks.bench_runtime`: a log event on several ranks, against code without declog.
 
-Prints Markdown tables; `docs/performance.md` shows them and says what they mean. Nothing is asserted.
+Prints Markdown tables; `docs/design.md` shows them and says what they mean. Nothing is asserted.
 """
 
 from __future__ import annotations

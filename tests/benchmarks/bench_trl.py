@@ -2,7 +2,7 @@
 
 Two ranks of one model of two layers. Collectives and `.item()` calls of an optimizer step are counted by torch's
 profiler, on rank 0's training thread; steps are timed in runs that take turns, by the clock and in CPU time of the
-process, which other processes are not in. Prints a Markdown table, which `docs/trl.md` shows. Nothing is asserted.
+process, which other processes are not in. Prints a Markdown table, which `docs/trainers.md` shows. Nothing is asserted.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A step is training on the CPU: products of matrices, which release the lock, and Python, which does not. declog is
 compared with the best code by hand for the same numbers, and what such code gives them to: a line of JSON, TensorBoard,
-wandb offline. Prints a Markdown table; `docs/performance.md` shows one. Nothing is asserted.
+wandb offline. Prints a Markdown table; `docs/design.md` shows one. Nothing is asserted.
 """
 
 from __future__ import annotations

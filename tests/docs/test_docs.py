@@ -253,9 +253,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def section(page: str, heading: str) -> str:
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    found = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert len(found) == 1, f"docs/{page} needs a section `## {heading}`"
-    return str(found[0])
+    found = re.findall(rf"^(##+) {re.escape(heading)}\n(.*?)(?=^\1 |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert len(found) == 1, f"docs/{page} needs a section `{heading}`"
+    return str(found[0][1])
 
 
 def rows(text: str) -> list[tuple[str, str]]:
@@ -302,7 +302,7 @@ def test_a_sinks_options_are_those_of_its_class(kind: str) -> None:
 
 def test_the_self_metrics_are_those_of_the_meter() -> None:
     """All that declog logs about itself where a profile asks, with its meaning."""
-    described = section("runtime.md", "What declog itself costs")
+    described = section("ranks.md", "What declog itself costs")
     assert dict(re.findall(r"^\| `(declog/\w+)` \| (.*?) \|$", described, re.MULTILINE)) == self_metrics.HELP
 
 

@@ -1,4 +1,4 @@
-"""docs/report.md: each command of its ten questions answers, of two runs that declog made."""
+"""docs/samples.md: each command of its ten questions answers, of two runs that declog made."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from declog.cli import main
 from tests.docs.markdown import ROOT
 from tests.runs.report import runs
 
-TEXT = (ROOT / "docs" / "report.md").read_text(encoding="utf-8")
-SECTION = TEXT.partition("## Ten questions\n")[2].partition("\n## ")[0]
+TEXT = (ROOT / "docs" / "samples.md").read_text(encoding="utf-8")
+SECTION = TEXT.partition("## Ten questions\n")[2].partition("\n### ")[0]
 COMMANDS = re.findall(r"^declog .*$", SECTION, re.MULTILINE)
 # what the answer has, by the command's options
 ANSWERS = {

@@ -42,7 +42,7 @@ def test_what_an_addition_edits_is_there() -> None:
 def test_the_extras_are_those_of_the_package() -> None:
     """All of them, and no other."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    (sentence,) = re.findall(r"The extras are (.*?);", part("Install", "docs/getting-started.md"), re.DOTALL)
+    (sentence,) = re.findall(r"The extras are (.*?);", part("Install", "docs/index.md"), re.DOTALL)
     assert set(re.findall(r"`(\w+)`", sentence)) == set(extras)
 
 

@@ -1,4 +1,4 @@
-"""What an expression is worth at a point: loops over plain lists, after docs/language.md and docs/windows.md."""
+"""What an expression is worth at a point: loops over plain lists, after docs/language.md."""
 
 from __future__ import annotations
 

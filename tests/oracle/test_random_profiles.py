@@ -1,6 +1,6 @@
 """Random profiles on random data: what declog logs is what plain loops over plain lists give.
 
-The loops are written after docs/language.md and docs/windows.md and know nothing of declog. A case that differs is made
+The loops are written after docs/language.md and know nothing of declog. A case that differs is made
 smaller by `python -m tests.oracle.shrink SEED`; `make soak` runs some thousands more.
 """
 

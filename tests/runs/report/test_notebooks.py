@@ -19,7 +19,9 @@ from tests.docs.markdown import ROOT, blocks
 from tests.forks import PATIENCE_S
 from tests.runs.report.conftest import Open
 
-CELLS = [block for block in blocks(ROOT / "docs" / "notebooks.md") if block.language == "python"]
+PAGE = ROOT / "docs" / "index.md"
+HEAD = PAGE.read_text(encoding="utf-8").partition("\n## Notebooks\n")[0].count("\n")
+CELLS = [block for block in blocks(PAGE) if block.language == "python" and block.line > HEAD]
 
 
 def executed(cells: Sequence[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
