@@ -22,10 +22,10 @@ from declog.config.composed import Composed, node_of, of_config, of_node, settle
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
 from declog.config.files import chooses_profile
-from declog.config.fold import Composition, fold
-from declog.config.hydra import config_loader
+from declog.config.fold import Composition
+from declog.config.hydra import Loader, config_loader
 from declog.config.origin import Origin
-from declog.config.overrides import in_hydras_words, written
+from declog.config.overrides import ADDS, taken, written
 from declog.config.project import config_dir as config_folder
 from declog.config.search_path import GROUP, HYDRA_ERRORS, current_hydra, settle
 from declog.errors import CompositionError, Problem, did_you_mean, nearest
@@ -129,16 +129,55 @@ def _importable(module: str) -> str:
     return module
 
 
+_WORD = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<equals>=?)(?P<value>.*)\Z", re.DOTALL)
+
+
 def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
-    """``base`` with overrides; an application's are in Hydra's words already."""
+    """``base`` with overrides in Hydra's words; an application's are in them already.
+
+    ``metrics.p=p95(reward)`` is ``declog.metrics.p="p95(reward)"``; what is in Hydra's words stays as it is.
+    """
     if base.application:
         return replace(base, overrides=tuple(overrides))
-    for line in overrides:
-        if re.match(r"\+*hydra\.", line):
-            folder = line.partition("=")[2]
-            fix = f"output_dir={folder}" if ".run.dir=" in line else "leave it out"
-            raise _refused("DL101.hydra_key", line=line, fix=fix)
-    return in_hydras_words(overrides, base, lambda origin: _folded(origin).tree)
+    if not overrides:
+        return base
+    with current_hydra():
+        loader = config_loader(base.config_dir)
+        groups = loader.list_groups(GROUP)
+    name, lines, parts = base.config_name, list[str](), dict[int, str]()
+    for word in overrides:
+        if re.match(r"\+*hydra\.", word):
+            folder = word.partition("=")[2]
+            fix = f"output_dir={folder}" if ".run.dir=" in word else "leave it out"
+            raise _refused("DL101.hydra_key", line=word, fix=fix)
+        found = _WORD.match(word)
+        assert found is not None
+        sign, key, equals, value = map(str.strip, found.group("sign", "key", "equals", "value"))
+        if key == GROUP and not sign:
+            name = value
+            continue
+        if re.split("[./@]", key)[0] != GROUP:
+            chooses = key in groups and value not in ("", "null") and not value.startswith("{")
+            added = key if key in ADDS else f"{key}@{GROUP}"  # a part of the profile, and no section of it
+            if chooses and not sign:
+                parts[len(lines)] = f"+{GROUP}/{added}={value}"
+            key = f"{GROUP}/{added if sign else key}" if chooses else f"{GROUP}.{key}"
+        lines.append(f"{sign}{key}{equals}{value if '/' in key else taken(value)}")
+    base = replace(base, config_name=name)
+    for place, added in parts.items():  # of a group of which no file chooses anything
+        if not _chooses(loader, base, lines[place]) and _chooses(loader, base, added):
+            lines[place] = added
+    return replace(base, overrides=tuple(lines))
+
+
+def _chooses(loader: Loader, base: Origin, line: str) -> bool:
+    """Whether Hydra takes an override that chooses files."""
+    try:
+        with current_hydra():
+            loader.defaults(base.root, [*base.choice, line])
+    except HYDRA_ERRORS:
+        return False
+    return True
 
 
 def composed(origin: Origin) -> Composed:
@@ -165,7 +204,7 @@ def _folded(origin: Origin) -> Composition:
             directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
             raise CompositionError([unknown_preset(name, known, directory)])
         try:
-            composition = fold(*loader.defaults(origin.root, origin.lines))
+            composition = origin.fold(loader, origin.lines)
         except HYDRA_ERRORS as error:
             raise composition_error(loader, origin, error) from None
         if GROUP not in composition.tree.entries:

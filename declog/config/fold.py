@@ -13,14 +13,16 @@ from functools import cached_property
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from hydra.errors import ConfigCompositionException, HydraException
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, ValueNode
+from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.files import defaults_of, of_file, source_file, span, style
 from declog.config.hydra import Defaults, Files, read_by
+from declog.config.override_errors import Refused, problem_of, refusal
 from declog.config.search_path import GROUP
 from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance, StorePlace
-from declog.errors import Path
+from declog.errors import Path, Problem
 from declog.language.keys import is_entry
 from declog.language.shorthand import long
 from declog.language.tree import MISSING, Node, over, said
@@ -62,12 +64,14 @@ class Composition:
         return Provenance(in_order, self.texts)
 
 
-def fold(merged: Defaults, repository: Files, *, applied: bool = False) -> Composition:
+def fold(merged: Defaults, repository: Files, *, applied: bool = False, lenient: bool = False) -> Composition:
     """What files and overrides make together.
 
-    ``applied``: Hydra has taken the overrides, and nothing is refused. Raises ``HydraException`` for an override that
-    cannot be applied, ``ListOverMap``, and what Hydra raises for a file that cannot be read.
+    ``applied``: Hydra has taken the overrides, and nothing is refused. ``lenient``: a plain override may add a key.
+    Raises ``Refused`` with all overrides that cannot be applied, ``ListOverMap``, and what Hydra raises for a file that
+    cannot be read.
     """
+    refused = list[Problem]()
     tree, layers, texts, stored = Node({}), list[Node](), dict[str, str](), list[tuple[Path, DictConfig]]()
     for package, chosen, layer in _files(merged, repository, texts, stored):
         known = tree.at(package)
@@ -80,9 +84,16 @@ def fold(merged: Defaults, repository: Files, *, applied: bool = False) -> Compo
         layers.append(layer)
         tree = over(tree, layer)
     for override in merged.config_overrides:
-        if not override.key_or_group.startswith("hydra."):
-            layer, tree = overridden(tree, override, applied=applied)
+        if override.key_or_group.startswith("hydra."):
+            continue
+        problem = None if applied else refusal(tree, override, lenient=lenient)
+        if problem is None:
+            layer, tree = overridden(tree, override)
             layers.append(layer)
+        else:
+            refused.append(problem)
+    if refused:
+        raise Refused(refused)
     for package, config in stored:
         _hold_types(config, tree.at(package) or tree)
     return Composition(tree, tuple(layers), texts, merged, repository)
@@ -95,7 +106,13 @@ def _hold_types(stored: DictConfig, node: Node) -> None:
         if isinstance(declared, DictConfig):
             _hold_types(declared, inner)
         elif isinstance(declared, ValueNode) and not isinstance(inner.value, dict | list):
-            copy.deepcopy(declared)._set_value(inner.value)
+            try:
+                copy.deepcopy(declared)._set_value(inner.value)
+            except OmegaConfBaseException as error:
+                if isinstance(inner.place, OverridePlace):
+                    problem = problem_of(inner.place.text, "DL101.hydra", behind=True, cause=str(error).split("\n")[0])
+                    raise Refused([problem]) from None
+                raise
 
 
 def _in_long_form(layer: Node, low: Node) -> Node:
@@ -170,10 +187,8 @@ def _under(package: Path, node: Node) -> Node:
 # -- overrides
 
 
-def overridden(tree: Node, override: Override, *, applied: bool = False) -> tuple[Node, Node]:
-    """An override of a key as a layer, and the tree with it; raises ``HydraException`` where it cannot be applied."""
-    if not applied:
-        _refuse(tree, override)
+def overridden(tree: Node, override: Override) -> tuple[Node, Node]:
+    """An override of a key as a layer, and the tree with it."""
     layer = _in_long_form(_of_override(override), tree)
     return layer, _without(tree, override) if override.is_delete() else over(tree, layer)
 
@@ -193,36 +208,6 @@ def _of_value(value: Any, text: str, path: Path) -> Node:
     if isinstance(value, list):
         return Node([_of_value(item, text, (*path, index)) for index, item in enumerate(value)], place)
     return Node(value, place, replaces=value == MISSING)  # an override takes a value away, a file leaves it
-
-
-def _refuse(tree: Node, override: Override) -> None:
-    """Raise what Hydra raises for an override: a plain one changes what is there, and ``+`` adds what is not."""
-    keys, value = override.key_or_group.split("."), override.value()
-    depth, node = tree.deepest(keys)
-    is_there, is_map = depth == len(keys), isinstance(value, dict)
-    if override.is_sweep_override() or override.package is not None or "/" in override.key_or_group:
-        refused = True
-    elif override.is_delete():
-        refused = not is_there or node.value is None or value not in (None, node.plain)
-    elif is_there and isinstance(value, dict | list) and isinstance(node.value, dict | list):
-        plain = not (override.is_add() or override.is_force_add())
-        unknown = plain and isinstance(value, dict) and not _has_keys(node, value)
-        refused = is_map != isinstance(node.value, dict) or unknown
-    elif override.is_add():
-        refused = isinstance(node.value, list) or (
-            is_there and node.value is not None and not isinstance(value, dict | list)
-        )
-    else:
-        refused = not is_there and (isinstance(node.value, list) or not override.is_force_add())
-    if refused:
-        raise ConfigCompositionException(f"Error merging override {override.input_line}")
-
-
-def _has_keys(node: Node, value: Mapping[Any, Any]) -> bool:
-    return all(
-        key in node.entries and (not isinstance(item, dict) or _has_keys(node.entries[key], item))
-        for key, item in value.items()
-    )
 
 
 def _without(tree: Node, override: Override) -> Node:

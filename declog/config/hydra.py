@@ -28,6 +28,7 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
 from hydra.core.utils import setup_globals
+from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -107,6 +108,9 @@ class Loader(ConfigLoaderImpl):
             found = create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False)
         except HYDRA_ERRORS:
             found = create_defaults_list(repo, root, parsed, prepend_hydra=True, skip_missing=False)
+        for override in found.config_overrides:
+            if "/" in override.key_or_group or override.package is not None:
+                raise ConfigCompositionException(f"there is no group {override.key_or_group}")
         return found, repo
 
     def hydra_node(self, root: str, lines: list[str]) -> DictConfig:

@@ -11,7 +11,7 @@ from pathlib import Path as FilePath
 from hydra.core.hydra_config import HydraConfig
 
 from declog.config.fold import Composition, fold
-from declog.config.hydra import config_loader, merged_in_run
+from declog.config.hydra import Loader, config_loader, merged_in_run
 from declog.config.search_path import GROUP, ROOT, current_hydra
 
 
@@ -52,7 +52,11 @@ class Origin:
             lines = [*HydraConfig.get().overrides.hydra, *self.lines]
             return fold(*merged_in_run(self.config_name, lines), applied=True)
         with current_hydra():
-            return fold(*config_loader(self.config_dir).defaults(self.root, self.lines))
+            return self.fold(config_loader(self.config_dir), self.lines)
+
+    def fold(self, loader: Loader, lines: list[str]) -> Composition:
+        """The same with other overrides. In Hydra's own way a plain override of an application adds no key."""
+        return fold(*loader.defaults(self.root, lines), lenient=not self.application)
 
     def folders(self) -> list[FilePath]:
         """The folders that may hold files of one's own."""

@@ -1,7 +1,6 @@
-"""Overrides as people write them: relative to the profile, expressions without a second pair of quotes.
+"""Overrides: what Hydra's grammar makes of a value as people write it, and which keys a plain ``=`` may add.
 
-``metrics.p=p95(reward)`` becomes ``++declog.metrics.p="p95(reward)"``, which any Hydra application takes as well. What
-is already in Hydra's words stays as it is. Imports Hydra, for its grammar, and the keys of the language.
+Imports Hydra, for its grammar, and the keys of the language.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterator
 from typing import Literal
 
 import yaml
@@ -19,88 +16,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, QuotedString
 from hydra.errors import HydraException
 
-from declog.config.hydra import config_loader
-from declog.config.origin import Origin
 from declog.config.quoting import value_end
-from declog.config.search_path import GROUP, current_hydra
-from declog.errors import CompositionError, Path
+from declog.config.search_path import GROUP
 from declog.language.keys import SECTIONS, entry_path, is_entry
 from declog.language.spec import LogSpec
 from declog.language.tree import Node
-
-_WORD = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[^=]*)(?P<equals>=?)(?P<value>.*)\Z", re.DOTALL)
-
 
 # What a plain ``=`` may add where nobody wrote it: whatever a key holds, whole entries of a map, or nothing new. Below
 # an entry that is there, any key; below one that is not, none: it is a typo, mostly.
 Adds = Literal["anything", "entries", "nothing"]
 ADDS: dict[str, Adds] = {key: "entries" if key in SECTIONS else "anything" for key in LogSpec.model_fields}
 ADDS |= {"constants": "nothing", "sink_options": "anything"}
-
-
-def in_hydras_words(words: Sequence[str], base: Origin, load: Callable[[Origin], Node]) -> Origin:
-    """``base`` with the overrides that ``words`` mean. ``load`` composes, to see what a plain ``=`` would add to."""
-    if not words:
-        return base
-    load = cache(load)
-    with current_hydra():
-        groups = config_loader(base.config_dir).list_groups(GROUP)
-    name, lines, plain, chosen = base.config_name, list[str](), list[int](), list[int]()
-    added: set[Path] = set()
-    for word in words:
-        found = _WORD.match(word)
-        assert found is not None
-        sign, key, equals, value = map(str.strip, found.group("sign", "key", "equals", "value"))
-        if key == GROUP and not sign:
-            name = value
-            continue
-        if key.partition(".")[0] != "hydra" and re.split("[./@]", key)[0] != GROUP:
-            if _is_choice(key, value, groups) and not sign:
-                chosen.append(len(lines))
-            here = f"@{GROUP}" if sign and key not in ADDS else ""  # a part of the profile, and no section of it
-            key = f"{GROUP}/{key}{here}" if _is_choice(key, value, groups) else f"{GROUP}.{key}"
-        if sign in ("+", "++") and value.startswith("{"):
-            added.add(entry_path(_path(key)))
-        elif equals and not sign and "/" not in key:
-            plain.append(len(lines))
-        lines.append(f"{sign}{key}{equals}{value if '/' in key else taken(value)}")
-    base = replace(base, config_name=name)
-    if chosen and _refused(lines, base, load):  # perhaps for a group of which no file chooses anything
-        for place in chosen:
-            key, _, value = lines[place].partition("=")
-            added_to = f"+{key}{'' if key.removeprefix(f'{GROUP}/') in ADDS else f'@{GROUP}'}={value}"
-            if _refused([lines[place]], base, load) and not _refused([added_to], base, load):
-                lines[place] = added_to
-    if plain:
-        try:
-            known = load(replace(base, overrides=_choices(lines)))
-        except CompositionError:
-            plain = []  # what is wrong is reported when all of it is composed
-    for place in plain:
-        path = _path(lines[place].partition("=")[0])
-        is_map = lines[place].partition("=")[2].startswith("{")
-        if entry_path(path) in added or _may_be_added(known, path, ADDS.get(path[0] if path else ""), is_map=is_map):
-            added |= {entry_path(path)} if is_map else set()
-            lines[place] = f"++{lines[place]}"
-    return replace(base, overrides=tuple(lines))
-
-
-def _choices(lines: Sequence[str]) -> tuple[str, ...]:
-    """The overrides that choose files of groups, which come before keys are set."""
-    return tuple(line for line in lines if "/" in line.partition("=")[0])
-
-
-def _refused(lines: Sequence[str], base: Origin, load: Callable[[Origin], Node]) -> bool:
-    try:
-        load(replace(base, overrides=_choices(lines)))
-    except CompositionError:
-        return True
-    return False
-
-
-def _path(key: str) -> tuple[str, ...]:
-    """The keys below the profile's node."""
-    return tuple(key.split(".")[1:])
 
 
 def taken(value: str) -> str:
@@ -144,23 +70,17 @@ def quoted(text: str) -> str:
     return f'"{inside}{chr(92) * (len(inside) - len(inside.rstrip(chr(92))))}"'
 
 
-def _is_choice(key: str, value: str, groups: Collection[str]) -> bool:
-    return key in groups and value not in ("", "null") and not value.startswith("{")
-
-
-def _may_be_added(config: Node, path: tuple[str, ...], adds: Adds | None, *, is_map: bool) -> bool:
+def may_be_added(config: Node, override: Override) -> bool:
     """Whether nobody wrote this key, or keys of the map that it is, and there is no doubt about what it is for."""
-    depth, node = config.deepest((GROUP, *path))
-    depth -= 1
-    if not isinstance(node.value, dict):
-        return False  # a text, which has no keys
-    if depth < len(path):
-        return (
-            adds == "anything"
-            or (adds == "entries" and is_entry(path))
-            or (adds is not None and depth >= len(entry_path(path)))
-        )
-    return is_map
+    node, *path = override.key_or_group.split(".")
+    depth, holder = config.deepest((node, *path))
+    if node != GROUP or depth == 0 or not isinstance(holder.value, dict):
+        return False  # a text has no keys
+    if depth > len(path):
+        return isinstance(override.value(), dict)
+    adds = ADDS.get(path[0])
+    below = adds is not None and depth > len(entry_path(tuple(path)))
+    return below or adds == "anything" or (adds == "entries" and is_entry(tuple(path)))
 
 
 def _requoted(value: str) -> str | None:

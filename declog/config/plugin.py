@@ -81,7 +81,7 @@ def _explain(words: Sequence[str]) -> None:
     odd = [word for word in words if _OF_DECLOG.match(word)]
     if not odd:
         return
-    from declog.config.composition_errors import of_application  # `import declog` does not pay for it
+    from declog.config.override_errors import of_application  # `import declog` does not pay for it
 
     for word in odd:
         if (problem := of_application(word)) is not None:

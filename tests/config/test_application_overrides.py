@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from declog.config.composition_errors import of_application
+from declog.config.override_errors import of_application
 
 APP = """\
 import hydra, declog

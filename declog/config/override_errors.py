@@ -1,0 +1,249 @@
+"""Overrides that cannot be read, or cannot be applied to what is composed so far: why, and what to type instead.
+
+Imports Hydra for its grammar; what an override would change is a tree.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from declog.config.overrides import may_be_added, parsed, pasted, taken, written
+from declog.config.search_path import GROUP
+from declog.config.uses import old_names
+from declog.errors import Excerpt, Problem, Where, did_you_mean, nearest
+from declog.language.keys import SECTIONS
+from declog.language.tree import Node
+from declog.language.validation import sinks_and_options
+
+CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
+CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})
+
+
+class Refused(HydraException):
+    """Overrides that cannot be applied."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__(problems)
+        self.problems = problems
+
+
+def problem_of(
+    line: str, key: str, span: tuple[int, int] | None = None, /, *, behind: bool = False, **facts: Any
+) -> Problem:
+    """A problem with an override; ``behind`` puts the caret under what stands behind the ``=``."""
+    if span is None:
+        span = (line.find("=") + 1 if behind else 0, len(line))
+    where = Where(override=line, excerpt=Excerpt("", line, *span))
+    return Problem.of(key, source=line, span=span, where=where, **facts)
+
+
+# -- what cannot be read
+
+
+def unreadable(line: str, sign: str = "") -> Problem:
+    """An override that Hydra's grammar does not take: mostly an expression without quotes.
+
+    ``sign`` stands before the fix of one that has none: in an application nobody may know whether the key is there.
+    """
+    key, equals, value = line.partition("=")
+    if curly := [mark for mark in CURLY if mark in line]:
+        plain = line.translate(CURLY_TO_PLAIN).replace("'", "").replace('="', "=").rstrip('"')
+        return problem_of(line, "DL101.curly", marks="".join(curly), fix=shlex.quote(plain))
+    if key.endswith("+"):
+        return problem_of(line, "DL101.append", key=key.strip("+"), fix=f"{key.strip('+')}=[..., {value}]")
+    if (dotted := re.sub(r"\[(\w+)\]", r".\1", key)) != key:
+        return problem_of(line, "DL101.index", fix=f"{dotted}={value}")
+    if "*" in key:
+        return problem_of(line, "DL101.star")
+    if "/" in key and "." in key:
+        return _slashed(line, key, value)
+    if not equals or not key:
+        if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
+            return problem_of(line, "DL101.no_value", line=line)
+        return problem_of(line, "DL101.no_override")
+    fixed = f"{'' if key[:1] in ('+', '~') else sign}{key}={taken(value)}"
+    if parsed(fixed) is None:
+        return problem_of(line, "DL101.unreadable", behind=True, cause=_detail(line))
+    if value[:1] in ("[", "{"):
+        return problem_of(line, "DL101.quotes_inside", behind=True, fix=shlex.quote(fixed))
+    return problem_of(line, "DL101.quotes", behind=True, value=value, fix=shlex.quote(fixed))
+
+
+def _slashed(line: str, key: str, value: str) -> Problem:
+    """An id with a `/` in it, which belongs into the entry's name."""
+    parts = key.split(".")
+    place = next((at for at, part in enumerate(parts) if at and "/" in part), 0)
+    name = parts[place]
+    plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
+    start = len(".".join(parts[:place])) + bool(place)
+    fix = ".".join([*parts[:place], plain, *parts[place + 1 :]]) + f"={value}"
+    if place == len(parts) - 1:
+        call = re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", value.strip("'\""))
+        inside = "expr: ..." if call is None else f"expr: {call[2]}, reduce: {call[1]}"
+        fix = f"{'.'.join([*parts[:place], plain])}={{{inside}, name: {name}}}"
+    return problem_of(line, "DL101.slash", (start, start + len(name)), name=name, fix=pasted(fix))
+
+
+def _detail(line: str) -> str:
+    """What Hydra's parser says, without the override, the caret and the link around it."""
+    noise = ("LexerNoViableAltException", "Error parsing override", "^", "See https")
+    try:
+        OverridesParser.create().parse_overrides([line])
+    except HydraException as error:
+        lines = [line.strip() for line in str(error).splitlines() if not line.strip().startswith(noise)]
+        return lines[0] if lines else "its grammar has no such form"
+    return "its grammar has no such form"
+
+
+def of_application(line: str) -> Problem | None:
+    """What is wrong with an override whatever the application is, before its Hydra says so in other words."""
+    override = parsed(line)
+    if override is None:
+        return unreadable(line, "++")
+    key, value = override.key_or_group, None if override.is_delete() else override.value()
+    if key.startswith(f"{GROUP}.sinks."):
+        name = key.split(".")[2]
+        at = line.find(key) + len(f"{GROUP}.sinks.")
+        return _sink_problem(line, override, (at, at + len(name)), [name] * (value not in (None, False)))
+    if key == f"{GROUP}.sinks" and isinstance(value, dict):
+        return _sinks_as_map(line, key, value)
+    is_section = key in [f"{GROUP}.{section}" for section in SECTIONS]
+    return _list_of_map(line, key) if is_section and isinstance(value, list) else None
+
+
+# -- what is read, and cannot be applied
+
+
+def refusal(tree: Node, override: Override, *, lenient: bool = False) -> Problem | None:
+    """Why an override of a key cannot be applied; None where it can be.
+
+    As Hydra has it, a plain one changes what is there, and ``+`` adds what is not. Where they are ``lenient`` a plain
+    one adds as well, where there is no doubt about what it is for.
+    """
+    keys = override.key_or_group.split(".")
+    depth, node = tree.deepest(keys)
+    plain = not (override.is_delete() or override.is_add() or override.is_force_add())
+    adds = not (plain or override.is_delete()) or (lenient and plain and may_be_added(tree, override))
+    if depth == len(keys):
+        return _of_key(override, node, adds=adds)
+    return None if adds and not isinstance(node.value, list) else _of_missing_key(tree, override, depth, node)
+
+
+def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
+    """What is wrong with an override of a key that is there."""
+    line, key, value = str(override.input_line), override.key_or_group, override.value()
+    if override.is_delete():
+        if node.value is None:
+            return problem_of(line, "DL101.null_already", key=key)
+        return None if value in (None, node.plain) else problem_of(line, "DL101.other_value", key=key, value=node.plain)
+    if isinstance(node.value, dict) and isinstance(value, list):
+        return _list_of_map(line, key)
+    if isinstance(node.value, list) and isinstance(value, dict):
+        if key == f"{GROUP}.sinks":
+            return _sinks_as_map(line, key, value)
+        return problem_of(line, "DL101.list_as_map", behind=True, key=key)
+    if isinstance(node.value, dict) and isinstance(value, dict) and not adds and not _has_keys(node, value):
+        new = [name for name in value if name not in node.entries]
+        lines = [shlex.quote(f"+{key}.{name}={written(value[name])}") for name in new]
+        names = "`, `".join(map(str, new))
+        return problem_of(line, "DL101.keys_to_add", behind=True, key=key, names=names, fix=" ".join(lines))
+    if override.is_add() and node.value is not None and not isinstance(value, dict | list):
+        return problem_of(line, "DL101.there_already", key=key, fix=pasted(line.removeprefix("+")))
+    return None
+
+
+def _has_keys(node: Node, value: dict[Any, Any]) -> bool:
+    return all(
+        key in node.entries and (not isinstance(item, dict) or _has_keys(node.entries[key], item))
+        for key, item in value.items()
+    )
+
+
+def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> Problem:
+    """What is wrong with an override of a key that is not there; ``node`` holds the first ``depth`` keys."""
+    line, keys = str(override.input_line), override.key_or_group.split(".")
+    here = ".".join(keys[:depth])
+    wrong, names = keys[depth], [str(key) for key in node.entries]
+    at = line.find(override.key_or_group) + len(here) + bool(here)
+    span = (at, at + len(wrong))
+    before, after = line[: span[0]], line[span[1] :]
+    if here == f"{GROUP}.sinks" and isinstance(node.value, list):
+        return _sink_problem(line, override, span, node.plain)
+    if isinstance(node.value, list) and len(keys) == depth + 1:
+        fix = pasted(f"{here}=[{_items(node.plain, wrong, override)}]")
+        return problem_of(line, "DL101.item", span, key=here, fix=fix)
+    if not isinstance(node.value, dict | list):
+        rest = "" if isinstance(node.value, bool) else "expr: ..., "  # a short form, of a metric or a signal
+        entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
+        value = "null" if node.value is None else node.value
+        return problem_of(line, "DL101.no_map", span, key=here, value=value, entry=f"'{here}={{{entry}}}'")
+    place = f"in {here}" if here else "at the top"
+    intended = None
+    if (inner := _inside(node, keys[depth:])) is not None:  # a section is left out: `group.size`
+        intended = f"{before}{inner}.{wrong}{after}"
+    elif here == GROUP and (section := _section_of(wrong, node)) is not None:
+        intended = f"{before}{section}.{wrong}{after}"
+    elif depth == 0 and tree.at((GROUP, wrong)) is not None:
+        intended = f"{before}{GROUP}.{wrong}{after}"
+    if intended is not None:
+        return problem_of(line, "DL101.no_key", span, name=wrong, place=place, fix=pasted(intended))
+    if (new := old_names({"": node.plain if node.entries else {}}, "").get(wrong)) is not None:
+        return problem_of(line, "DL101.renamed", span, name=wrong, new=new, fix=pasted(f"{before}{new}{after}"))
+    close = nearest(wrong, names)
+    fixes = [pasted(before + close + after)] if close else []
+    if override.is_delete():
+        fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")
+        return problem_of(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
+    fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
+    return problem_of(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
+
+
+def _list_of_map(line: str, key: str) -> Problem:
+    return problem_of(line, "DL101.map_as_list", behind=True, key=key, fix=f"'{key}={{entry: ...}}'")
+
+
+def _items(items: list[Any], name: str, override: Override) -> str:
+    """The items of a list, less one that an override deletes, or with one that it adds under a name."""
+    texts = [str(item).replace("'", "") for item in items]
+    if override.is_delete():
+        return ",".join(text for text in texts if text != name)
+    value = str(override.value())
+    return ",".join([*texts, name if value == name else f"{{{name}: {value}}}"])
+
+
+def _sinks_as_map(line: str, key: str, value: dict[Any, Any]) -> Problem:
+    chosen, options = sinks_and_options(value)
+    said = [pasted(f"++{GROUP}.sink_options.{name}={written(each)}") for name, each in options.items()]
+    fix = " ".join([f"{key}=[{','.join(chosen)}]", *said])
+    return problem_of(line, "DL101.sinks_listed", behind=True, fix=fix)
+
+
+def _sink_problem(line: str, override: Override, span: tuple[int, int], names: list[str]) -> Problem:
+    """A key below the list of sinks: what is said of a sink stands in `sink_options`."""
+    _, _, name, *rest = override.key_or_group.split(".")
+    value = None if override.is_delete() else override.value()
+    if value in (None, False) and not rest:
+        chosen, options = [each for each in names if each != name], ""
+    else:
+        chosen = names if name in names else [*names, name]
+        entry = ".".join(["sink_options", name, *(rest if rest or isinstance(value, dict) else ["profile"])])
+        options = " " + pasted(f"++{GROUP}.{entry}={line.partition('=')[2]}")
+    fix = f"{GROUP}.sinks=[{','.join(chosen)}]" * (chosen != names) + options
+    return problem_of(line, "DL101.sinks_listed", span, fix=fix.strip())
+
+
+def _section_of(name: str, node: Node) -> str | None:
+    """The section of a profile that has an entry of this name, metrics before what they read."""
+    return next((key for key in ("metrics", *SECTIONS) if node.at((key, name)) is not None), None)
+
+
+def _inside(node: Node, keys: list[str]) -> str | None:
+    """The entry of a map that has the keys, two or more of them; None where none has, or several have."""
+    found = [str(name) for name, entry in node.entries.items() if entry.at(keys) is not None]
+    return found[0] if len(found) == 1 and len(keys) > 1 else None
