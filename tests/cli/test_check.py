@@ -36,7 +36,7 @@ def test_everything_that_is_wrong_is_reported(small: Path, cli: Cli) -> None:
     assert (found.code, found.out) == (2, "")
     heads = [line for line in found.err.splitlines() if line.startswith("error[")]
     assert [head.partition("]")[0] for head in heads] == ["error[DL302", "error[DL303", "error[DL302"]
-    assert "override '++declog.metrics.a=\"mean(rewrad)\"'" in heads[0]
+    assert "override 'declog.metrics.a=\"mean(rewrad)\"'" in heads[0]
 
 
 def test_a_sinks_options_are_checked(small: Path, cli: Cli) -> None:
