@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 # What Python compiled is kept, whatever the shell says: compiling torch anew is most of what an interpreter's start takes.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo shots test lint types docs bench soak trl-matrix integrations clean
+.PHONY: demo shots test lint types docs bench soak trl-matrix integrations versions clean
 
 # torch goes first and alone, so that the pinned build is in place before anything else asks for one.
 $(VENV)/.demo: pyproject.toml constraints.txt
@@ -61,10 +61,14 @@ trl-matrix: $(VENV)/.dev
 integrations: $(VENV)/.dev
 	$(BIN)/python -m tests.integrations.own_env
 
+# the wheel without torch on Python 3.11 to 3.13, and with the oldest versions that it allows; some five minutes
+versions: $(VENV)/.dev
+	@$(BIN)/python -m tests.versions
+
 # the pictures of README and docs, from the demo; needs Chromium
 shots: $(VENV)/.dev
 	$(BIN)/python -m tests.runs.report.shots
 
 clean:
-	rm -rf .trl .own_env build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .trl .own_env .versions build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -path ./$(VENV) -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
