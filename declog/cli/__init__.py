@@ -80,6 +80,10 @@ def _run(words: list[str]) -> int:
         return OK
     try:
         return int(module.run(given))
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise Wrong(f"`declog {words[0]}` needs torch, which is not installed", "pip install torch") from None
     except ConfigError as error:
         if "format" not in given or given.format != "json":
             raise

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from declog.engine.cells import MetricValues
+from declog.engine.log_event import EventFacts
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
@@ -104,17 +105,15 @@ class Inactive:
 
     # -- what does not
 
-    def judge(
-        self, mode: str, event: int, step: int, count: int, periods: Collection[int], results: MetricValues
-    ) -> None:
+    def judge(self, event: EventFacts, periods: Collection[int], results: MetricValues) -> None:
         """A log event: windows of these periods end with these values."""
-        state = self._modes[mode]
-        if mode == "train" and not count:  # no step has ended
+        mode, state = event.mode, self._modes[event.mode]
+        if mode == "train" and not event.count:  # no step has ended
             return
         before = state.inactive.copy()
         for id in [id for id in state.inactive if self._has_value(id, results)]:
             del state.inactive[id]
-        now = (step, count) if self._in_steps(mode) else (event, event)
+        now = (event.step, event.count) if self._in_steps(mode) else (event.event, event.event)
         state.begun = state.begun or now
         self._note_stopped(mode, state, now, results)
         self._note_inactive(mode, state, periods, results)

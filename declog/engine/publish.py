@@ -16,6 +16,7 @@ from declog.engine.cell_values import row_bytes
 from declog.engine.cells import MetricValues
 from declog.engine.frame import Frame
 from declog.engine.inactive import Inactive
+from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics, Report
 from declog.engine.naming import Named, Naming, Output
 from declog.engine.reduce import failure
@@ -132,25 +133,15 @@ class Dispatcher:
         self._metrics.over_run.rewind(mode, step)
 
     def dispatch(
-        self,
-        step: int,
-        due: Mapping[int, WindowState],
-        report: Report,
-        *,
-        mode: str = "train",
-        figures: Mapping[str, float] = NO_FIGURES,
-        number: int = 0,
-        count: int = 1,
-        beside: Beside | None = None,
-    ) -> dict[str, float]:
+        self, facts: EventFacts, due: Mapping[int, WindowState], report: Report, *,
+        figures: Mapping[str, float] = NO_FIGURES, beside: Beside | None = None,
+    ) -> dict[str, float]:  # fmt: skip
         """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
 
         Where ranks are missing from a window, every sink learns how many there are rows of. ``figures`` are what
-        declog itself cost, for the profiles that ask; ``beside`` the trainer's own numbers. ``number`` is that of the
-        log event among the mode's, and ``count`` how many steps the mode had.
+        declog itself cost, for the profiles that ask; ``beside`` the trainer's own numbers.
         """
-        if not any(due.values()):
-            return {}  # nothing came since the last log event
+        step, mode = facts.step, facts.mode
         partial = min((window.partial for window in due.values() if window.partial is not None), default=None)
         prefix = self._plan.modes[mode].prefix
         named, results, tables = Named(), MetricValues(), list[Table]()
@@ -159,7 +150,7 @@ class Dispatcher:
             results.join(of_period)
             self._naming.add(named, period, of_period, window.partial is not None, report, prefix)
             tables += self._tables(period, window.table_rows, report) if self._plan.tables else ()
-        self.inactive.judge(mode, number, step, count, due.keys(), results)
+        self.inactive.judge(facts, due.keys(), results)
         beside = beside or Beside()
         if partial is None:
             differing = other_numbers(beside.compared, {scalar.name: scalar.value for _, scalar in named.scalars})

@@ -19,6 +19,7 @@ from declog.engine import filters
 from declog.engine.cells import MetricValues
 from declog.engine.evaluator import View
 from declog.engine.frame import GROUP_ID, Frame, merged
+from declog.engine.log_event import EventFacts
 from declog.engine.partials import State, aligned, source
 from declog.engine.reduce import Reductions, failure
 from declog.engine.tables import EXTRA
@@ -87,13 +88,11 @@ class WindowState:
         self.seconds = 0.0  # that its steps took
         self.elapsed = 0.0  # since the recorder's start
 
-    def add(
-        self, frames: Frames, report: Report, *, partial: int | None = None, seconds: float = 0.0, elapsed: float = 0.0
-    ) -> None:
-        """Rows of one log event, or of a part of one; ``partial`` is of how many ranks, where some are missing."""
-        self.seconds, self.elapsed = self.seconds + seconds, max(self.elapsed, elapsed)
-        if partial is not None:
-            self.partial = partial if self.partial is None else min(self.partial, partial)
+    def add(self, event: EventFacts, frames: Frames, report: Report) -> None:
+        """Rows of one log event, or of a part of one."""
+        self.seconds, self.elapsed = self.seconds + event.seconds, max(self.elapsed, event.elapsed)
+        if event.partial is not None:
+            self.partial = event.partial if self.partial is None else min(self.partial, event.partial)
         if not frames:
             return
         if self._parts or self._folded:  # a window of several log events: it holds what it will read

@@ -25,6 +25,7 @@ from declog.compiler import compile
 from declog.config.compose import compose
 from declog.config.project import load_imports
 from declog.distribution import VERSION
+from declog.engine.evaluation import Evaluation
 from declog.engine.frame import ABSENT, GROUP_ID, UNDECIDED, Frame
 from declog.engine.inactive import PHASE, Span
 from declog.engine.local_columns import with_locals
@@ -35,11 +36,9 @@ from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.validation import validate
 from declog.plans.ops import Grouping, Plan, SinkOp
 from declog.records import Records, RunInfo
-from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.message import encode
 from declog.runtime.run.failures import Failures
 from declog.runtime.run.manifest import now, yaml_text
-from declog.runtime.worker.collector import Collector
 from declog.runtime.worker.row_files import RowEvent, chunks, read_chunk
 from declog.runtime.worker.row_keeper import ABSENT as NEVER
 from declog.runtime.worker.row_keeper import FACTS, FOLDER, KEPT, UNREAD, fold_key, local_key
@@ -92,8 +91,7 @@ def ask(run: str | FilePath, lines: Mapping[str, str], *, to: Sequence[str] = ()
             late.through = event.facts.number + 1
     late.fingerprint, late.config_name, late.sinks = answer.plan.fingerprint, answer.plan.name, answer.plan.sinks
     late.first, late.failures = answer.kept[0].first, dict(answer.failures.counts)
-    late.state = encode(*answer.collector.state())
-    answer.collector.close()
+    late.state = encode(*answer.evaluation.state())
     _nothing_empty(late, answer.plan, answer.inactive)
     return late
 
@@ -109,7 +107,7 @@ class Answer:
         self.inactive: dict[str, str] = {}
         self.time = 0.0  # of the log event that is taken
         self._dispatcher = Dispatcher(self.plan, routes, FUNCTIONS, self.inactive.update)
-        self.collector = Collector(self.plan, Comm(), self._dispatcher, self.failures, functions=FUNCTIONS)
+        self.evaluation = Evaluation(self.plan, self._dispatcher, self.failures.report)
 
     def history(self, start: int | None = None, until: float = inf) -> Iterator[tuple[RowEvent, Columns]]:
         """The run's log events, each with how its rows are read: from ``start`` and up to ``until`` in its folder."""
@@ -125,9 +123,9 @@ class Answer:
         frames = reader.ready(event.frames)
         if facts.mode in self.plan.modes:
             self._dispatcher.inactive.came(facts.mode, facts.event, facts.count, _came(frames, self.plan))
-            self.collector.evaluate(facts, frames)
+            self.evaluation.add(facts, frames)
             if facts.back is not None:
-                self.collector.rewind(facts.mode, facts.back)
+                self.evaluation.rewind(facts.mode, facts.back)
 
 
 def write(folder: FilePath, late: Late) -> FilePath:

@@ -126,7 +126,7 @@ class _Metrics:
         if has_state:
             read, data = decode((folder / STATE).read_bytes(), self._answer.plan.grouping)
             frames = {name: replace(frame, phase=name.rpartition("/")[2]) for name, frame in read.items()}
-            self._answer.collector.load(frames, data)
+            self._answer.evaluation.load(frames, data)
         self._files.open(info_of(run.output_dir, folder, self._answer.plan.fingerprint, self.lines), SINK_S)
         try:
             self._files.rewind(int(request["step"]) if has_state else BEFORE_ALL, SINK_S)

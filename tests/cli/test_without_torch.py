@@ -1,4 +1,4 @@
-"""The verbs that look at profiles and runs, and `declog.read`, work where torch cannot be imported."""
+"""The verbs that look at configs and runs, and `declog.read`, work where torch cannot be imported."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import declog
 
 RUN = Path(__file__).parents[1] / "data" / "runs" / "1f9550e" / "run"
 BLOCKED = """
@@ -36,7 +38,14 @@ VERBS = [
     ["show", "--format", "json", "ppo"], ["show", "mine.yaml", "--why", "metrics.mine"],
     ["check", "mine.yaml", "--lock"], ["check", "--locked", "mine.yaml"], ["diff", "mine.yaml", "rloo"],
     ["report", "run"], ["samples", "run"], ["explain", "DL510"],
+    ["add", "kept", "by_source: {expr: reward, by: source}"],
 ]  # fmt: skip
+EXECUTING = [["test", "grpo"], ["preview", "grpo"]]
+KEEPING = {
+    "name": "kept", "signals": {"any": {"reward": "completion", "source": "completion text"}},
+    "metrics": {"reward": "mean", "attempts": {"expr": "reward", "by": "source", "reduce": "count"}},
+    "sinks": ["jsonl"],
+}  # fmt: skip
 
 
 def test_what_needs_no_torch(tmp_path: Path) -> None:
@@ -45,11 +54,19 @@ def test_what_needs_no_torch(tmp_path: Path) -> None:
     shutil.copytree(RUN, tmp_path / "run")
     config = (RUN / "config.yaml").read_text().replace("metric: reward.max\n    above: 6", "when: reward.max > 6")
     (tmp_path / "run/config.yaml").write_text(config)  # in today's words
+    with declog.start(KEEPING, output_dir=tmp_path / "kept") as log, log.step(0):
+        log.observe(reward=[1.0, 2.0], source=["math", "code"])
     done = subprocess.run(
-        [sys.executable, "-c", BLOCKED, json.dumps(VERBS)], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
+        [sys.executable, "-c", BLOCKED, json.dumps([*VERBS, *EXECUTING])],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert {words: result for words, result in found.items() if result[0] != 0} == {}
-    assert all(output for words, (_, output) in found.items() if words != "report run")
-    assert "torch" not in done.stderr and found["read"][1] == "27"
+    results = json.loads(done.stdout.splitlines()[-1])
+    for words in EXECUTING:  # these run recorders: they say what to install
+        code, output = results.pop(" ".join(words))
+        assert code == 2 and "Traceback" not in output
+        assert f"`declog {words[0]}` needs torch, which is not installed" in output and "pip install torch" in output
+    assert {words: result for words, result in results.items() if result[0] != 0} == {}
+    assert all(output for words, (_, output) in results.items() if words != "report run")
+    assert "torch" not in done.stderr and results["read"][1] == "27"
+    assert declog.read(tmp_path / "kept")["by_source/code"].values.tolist() == [2.0]

@@ -21,12 +21,11 @@ from declog.plans.ops import Plan, SignalOp
 from declog.runtime.rows.batch import BatchRecord, OpenBatch
 from declog.runtime.rows.calls import Known, Stack
 from declog.runtime.rows.folds import Folds
-from declog.runtime.rows.kept import column_of
 from declog.runtime.rows.observation import Observation, ReadObservation
 from declog.runtime.rows.split_rows import SplitRows
 from declog.runtime.rows.steps import Step, Stream
 from declog.runtime.run.failures import Failures, Refused
-from declog.runtime.values.extras import Undeclared, plain_column
+from declog.runtime.values.extras import Undeclared, kept_column, plain_column
 from declog.runtime.values.inputs import describe, undeclared
 from declog.runtime.values.streams import Streams
 
@@ -297,7 +296,7 @@ class Intake:
         """Keep columns for later; they wait for the end of the batch that is open, or of the next one."""
         for name, values in columns.items() if self._plan.kept is not None else ():
             try:
-                column, streams = column_of(name, values), Streams()
+                column, streams = kept_column(name, values), Streams()
             except InputError as error:
                 self._leave_out(name, error.message)
                 continue

@@ -2,7 +2,7 @@
 
 They are passive. They never open, close or refuse a batch: a column that does not fit is left out, and that is told
 once. The training thread copies; each rank redacts texts before it sends them; rank 0 writes them beside the rows.
-Imports numpy, torch, frames and the plan.
+Imports numpy, frames and the plan.
 """
 
 from __future__ import annotations
@@ -12,38 +12,17 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from declog.engine.blocks import texts_of
 from declog.engine.frame import Frame
-from declog.errors import InputError
 from declog.language.patterns import redacted
 from declog.plans.ops import Plan
-from declog.runtime.values.extras import plain_column
 from declog.sinks._shared import clean_text
 
 PREFIX = "kept:"  # of their names in frames
 TEXT, FLOAT = "text", "float"
 _TYPES = {"b": "bool", "i": "int", "u": "int", "f": FLOAT}  # by kind of dtype: in the words of signals
-
-
-def column_of(name: str, values: Any) -> torch.Tensor | list[Any]:
-    """A copy of a column: numbers as a tensor, where they are; texts as a list. ``InputError`` for what is neither."""
-    plain = plain_column(name, values)
-    if isinstance(plain, torch.Tensor):
-        if plain.ndim != 1:
-            raise InputError.of("DL509.kept", column=name, type=f"a tensor of the shape {list(plain.shape)}")
-        return plain
-    kinds = {type(value) for value in plain} - {type(None)}
-    if kinds <= {str}:
-        return plain
-    if None not in plain and (kinds == {bool} or kinds == {int}):
-        return torch.tensor(plain)
-    if kinds <= {bool, int, float}:
-        return torch.tensor([float("nan") if value is None else float(value) for value in plain], dtype=torch.float64)
-    other = next(kind for kind in kinds if kind not in (bool, int, float, str)) if len(kinds) == 1 else None
-    raise InputError.of("DL509.kept", column=name, type="mixed values" if other is None else f"{other.__name__} values")
 
 
 def type_of(values: NDArray[Any]) -> str:

@@ -85,6 +85,27 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
     ]
 
 
+def kept_column(name: str, values: Any) -> torch.Tensor | list[Any]:
+    """A copy of a column of `log.keep`: numbers as a tensor, where they are; texts as a list.
+
+    Raises ``InputError`` for what is neither.
+    """
+    plain = plain_column(name, values)
+    if isinstance(plain, torch.Tensor):
+        if plain.ndim != 1:
+            raise InputError.of("DL509.kept", column=name, type=f"a tensor of the shape {list(plain.shape)}")
+        return plain
+    kinds = {type(value) for value in plain} - {type(None)}
+    if kinds <= {str}:
+        return plain
+    if None not in plain and (kinds == {bool} or kinds == {int}):
+        return torch.tensor(plain)
+    if kinds <= {bool, int, float}:
+        return torch.tensor([float("nan") if value is None else float(value) for value in plain], dtype=torch.float64)
+    other = next(kind for kind in kinds if kind not in (bool, int, float, str)) if len(kinds) == 1 else None
+    raise InputError.of("DL509.kept", column=name, type="mixed values" if other is None else f"{other.__name__} values")
+
+
 _KEPT = INTEGERS | FLOATS
 
 

@@ -276,8 +276,9 @@ class Background:
         if self._local is not None and data is not None and "local" in data:
             self._local.load(data["local"])
         if collector is not None and data is not None:
+            evaluation = collector.evaluation
             self._worker.call(
-                partial(collector.load, frames, data) if equal else partial(collector.load_totals, data), self.close_s
+                partial(evaluation.load, frames, data) if equal else partial(evaluation.load_totals, data), self.close_s
             ).check()
         if collector is not None and collector.rows is not None and data is not None and "rows" in data:
             collector.rows.go_on(data["rows"], branch=self._branch)

@@ -14,15 +14,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from declog.engine.cells import MetricValues
-from declog.engine.frame import GROUP_ID, Frame, merged
-from declog.engine.joins import Carryover
+from declog.engine.evaluation import Evaluation, Frames
+from declog.engine.frame import GROUP_ID, merged
+from declog.engine.log_event import EventFacts
 from declog.engine.publish import DROPPED, Dispatcher
-from declog.engine.window_state import WindowState
 from declog.errors import CommError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
-from declog.language.functions import DEFAULT, Functions
-from declog.plans.ops import NO_SINK, Plan
+from declog.language.functions import Functions
+from declog.plans.ops import Plan
 from declog.records import Beside
 from declog.runtime.ranks.comm import Comm, Event
 from declog.runtime.ranks.log_event import LogEvent
@@ -31,12 +30,11 @@ from declog.runtime.rows.kept import without_kept
 from declog.runtime.rows.packets import Fate, fates
 from declog.runtime.run import self_metrics
 from declog.runtime.run.failures import Failures
-from declog.runtime.worker.row_files import EventFacts, RowEvent
+from declog.runtime.worker.row_files import RowEvent
 from declog.runtime.worker.row_keeper import RowKeeper
 
 log = logging.getLogger("declog")
 
-Frames = dict[str, Frame]
 Figures = Mapping[str, float]
 SHORT_WAIT_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
 KEPT = 16  # log events that only other ranks made, and that may still be rank 0's next
@@ -63,12 +61,12 @@ class Collector:
         dispatcher: Dispatcher,
         failures: Failures,
         *,
-        functions: Functions = DEFAULT,
-        wait_s: float = 30.0,
-        queued: Callable[[], Mapping[str, float]] = dict,
-        unused: Callable[[], int] = int,
-        rows: RowKeeper | None = None,
-        live: LiveMetrics | None = None,
+        functions: Functions,
+        wait_s: float,
+        queued: Callable[[], Mapping[str, float]],
+        unused: Callable[[], int],
+        rows: RowKeeper | None,
+        live: LiveMetrics | None,
     ) -> None:
         self.wait_s = wait_s
         self.rows = rows
@@ -79,11 +77,7 @@ class Collector:
         self._failures = failures
         self._queued = queued  # what the sinks' queues say about themselves
         self._unused = unused  # at the end of the run: the rows of packets that were not consumed
-        self._unseen = not (plan.sinks or plan.in_code or plan.capture)  # nobody gets what is logged
-        self._windows = {
-            mode: {period: WindowState(plan, period, functions) for period in plan.periods} for mode in plan.modes
-        }
-        self._carries = {mode: Carryover(plan, functions) for mode in plan.modes}
+        self.evaluation = Evaluation(plan, dispatcher, failures.report, functions)
         self._watched = 0
         self._mismatched: set[str] = set()  # of whom it was reported in what they differ
         self._figures: list[Figures] = []
@@ -125,7 +119,7 @@ class Collector:
             figures = self_metrics.greatest(self._figures)
             self._dispatcher.pass_through(item.step, item.mode, Beside(), self._failures.report, figures)
         if item.back is not None:
-            self.rewind(item.mode, item.back)
+            self.evaluation.rewind(item.mode, item.back)
         return logged
 
     def finish(self, item: LogEvent, parts: Mapping[int, Frames], complete: Collection[int]) -> dict[str, float]:
@@ -141,61 +135,18 @@ class Collector:
             None if ranks == self._comm.world_size else ranks, time.time(),
         )  # fmt: skip
         event = None if self.rows is None else self._keep(self.rows, facts, frames)
-        logged = self.evaluate(facts, without_kept(frames), beside=item.window.beside, asked=item.answer is not None)
+        logged = self.evaluation.add(
+            facts, without_kept(frames), figures=self._cost, beside=item.window.beside, asked=item.answer is not None
+        )
         if event is not None and self._live is not None:
             self._live.take(event)
         return logged
 
-    def evaluate(
-        self, event: EventFacts, frames: Frames, *, beside: Beside | None = None, asked: bool = True
-    ) -> dict[str, float]:
-        """``finish`` with the merged frames of all ranks. ``asked``: somebody gets the values, if no sink does."""
-        due: dict[int, WindowState] = {}
-        windows, tail = self._windows[event.mode], event.tail
-        over = {
-            period for period in windows
-            if tail or (period and not event.part and self._plan.ends(event.mode, event.count, period))
-        }  # fmt: skip
-        try:
-            frames = self._carries[event.mode].apply(frames, self._failures.report)
-            for period, window in windows.items():
-                window.add(
-                    frames, self._failures.report,
-                    partial=event.partial, seconds=event.seconds, elapsed=event.elapsed,
-                )  # fmt: skip
-                if period in over and (window or not tail):  # at the tail what ended with the last step is over already
-                    due[period] = window.end(self._failures.report)
-        except BaseException:  # one that fails leaves no rows to the next
-            for period in over:
-                windows[period].clear()
-            raise
-        if not any(due.values()):  # nothing came since the last log event
-            if event.mode == "train" and not event.part:
-                periods = self._plan.periods if event.tail else tuple(due)
-                nothing = MetricValues()
-                self._dispatcher.inactive.judge(event.mode, event.event, event.step, event.count, periods, nothing)
-            return {}
-        if self._unseen and not asked:
-            self._unseen = False
-            log.warning("%s", NO_SINK)
+    def _cost(self) -> Figures:
+        """What declog cost since the last log event."""
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
         self._figures.clear()
-        return self._dispatcher.dispatch(
-            event.step,
-            due,
-            self._failures.report,
-            mode=event.mode,
-            figures=figures,
-            number=event.event,
-            count=event.count,
-            beside=beside,
-        )
-
-    def rewind(self, mode: str, step: int) -> None:
-        """The run of a mode goes on behind an earlier step."""
-        self._carries[mode].rewind(step)
-        self._dispatcher.rewind(mode, step)
-        self._dispatcher.inactive.rewind(mode, step)
+        return figures
 
     def _keep(self, rows: RowKeeper, facts: EventFacts, frames: Frames) -> RowEvent | None:
         """Keep the rows of a log event; where the disk refuses, say so once, and keep no more."""
@@ -292,34 +243,10 @@ class Collector:
 
     # -- checkpoints
 
-    def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
+    def state(self) -> tuple[Frames, dict[str, Any]]:
         """What the next log events need of the earlier ones: frames by name, and plain data."""
-        frames: dict[str, Frame] = {}
-        data: dict[str, Any] = {"dispatch": self._dispatcher.state(), "carry": {}, "held": {}}
-        for mode, carry in self._carries.items():
-            rows, data["carry"][mode] = carry.state()
-            frames |= {f"carry/{mode}/{phase}": frame for phase, frame in rows.items()}
-        for mode, by_period in self._windows.items():
-            for period, window in by_period.items():
-                rows, data["held"][f"{mode}/{period}"] = window.state()
-                frames |= {f"held/{mode}/{period}/{phase}": frame for phase, frame in rows.items()}
-        if self.rows is not None:
-            data["rows"] = self.rows.count
-        return frames, data
-
-    def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
-        """Continue from a state of an equal plan."""
-        self._dispatcher.load(data["dispatch"])
-        for mode, carry in self._carries.items():
-            carry.load(_below(frames, f"carry/{mode}/"), data["carry"].get(mode, {}))
-        for mode, by_period in self._windows.items():
-            for period, window in by_period.items():
-                name = f"{mode}/{period}"
-                window.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
-
-    def load_totals(self, data: Mapping[str, Any]) -> None:
-        """Of the state of another plan: what is counted from the start of the run."""
-        self._dispatcher.load(data["dispatch"])
+        frames, data = self.evaluation.state()
+        return frames, data if self.rows is None else {**data, "rows": self.rows.count}
 
 
 def fits(event: LogEvent, message: LogEvent) -> bool:
@@ -336,10 +263,6 @@ def fits(event: LogEvent, message: LogEvent) -> bool:
         event.tail,
         event.part,
     )
-
-
-def _below(frames: Mapping[str, Frame], prefix: str) -> Frames:
-    return {name.removeprefix(prefix): frame for name, frame in frames.items() if name.startswith(prefix)}
 
 
 def _print(frames: Frames) -> int | None:

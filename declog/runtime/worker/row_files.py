@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import PARTS, Batches, Block, Key
 from declog.engine.frame import Frame
+from declog.engine.log_event import EventFacts
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
 from declog.runtime.ranks.message import encode, frames_of
@@ -32,27 +33,6 @@ EVENTS, TAIL = "-events.parquet", "tail-{:06d}.bin"
 _LAYOUTS = b"declog"  # the key of the layouts among the metadata of the events' file
 _TEXT = "O"
 Array = NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class EventFacts:
-    """Where in the run a log event is: see ``LogEvent``. ``partial``: of how many ranks there are rows, or None.
-
-    ``number`` is its number among those that the folder got rows of, whichever process wrote them.
-    """
-
-    event: int
-    mode: str
-    step: int
-    count: int
-    tail: bool
-    part: bool
-    back: int | None
-    seconds: float
-    elapsed: float
-    partial: int | None
-    time: float
-    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,13 +336,18 @@ def _arrays(path: Path, names: Sequence[str]) -> dict[str, tuple[Array, Array | 
 
 
 def _numpy(array: Any) -> tuple[Array, Array | None]:
+    """An Arrow array, and where it is there; ``to_numpy`` and ``fill_null`` would import pandas, for half a second."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(array.type):
         words = np.array([*array.dictionary.to_pylist(), None], object)
-        return words[array.indices.fill_null(len(words) - 1).to_numpy(zero_copy_only=False)], None
-    if not array.null_count:
-        return array.to_numpy(zero_copy_only=False), None
-    valid = ~array.is_null().to_numpy(zero_copy_only=False)
-    filled = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
-    return filled.to_numpy(zero_copy_only=False), valid
+        codes, valid = _numpy(array.indices)
+        return words[codes if valid is None else np.where(valid, codes, len(words) - 1)], None
+    valid = None
+    if array.null_count:
+        valid, _ = _numpy(array.is_valid())
+        array = pa.Array.from_buffers(array.type, len(array), [None, array.buffers()[1]], offset=array.offset)
+    bits = pa.types.is_boolean(array.type)
+    values = np.from_dlpack(array.cast(pa.uint8()) if bits else array)
+    values = values.view(bool) if bits else values
+    return (values if valid is None else np.where(valid, values, values.dtype.type(0))), valid

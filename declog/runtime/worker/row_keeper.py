@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from declog.distribution import VERSION
 from declog.engine.blocks import Layout
 from declog.engine.frame import Frame
+from declog.engine.log_event import EventFacts
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import definition
@@ -25,7 +26,6 @@ from declog.plans.ops import TRACE, FoldOp, LocalOp, PhaseOp, Plan, SignalOp
 from declog.records import RunInfo
 from declog.runtime.rows.kept import FLOAT, PREFIX, TEXT, redacted_texts, type_of
 from declog.runtime.worker.row_files import (
-    EventFacts,
     RowEvent,
     chunks,
     is_whole,

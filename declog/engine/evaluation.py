@@ -1,0 +1,115 @@
+"""A run's log events one after the other: the rows of all ranks go in, and each sink gets its share. No torch.
+
+While a run goes on, rank 0's collector brings the rows; for a metric that is asked for late they come from files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from declog.engine.cells import MetricValues
+from declog.engine.frame import Frame
+from declog.engine.joins import Carryover
+from declog.engine.log_event import EventFacts
+from declog.engine.metrics import Report
+from declog.engine.publish import Dispatcher
+from declog.engine.window_state import WindowState
+from declog.language.functions import DEFAULT, Functions
+from declog.plans.ops import NO_SINK, Plan
+from declog.records import Beside
+
+log = logging.getLogger("declog")
+Frames = dict[str, Frame]
+
+
+class Evaluation:
+    """The windows of each mode, and the rows that its joins carry over; ``dispatcher`` gets the windows that end.
+
+    ``report`` gets what fails.
+    """
+
+    def __init__(self, plan: Plan, dispatcher: Dispatcher, report: Report, functions: Functions = DEFAULT) -> None:
+        self._plan = plan
+        self._dispatcher = dispatcher
+        self._report = report
+        self._unseen = not (plan.sinks or plan.in_code or plan.capture)  # nobody gets what is logged
+        self._windows = {
+            mode: {period: WindowState(plan, period, functions) for period in plan.periods} for mode in plan.modes
+        }
+        self._carries = {mode: Carryover(plan, functions) for mode in plan.modes}
+
+    def add(
+        self, event: EventFacts, frames: Frames, *, figures: Callable[[], Mapping[str, float]] = dict,
+        beside: Beside | None = None, asked: bool = True,
+    ) -> dict[str, float]:  # fmt: skip
+        """Evaluate the windows that end at a log event, given its rows; slower metrics keep the rows until theirs do.
+
+        Returns the scalars that were logged, by name. ``figures`` are what declog itself cost. ``asked``: somebody gets
+        the values, if no sink does.
+        """
+        windows, tail = self._windows[event.mode], event.tail
+        over = {
+            period for period in windows
+            if tail or (period and not event.part and self._plan.ends(event.mode, event.count, period))
+        }  # fmt: skip
+        due: dict[int, WindowState] = {}
+        try:
+            frames = self._carries[event.mode].apply(frames, self._report)
+            for period, window in windows.items():
+                window.add(event, frames, self._report)
+                if period in over and (window or not tail):  # at the tail what ended with the last step is over already
+                    due[period] = window.end(self._report)
+        except BaseException:  # one that fails leaves no rows to the next
+            for period in over:
+                windows[period].clear()
+            raise
+        if not any(due.values()):  # nothing came since the last log event
+            if event.mode == "train" and not event.part:
+                periods = self._plan.periods if tail else tuple(due)
+                self._dispatcher.inactive.judge(event, periods, MetricValues())
+            return {}
+        if self._unseen and not asked:
+            self._unseen = False
+            log.warning("%s", NO_SINK)
+        return self._dispatcher.dispatch(event, due, self._report, figures=figures(), beside=beside)
+
+    def rewind(self, mode: str, step: int) -> None:
+        """The run of a mode goes on behind an earlier step."""
+        self._carries[mode].rewind(step)
+        self._dispatcher.rewind(mode, step)
+        self._dispatcher.inactive.rewind(mode, step)
+
+    # -- checkpoints
+
+    def state(self) -> tuple[Frames, dict[str, Any]]:
+        """What the next log events need of the earlier ones: frames by name, and plain data."""
+        frames: Frames = {}
+        data: dict[str, Any] = {"dispatch": self._dispatcher.state(), "carry": {}, "held": {}}
+        for mode, carry in self._carries.items():
+            rows, data["carry"][mode] = carry.state()
+            frames |= {f"carry/{mode}/{phase}": frame for phase, frame in rows.items()}
+        for mode, by_period in self._windows.items():
+            for period, window in by_period.items():
+                rows, data["held"][f"{mode}/{period}"] = window.state()
+                frames |= {f"held/{mode}/{period}/{phase}": frame for phase, frame in rows.items()}
+        return frames, data
+
+    def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
+        """Continue from a state of an equal plan."""
+        self.load_totals(data)
+        for mode, carry in self._carries.items():
+            carry.load(_below(frames, f"carry/{mode}/"), data["carry"].get(mode, {}))
+        for mode, by_period in self._windows.items():
+            for period, window in by_period.items():
+                name = f"{mode}/{period}"
+                window.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
+
+    def load_totals(self, data: Mapping[str, Any]) -> None:
+        """Of the state of another plan: what is counted from the start of the run."""
+        self._dispatcher.load(data["dispatch"])
+
+
+def _below(frames: Mapping[str, Frame], prefix: str) -> Frames:
+    return {name.removeprefix(prefix): frame for name, frame in frames.items() if name.startswith(prefix)}
