@@ -132,10 +132,11 @@ def _config_of_run(name: str) -> str | None:
     return None if facts is None else str(Path(name) / facts.get("config", CONFIG))
 
 
-def missing_in_run(words: Sequence[str]) -> dict[str, str]:
-    """Why metrics had no values in the run whose folder is named; empty where none is."""
+def run_named(words: Sequence[str]) -> tuple[Path, Mapping[str, Any]] | None:
+    """The run's folder that is named, and the facts of its run; None where none is."""
     names, _ = names_and_overrides(words)
-    return dict((_run(names[0]) or {}).get("missing", {})) if names else {}
+    facts = _run(names[0]) if names else None
+    return None if facts is None else (Path(names[0]), facts)
 
 
 def _run(name: str) -> Mapping[str, Any] | None:

@@ -1,7 +1,7 @@
 """Who set a key, layer by layer in the order in which they were read; the last one wins: ``declog show --why KEY``.
 
 A key is one of the config, the id of a metric or a signal, or a name that trackers see. Of a run's folder it also says
-why a metric had no values there.
+why a metric had no values there, and it knows the metrics that the run was asked for late.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from declog.api import plan
 from declog.cli.arguments import Wrong
 from declog.cli.layers import Layered, known, layered, leaves, shown_package, shown_value
 from declog.cli.output import BOLD, DIM, columns, paint, wrapped, write_json
-from declog.cli.targets import missing_in_run
+from declog.cli.targets import configured, run_named
 from declog.config.composed import Composed
 from declog.config.diagnostics import shown_place
 from declog.config.interpolation import at, has
@@ -33,20 +34,41 @@ from declog.records import names_of
 def report(given: argparse.Namespace, config: Composed) -> None:
     """Print it."""
     key: str = given.why
-    missing = missing_in_run(given.words)
+    run = run_named(given.words)
+    missing = {} if run is None else run[1].get("missing", {})
     found = layered(config)
     made = _plan(config)
     paths = list(_paths(found, key, made))
+    late = {} if paths or run is None else _asked(run[0])
+    if run is not None and late:
+        lines = [f"metrics.{name}={line}" for name, (line, _) in late.items()]
+        config = configured(given, [*given.words, *lines])
+        found, made = layered(config), _plan(config)
+        paths = list(_paths(found, key, made))
     if not paths:
         raise Wrong(f"nothing is called `{key}` in this config", _close(found, key, made))
     facts = [_facts(found, path, made) for path in paths]
     for path, each in zip(paths, facts, strict=True):
         if path[0] == "metrics" and path[-1] in missing:
             each["notes"].append(f"no values in this run: {missing[str(path[-1])]}")
+        if run is not None and path[0] == "metrics" and path[-1] in late:
+            line, file = late[str(path[-1])]
+            each["layers"] = [{"place": str(file.relative_to(run[0])), "value": line, "package": ""}]
+            each.pop("keys", None)  # the line has them
+            each["notes"].append("asked late" + "; the job goes on with it" * (path[-1] in run[1].get("late", {})))
     if given.format == "json":
         write_json(facts)
     else:
         print("\n\n".join(map(_text, facts)))
+
+
+def _asked(folder: Path) -> Mapping[str, tuple[str, Path]]:
+    """The metrics that a run was asked for late, by id: what YAML says of each, and the file that has it."""
+    if not (folder / "late").exists():
+        return {}
+    from declog.late import asked
+
+    return {name: (line, file) for file, lines in asked(folder) for name, line in lines.items()}
 
 
 def known_key(found: Layered, key: str) -> Key:

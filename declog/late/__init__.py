@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
@@ -20,6 +20,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 import numpy as np
+import yaml
 
 from declog.compiler import compile
 from declog.config.compose import compose
@@ -38,7 +39,7 @@ from declog.plans.ops import Grouping, Plan, SinkOp
 from declog.records import Records, RunInfo
 from declog.runtime.ranks.message import encode
 from declog.runtime.run.failures import Failures
-from declog.runtime.run.manifest import now, yaml_text
+from declog.runtime.run.manifest import now, plan_text, yaml_text
 from declog.runtime.worker.row_files import RowEvent, chunks, read_chunk
 from declog.runtime.worker.row_keeper import ABSENT as NEVER
 from declog.runtime.worker.row_keeper import FACTS, FOLDER, KEPT, UNREAD, fold_key, local_key
@@ -48,8 +49,7 @@ from declog.sinks.run_folder import CONFIG, PLAN, run_of
 
 PROFILE = "late"
 SHOWN = frozenset({"scalar", "histogram"})
-FOLDER_OF_LATE = "late"
-LINES = "late.yaml"
+FOLDER_OF_LATE, ASKED = "late", "late.yaml"
 
 
 @dataclass
@@ -57,10 +57,8 @@ class Late:
     """What was asked for: its log events, from the first that the run kept, and what failed."""
 
     lines: Mapping[str, str]  # what YAML says of each metric, by id
-    fingerprint: str = ""  # of the plan that computed them
-    config_name: str = ""
-    sinks: tuple[SinkOp, ...] = ()  # where `write` brings the values, besides the run's folder
-    first: int = 0  # how many log events there were before those that are kept
+    plan: Plan  # what computed them; its sinks are where `write` brings the values, besides the run's folder
+    first: int  # how many log events there were before those that are kept
     events: list[tuple[int, Records]] = field(default_factory=list)
     failures: Mapping[str, int] = field(default_factory=dict)
     through: int = 0  # up to which log event of the folder
@@ -79,20 +77,18 @@ def ask(run: str | FilePath, lines: Mapping[str, str], *, to: Sequence[str] = ()
     ``UsageError`` DL607 where the run kept no rows, ``ConfigError`` and ``CompositionError`` for lines that are wrong,
     and ``ConfigError`` DL612 for what the rows cannot answer.
     """
-    folder, late = FilePath(run), Late(dict(lines))
 
     def submit(step: int, records: Records) -> None:
         late.events.append((step, replace(records, time=answer.time)))
 
-    answer = Answer(folder, lines, to, [Route(PROFILE, PROFILE, 1, "", SHOWN, submit)])
+    answer = Answer(FilePath(run), lines, to, [Route(PROFILE, PROFILE, 1, "", SHOWN, submit)])
+    late = Late(dict(lines), answer.plan, answer.kept[0].first, failures=answer.failures.counts)
     with _no_collection(), np.errstate(all="ignore"):
         for event, reader in answer.history():
             answer.take(event, reader)
             late.through = event.facts.number + 1
-    late.fingerprint, late.config_name, late.sinks = answer.plan.fingerprint, answer.plan.name, answer.plan.sinks
-    late.first, late.failures = answer.kept[0].first, dict(answer.failures.counts)
     late.state = encode(*answer.evaluation.state())
-    _nothing_empty(late, answer.plan, answer.inactive)
+    _nothing_empty(late, answer.inactive)
     return late
 
 
@@ -134,36 +130,31 @@ def write(folder: FilePath, late: Late) -> FilePath:
     A tracker gets it as a run of its own beside the run's, at the run's steps. Raises ``OSError`` and ``SinkError``.
     """
     path = folder / FOLDER_OF_LATE / late.names[0]
-    for earlier, names in _earlier(folder):
-        if names & late.lines.keys():
-            shutil.rmtree(earlier, ignore_errors=True)
+    for file, lines in asked(folder):
+        if lines.keys() & late.lines.keys():
+            shutil.rmtree(file.parent, ignore_errors=True)
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
-    info = info_of(folder, path, late.fingerprint, late.lines)
+    info = info_of(folder, path, late.plan, late.lines)
     sink = ParquetSink()
     sink.open(info)
     sink.write_many(late.events)
     sink.close()
-    for op in late.sinks:
+    for op in late.plan.sinks:
         _bring(op, info if traits(op.kind).in_folder else replace(info, output_dir=folder), late)
-    facts = {"metrics": dict(late.lines), "fingerprint": late.fingerprint, "asked": now(), "declog": VERSION}
-    (path / LINES).write_text(yaml_text(facts), encoding="utf-8")
+    asked = now()
+    facts = {"metrics": dict(late.lines), "fingerprint": late.plan.fingerprint, "asked": asked, "declog": VERSION}
+    (path / ASKED).write_text(yaml_text(facts), encoding="utf-8")
+    places = {f"metrics.{name}": f"asked late, {asked}" for name in late.lines}
+    (path / PLAN).write_text(plan_text(late.plan, places, mask=str), encoding="utf-8")
     return path
 
 
-def _earlier(folder: FilePath) -> Iterator[tuple[FilePath, Set[str]]]:
-    """The folders of what was asked before, each with the ids of its metrics."""
-    import yaml
-
-    for file in sorted((folder / FOLDER_OF_LATE).glob(f"*/{LINES}")):
-        yield file.parent, yaml.safe_load(file.read_text(encoding="utf-8"))["metrics"].keys()
-
-
-def info_of(folder: FilePath, path: FilePath, fingerprint: str, lines: Mapping[str, str]) -> RunInfo:
+def info_of(folder: FilePath, path: FilePath, plan: Plan, lines: Mapping[str, str]) -> RunInfo:
     """What a sink is told of metrics that are written below the run's folder."""
     run = rows_of(folder)["runs"][-1]
     return RunInfo(
-        name=path.name, run_id=run["run_id"], output_dir=path, fingerprint=fingerprint,
+        name=path.name, run_id=run["run_id"], output_dir=path, fingerprint=plan.fingerprint,
         world_size=run["world_size"], config={"metrics": dict(lines)}, version=VERSION,
     )  # fmt: skip
 
@@ -176,7 +167,7 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
     options |= {key: value for key, value in beside.items() if key in option_names(op.kind)}
     options.pop("id", None)  # it is the run's, whose steps have gone on
     sink = make_sink(op.kind, options)
-    sink.open(replace(info, name=late.config_name))
+    sink.open(replace(info, name=late.plan.name))
     if isinstance(sink, Rewindable):
         sink.rewind(min(step for step, _ in late.events) - 1)
     try:
@@ -185,6 +176,12 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
             sink.write(step, replace(records, scalars=tuple(scalars), histograms=tuple(histograms)))
     finally:
         sink.close()
+
+
+def asked(folder: FilePath) -> Iterator[tuple[FilePath, Mapping[str, str]]]:
+    """The files that say what a run was asked for, each with what YAML says of its metrics, by id."""
+    for file in sorted((folder / FOLDER_OF_LATE).glob(f"*/{ASKED}")):
+        yield file, yaml.safe_load(file.read_text(encoding="utf-8"))["metrics"]
 
 
 def rows_of(folder: FilePath) -> dict[str, Any]:
@@ -242,7 +239,7 @@ class _Question:
         run = run_of(folder) or {}
         self._run = segment
         self._logged = _logged(folder / run.get("plan", PLAN)) | {*(self._run["config"].get("metrics") or {})}
-        self._together = [names for _, names in _earlier(folder) if names & lines.keys()]
+        self._together = [earlier.keys() for _, earlier in asked(folder) if earlier.keys() & lines.keys()]
         self._lines = lines
         overrides = [f"metrics.{name}={text}" for name, text in lines.items()]
         overrides.append(f"sinks=[{','.join(to)}]")
@@ -445,16 +442,16 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _nothing_empty(late: Late, plan: Plan, inactive: Mapping[str, str]) -> None:
+def _nothing_empty(late: Late, inactive: Mapping[str, str]) -> None:
     """Refuse a metric without a single value, with the reason."""
     logged = {scalar.metric for _, records in late.events for scalar in records.scalars}
     logged |= {histogram.metric for _, records in late.events for histogram in records.histograms}
-    ids = {op.key: op.id for op in plan.outputs}
+    ids = {op.key: op.id for op in late.plan.outputs}
     there = {ids.get(metric, metric) for metric in logged}
-    problems = []
+    problems, compiled = [], dict(late.plan.inactive)
     for name in late.names:
         if name not in there:
-            why = dict(plan.inactive).get(f"metrics.{name}") or inactive.get(name) or "no log event has a value of it"
+            why = compiled.get(f"metrics.{name}") or inactive.get(name) or "no log event has a value of it"
             problems.append(Problem.of("DL612.empty", ("metrics", name), name=name, why=why))
     if problems:
         raise ConfigError(problems)

@@ -2,12 +2,14 @@
 
 ``declog add`` computes the history and leaves it in `late/NAME/`, with the state that its metrics were in behind it and
 how many log events that was. The job's worker looks there, checks the lines once more, catches up with the log events
-since then from the rows that it kept, and answers in that folder. A resumed run goes on with what its run had taken up.
+since then from the rows that it kept, and answers in that folder. A resumed run goes on with what its run had taken up,
+and a branch with what its parent had.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +20,7 @@ import numpy as np
 
 from declog.engine.publish import Route
 from declog.errors import DeclogError, error_text
-from declog.late import FOLDER_OF_LATE, PROFILE, SHOWN, Answer, Late, info_of
+from declog.late import ASKED, FOLDER_OF_LATE, PROFILE, SHOWN, Answer, Late, info_of
 from declog.plans.ops import Plan
 from declog.records import Records, RunInfo
 from declog.runtime.ranks.message import decode
@@ -27,6 +29,7 @@ from declog.runtime.worker.row_files import RowEvent, picked
 from declog.sinks import traits
 from declog.sinks._files import replace_text
 from declog.sinks.parquet import ParquetSink
+from declog.sinks.run_folder import PLAN, run_of
 from declog.sinks.runner import SinkRunner
 
 REQUEST, STATE, ANSWER = "ask.json", "state.bin", "answer.json"
@@ -70,6 +73,8 @@ class Live:
         """A log event of all ranks, whose rows were kept."""
         run = self._run()
         if run is not None and time.monotonic() >= self._next_look:
+            if not self._next_look:
+                _inherit(run.output_dir)
             self._next_look = time.monotonic() + LOOK_S
             for request in sorted((run.output_dir / FOLDER_OF_LATE).glob(f"*/{REQUEST}")):
                 if request not in self._seen or not (request.parent / ANSWER).exists():
@@ -121,17 +126,18 @@ class _Metrics:
         self._files = SinkRunner(PROFILE, ParquetSink(dir="parquet"))
         files = Route(PROFILE, PROFILE, 1, "", SHOWN, self._files.submit)
         self._answer = Answer(run.output_dir, self.lines, (), [files, *trackers])
-        number, through = event.facts.number, int(request["through"])
-        has_state = through <= number and not any(low < through for low, _ in self._answer.kept[-1].cuts)
-        if has_state:
+        number, through = event.facts.number, request["through"]
+        if through is not None and (through > number or any(low < through for low, _ in self._answer.kept[-1].cuts)):
+            through = None
+        if through is not None:
             read, data = decode((folder / STATE).read_bytes(), self._answer.plan.grouping)
             frames = {name: replace(frame, phase=name.rpartition("/")[2]) for name, frame in read.items()}
             self._answer.evaluation.load(frames, data)
-        self._files.open(info_of(run.output_dir, folder, self._answer.plan.fingerprint, self.lines), SINK_S)
+        self._files.open(info_of(run.output_dir, folder, self._answer.plan, self.lines), SINK_S)
         try:
-            self._files.rewind(int(request["step"]) if has_state else BEFORE_ALL, SINK_S)
+            self._files.rewind(BEFORE_ALL if through is None else request["step"], SINK_S)
             with np.errstate(all="ignore"):
-                for earlier, reader in self._answer.history(through if has_state else None, number):
+                for earlier, reader in self._answer.history(through, number):
                     self._answer.take(earlier, reader)
         except BaseException:
             self.close()
@@ -155,6 +161,21 @@ class _Metrics:
                 submit(step, records)
 
         return submit_when_live
+
+
+def _inherit(folder: Path) -> None:
+    """Where a run is a branch: ask its job for what its parent's job went on with, from the parent's first step on."""
+    parent = (run_of(folder) or {}).get("parent")
+    if parent is None or parent["output_dir"] is None or (folder / FOLDER_OF_LATE).exists():
+        return
+    for answer in (Path(parent["output_dir"]) / FOLDER_OF_LATE).glob(f"*/{ANSWER}"):
+        if "taken" in _read(answer):
+            own = folder / FOLDER_OF_LATE / answer.parent.name
+            own.mkdir(parents=True)
+            for name in (ASKED, PLAN):
+                shutil.copyfile(answer.with_name(name), own / name)
+            request = {"lines": _read(answer.with_name(REQUEST))["lines"], "through": None}
+            (own / REQUEST).write_text(json.dumps(request), encoding="utf-8")
 
 
 def _read(path: Path) -> dict[str, Any]:

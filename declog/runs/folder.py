@@ -15,6 +15,7 @@ from declog.runs.files import sources
 from declog.runs.guarded import Report, entries, json_of, reason, text_of
 from declog.sinks.run_folder import CONFIG, PLAN, RUN, newer, run_of, segments
 
+LATE = "late"  # the folder of metrics that were asked for when the run was on its way or over
 DEPTH = 3  # how far below a run's folder a sink's may be
 NODES = 200_000  # values of a configuration, each counted as often as an alias names it
 SECTIONS = ("constants", "run", "schemas", "sink_options")  # of a configuration, what a reader relies on
@@ -97,8 +98,16 @@ def _nodes(value: Any) -> int:
 
 
 def plan_of(path: Path, facts: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """What the profile compiled to, as the run kept it; empty where it kept nothing."""
-    file = path / Path(facts.get("plan") or PLAN).name
+    """What the config compiled to, as the run kept it, with what was asked late; empty where it kept nothing."""
+    plan = _plan(path / Path(facts.get("plan") or PLAN).name, report)
+    for file in sorted(path.glob(f"{LATE}/*/{PLAN}")):
+        names = {output["name"] for output in plan.get("outputs", ())}
+        late = [output for output in _plan(file, report).get("outputs", ()) if output["name"] not in names]
+        plan["outputs"] = [*plan.get("outputs", ()), *late]
+    return plan
+
+
+def _plan(file: Path, report: Report) -> dict[str, Any]:
     plan = json_of(file, report)
     for key, shape in ENTRIES.items():
         items = plan.get(key, [])

@@ -144,7 +144,10 @@ class Run:
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """What the profile compiled to: outputs with their meanings, alerts, tables; empty where it was not kept."""
+        """What the profile compiled to: outputs with their meanings, alerts, tables; empty where it was not kept.
+
+        Among its outputs are those of metrics that the run was asked for late.
+        """
         return plan_of(self.path, self.info, self._report)
 
     @property

@@ -21,6 +21,8 @@ from declog.records import Records, RunInfo
 from declog.replay import playback
 from declog.replay import profile_tests as profile_tests_module
 from declog.replay.playback import Rehearsal
+from declog.runs.report.blobs import Blobs
+from declog.runs.report.facts import run_facts
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.fake_comm import run_ranks
 from declog.runtime.recording.recorder import Recorder
@@ -407,6 +409,12 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     run = declog.read(tmp_path / "run")
     assert list(run["spread"].steps) == [4, 9, 11] and "b_lr" in run.names()
     assert yaml.safe_load((folder / "late.yaml").read_text())["metrics"] == {"spread": "std(reward)"}
+    (output,) = [output for output in run.plan["outputs"] if output["name"] == "spread"]
+    assert output["formula"] == "std(reward)" and output["place"].startswith("asked late, 20")
+    (series,) = [
+        series for series in run_facts(run, Blobs(), label="", samples=False)["series"] if series["name"] == "spread"
+    ]
+    assert (series["words"], series["count"]) == (output["words"], 3)
 
 
 def test_a_branch_reads_the_rows_of_its_parent(tmp_path: Path) -> None:

@@ -170,6 +170,41 @@ def test_a_job_that_takes_none_up(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (run / "late/most" / REQUEST).exists()
 
 
+def test_a_branch_goes_on_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From its parent's first step on, and without being asked; `show --why` knows the line, and where it came from."""
+
+    def ran(folder: str, steps: range, state: Any = None, save: int | None = None, ask_at: int | None = None) -> Any:
+        saved = None
+        shown = config(BASE, sinks=["parquet"], run=RUN)
+        with declog.start(shown, output_dir=tmp_path / folder, resume=state) as log:
+            for step in steps:
+                train(log, 0, range(step, step + 1))
+                if step == save:
+                    saved = log.state_dict()
+                if step == ask_at:
+                    log.written()
+                    late = ask(tmp_path / folder, as_text(lines("l_")))
+                    write(tmp_path / folder, late)
+                    assert hand_over(tmp_path / folder, late, 0.0) is None  # the next log event answers
+        return saved
+
+    state = ran("parent", range(23), save=17, ask_at=12)
+    second = ran("branch", range(18, 26), state, save=21)
+    ran("leaf", range(22, 31), second)
+    with declog.start(config({**BASE, **lines("e_")}, sinks=["parquet"]), output_dir=tmp_path / "straight") as log:
+        train(log, 0, range(31))
+    assert curves(tmp_path / "leaf", "l_") == curves(tmp_path / "straight", "e_")
+    assert json.loads((tmp_path / "leaf/run.json").read_text())["late"].keys() == lines("l_").keys()
+    capsys.readouterr()
+    for key in ("l_by_source", "metrics.l_by_source", "l_by_source/math"):
+        assert main(["show", str(tmp_path / "leaf"), "--why", key]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith("metrics.l_by_source\n") and "late.yaml" in out and "{by: source, expr: reward}" in out
+        assert "asked late; the job goes on with it" in out and "mean of reward by source" in out
+    assert main(["show", str(tmp_path / "leaf"), "--why", "b_source"]) == 0
+    assert "asked late" not in capsys.readouterr().out
+
+
 JOB = """
 import os, sys, threading, time
 from pathlib import Path

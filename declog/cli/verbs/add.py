@@ -71,7 +71,7 @@ def run(given: argparse.Namespace) -> int:
         print(f"warning: {message} (x{count})")
     if file is not None:
         print(f"{paint('wrote', GREEN)} {file}")
-        for op in late.sinks:
+        for op in late.plan.sinks:
             print(f"{paint('wrote', GREEN)} a run of its own in {op.id}")
     if answer is not None and "refused" in answer:
         print(f"the job does not go on with it:\n{answer['refused']}")
