@@ -190,10 +190,45 @@ def stopped(model: Path, folder: Path) -> None:
     keep(folder, f"rank{os.environ['RANK']}", (trainer.state.global_step, alerts))
 
 
+ASKED, KILLED_AT = 8, 7  # steps
+
+
+def asked(model: Path, folder: Path) -> None:
+    """A run that waits in its third step until it is asked for metrics, and is killed; started again, it goes on."""
+    import time
+
+    from transformers import TrainerCallback
+
+    from tests.integrations.trl import cases, tiny
+
+    resumes = any(folder.glob("checkpoint-*"))
+
+    class Wait(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if not resumes and state.global_step == 3 and state.is_world_process_zero:
+                (folder / "ready").touch()
+                while not any(folder.rglob("ask.json")):
+                    time.sleep(0.05)
+            if not resumes and state.global_step == KILLED_AT:
+                while not (folder / "asked").exists():  # the command has its answer
+                    time.sleep(0.05)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    case = cases.Case(args={**cases.RESUMABLE.args, "max_steps": ASKED, "logging_steps": 1, "eval_strategy": "no"})
+    trainer = cases.trainer_of(case, model, folder, callbacks=[Wait()], data={"train_dataset": tiny.prompts(32)})
+    overrides = [
+        "declog.sinks=[parquet]", "+declog.run={late: true, strict: true}",
+        "+declog.metrics.early={expr: reward, reduce: [p95, count]}",
+        "+declog.metrics.early_std='mean(std(reward, over=completion))'",
+    ]  # fmt: skip
+    with declog.attach(trainer, "trl_grpo", overrides):
+        trainer.train(resume_from_checkpoint=resumes)
+
+
 JOBS: dict[str, Callable[[Path, Path], None]] = {
     "values": values, "best": best, "resumed": resumed, "killed": killed, "faulty": faulty, "alone": alone,
     "all_faulty": all_faulty,
-    "asynchronous": asynchronous, "live": live, "aside": aside, "stopped": stopped,
+    "asynchronous": asynchronous, "live": live, "aside": aside, "stopped": stopped, "asked": asked,
 }  # fmt: skip
 
 
