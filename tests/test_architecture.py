@@ -46,7 +46,7 @@ ROOMS = (
     Room("runtime", "errors sinks language plans engine", "numpy torch yaml", lazily="PIL pyarrow"),
     Room("compiler", "errors sinks language plans", lazily="torch"),
     Room("config", "errors language", "hydra omegaconf yaml"),
-    Room("late", "errors sinks language plans engine runtime compiler config", "numpy", lazily="yaml"),
+    Room("late", "errors sinks language plans engine runtime compiler config", "numpy yaml"),
     Room("api", "errors sinks language plans engine runtime compiler config late"),  # where the arrows meet
     Room("runs", "errors sinks language plans engine compiler config api", "numpy", lazily="pyarrow yaml wandb"),
     Room("replay", "errors sinks language plans engine runtime compiler config api", "numpy pytest torch"),
