@@ -142,10 +142,10 @@ def write(folder: FilePath, late: Late) -> FilePath:
     sink.close()
     for op in late.plan.sinks:
         _bring(op, info if traits(op.kind).in_folder else replace(info, output_dir=folder), late)
-    asked = now()
-    facts = {"metrics": dict(late.lines), "fingerprint": late.plan.fingerprint, "asked": asked, "declog": VERSION}
+    when = now()
+    facts = {"metrics": dict(late.lines), "fingerprint": late.plan.fingerprint, "asked": when, "declog": VERSION}
     (path / ASKED).write_text(yaml_text(facts), encoding="utf-8")
-    places = {f"metrics.{name}": f"asked late, {asked}" for name in late.lines}
+    places = {f"metrics.{name}": f"asked late, {when}" for name in late.lines}
     (path / PLAN).write_text(plan_text(late.plan, places, mask=str), encoding="utf-8")
     return path
 
