@@ -21,7 +21,7 @@ from tests.benchmarks.measure import Aims, table
 
 ROOT = Path(__file__).parents[2]
 PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in ("design", "sinks", "trainers"))
-PARTS = ("language", "worker", "release", "samples", "wall", "runtime", "sinks", "report", "trl")
+PARTS = ("language", "worker", "late", "release", "samples", "wall", "runtime", "sinks", "report", "trl")
 _SECTION = re.compile(r"^### ([^\n]+)\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
 
 
