@@ -23,7 +23,7 @@ from declog.cli import suggestions
 from declog.cli import verbs as _verbs
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import masked, write_error, write_json
-from declog.distribution import NAME, VERSION
+from declog.distribution import NAME, VERSION, install
 from declog.errors import CompositionError, ConfigError, DeclogError
 
 OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
@@ -83,7 +83,7 @@ def _run(words: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        raise Wrong(f"`declog {words[0]}` needs torch, which is not installed", "pip install torch") from None
+        raise Wrong(f"`declog {words[0]}` needs torch, which is not installed", install("torch")) from None
     except ConfigError as error:
         if "format" not in given or given.format != "json":
             raise
