@@ -4,8 +4,9 @@
     python -m tests.soak --only together                the same on two ranks
     python -m tests.soak --only faults --rounds 5       every fault again and again
     python -m tests.soak --only kills --rounds 20       a run that is killed at any moment and resumed, again and again
-    python -m tests.soak --only oracle --cases 5000     random profiles, against plain loops
+    python -m tests.soak --only oracle --cases 5200     random profiles, against plain loops
     python -m tests.soak --only scopes --programs 3000  random programs of tasks and threads, in several schedules each
+    python -m tests.soak --only meaning                 each YAML block of the docs in every way: one plan
     python -m tests.soak --only interrupts              500 signals at random moments, and one at every third line
     python -m tests.soak --only ppo                     the whole PPO example: each value of each step, twice
     python -m tests.soak --only mutations               mistakes in the metrics of all presets: their tests find them
@@ -35,6 +36,7 @@ import numpy as np
 import declog
 from declog.engine import program
 from tests import forks
+from tests.config import test_one_meaning
 from tests.config.mistakes import score
 from tests.config.test_mistakes import UNANSWERED
 from tests.faults import jobs, test_faults, test_resume
@@ -67,6 +69,7 @@ PARTS = (
     "kills",
     "oracle",
     "scopes",
+    "meaning",
     "interrupts",
     "ppo",
     "mutations",
@@ -81,7 +84,7 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--steps", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--cases", type=int, default=5_000)
+    parser.add_argument("--cases", type=int, default=5_200)
     parser.add_argument("--programs", type=int, default=3_000)
     chosen = parser.parse_args()
     parts: Mapping[str, Callable[[Path], Iterator[str]]] = {
@@ -91,6 +94,7 @@ def main() -> int:
         "kills": lambda folder: kills(folder, chosen.rounds),
         "oracle": lambda folder: oracle(chosen.cases),
         "scopes": lambda folder: interleavings(chosen.programs),
+        "meaning": handed_over,
         "interrupts": interrupted,
         "ppo": learned,
         "mutations": lambda folder: mutations(),
@@ -117,6 +121,14 @@ def interleavings(count: int) -> Iterator[str]:
         for schedule in (None, seed, seed + 10**6, seed + 2 * 10**6):
             yield from lost_rows(seed, schedule)
     logging.disable(logging.NOTSET)
+
+
+def handed_over(folder: Path) -> Iterator[str]:
+    """A profile of the documentation is one plan, by name, file, package, in applications, processes and actors."""
+    try:
+        test_one_meaning.check(folder, [*test_one_meaning.documented(folder)])
+    except AssertionError as error:
+        yield str(error)
 
 
 def interrupted(folder: Path) -> Iterator[str]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hydra
+
 import declog
 from declog.language import origins
 
 origins.packages_of("tests")
-declog.compose("grpo")
+with hydra.initialize(version_base="1.3", config_path=None):  # Hydra looks for its plugins, and reads its grammar
+    declog.plan(hydra.compose(overrides=["+declog=grpo", "declog.every=2"]))

@@ -17,7 +17,6 @@ import logging
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -30,6 +29,7 @@ from typing import Any
 import yaml
 
 from declog.config.files import YamlLoader
+from tests import forks
 
 FOLDER = Path(__file__).parents[1] / "data" / "mistakes"
 MINE = "conf/declog/mine.yaml"
@@ -196,7 +196,7 @@ def _run_words(words: str | Sequence[str]) -> Answer:
 
 def _run_app(override: str) -> Answer:
     """Run the application, as a process: Hydra's answer ends it."""
-    done = subprocess.run([sys.executable, "train.py", override], capture_output=True, text=True, check=False)
+    done = forks.run(["train.py", override], cwd=Path.cwd())
     return Answer(done.stderr, done.returncode != 0 and ("Traceback" not in done.stderr or "error[DL" in done.stderr))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from declog.config.override_errors import of_application
+from tests import forks
 
 APP = """\
 import hydra, declog
@@ -51,8 +51,7 @@ def test_the_line_stands_above_hydras_and_its_edit_works(tmp_path: Path) -> None
     (tmp_path / "train.py").write_text(APP, encoding="utf-8")
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "train.py", *words]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        return forks.run(["train.py", *words], cwd=tmp_path)
 
     refused = run("declog.sinks={console: {}, wandb: {project: x}}")
     ours, _, hydras = refused.stderr.partition("Error merging override")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -17,6 +15,7 @@ from declog.cli import main
 from declog.config.compose import compose, profile_of
 from declog.errors import ConfigError
 from declog.language.spec_of_tables import FilterSpec
+from tests import forks
 from tests.conftest import WritePreset
 
 LONG = """
@@ -271,8 +270,8 @@ def test_an_application_of_hydra_reads_them_too(tmp_path: Path) -> None:
             """)
     )
     (tmp_path / "train.py").write_text(APPLICATION)
-    line = [sys.executable, "train.py", "declog.signals.rollout.source.type=int", "declog.metrics.p.reduce=p10"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    line = ["train.py", "declog.signals.rollout.source.type=int", "declog.metrics.p.reduce=p10"]
+    done = forks.run(line, cwd=tmp_path)
     assert (done.stdout.splitlines(), done.returncode) == (
         ["int {'expr': 'reward', 'reduce': 'p10'}", "['console', 'jsonl'] {'above': 0.5}", "2"], 0,
     ), done.stderr  # fmt: skip
@@ -304,8 +303,8 @@ def test_an_applications_command_line_names_their_place(words: list[str], tmp_pa
     )
     (tmp_path / "conf/config.yaml").write_text("defaults: [{declog: mine}, _self_]\ndeclog: {every: 2}\n")
     (tmp_path / "train.py").write_text(APPLICATION)
-    line = [sys.executable, "train.py", *words, "declog.signals.rollout.source.type=int", "declog.metrics.p.reduce=p10"]
-    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+    line = ["train.py", *words, "declog.signals.rollout.source.type=int", "declog.metrics.p.reduce=p10"]
+    done = forks.run(line, cwd=tmp_path)
     assert (done.stdout.splitlines(), done.returncode) == (
         ["int {'expr': 'reward', 'reduce': 'p10'}", "['jsonl'] {'above': 0.5}", "1"], 0,
     ), done.stderr  # fmt: skip

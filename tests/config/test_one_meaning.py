@@ -76,7 +76,7 @@ def package(folder: Path, at: Path) -> str:
 
 
 def profiles(folder: Path) -> Iterator[Handed]:
-    """Every preset, every YAML of the docs that is no mistake, every team's, the examples', and those above."""
+    """Every preset, every team's, the examples', those above, and the applications of the docs."""
     shipped = str(ROOT / "conf")
     for name in declog.presets():
         yield Handed(name, shipped, name, "conf")
@@ -95,6 +95,11 @@ def profiles(folder: Path) -> Iterator[Handed]:
     shutil.copytree(ROOT / "examples" / "conf", folder / "examples")
     for file in sorted((ROOT / "examples" / "conf").glob("*.yaml")):
         yield Handed(f"examples/{file.name}", str(folder / "examples"), file.stem, application=True)
+    yield from (handed for handed in documented(folder) if handed.application)
+
+
+def documented(folder: Path) -> Iterator[Handed]:
+    """Every YAML block of the docs that is no mistake."""
     for place, block in enumerate(ALL):
         if block.language != "yaml" or (block.result or "").startswith("error["):
             continue
@@ -112,19 +117,18 @@ def profiles(folder: Path) -> Iterator[Handed]:
             yield Handed(str(block), str(file.parent), file.stem, application=True)
 
 
-def test_a_profile_is_one_plan_however_it_is_handed_over(tmp_path: Path) -> None:
-    """By name, file, package, Hydra's API and applications, code, as data, in another process, to an actor."""
-    handed = list(profiles(tmp_path))
-    written(tmp_path, handed)
+def check(folder: Path, handed: list[Handed]) -> set[str]:
+    """Each profile is one plan in every way, by name, file, package, Hydra's API and more; the ways that were tried."""
+    written(folder, handed)
     program = ROOT / "tests" / "config" / "handing_over.py"
-    outputs = [tmp_path / f"{part}.txt" for part in ("compose", "apply")]
-    started = [forks.start([program, tmp_path, file.stem], cwd=tmp_path, output=file) for file in outputs]
+    outputs = [folder / f"{part}.txt" for part in ("compose", "apply")]
+    started = [forks.start([program, folder, file.stem], cwd=folder, output=file) for file in outputs]
     assert [fork.wait() for fork in started] == [0, 0], "".join(file.read_text() for file in outputs)
-    done = forks.run([program, tmp_path, "receive"], cwd=tmp_path)
+    done = forks.run([program, folder, "receive"], cwd=folder)
     assert done.returncode == 0, done.stderr
     plans: Plans = {one.label: {} for one in handed}
     for part in ("compose", "apply", "receive"):
-        for label, ways in json.loads((tmp_path / f"{part}.json").read_text()).items():
+        for label, ways in json.loads((folder / f"{part}.json").read_text()).items():
             plans[label] |= ways
     found: dict[tuple[str, str], str | None] = {}
     for one in handed:
@@ -134,7 +138,16 @@ def test_a_profile_is_one_plan_however_it_is_handed_over(tmp_path: Path) -> None
         inside = sum(way.startswith("@hydra.main") for way in ways)
         assert (inside, {*OF_HYDRA, "pickled", "actor"} - {*ways}) == (1, set()), one.label
     assert {label: said for label, said in found.items() if said is not None} == {}
-    assert {way for ways in plans.values() for way in ways} >= {*PRESETS, "@hydra.main (run)", "@hydra.main (multirun)"}
+    return {way for ways in plans.values() for way in ways}
+
+
+def test_a_profile_is_one_plan_however_it_is_handed_over(tmp_path: Path) -> None:
+    """By name, file, package, Hydra's API and applications, code, as data, in another process, to an actor.
+
+    `make soak` has every YAML block of the documentation as well.
+    """
+    ways = check(tmp_path, [*profiles(tmp_path)])
+    assert ways >= {*PRESETS, "@hydra.main (run)", "@hydra.main (multirun)"}
 
 
 def test_a_difference_is_noticed() -> None:

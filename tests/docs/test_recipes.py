@@ -66,15 +66,19 @@ def logged(config: declog.Composed, folder: Path) -> set[str]:
     return names
 
 
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """What the preset logs by itself."""
+    return logged(declog.compose("grpo", ["run.strict=true"]), tmp_path_factory.mktemp("plain"))
+
+
 @pytest.mark.parametrize("block", RECIPES, ids=str)
-def test_a_recipe_adds_what_the_page_says(block: Block, tmp_path: Path) -> None:
+def test_a_recipe_adds_what_the_page_says(block: Block, plain: set[str], tmp_path: Path) -> None:
     """Beside what the preset logs by itself."""
-    for name, text in {"recipe": block.text, "plain": ""}.items():
-        file = tmp_path / "declog" / f"{name}.yaml"
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(f"defaults: [grpo, _self_]\nrun: {{strict: true}}\n{text}", encoding="utf-8")
-    config = declog.compose("recipe", config_dir=tmp_path)
-    added = logged(config, tmp_path / "run") - logged(declog.compose("plain", config_dir=tmp_path), tmp_path / "plain")
+    file = tmp_path / "declog" / "recipe.yaml"
+    file.parent.mkdir()
+    file.write_text(f"defaults: [grpo, _self_]\nrun: {{strict: true}}\n{block.text}", encoding="utf-8")
+    added = logged(declog.compose("recipe", config_dir=tmp_path), tmp_path / "run") - plain
     assert block.result == "  ".join(sorted(added)) + "\n"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from declog.runtime.worker import row_keeper
 from declog.runtime.worker.background import Background
 from declog.runtime.worker.row_keeper import RowKeeper
 from declog.testing import MemorySink, profile_tests
+from tests import forks
 from tests.running import sections
 
 SIGNALS = {
@@ -263,8 +262,10 @@ def test_a_run_that_is_killed_and_goes_on(tmp_path: Path) -> None:
     """What a process left that was killed is there, and what the resumed run made again is there once."""
     metrics = {**BASE, **lines("e_")}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config(metrics, sinks=["jsonl"])), encoding="utf-8")
+    codes = []
     for phase in ("first", "second"):
-        subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), phase], check=False, timeout=120)
+        codes.append(forks.run(["-c", KILLED, tmp_path, phase]).returncode)
+    assert codes == [9, 0]
     late = ask(tmp_path / "run", as_text(lines("l_")))
     straight = MemorySink()
     with declog.start(config(metrics), sinks=[straight], output_dir=tmp_path / "straight") as log:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -21,6 +19,7 @@ from declog.late.live import ANSWER, REQUEST, hand_over
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.fake_comm import run_ranks
 from declog.testing import MemorySink
+from tests import forks
 from tests.late.test_late import BASE, as_text, config, lines, train
 
 RUN = {"late": True}
@@ -211,6 +210,7 @@ from pathlib import Path
 import torch, yaml
 import declog
 from declog.late import live
+from tests import forks
 from tests.late.test_late import train
 
 live.LOOK_S = 0.0
@@ -239,13 +239,13 @@ def test_a_job_that_is_killed_and_resumed_goes_on_with_it(tmp_path: Path) -> Non
     metrics = {**BASE, **lines("e_")}
     text = yaml.safe_dump(config(metrics, sinks=["parquet"], run=RUN))
     (tmp_path / "config.yaml").write_text(text, encoding="utf-8")
-    job = subprocess.Popen([sys.executable, "-c", JOB, str(tmp_path), "first"])
-    end = time.monotonic() + 120
-    while not (tmp_path / "ready").exists() and time.monotonic() < end:
-        time.sleep(0.1)
-    answer = asked(tmp_path / "run", as_text(lines("l_")))
-    assert "taken" in answer and job.wait(120) == 9
-    subprocess.run([sys.executable, "-c", JOB, str(tmp_path), "second"], check=True, timeout=240)
+    with forks.start(["-c", JOB, tmp_path, "first"], output=tmp_path / "first.txt") as job:
+        end = time.monotonic() + 120
+        while not (tmp_path / "ready").exists() and time.monotonic() < end:
+            time.sleep(0.1)
+        answer = asked(tmp_path / "run", as_text(lines("l_")))
+        assert "taken" in answer and job.wait() == 9
+    assert forks.run(["-c", JOB, tmp_path, "second"]).returncode == 0
     with declog.start(config(metrics, sinks=["parquet"]), output_dir=tmp_path / "straight") as log:
         train(log, 0, range(36))
     assert curves(tmp_path / "run", "l_") == curves(tmp_path / "straight", "e_")

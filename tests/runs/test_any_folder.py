@@ -20,6 +20,7 @@ import pytest
 import declog
 from declog.cli import main
 from declog.runs import guarded
+from tests import forks
 
 PROFILE: dict[str, Any] = {
     "name": "any", "signals": {
@@ -356,7 +357,7 @@ def test_a_file_that_is_not_for_everybody(name: str, run: Path) -> None:
         if folder.owner() == "root" and folder != Path("/") and "pytest" in str(folder):
             folder.chmod(0o755)
     path.chmod(0)
-    done = subprocess.run([sys.executable, "-c", DENIED, str(run)], capture_output=True, text=True, timeout=120)
+    done = forks.run(["-c", DENIED, run])
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.startswith("[0, 1, 2, 3]"), done.stdout
     assert name in ("run.lock",) or name in done.stdout

@@ -1,4 +1,7 @@
-"""Interrupts at any line and at any moment: finished steps are in the files, calls are whole, and nothing hangs."""
+"""Interrupts at any line and at any moment: finished steps are in the files, calls are whole, and nothing hangs.
+
+`make soak` strikes at each third line, and at 500 random moments.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ import pytest
 
 from tests import forks
 
-AT_RANDOM = 60  # of which three blocks run side by side
+AT_RANDOM = 12
 WAYS = {
-    "Ctrl-C at lines of observe and of a block's end": ("lines", "SIGINT", "31", "7"),
-    "SIGTERM at lines of observe and of a block's end": ("lines", "SIGTERM", "31", "11"),
-    "an exception at lines of the worker": ("worker", "499", "17"),
-    **{f"at random moments {block}": ("times", str(block), str(AT_RANDOM // 3)) for block in range(3)},
+    "Ctrl-C at lines of observe and of a block's end": ("lines", "SIGINT", "89", "7"),
+    "SIGTERM at lines of observe and of a block's end": ("lines", "SIGTERM", "89", "11"),
+    "an exception at lines of the worker": ("worker", "1499", "17"),
+    "at random moments": ("times", "0", str(AT_RANDOM)),
 }
 
 
@@ -24,4 +27,4 @@ def test_an_interrupt_leaves_whole_calls(way: str, tmp_path: Path) -> None:
     done = forks.run(["-m", "tests.runtime.interrupting", tmp_path, *WAYS[way]], cwd=tmp_path, whole=True)
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout.splitlines()[-1])
-    assert found["struck"] > 15 and found["wrong"] == []
+    assert found["struck"] >= AT_RANDOM and found["wrong"] == []

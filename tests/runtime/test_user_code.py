@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from declog.errors import RuntimeFailure, SinkError
 from declog.language import functions, reductions, row_functions
 from declog.records import Records, RunInfo
 from declog.testing import MemorySink
+from tests import forks
 from tests.forks import PATIENCE_S
 from tests.running import sections
 
@@ -226,8 +226,6 @@ def test_a_tracker_that_hangs_in_open_ends_the_start(blocking: bool, tmp_path: P
 
 def test_a_program_ends_while_a_tracker_still_hangs(tmp_path: Path) -> None:
     """The interpreter does not wait for the thread, and does not crash over it: the exit code is the program's."""
-    import subprocess
-
     (tmp_path / "train.py").write_text(
         "import sys, time, declog\n"
         "class Hang:\n"
@@ -240,11 +238,10 @@ def test_a_program_ends_while_a_tracker_still_hangs(tmp_path: Path) -> None:
         "except declog.SinkError as error: print(error)\n"
         "sys.exit(7)\n"
     )
-    command = [sys.executable, "train.py"]
-    with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as job:
+    with forks.start(["train.py"], cwd=tmp_path, talks=True, whole=True) as job:
         assert job.stdout is not None
         reported = job.stdout.read()
-        code = job.wait(PATIENCE_S)
+        code = job.wait()
     assert (code, "could not be opened: it did not open within" in reported) == (7, True)
 
 

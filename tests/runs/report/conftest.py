@@ -1,9 +1,10 @@
-"""A headless Chromium, started once per test module, and pages in it that nothing can reach the network from."""
+"""A headless Chromium for the tests of this folder, and pages in it that nothing can reach the network from."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.forks import PATIENCE_S
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
          "--disable-background-networking", "--disable-component-update")  # fmt: skip
+HERE = Path(__file__).parent
 WIDE = {"width": 1480, "height": 950}
 
 
@@ -44,14 +46,26 @@ def _chromium(config: pytest.Config) -> str:
     return found
 
 
-@pytest.fixture(scope="module")
-def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+_running = ExitStack()  # Chromium, and the event loop that talks to it
+_browsers: list[Browser] = []
+
+
+@pytest.fixture
+def browser(request: pytest.FixtureRequest) -> Browser:
     """Chromium; where there is none, the test is skipped, or fails under ``--require-browser``."""
-    executable = _chromium(request.config)
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=list(FLAGS))
-        yield started
-        started.close()
+    if not _browsers:
+        executable = _chromium(request.config)
+        playwright = _running.enter_context(sync_playwright())
+        _browsers.append(playwright.chromium.launch(executable_path=executable, args=list(FLAGS)))
+        _running.callback(lambda: _browsers.pop().close())
+    return _browsers[0]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """Chromium ends before a test of another folder, which may run an event loop of its own in this thread."""
+    if nextitem is None or HERE not in nextitem.path.parents:
+        _running.close()
 
 
 @pytest.fixture

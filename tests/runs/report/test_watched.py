@@ -6,8 +6,6 @@ import os
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +18,8 @@ from declog.cli import main
 from declog.runs.report import page as reports
 from declog.runs.report.many import run_row, settings, steps_per_second
 from declog.runs.run import read, runs_in
-from tests.forks import PATIENCE_S, environment
-from tests.forks import run as run_python
+from tests import forks
+from tests.forks import PATIENCE_S
 from tests.runs.report.conftest import Open
 from tests.runs.report.test_page import chart, settled
 from tests.runs.report.test_runs import TINY, log_one
@@ -66,10 +64,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextmanager
-def watching(*words: str | Path) -> Iterator[subprocess.Popen[str]]:
+def watching(*words: str | Path) -> Iterator[forks.Fork]:
     """``declog report ... --watch``, from when it has written the report; it is interrupted at the end."""
-    command = [sys.executable, "-m", "declog", "report", *map(str, words), "--watch", "0.3"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forks.start(["-m", "declog", "report", *words, "--watch", "0.3"]) as process:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("report ")
         try:
@@ -191,7 +188,7 @@ def test_an_interrupt_leaves_a_page_that_stays(tmp_path: Path, opened: Open) -> 
     assert log.written()
     with watching(tmp_path / "run") as process:
         pass
-    assert process.returncode == 0
+    assert process.poll() == 0
     page = opened(tmp_path / "run" / "report.html").page
     assert page.inner_text(".badge.live").startswith("still running, as of ")
     assert page.locator("#age").count() == 0
@@ -201,7 +198,7 @@ def test_an_interrupt_leaves_a_page_that_stays(tmp_path: Path, opened: Open) -> 
 def test_killed_resumed_and_branched(tmp_path: Path, opened: Open) -> None:
     """The table of a folder of runs says how each goes; links lead to pages of theirs, and from a branch to its run."""
     folder = tmp_path / "runs"
-    done = run_python(["-c", KILLED, folder / "a", tmp_path / "state"], env=environment())
+    done = forks.run(["-c", KILLED, folder / "a", tmp_path / "state"])
     assert done.returncode == -signal.SIGKILL
     state = pickle.loads((tmp_path / "state").read_bytes())
     branch = declog.start("grpo", TINY, resume=state, output_dir=folder / "b", run_config={"lr": 0.5, "dir": "b"})
