@@ -43,7 +43,7 @@ def entries(section: str, data: Mapping[str, Any]) -> Iterator[Keys]:
         yield from ((name, *path) for path in entries("", entry)) if inside else [(name,)]
 
 
-def edits(preset: str, overrides: list[str] | None = None) -> dict[Keys, Any]:
+def edits(preset: str, overrides: list[str]) -> dict[Keys, Any]:
     """An edit of every entry of a preset, by its path."""
     data = profile_of(compose(preset, overrides))
     found: dict[Keys, Any] = {}
@@ -90,7 +90,7 @@ def test_a_key_of_every_entry_is_overridden(preset: str, pack: str, tmp_path: Pa
     chosen = [f"+packs={pack}"] if pack else []
     wanted = edits(preset, chosen)
     if pack:
-        alone = edits(preset)
+        alone = edits(preset, [])
         wanted = {path: value for path, value in wanted.items() if path not in alone}
         assert wanted
     words = [f"{'.'.join(map(str, path))}={json.dumps(value)}" for path, value in wanted.items()]
@@ -157,14 +157,28 @@ def test_common_edits_need_few_quotes() -> None:
         assert not {"'", '"'} & set(word), line
 
 
+@pytest.fixture(scope="session")
+def application(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an application that chooses a preset."""
+    folder = tmp_path_factory.mktemp("application")
+    (folder / "app.yaml").write_text("defaults: [{declog: grpo}, _self_]\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def before(application: Path) -> Any:
+    """What it composes without an edit."""
+    with initialize_config_dir(str(application), version_base="1.3"):
+        return OmegaConf.to_container(hydra_compose("app"))
+
+
 @pytest.mark.parametrize("line", COMMON)
-def test_a_common_edit_changes_the_plan(line: str, tmp_path: Path) -> None:
+def test_a_common_edit_changes_the_plan(line: str, application: Path, before: Any) -> None:
     """Inside an application and on declog's own path alike."""
     (word,) = shlex.split(line)
-    (tmp_path / "app.yaml").write_text("defaults: [{declog: grpo}, _self_]\n")
-    with initialize_config_dir(str(tmp_path), version_base="1.3"):
-        before, after = hydra_compose("app"), hydra_compose("app", [word])
-    assert OmegaConf.to_container(after) != OmegaConf.to_container(before)
+    with initialize_config_dir(str(application), version_base="1.3"):
+        after = hydra_compose("app", [word])
+    assert OmegaConf.to_container(after) != before
     assert declog.plan(after).canonical == declog.plan(compose("grpo", [word])).canonical
 
 
@@ -180,9 +194,9 @@ main()
 """
 
 
-def test_a_real_application_takes_them(tmp_path: Path) -> None:
+def test_a_real_application_takes_them(application: Path, tmp_path: Path) -> None:
     """All at once, from a shell."""
-    (tmp_path / "app.yaml").write_text("defaults: [{declog: grpo}, _self_]\n")
+    (tmp_path / "app.yaml").write_text((application / "app.yaml").read_text())
     (tmp_path / "app.py").write_text(APP)
     words = [word for line in COMMON[1:] for word in shlex.split(line) if word != "declog.sinks=none"]
     done = forks.run([str(tmp_path / "app.py"), *words], cwd=tmp_path)

@@ -16,7 +16,7 @@ AT_RANDOM = 12
 WAYS = {
     "Ctrl-C at lines of observe and of a block's end": ("lines", "SIGINT", "89", "7"),
     "SIGTERM at lines of observe and of a block's end": ("lines", "SIGTERM", "89", "11"),
-    "an exception at lines of the worker": ("worker", "1499", "17"),
+    "an exception at lines of the worker": ("worker", "499", "17"),
     "at random moments": ("times", "0", str(AT_RANDOM)),
 }
 
