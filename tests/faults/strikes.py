@@ -182,7 +182,7 @@ def other_mode(data: bytes) -> bytes:
 
 def other_step(data: bytes) -> bytes:
     """A message of the step before."""
-    return with_other_facts(data, step=AT - 1, count=AT)
+    return with_other_facts(data, step=AT - 1, steps=AT)
 
 
 def with_other_facts(data: bytes, **others: Any) -> bytes:

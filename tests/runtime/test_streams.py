@@ -10,10 +10,12 @@ import torch
 
 import declog
 from declog.language.dtypes import Axis
+from declog.language.functions import DEFAULT
 from declog.runtime.rows.batch import BatchRecord, OpenBatch
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.observation import ReadObservation
 from declog.runtime.rows.window import Window
+from declog.runtime.run.failures import Failures
 from tests.running import logged, profile
 
 DEVICE = torch.device("cuda", 0)
@@ -135,7 +137,7 @@ def take(batch: OpenBatch, **values: torch.Tensor) -> None:
 def opened() -> OpenBatch:
     """A batch in which nothing came yet."""
     [phase] = [phase for phase in declog.plan(CONFIG).phases.values() if phase.name != "logged"]
-    return OpenBatch(phase, Folds(phase, phase.reads))
+    return OpenBatch(phase, Folds(phase, phase.reads, DEFAULT, Failures().report))
 
 
 def closed(batch: OpenBatch) -> BatchRecord:

@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from declog.engine.frame import Frame
@@ -157,7 +156,7 @@ class Merger:
         self.settle()
         for item, complete in self._last.values():
             nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in complete}
-            self._collect(replace(item, tail=True, part=False), nothing)
+            self._collect(item._replace(tail=True, part=False), nothing)
 
     def _ready(self, event: Event) -> bool:
         if self._missing(event) <= self._missed or time.monotonic() >= self._waiting[event].until:
@@ -191,13 +190,13 @@ class Merger:
             self._failures.report(CommError.of("DL603.no_actor", missing=sorted(missing)))
         running = [part.event for part in parts.values() if not part.event.last]
         first = (
-            running[0] if running else max((part.event for part in parts.values()), key=lambda message: message.count)
+            running[0] if running else max((part.event for part in parts.values()), key=lambda message: message.steps)
         )
         for rank in [rank for rank, part in parts.items() if not fits(first, part.event)]:
             self._failures.report(self._collector.mismatch(f"actor {rank}", first, parts.pop(rank).event))
         tail = all(part.event.tail for part in parts.values())
         complete = {rank for rank, part in parts.items() if self._collector.opened(part.event, tail=tail)}
-        item = LogEvent(event.number, first.step, first.count, event.mode, tail=tail, part=first.part)
+        item = LogEvent(event.number, first.step, first.steps, event.mode, tail=tail, part=first.part)
         self._last[event.mode] = item, complete
         self._collect(item, {rank: part.frames for rank, part in parts.items()}, complete)
 

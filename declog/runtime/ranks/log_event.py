@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from declog.engine.inactive import Arrivals, spans
 from declog.errors import CommError
@@ -19,9 +18,11 @@ from declog.runtime.rows.window import Window
 
 GREATEST = 2**62
 SENT = (
-    "event", "mode", "step", "count", "tail", "part", "last", "sent", "error", "whole", "figures", "arrivals",
+    "event", "mode", "step", "steps", "tail", "part", "last", "sent", "error", "whole", "figures", "arrivals",
 )  # fmt: skip
 RARE = ("consumed", "unused")  # what most messages do not say
+_NOTHING: Mapping[str, Any] = {}
+_NO_ROWS = Window()
 
 
 class Answer:
@@ -48,8 +49,7 @@ class Answer:
         return self._values if self._answered.wait(self.left) else None
 
 
-@dataclass(frozen=True)
-class LogEvent:
+class LogEvent(NamedTuple):
     """What the training thread gives to the worker, and, but for what is its own, what a rank tells rank 0.
 
     A ``part`` is rows only: no window ends with it. Long windows are handed over in parts, so that no rank holds
@@ -59,24 +59,24 @@ class LogEvent:
 
     event: int
     step: int
-    count: int  # optimizer steps so far, of this run
+    steps: int  # how many optimizer steps there were so far, in this run
     mode: str = "train"
     tail: bool = False  # every window of the mode ends here
     part: bool = False
     last: bool = False  # this rank ends here
-    sent: Mapping[str, int] = field(default_factory=dict)
-    figures: Mapping[str, float] = field(default_factory=dict)  # what recording it cost
+    sent: Mapping[str, int] = _NOTHING
+    figures: Mapping[str, float] = _NOTHING  # what recording it cost
     whole: bool = True  # whether the rows are all that there are
     error: str | None = None  # why local columns are missing
-    arrivals: Arrivals = field(default_factory=dict)  # which signals came
+    arrivals: Arrivals = _NOTHING  # which signals came
     consumed: Sequence[str] = ()  # ids of packets, since the message before
     unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank had at its end: id, place and rows
     # no part of a message
-    window: Window = field(default_factory=Window)
+    window: Window = _NO_ROWS
     done: threading.Event | None = None  # set when the event is finished, where somebody waits
     answer: Answer | None = None
     short_wait: bool = False  # somebody waits who should not wait long for other ranks
-    begun: Mapping[str, int] = field(default_factory=dict)
+    begun: Mapping[str, int] = _NOTHING
     seconds: float = 0.0  # that its steps took; 0: that is not known
     elapsed: float = 0.0  # since the recorder's start
     bytes: int = 0  # of its rows

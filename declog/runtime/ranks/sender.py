@@ -5,8 +5,6 @@ Imports the window, evaluation and the plan; torch only through the window.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from declog.engine.frame import Frame
 from declog.engine.local_columns import with_locals
 from declog.errors import error_text
@@ -40,7 +38,7 @@ class Sender:
 
     def described(self, event: LogEvent) -> LogEvent:
         """The event with what a message says of its rows."""
-        return replace(event, whole=event.window.whole, arrivals=arrivals(event.window, self._plan.phases))
+        return event._replace(whole=event.window.whole, arrivals=arrivals(event.window, self._plan.phases))
 
     def frames(self, event: LogEvent) -> tuple[LogEvent, dict[str, Frame]]:
         """This rank's frames with its local columns, and the event, which says why they lack some of those."""
@@ -48,7 +46,7 @@ class Sender:
         try:
             frames = with_locals(frames, self._plan, self._functions)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything; rank 0 reports it)
-            return replace(event, error=f"rank {self._rank}: {error_text(error)}"), frames
+            return event._replace(error=f"rank {self._rank}: {error_text(error)}"), frames
         if self._local is not None:
             self._local.write(event.step, event.mode, frames, self._failures.report)
         return event, frames
@@ -56,7 +54,7 @@ class Sender:
     def message(self, event: LogEvent) -> bytes:
         """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
         consumed, unused = fates.told(last=event.last)
-        event = replace(event, consumed=consumed, unused=unused)
+        event = event._replace(consumed=consumed, unused=unused)
         try:
             event, frames = self.frames(event)
             needed = {name: projected(self._plan, frame, self._functions) for name, frame in frames.items()}
@@ -64,4 +62,4 @@ class Sender:
         except BaseException as error:  # noqa: BLE001  (reported here, and by rank 0)
             self._failures.report(error)
             problem = f"rank {self._rank} sent no rows: {error_text(error)}"
-            return encode({}, replace(event, error=problem, whole=False).meta())
+            return encode({}, event._replace(error=problem, whole=False).meta())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from declog.plans.ops import Plan
 from declog.runtime.ranks.log_event import Answer, LogEvent
@@ -23,15 +22,8 @@ from declog.runtime.worker.background import Background
 PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
 
 
-@dataclass(eq=False)
-class _Outgoing:
-    """A log event on its way to the worker: once it is here, it gets there."""
-
-    item: LogEvent
-    stream: Stream
-    steps: Sequence[Step]
-    only: str | None
-    end: WindowEnd | None
+# of a log event on its way to the worker: of whose steps it is, of one phase only, and the window that ends with it
+Outgoing = tuple[LogEvent, Stream, Sequence[Step], str | None, WindowEnd | None]
 
 
 class LogEvents:
@@ -44,7 +36,7 @@ class LogEvents:
         self.counts: dict[str, int] = {}  # steps of each mode
         self.begun: Mapping[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
         self._sent: Mapping[str, int] = {}  # those that were handed over
-        self._outgoing: _Outgoing | None = None
+        self.outgoing: Outgoing | None = None  # once it is here, it gets to the worker
         self._plan = plan
         self._logged = logged  # is told the mode of each log event that is no part
         self._failures = failures
@@ -64,10 +56,11 @@ class LogEvents:
         """A step of a mode has ended: windows that end with it are handed over, or wait for scopes."""
         self.counts[stream.mode] = count = self.counts.get(stream.mode, 0) + 1
         every = stream.every
-        in_window = count % every if every else count  # the first window may end before
-        ends = (in_window == 0 or count == self._plan.first) and self._plan.ends(stream.mode, count, every)
-        if ends or in_window % PART == 0:
-            stream.ends.append(WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends))
+        part = (count % every if every else count) % PART == 0
+        if part or count == self._plan.first:  # the first window may end before
+            ends = self._plan.ends(stream.mode, count, every)
+            if ends or part:
+                stream.ends.append(WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends))
         if stream.ends:
             self.advance(stream)
 
@@ -93,13 +86,11 @@ class LogEvents:
             return
         complete = stream.complete
         if end.part:
-            self.log(stream, end.step, stream.upto(end.step if complete is None else min(end.step, complete)), end=end)
+            self.log(stream, end.step, stream.upto(min(end.step, complete)), end=end)
             return
-        held = complete is None or complete < end.step
+        held = complete < end.step
         if held and not forced:
-            self._dropped.partial(
-                end.step, [step.number for step in stream.upto(end.step) if step.scopes and step.number is not None]
-            )
+            self._dropped.partial(end.step, sorted({step for step in stream.holds.values() if step <= end.step}))
             stream.whole = False
         self.log(stream, end.step, stream.upto(end.step), end=end)
         stream.close(complete if held and forced else end.step)
@@ -113,7 +104,7 @@ class LogEvents:
 
         A window is waited for where the profile says so; ``again``: nothing came since the log event before.
         """
-        if self._outgoing is not None:
+        if self.outgoing is not None:
             self.deliver()
         began = time.perf_counter()
         mode, part = stream.mode, end is not None and end.part
@@ -134,12 +125,12 @@ class LogEvents:
         # a step that ends with an error does not wait long for other ranks
         short_wait = done is not None and (failed or (end is not None and end.failed))
         item = LogEvent(
-            event=number, step=step, count=self.counts.get(mode, 0) if end is None else end.count, mode=mode,
+            event=number, step=step, steps=self.counts.get(mode, 0) if end is None else end.count, mode=mode,
             tail=tail, part=part, last=last, sent=self._sent, figures=figures, window=window, done=done, answer=answer,
             short_wait=short_wait, begun=begun, seconds=stream.seconds(end), elapsed=self._elapsed(),
             bytes=window.bytes, back=back,
         )  # fmt: skip
-        self._outgoing = _Outgoing(item, stream, steps, only, end)
+        self.outgoing = item, stream, steps, only, end
         self.deliver()
         self._background.backlog.wait()
         self._meter.handing += time.perf_counter() - began
@@ -150,18 +141,17 @@ class LogEvents:
 
     def deliver(self) -> None:
         """Hand over the log event that is on its way, if there is one. Whatever interrupts this, it can be repeated."""
-        outgoing = self._outgoing
-        if outgoing is None:
+        if self.outgoing is None:
             return
-        item, stream, end = outgoing.item, outgoing.stream, outgoing.end
-        stream.handed_over(outgoing.steps, outgoing.only, end)
+        item, stream, steps, only, end = self.outgoing
+        stream.handed_over(steps, only, end)
         stream.event = None
         self.begun = item.begun
         self._sent = {**item.sent, item.mode: item.sent.get(item.mode, 0) + 1}
         if end is not None and stream.ends and stream.ends[0] is end:
             stream.ends.popleft()
         self._background.submit(item)
-        self._outgoing = None
+        self.outgoing = None
 
     def load(self, begun: Mapping[str, int], counts: Mapping[str, int]) -> None:
         """Continue where a checkpoint was saved."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -17,12 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 from declog.engine.publish import Route
 from declog.errors import UnknownSignalError, UsageError, nearest
 from declog.errors.habits import meant
+from declog.imports import after
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
 from declog.records import Alert, RunInfo
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.log_event import Answer
-from declog.runtime.recording import graphs, session_state, wrapping
+from declog.runtime.recording import session_state, wrapping
 from declog.runtime.recording.in_trainer import usable
 from declog.runtime.recording.logged_numbers import LoggedNumbers
 from declog.runtime.recording.observing import Observing, step_number
@@ -41,7 +41,8 @@ from declog.sinks.runner import SinkRunner
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("declog")
-_NOTHING = nullcontext()
+# torch's compiler traces nothing of declog: a call is one clean break of the graph, and a full graph names it
+after("torch._dynamo.trace_rules", lambda dynamo: dynamo.add("declog"))
 
 
 class Recorder(Observing):
@@ -259,7 +260,6 @@ class Recorder(Observing):
         session = self._session
         if session.closed:
             self._alive()
-        graphs.leave_out()
         if scope.kind == "run":
             scope.owner = me
             self._around.add(scope.id)
@@ -280,10 +280,7 @@ class Recorder(Observing):
             return
         if self._generation is scope:
             self._generation = None
-        try:
-            self._session.end(scope, failed=failed)
-        finally:
-            scope.closed, scope.takes = True, None
+        self._session.end(scope, failed=failed)
 
     @property
     def innermost(self) -> int:

@@ -88,9 +88,9 @@ class SeenSession(Session):
                 seen.enter_context(self._seen(_ENDS[scope.kind], (failed,), scope.id, scope.origin))
             super().end(scope, failed=failed)
 
-    def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:
-        batches = super()._batches(scope, me, partial_step=partial_step, once=once)
-        batches.origin = self._number(me)
+    def batches(self, scope: Scope | None, me: Origin) -> OpenBatches:
+        batches = super().batches(scope, me)
+        batches.origin = batches.origin or self._number(me)
         return batches
 
     # -- log events

@@ -132,6 +132,7 @@ class Session:
                         self.meter.recording += time.perf_counter() - began
                 broken = failed or (refused is not None and refused.first is not None)
             finally:  # a step that fails is a step all the same: ranks stay at one count
+                self._leave(scope)
                 self._end_windows(scope, failed=broken)
             if refused is not None:
                 refused.check()
@@ -139,8 +140,8 @@ class Session:
     def _leave(self, scope: Scope) -> None:
         """A scope holds its step open no more."""
         scope.closed, scope.takes = True, None
-        if scope.step is not None and scope.stream is not None:
-            scope.stream.leave(scope.step, scope.id)
+        if scope.stream is not None:
+            scope.stream.leave(scope.id)
         if self.step is scope:
             self.step = None
         self.scopes.pop(scope.id, None)
@@ -173,7 +174,8 @@ class Session:
                 stream = self.train if kind == "at" else self._stream_of_block(scope, around, me)
             scope.stream, scope.mode, scope.began = stream, stream.mode, self.clock.elapsed()
             assert scope.number is not None
-            scope.step = stream.step(scope.number, scope.id)
+            stream.holds[scope.id] = scope.number
+            scope.step = stream.step(scope.number)
             if kind == "step":
                 if stream.ordered:
                     self.step, self.main_task = scope, me
@@ -195,7 +197,8 @@ class Session:
 
     def _begin_batch(self, scope: Scope, around: Scope, me: Origin) -> None:
         if scope.phase is None:
-            scope.batches[scope] = self._batches(scope, me, partial_step=around.owner is not me, once=True)
+            batches = self.batches(scope, me)
+            batches.once, batches.partial_step = True, around.owner is not me
             return
         scope.batches[scope] = batches = self.batches(around, me)
         self.intake.close(batches, scope.phase)
@@ -203,19 +206,17 @@ class Session:
             self.intake.begin(batches, scope.phase, scope.rows)
 
     def _end_windows(self, scope: Scope, *, failed: bool) -> None:
-        """A scope's batches are closed: it holds its step open no more, and windows end."""
+        """A scope's batches are closed, and it holds its step open no more: windows end."""
         kind, stream, number = scope.kind, scope.stream, scope.number
         assert stream is not None and number is not None
+        if kind in ("step", "mode"):
+            stream.spent += scope.seconds(self.clock.elapsed())
         if kind == "step":
-            stream.spent += scope.seconds(self.clock.elapsed())
-            self.meter.steps += 1
+            if self.meter.timed:
+                self.meter.steps += 1
             self.last_step = stream.last = number
-            self._leave(scope)
             self.events.step_ended(stream, number, failed=failed)
-            return
-        self._leave(scope)
-        if kind == "mode":
-            stream.spent += scope.seconds(self.clock.elapsed())
+        elif kind == "mode":
             if stream.mode not in self.streams and not self.closed:
                 # also where nothing came since a flush: on another rank it may have
                 step = number if stream.last is None else stream.last
@@ -223,22 +224,19 @@ class Session:
         elif kind == "at" and stream.ends:
             self.events.advance(stream)
 
-    def _batches(self, scope: Scope | None, me: Origin, *, partial_step: bool, once: bool = False) -> OpenBatches:
-        if scope is None:
-            return OpenBatches(self.pending.step, None, 0, partial_step=partial_step)
-        assert scope.step is not None
-        return OpenBatches(scope.step, scope.stream, scope.id, partial_step=partial_step, once=once)
-
     def batches(self, scope: Scope | None, me: Origin) -> OpenBatches:
         """The open batches of a task or thread in a scope; without one, those of the step that ends next."""
-        if scope is None:
-            holders, key, partial_step = self.pending.batches, me, True
-        else:
-            holders, key = scope.batches, scope if scope.kind == "batch" else me
-            partial_step = scope.kind == "at" or scope.owner is not me
-        batches: OpenBatches | None = holders.get(key)
+        by_origin = self.pending.batches if scope is None else scope.batches
+        key = me if scope is None or scope.kind != "batch" else scope
+        batches: OpenBatches | None = by_origin.get(key)
         if batches is None:
-            batches = holders[key] = self._batches(scope, me, partial_step=partial_step)
+            if scope is None:
+                batches = OpenBatches(self.pending.step, None, 0, partial_step=True)
+            else:
+                assert scope.step is not None
+                partial = scope.kind == "at" or scope.owner is not me
+                batches = OpenBatches(scope.step, scope.stream, scope.id, partial_step=partial)
+            by_origin[key] = batches
         return batches
 
     # -- what closes
@@ -326,7 +324,8 @@ class Session:
     def _keep(self, batches: OpenBatches, phase: str, record: BatchRecord) -> None:
         """A batch closed: it is of its step."""
         step, stream = batches.step, batches.stream
-        self.events.deliver()  # a window that was interrupted on its way has none of this
+        if self.events.outgoing is not None:
+            self.events.deliver()  # a window that was interrupted on its way has none of this
         if stream is not None and step.number is not None and stream.late(step.number):
             self.dropped.late(step.number, max(record.rows, 1))
         else:
@@ -377,7 +376,7 @@ class Session:
             in_step = stream.ordered and self.step is not None
             steps, only = (stream.upto(label), None) if in_step else stream.ended(self.logged)
             self.events.log(stream, label, steps, tail=True, answer=answer, only=only)
-            if stream.ordered:
+            if stream.ordered and stream.last is not None:
                 stream.close(stream.complete)
         refused.check()
 

@@ -46,14 +46,19 @@ class BatchRecord:
     copies: Sequence[Copy] = ()  # of columns, which are not in packs yet
     calls: Sequence[Observation] = ()  # with numbers and texts
     ready: Mapping[torch.device, Any] | None = None  # where there is CUDA, what all waits for
+    partial: bool = False  # others of its step observe, too, so that it need not have all signals
 
     @property
-    def bytes(self) -> int:
-        """About how many bytes it takes: texts by their characters, other objects by their number."""
-        size = sum([data.nbytes for _, data in self.copies])
-        if self.packs:
-            size += sum([pack.bytes for pack in self.packs])
-        for texts in [call.texts for call in self.calls if call.texts] or [self.texts]:
+    def members(self) -> frozenset[tuple[str, str]]:
+        """The members of families that came; until it is packed."""
+        families = [family for call in self.calls for family in call.members.items()]
+        return frozenset((name, member) for name, members in families for member in members)
+
+    @property
+    def bytes_besides(self) -> int:
+        """About how many bytes it takes besides ``copies``: texts by their characters, objects by their number."""
+        size = sum([pack.bytes for pack in self.packs])
+        for texts in [self.texts, *(call.texts for call in self.calls)]:
             for _, items in texts.values():
                 size += items.bytes if isinstance(items, Pack) else 8 * len(items)
                 if isinstance(items, list):
@@ -111,6 +116,7 @@ class OpenBatch:
         self.counts: Mapping[str, int] = {} if size is None else {"completions": size}  # how many of what
         self.labels: Mapping[str, str] = {} if size is None else {"completions": "rows"}  # which signal said so first
         self.folds = folds
+        self.unfolded = folds.nothing
         self._streams = Streams()
 
     def copied(self) -> OpenBatch:
@@ -124,12 +130,6 @@ class OpenBatch:
         """How many completions the batch has; None where nothing said so yet."""
         return self.counts.get("completions")
 
-    @property
-    def members(self) -> frozenset[tuple[str, str]]:
-        """The members of families that came."""
-        families = [family for call in self.calls for family in call.members.items()]
-        return frozenset((name, member) for name, members in families for member in members)
-
     def again(self, given: Observation) -> Set[str]:
         """The signals of a call that the batch has already; of a family those of which a member comes again."""
         names, members = self.names & given.names, given.members
@@ -141,27 +141,28 @@ class OpenBatch:
 
     def take(self, given: Observation) -> None:
         """Copy what a call gave, and fold what can be folded. Raises ``InputError`` where it is of other rows."""
-        counts, labels, folds, names = self.counts, self.labels, self.folds, self.names | given.names
-        copies, calls = self.copies, self.calls
+        counts, labels, names = self.counts, self.labels, self.names | given.names
+        copies, calls, unfolded, folded = self.copies, self.calls, self.unfolded, None
         if not given.counts.items() <= counts.items():
             for what, count in given.counts.items():
                 if counts.get(what, count) != count:
                     raise given.uneven(what, (counts[what], labels[what]), (count, given.labels[what]))
             counts, labels = {**counts, **given.counts}, {**given.labels, **labels}
         if given.inputs:
-            folds = folds.after(given, names, self._streams)
+            unfolded, folded = self.folds.after(unfolded, given, names, self._streams)
             given.inputs = {}
         if given.columns:
             given.copy()
         if given.devices:
             self._streams.made(given.devices)
-        if given.copies:
-            copies = [*copies, *given.copies]
-        if given.numbers or given.texts or given.members:
-            calls = [*calls, given]
+        for part in (given,) if folded is None else (given, folded):
+            if part.copies:
+                copies = [*copies, *part.copies]
+            if part.numbers or part.texts or part.members:
+                calls = [*calls, part]
         # no interrupt comes within such a statement
-        self.names, self.counts, self.labels, self.copies, self.calls, self.folds = (
-            names, counts, labels, copies, calls, folds
+        self.names, self.counts, self.labels, self.copies, self.calls, self.unfolded = (
+            names, counts, labels, copies, calls, unfolded
         )  # fmt: skip
 
     def take_stack(self, call: Known, stack: Stack, data: Tensor | Array) -> bool:
@@ -205,11 +206,7 @@ class OpenBatch:
         return True
 
     def close(
-        self,
-        elapsed: float,
-        *,
-        first: Collection[str] | None = None,
-        grouping: Grouping | None,
+        self, elapsed: float, *, first: Collection[str] | None = None, grouping: Grouping | None, partial: bool = False
     ) -> BatchRecord:
         """Fold what has waited for signals that never came, pack the columns; its step and number are not known yet.
 
@@ -218,7 +215,7 @@ class OpenBatch:
         """
         if self.record is not None:
             return self.record
-        names, counts, folds = self.names, self.counts, self.folds
+        names, counts, unfolded = self.names, self.counts, self.unfolded
         if first is not None and names:
             self._complete(first)
         if self.loose and "completions" not in counts and "groups" not in counts:
@@ -229,19 +226,16 @@ class OpenBatch:
             self._grouped(rows, grouping, grouping.size, first is not None)
         if self._streams:
             tensors = [data for _, data in self.copies if isinstance(data, Tensor)]
-            self._streams.join([*folds.kept.values(), *tensors])
-        if folds.waiting:
-            folds = folds.at_last(names)
+            self._streams.join([*unfolded.kept.values(), *tensors])
         copies, calls, misfits = self.copies, self.calls, self.misfits
-        if folds.results:
-            copies = [*copies, *(copy for folded in folds.results for copy in folded.copies)]
-            calls = [*calls, *folds.results]
+        if unfolded.folds and (folded := self.folds.at_last(unfolded, names)) is not None:
+            copies, calls = [*copies, *folded.copies], [*calls, folded]
         if self.extras:
             columns, misfits = self._columns(rows, names, counts)
             calls = [*calls, columns]
         ready = self._streams.whole() if self._streams else None
-        record = BatchRecord(-1, -1, rows, elapsed, self.order, [], {}, {}, names, copies, calls, ready)
-        self.names, self.misfits, self.folds, self.record = names, misfits, folds, record
+        record = BatchRecord(-1, -1, rows, elapsed, self.order, [], {}, {}, names, copies, calls, ready, partial)
+        self.names, self.misfits, self.record = names, misfits, record
         return record
 
     def _columns(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from declog.errors import InputError, MissingSignalError, UnknownSignalError, did_you_mean
+from declog.errors import InputError, MissingSignalError, RuntimeFailure, UnknownSignalError, did_you_mean
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
 from declog.plans.ops import Plan, SignalOp
@@ -48,15 +48,13 @@ class OpenBatches(dict[str, OpenBatch]):
 
     __slots__ = ("kept", "once", "origin", "partial_step", "scope", "step", "stream")
 
-    def __init__(
-        self, step: Step, stream: Stream | None, scope: int, *, partial_step: bool, once: bool = False
-    ) -> None:
+    def __init__(self, step: Step, stream: Stream | None, scope: int, *, partial_step: bool) -> None:
         self.step = step
         self.stream = stream
         self.scope = scope
         self.origin = 0
         self.partial_step = partial_step
-        self.once = once
+        self.once = False
         self.kept: dict[str, deque[tuple[torch.Tensor | list[Any], Streams]]] = {}
 
 
@@ -84,7 +82,7 @@ class Intake:
         self._pieces: dict[str, set[str]] = {}  # what came in batches that are pieces, by phase
         self._homes = _homes(plan)
         # those of a new batch: what they read, of what the batch before had
-        self._folds = {name: Folds(phase, phase.reads, functions) for name, phase in plan.phases.items()}
+        self._folds = {name: Folds(phase, phase.reads, functions, self._report) for name, phase in plan.phases.items()}
         self._undeclared = Undeclared(plan)
         self._split = SplitRows(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
@@ -242,8 +240,6 @@ class Intake:
             elif several:  # the batches of all phases are replaced at once, or none is
                 batch = batch.copied()
             batch.take(given)
-            if batch.folds.failures:
-                self._report(batch)
             taken[phase] = batch
         if new:
             self._put(holder, taken)
@@ -342,12 +338,10 @@ class Intake:
         """Open a batch of so many completions, which takes each value once."""
         self._put(holder, {phase: OpenBatch(self._plan.phases[phase], self._folds[phase], size=rows)})
 
-    def _report(self, batch: OpenBatch) -> None:
+    def _report(self, failure: RuntimeFailure) -> None:
         """Report what of a batch could not be computed."""
-        for failure in batch.folds.failures:
-            self._failures.report(failure)
-            _forget_frames(failure)
-        batch.folds.failures.clear()
+        self._failures.report(failure)
+        _forget_frames(failure)
 
     def adopt(self, own: OpenBatches, other: OpenBatches) -> None:
         """Columns of a task that has no rows are of the rows that its scope's own code has open, where they fit."""
@@ -387,7 +381,7 @@ class Intake:
         partial = holder.partial_step
         came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
         try:
-            record = batch.close(self._elapsed(), first=came, grouping=self._plan.grouping)
+            record = batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, partial=partial)
         except Exception as error:
             del holder[phase]
             if self._locate is None or not isinstance(error, MissingSignalError):
@@ -401,11 +395,10 @@ class Intake:
             if not partly:
                 if batch.phase.folds:
                     self._folds[phase] = batch.folds.next(batch.names)
-                self._split.closed(holder.step, batch, partial=partial)
+                if before := holder.step.batches.get(phase):
+                    self._split.compare(phase, before[-1], record)
             self._keep(holder, phase, record)
         holder.pop(phase, None)
-        if batch.folds.failures:
-            self._report(batch)
         if batch.misfits:
             for misfit in batch.misfits[1:] if not partly else ():
                 self._failures.report(misfit)

@@ -6,13 +6,15 @@ trainer's is kept. Imports torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import NamedTuple
 
 import torch
 
 from declog.errors import InputError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
-from declog.language.functions import DEFAULT, Functions
+from declog.language.functions import Functions
 from declog.plans.ops import FoldOp, PhaseOp
 from declog.runtime.rows.observation import Columns, Lists, Observation, Tokens, of_other_lists, of_other_tokens
 from declog.runtime.tokens import fold as token_fold
@@ -21,51 +23,64 @@ from declog.runtime.values.streams import Streams
 from declog.runtime.values.tensors import HALF
 
 Tensor = torch.Tensor
+_NONE: Mapping[str, Tensor] = MappingProxyType({})
+
+
+class Unfolded(NamedTuple):
+    """What a batch has of its tokens: the folds that wait, and copies of what these will read."""
+
+    folds: Sequence[FoldOp]
+    kept: Mapping[str, Tensor] = _NONE
+    tokens: Tokens | None = None
+    lists: Lists | None = None
 
 
 class Folds:
-    """Never changed: the values of a call give the next one. ``expected`` names what folds wait for, to run once."""
+    """The folds of a phase's batches. ``expected`` names what they wait for, to run once; ``report`` gets what fails.
+
+    Never changed, and neither is what a batch has: the values of a call give the next.
+    """
 
     def __init__(
-        self, phase: PhaseOp, expected: Set[str] = frozenset(), functions: Functions = DEFAULT, *,
-        waiting: Sequence[FoldOp] | None = None, kept: Mapping[str, Tensor] | None = None,
-        tokens: Tokens | None = None, lists: Lists | None = None, results: Sequence[Observation] = (),
-    ) -> None:  # fmt: skip
-        self.waiting = phase.folds if waiting is None else waiting
-        self.kept = kept or {}  # copies of what the folds that wait will read
-        self.results = results
-        self.failures: list[RuntimeFailure] = []  # what could not be computed, until it is reported
+        self, phase: PhaseOp, expected: Set[str], functions: Functions, report: Callable[[RuntimeFailure], None]
+    ) -> None:
+        self.nothing = Unfolded(phase.folds)  # what a batch begins with
         self._phase = phase
         self._expected = expected
         self._functions = functions
-        self._tokens = tokens
-        self._lists = lists
+        self._report = report
 
     def next(self, names: Set[str]) -> Folds:
         """Those of the batch after one that had these ``names``: it waits for what that one had."""
-        return Folds(self._phase, self._phase.reads & names, self._functions)
+        expected = self._phase.reads & names
+        return self if expected == self._expected else Folds(self._phase, expected, self._functions, self._report)
 
-    def after(self, given: Observation, names: Set[str], streams: Streams) -> Folds:
-        """With the values of a call, after which the batch has these ``names``; raises where tokens are not alike."""
-        self._check(given)
-        streams.join(self.kept.values())
-        inputs = {**self.kept, **given.inputs} if self.kept else given.inputs
-        return self._run(inputs, names, self._tokens or given.tokens, self._lists or given.lists)
+    def after(
+        self, before: Unfolded, given: Observation, names: Set[str], streams: Streams
+    ) -> tuple[Unfolded, Observation | None]:
+        """Fold what can be folded with the values of a call, after which the batch has these ``names``.
 
-    def at_last(self, names: Set[str]) -> Folds:
-        """With all that came: what folds still wait for never comes."""
-        return self._run(self.kept, names, self._tokens, self._lists, last=True)
+        Raises ``InputError`` where tokens are not alike.
+        """
+        self._check(before, given)
+        streams.join(before.kept.values())
+        inputs = {**before.kept, **given.inputs} if before.kept else given.inputs
+        return self._run(before, inputs, names, before.tokens or given.tokens, before.lists or given.lists)
 
-    def _check(self, given: Observation) -> None:
-        if given.tokens is not None and self._tokens is not None and given.tokens[0] != self._tokens[0]:
-            raise of_other_tokens(self._tokens, given.tokens)
-        if given.lists is not None and self._lists is not None and given.lists[0] != self._lists[0]:
-            raise of_other_lists(self._lists, given.lists)
+    def at_last(self, before: Unfolded, names: Set[str]) -> Observation | None:
+        """Fold with all that came: what folds still wait for never comes."""
+        return self._run(before, before.kept, names, before.tokens, before.lists, last=True)[1]
+
+    def _check(self, before: Unfolded, given: Observation) -> None:
+        if given.tokens is not None and before.tokens is not None and given.tokens[0] != before.tokens[0]:
+            raise of_other_tokens(before.tokens, given.tokens)
+        if given.lists is not None and before.lists is not None and given.lists[0] != before.lists[0]:
+            raise of_other_lists(before.lists, given.lists)
         name = self._phase.lengths
         if name is None:
             return
-        lengths = given.inputs.get(name, self.kept.get(name))
-        tokens = given.tokens or self._tokens
+        lengths = given.inputs.get(name, before.kept.get(name))
+        tokens = given.tokens or before.tokens
         if lengths is None or tokens is None or (name not in given.inputs and given.tokens is None):
             return
         if not lengths.is_cpu:
@@ -76,55 +91,48 @@ class Folds:
             raise InputError.of("DL503.token_count", name=tokens[1], count=tokens[0][0], lengths=int(lengths.sum()))
 
     def _run(
-        self, inputs: Mapping[str, Tensor], names: Set[str], tokens: Tokens | None, lists: Lists | None, *,
-        last: bool = False,
-    ) -> Folds:  # fmt: skip
+        self, before: Unfolded, inputs: Mapping[str, Tensor], names: Set[str], tokens: Tokens | None,
+        lists: Lists | None, *, last: bool = False,
+    ) -> tuple[Unfolded, Observation | None]:  # fmt: skip
         """Fold what has all that it reads, or at the ``last`` what it gets; keep copies of what the others have."""
-        lengths, reads = self._phase.lengths, self._phase.reads
+        lengths = self._phase.lengths
         placed = self._expected <= names and tokens is not None and (lengths is None or lengths in inputs)
-        ready, waiting = self.waiting, list[FoldOp]()
-        if not last and not (placed and reads <= inputs.keys()):
+        ready, waiting = before.folds, list[FoldOp]()
+        if not last and not (placed and self._phase.reads <= inputs.keys()):
             ready = []
-            for op in self.waiting:
+            for op in before.folds:
                 (ready if placed and op.reads <= inputs.keys() else waiting).append(op)
-        kept = {}
+        kept = _NONE
         if waiting:
             needed = {lengths, *(name for op in waiting for name in op.reads)}
             kept = {
-                name: self.kept[name] if name in self.kept else value.clone()
+                name: before.kept[name] if name in before.kept else value.clone()
                 for name, value in inputs.items() if name in needed
             }  # fmt: skip
-        folds = Folds(
-            self._phase,
-            self._expected,
-            self._functions,
-            waiting=waiting,
-            kept=kept,
-            tokens=tokens,
-            lists=lists,
-            results=self.results,
-        )
-        folds.failures = self.failures
-        if ready and (known := self._known_tokens(inputs, tokens)) is not None:
-            shape, _, device = known
-            for value in inputs.values():  # a mask on the host is copied to the values on a GPU, and not they to it
-                if value.is_cuda:
-                    device = value.device if device.type != "cuda" else device
-                    break
-            folded = token_fold.run(ready, inputs, shape, device, lengths, self._functions)
-            folds.results = [*self.results, self._columns(folded)]
-            folds.failures = [*self.failures, *(self._failure(what, error) for what, error in folded.failed.values())]
-        return folds
+        after = Unfolded(waiting, kept, tokens, lists)
+        if not ready or (known := self._known_tokens(inputs, tokens)) is None:
+            return after, None
+        shape, _, device = known
+        for value in inputs.values():  # a mask on the host is copied to the values on a GPU, and not they to it
+            if value.is_cuda:
+                device = value.device if device.type != "cuda" else device
+                break
+        return after, self._columns(token_fold.run(ready, inputs, shape, device, lengths, self._functions))
 
     def _columns(self, folded: token_fold.Folded) -> Observation:
         """What was folded, as a call that gave it: statistics are columns, a histogram is of the whole batch."""
+        for what, error in folded.failed.values():
+            failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self._phase.name, error=error_text(error))
+            failure.__cause__ = error
+            self._report(failure)
         given, rows = Observation(self._phase, frozenset()), Axis.COMPLETION
         given.copies = [(Columns((rows.label, dtype, -1), rows, keys), sums) for dtype, keys, sums in folded.sums]
         for key, column in folded.columns.items():
             column = column.float() if column.dtype in HALF else column
             given.copies.append((Columns((rows.label, column.dtype, column.get_device()), rows, (key,)), column))
-        texts = [(rows, folded.traces), (Axis.STEP, folded.sketches)]
-        given.texts = {key: (axis, Pack(axis, [key], [data])) for axis, some in texts for key, data in some.items()}
+        if folded.traces or folded.sketches:
+            texts = [(rows, folded.traces), (Axis.STEP, folded.sketches)]
+            given.texts = {key: (axis, Pack(axis, [key], [data])) for axis, some in texts for key, data in some.items()}
         return given
 
     def _known_tokens(self, inputs: Mapping[str, Tensor], tokens: Tokens | None) -> Tokens | None:
@@ -135,8 +143,3 @@ class Folds:
         if name in inputs and inputs[name].is_cpu:
             return torch.Size([int(inputs[name].sum())]), name, inputs[name].device
         return None
-
-    def _failure(self, what: str, error: BaseException) -> RuntimeFailure:
-        failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self._phase.name, error=error_text(error))
-        failure.__cause__ = error
-        return failure

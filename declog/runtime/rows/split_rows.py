@@ -1,8 +1,8 @@
 """Rows that came in parts which could not be paired: batches of one step that have different values, told once.
 
 One call for each reward function is one batch, where one task makes them. Where several tasks do, or where a value of
-one batch never came, nothing says which rows belong together: each batch counts for rows of its own. Imports the open
-batches' types only.
+one batch never came, nothing says which rows belong together: each batch counts for rows of its own. Imports the plan
+and closed batches.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import logging
 
 from declog.language.dtypes import Axis
 from declog.plans.ops import Plan
-from declog.runtime.rows.batch import OpenBatch
-from declog.runtime.rows.steps import Step
+from declog.runtime.rows.batch import BatchRecord
 
 log = logging.getLogger("declog")
-_NONE: frozenset[tuple[str, str]] = frozenset()
 
 
 class SplitRows:
@@ -31,27 +29,19 @@ class SplitRows:
             name: frozenset(op.name for op in ops if not op.optional and not op.family) for name, ops in signals.items()
         }
         self._paired = {name for name in signals if self._families[name] or self._required[name]}
-        self._before: dict[str, tuple[Step, frozenset[str], frozenset[tuple[str, str]], bool]] = {}  # the last batches
-        self._told: set[str] = set()  # phases
 
-    def closed(self, step: Step, batch: OpenBatch, *, partial: bool) -> None:
-        """A batch of a step closed; one that is ``partial`` need not have what the profile requires."""
-        phase = batch.phase.name
+    def compare(self, phase: str, before: BatchRecord, record: BatchRecord) -> None:
+        """Two batches of a step; one that is ``partial`` need not have what the profile requires."""
         if phase not in self._paired:
             return
         families, required = self._families[phase], self._required[phase]
-        came = batch.members if families else _NONE
-        before, self._before[phase] = self._before.get(phase), (step, batch.names, came, partial)
-        if before is None or before[0] is not step or before[1:3] == (batch.names, came) or phase in self._told:
-            return
-        _, names, members, was_partial = before
         different = []
-        if members and came:
+        if families and (members := before.members) and (came := record.members):
             different = sorted(f"{name}[{one!r}]" for name, one in members ^ came if name in families)
-        if not partial and not was_partial and names & required and batch.names & required:
-            different += sorted((names ^ batch.names) & required)
+        if not (before.partial or record.partial) and before.names & required and record.names & required:
+            different += sorted((before.names ^ record.names) & required)
         if different:
-            self._told.add(phase)
+            self._paired.discard(phase)
             log.warning(
                 "%s: in one step some batches of phase `%s` have it and others do not. What different tasks observe, "
                 "or a value that never came, cannot be paired with its rows: metrics of several signals miss values "

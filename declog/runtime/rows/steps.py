@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from declog.engine.frame import Frame
 from declog.records import Beside
@@ -27,17 +28,16 @@ _NO_PACKETS: frozenset[str] = frozenset()
 class Step:
     """The batches of one step that are not handed over yet, by phase, and how many each phase has had.
 
-    ``scopes`` are the numbers of those that contribute to it, ``packets`` the ids of those that it consumed.
+    ``packets`` are the ids of those that it consumed.
     """
 
-    __slots__ = ("batches", "counts", "number", "packets", "scopes")
+    __slots__ = ("batches", "counts", "number", "packets")
 
     def __init__(self, number: int | None = None) -> None:
         self.number = number  # None: it is not known yet
         self.batches: dict[str, list[BatchRecord]] = {}
         self.counts: dict[str, int] = {}
         self.packets: frozenset[str] = _NO_PACKETS
-        self.scopes: set[int] = set()
 
     def add(self, phase: str, record: BatchRecord) -> None:
         """Take a closed batch; the same one again changes nothing."""
@@ -97,40 +97,40 @@ class Stream:
         self.held: int | None = None  # a step that ended, whose numbers the loop still logs, however long it takes
         self.spent = 0.0  # seconds that steps and blocks took
         self.counted = 0.0  # those of them that log events have
-        self._open: dict[int, Step] = {}  # above the watermark, that have rows here or may get some
+        self.holds: dict[int, int] = {}  # the number of the step that each open scope contributes to
+        self._open: dict[int, Step] = {}  # above the watermark, that have rows here, had some or may get some
         self._in_parts: dict[int, Step] = {}  # those whose rows went in parts of the window that is open
 
-    def step(self, number: int, scope: int | None = None) -> Step:
-        """A step by its number; a ``scope`` holds it open from now on."""
+    def step(self, number: int) -> Step:
+        """A step by its number."""
         step = self._open.get(number)
         if step is None:
             step = self._open[number] = self._in_parts.get(number) or Step(number)
-        if scope is not None:
-            step.scopes.add(scope)
         return step
 
-    def leave(self, step: Step, scope: int) -> None:
-        """A scope holds a step open no more."""
-        step.scopes.discard(scope)
-        if step.number is not None and not (step.scopes or step.batches or step.counts or step.packets):
-            self._open.pop(step.number, None)
+    def leave(self, scope: int) -> None:
+        """A scope holds its step open no more."""
+        number = self.holds.pop(scope, None)
+        if number is None or number in self.holds.values():
+            return
+        step = self._open.get(number)
+        if step is not None and not (step.batches or step.counts or step.packets):
+            del self._open[number]
 
     def late(self, number: int) -> bool:
         """Whether the window of a step is closed."""
         return self.watermark is not None and number <= self.watermark
 
     @property
-    def complete(self) -> int | None:
-        """Up to this step all has come; None: nothing is sure yet."""
-        if self.last is None:
-            return None
-        waiting = [number for number, step in self._open.items() if step.scopes and not self.late(number)]
-        return min(self.last, min(waiting) - 1) if waiting else self.last
+    def complete(self) -> int:
+        """Up to this step all has come; asked when a step has ended."""
+        assert self.last is not None
+        return min([self.last, *(number - 1 for number in self.holds.values() if not self.late(number))])
 
     def waits(self, wait_s: float) -> float | None:
         """The seconds that the next window that ends still waits for scopes, if any; None: until one of them ends."""
-        end, complete = self.ends[0], self.complete
-        if end.part or not self.ordered or (complete is not None and complete >= end.step):
+        end = self.ends[0]
+        if end.part or not self.ordered or self.complete >= end.step:
             return 0.0
         if self.held is not None and self.held <= end.step:
             return None
@@ -138,7 +138,7 @@ class Stream:
 
     def upto(self, number: int | None) -> list[Step]:
         """The steps up to one (None: all) that have rows here, or may get some, in order."""
-        return [self._open[step] for step in sorted(self._open) if number is None or step <= number]
+        return [step for one, step in sorted(self._open.items()) if number is None or one <= number]
 
     def ended(self, logged: str | None) -> tuple[Sequence[Step], str | None]:
         """The steps that have ended, of all phases; before the first one those with numbers ``logged`` by name.
@@ -151,13 +151,10 @@ class Stream:
 
     def window(self, steps: Sequence[Step], only: str | None = None) -> Window:
         """The rows of steps, in their order, of one phase ``only``; they stay here until they are handed over."""
-        batches: dict[str, list[BatchRecord]] = {}
-        for step in steps:
-            for phase, records in step.batches.items():
-                if phase in batches:
-                    batches[phase] += records
-                elif only in (None, phase):
-                    batches[phase] = [*records]
+        batches = {
+            phase: [*chain.from_iterable([step.batches[phase] for step in steps if phase in step.batches])]
+            for phase in dict.fromkeys(chain.from_iterable([step.batches for step in steps])) if only in (None, phase)
+        }  # fmt: skip
         return Window(batches, self.earlier, self.whole, self.beside)
 
     def seconds(self, end: WindowEnd | None) -> float:
@@ -167,23 +164,21 @@ class Stream:
     def handed_over(self, steps: Sequence[Step], only: str | None, end: WindowEnd | None) -> None:
         """A log event has the rows of steps, of one phase ``only``, and the seconds up to an end (None: all)."""
         for step in steps:
-            assert step.number is not None
             step.batches = {} if only is None else {name: step.batches[name] for name in step.batches if name != only}
-            self._in_parts[step.number] = step
-            if not step.scopes and not step.batches:
-                self._open.pop(step.number, None)
-        if not self.ordered and end is not None and not end.part:
-            self._in_parts = {}  # the same number may come again
+        if end is not None and (end.part or not self.ordered):
+            sent, held = {step.number: step for step in steps if step.number is not None}, {*self.holds.values()}
+            self._in_parts = self._in_parts | sent if end.part else {}  # of a block that ends, a number may come again
+            self._open = {one: step for one, step in self._open.items() if one in held or one not in sent}
         self.earlier, self.whole, self.beside = {}, True, _NO_NUMBERS
         self.counted = self.spent if end is None else end.spent
 
-    def close(self, number: int | None) -> None:
+    def close(self, number: int) -> None:
         """All windows up to a step are handed over: nothing can come for them any more."""
-        if number is not None:
-            self.watermark = number if self.watermark is None else max(self.watermark, number)
-            for steps in (self._open, self._in_parts):
-                for one in [one for one, step in steps.items() if one <= self.watermark and not step.scopes]:
-                    del steps[one]
+        self.watermark = mark = number if self.watermark is None else max(self.watermark, number)
+        held = {*self.holds.values()}
+        self._open = {one: step for one, step in self._open.items() if one > mark or one in held}
+        if self._in_parts:
+            self._in_parts = {one: step for one, step in self._in_parts.items() if one > mark or one in held}
 
     def rewind(self, number: int) -> None:
         """The steps after this one are made again. What came for steps that were not made yet is of those still."""
@@ -193,6 +188,6 @@ class Stream:
         for one, step in {**self._in_parts, **self._open}.items():
             if number < one <= made:
                 step.packets = _NO_PACKETS
-                if not step.scopes:
+                if one not in self.holds.values():
                     self._in_parts.pop(one, None)
                     self._open.pop(one, None)

@@ -52,7 +52,10 @@ class Window:
     @property
     def bytes(self) -> int:
         """About how many bytes the rows take."""
-        return sum([record.bytes for records in self.batches.values() for record in records])
+        records = [*itertools.chain.from_iterable(self.batches.values())]
+        copies = sum([data.nbytes for record in records for _, data in record.copies])
+        others = [record for record in records if record.calls or record.packs or record.texts]
+        return copies + sum([record.bytes_besides for record in others])
 
     def frames(
         self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report

@@ -11,7 +11,6 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 from declog.engine.evaluation import Evaluation, Frames
@@ -106,11 +105,11 @@ class Collector:
                     continue
                 parts[rank] = rows
                 # one that made fewer steps than this one ended before it, though both end here
-                together = item.tail and message.count >= item.count
+                together = item.tail and message.steps >= item.steps
                 complete |= {rank} if self.opened(message, tail=together) else set()
                 latest = max(latest, message.step)
             if latest > item.step:  # rank 0 ended before the others, without this step
-                item, complete = replace(item, step=latest), complete - {0}
+                item, complete = item._replace(step=latest), complete - {0}
         unused = self._unused() if item.last and item.mode == "train" and self.all_ended else 0
         if unused:
             self._figures.append({DROPPED: unused})
@@ -131,7 +130,7 @@ class Collector:
         frames, taken = self._merged(parts)
         ranks = len(taken & set(complete))
         facts = EventFacts(
-            item.event, item.mode, item.step, item.count, item.tail, item.part, item.back, item.seconds, item.elapsed,
+            item.event, item.mode, item.step, item.steps, item.tail, item.part, item.back, item.seconds, item.elapsed,
             None if ranks == self._comm.world_size else ranks, time.time(),
         )  # fmt: skip
         event = None if self.rows is None else self._keep(self.rows, facts, frames)
@@ -209,7 +208,7 @@ class Collector:
         if message.error is not None:
             self._failures.report(RuntimeFailure("DL605", message.error))
         self._figures.append(message.figures)
-        self._dispatcher.inactive.came(message.mode, message.event, message.count, message.arrivals)
+        self._dispatcher.inactive.came(message.mode, message.event, message.steps, message.arrivals)
         return message.whole and (tail or not message.tail)
 
     def _in_step(self, event: LogEvent, rank: int, message: LogEvent) -> None:
@@ -225,8 +224,8 @@ class Collector:
     def mismatch(self, who: str, event: LogEvent, message: LogEvent) -> CommError:
         """What is wrong with a message that is not of this log event; in what it differs is reported once."""
         detail = "" if who in self._mismatched else (
-            f" (step {message.step}, its {message.count}. of mode {message.mode}, where this is step {event.step}, "
-            f"the {event.count}. of mode {event.mode})"
+            f" (step {message.step}, its {message.steps}. of mode {message.mode}, where this is step {event.step}, "
+            f"the {event.steps}. of mode {event.mode})"
         )  # fmt: skip
         self._mismatched.add(who)
         return CommError.of("DL603.event", who=who, detail=detail)
@@ -253,16 +252,12 @@ def fits(event: LogEvent, message: LogEvent) -> bool:
     """Whether a message is of this log event: of its mode, step and count, or one of the two ranks has ended."""
     if (message.mode, message.event) != (event.mode, event.event):
         return False
-    if message.last and message.count <= event.count and message.step <= event.step:
+    if message.last and message.steps <= event.steps and message.step <= event.step:
         return True  # that rank ended before this one: all that it had left
-    if event.last and message.count >= event.count:
+    if event.last and message.steps >= event.steps:
         return True  # this one ended before that
-    return (message.step, message.count, message.tail, message.part) == (
-        event.step,
-        event.count,
-        event.tail,
-        event.part,
-    )
+    own = event.step, event.steps, event.tail, event.part
+    return (message.step, message.steps, message.tail, message.part) == own
 
 
 def _print(frames: Frames) -> int | None:

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -147,7 +147,7 @@ class Worker:
 
     def _process(self, event: LogEvent) -> None:
         figures = {} if event.part else {**event.figures, **self._meter.read_worker()}
-        event = self._sender.described(replace(event, figures=figures))
+        event = self._sender.described(event._replace(figures=figures))
         with np.errstate(all="ignore"):
             if self._collector is None:
                 self._comm.send(event.key, self._sender.message(event))
