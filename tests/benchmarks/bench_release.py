@@ -180,8 +180,8 @@ def main() -> None:
         f"Beside {chosen.against}",
         ("a step of", "instructions", "of before", *(("us", "us before", "us / us before") if chosen.rounds else ())),
         [(name, *(f"{one:.2f}" for one in row)) for name, row in rows.items()],
-        f"A log event each {calls.EVERY} steps. Instructions are Python's, in declog. Microseconds are CPU time of the "
-        f"quickest of {chosen.rounds * WINDOWS} windows of each, which take turns.",
+        f"A log event each {calls.EVERY} steps. Instructions are Python's, in declog.",
+        *([f"Microseconds are CPU time of the quickest of {chosen.rounds * WINDOWS} windows."] * bool(chosen.rounds)),
     )
     aims = Aims()
     aims.most(f"Python's instructions for a step, beside {chosen.against}", 1.1, [row[1] for row in rows.values()])

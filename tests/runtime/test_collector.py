@@ -198,7 +198,7 @@ def crafted(data: bytes, folder: Path) -> tuple[Logged, list[str]]:
 def meta(**others: Any) -> dict[str, Any]:
     """What rank 1 says of its second log event."""
     return {
-        "event": 1, "mode": "train", "step": 1, "count": 2, "tail": False, "part": False, "last": False,
+        "event": 1, "mode": "train", "step": 1, "steps": 2, "tail": False, "part": False, "last": False,
         "sent": {"train": 1}, "error": None, "whole": True, "figures": {}, "arrivals": {},
     } | others  # fmt: skip
 
@@ -241,7 +241,7 @@ CRAFTED: Mapping[str, bytes] = {
     "nothing": b"",
     "another mode": encode({"default": rows()}, meta(mode="eval")),
     "another step": encode({"default": rows()}, meta(step=0)),
-    "another count": encode({"default": rows()}, meta(count=9)),
+    "another number of steps": encode({"default": rows()}, meta(steps=9)),
     "another event": encode({"default": rows()}, meta(event=2)),
     "no meta": encode({}, {}),
     "deep": sealed(b'{"phases":{},"meta":' + b"[" * 100_000 + b"]" * 100_000 + b',"sizes":[]}'),
