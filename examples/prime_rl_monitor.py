@@ -24,10 +24,10 @@ PROFILE: dict[str, Any] = {
     "axes": {"group": {"of": "group"}},
     "signals": {
         "rollout": {
-            "reward": "completion?", "rewards": {"axis": "completion", "family": True, "optional": True},
-            "measured": {"axis": "completion", "family": True, "optional": True}, "turns": "completion int?",
-            "length": "completion int?", "failed": "completion bool?", "env": "completion text?",
-            "group": "completion text?",
+            "reward": "completion", "rewards": {"axis": "completion", "family": True},
+            "measured": {"axis": "completion", "family": True}, "turns": "completion int",
+            "length": "completion int", "failed": "completion bool", "env": "completion text",
+            "group": "completion text",
         },
     },
     "metrics": {

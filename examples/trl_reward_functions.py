@@ -44,13 +44,13 @@ PROFILE: dict[str, Any] = {
 JUDGED: dict[str, Any] = {
     "signals": {
         "any": {
-            "correct": {"axis": "completion", "type": "bool", "optional": True, "from_log_extra": True},
-            "confidence": {"axis": "completion", "optional": True, "from_log_extra": True},
-            "extracted": {"axis": "completion", "type": "text", "optional": True, "from_log_extra": True},
+            "correct": {"axis": "completion", "type": "bool", "from_log_extra": True},
+            "confidence": {"axis": "completion", "from_log_extra": True},
+            "extracted": {"axis": "completion", "type": "text", "from_log_extra": True},
         }
     },
     "metrics": {"accuracy": "mean(correct)", "ece": "ece(confidence, correct, bins=10)"},
-    "schemas": {"judged": {"extracted": {"type": "text", "nullable": True}}},
+    "schemas": {"judged": {"extracted": {"type": "text"}}},
 }
 
 
@@ -95,7 +95,7 @@ WAYS: Mapping[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         called,
         {
             "metrics": {"accuracy": "mean(sum(rewards, over=member))"},
-            "schemas": {"judged": {"extracted": {"type": "text", "call": "extract_answer", "nullable": True}}},
+            "schemas": {"judged": {"extracted": {"type": "text", "call": "extract_answer"}}},
         },
     ),
 }

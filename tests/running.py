@@ -93,10 +93,10 @@ def rows(table: Table) -> list[dict[str, Any]]:
 
 
 SCORES = {
-    "score": {"axis": "completion"}, "group": {"axis": "completion", "type": "int", "optional": True},
-    "text": {"axis": "completion", "type": "text", "optional": True},
+    "score": {"axis": "completion"}, "group": {"axis": "completion", "type": "int"},
+    "text": {"axis": "completion", "type": "text"},
 }  # fmt: skip
-SCORE_SCHEMA = {"score": {"type": "float", "nullable": True}, "text": {"type": "text", "nullable": True}}
+SCORE_SCHEMA = {"score": {"type": "float"}, "text": {"type": "text"}}
 
 
 def scores(

@@ -158,8 +158,7 @@ def _logged(draft: Draft) -> None:
     phase = next(iter(draft.homes[LOGGED]), draft.default_phase)
     if spec.axis == "step" and spec.family:
         draft.logged = SignalOp(
-            name=LOGGED, source=LOGGED, dtype=spec.type, axis=Axis.STEP, family=True, phase=phase, optional=True,
-            recorded=True,
+            name=LOGGED, source=LOGGED, dtype=spec.type, axis=Axis.STEP, family=True, phase=phase, recorded=True,
         )  # fmt: skip
 
 
@@ -176,7 +175,7 @@ def _phases(work: Placement) -> None:
         op = SignalOp(
             name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis],
             family=bool(spec.family), members=spec.members, phase=phase, homes=draft.homes[name],
-            optional=spec.optional or (phase, name) not in needed,
+            required=spec.required and (phase, name) in needed,
             recorded=(phase, name) in work.recorded | work.if_there, folded=(phase, name) in work.folded,
             packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
             unmasked=spec.axis == "token" and not node.mask and name not in work.masks,

@@ -37,7 +37,7 @@ def of_table(draft: Draft, table: str) -> Columns:
     known = of_schema(draft, spec.schema_) if spec.schema_ in draft.spec.schemas else {}
     if not spec.columns:
         return known
-    signal, path = ColumnSpec(nullable=True), ("tables", table, "columns")
+    signal, path = ColumnSpec(), ("tables", table, "columns")
     for place, name in enumerate(spec.columns):
         if not IDENTIFIER.match(name):
             draft.report("DL202.column", (*path, place), name=name, table=table, expr=in_flow(name))
@@ -86,7 +86,7 @@ def _column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) ->
 def _op(name: str, spec: ColumnSpec, type: DType, **more: Any) -> ColumnOp:
     """The column, with what every kind of it has."""
     common: dict[str, Any] = {
-        "template": (spec.name or name).replace("{id}", name), "nullable": spec.nullable, "role": spec.role,
+        "template": (spec.name or name).replace("{id}", name), "required": spec.required, "role": spec.role,
         "max_chars": None if spec.max_chars is None else spec.max_chars.kept, "redact": tuple(spec.redact.items()),
     }  # fmt: skip
     return ColumnOp(id=name, type=type, **{**common, **more})
@@ -104,7 +104,7 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path
     if row is not Axis.COMPLETION and spec.undeclared != "drop":
         draft.report("DL310.extras", (*path, "undeclared"), row=ROWS[row.label])
         return None
-    return _op(name, spec, DType.OBJECT, template="{member}", nullable=True, undeclared=spec.undeclared, role=None)
+    return _op(name, spec, DType.OBJECT, template="{member}", required=False, undeclared=spec.undeclared, role=None)
 
 
 def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:

@@ -102,7 +102,7 @@ def declarations(draft: Draft) -> None:
         if f"metrics.{name}" in draft.inactive:
             draft.inactive[f"signals.{name}"] = draft.inactive[f"metrics.{name}"]
     if LOGGED not in draft.signals:
-        draft.signals[LOGGED] = Observed(axis="step", family=True, optional=True)
+        draft.signals[LOGGED] = Observed(axis="step", family=True)
         draft.signal_paths[LOGGED] = ("signals", LOGGED)
         draft.homes[LOGGED] = (LOGGED,)
     for name, observed in draft.observed.items():
@@ -176,15 +176,14 @@ def groups(draft: Draft) -> None:
         ):
             draft.report("DL310.group_of", path, name=name)
     if spec.size is not None or spec.sources:
-        optional = any(draft.observed[name].optional for name in spec.sources if name in draft.observed)
-        draft.grouping = Grouping(size=spec.size, of=spec.sources, split=spec.split, optional=optional)
+        draft.grouping = Grouping(size=spec.size, of=spec.sources, split=spec.split)
     ids = draft.spec.axes.completion.ids
     if ids is not None:
         _named(draft, ids, "axes.completion.ids")
     lengths = draft.spec.axes.token.lengths
     signal = None if lengths is None else _named(draft, lengths, "axes.token.lengths")
     ints = isinstance(signal, Observed) and (signal.axis, signal.type, signal.family) == ("completion", "int", False)
-    if signal is not None and not (ints and isinstance(signal, Observed) and not signal.optional):
+    if signal is not None and not ints:
         draft.report("DL310.lengths", "axes.token.lengths", name=lengths)
     token = draft.spec.axes.token.mask
     if token is not None and token.isidentifier() and token != "all":

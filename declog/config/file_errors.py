@@ -178,10 +178,7 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
         row, column, value = plain
         line, width = lines[row], len(value)
         quoted = f'"{value}"' if '"' not in value else f"'{value}'"
-        if value.endswith("?"):
-            problem = Problem.of("DL101.yaml_question", fix=quoted)
-        else:
-            problem = Problem.of("DL101.yaml_unquoted", fix=quoted)
+        problem = Problem.of("DL101.yaml_unquoted", fix=quoted)
     elif flow is not None:
         row, column, line = flow.line, flow.column, lines[flow.line]
         bracket = line[column:][:1] or "{"

@@ -223,7 +223,7 @@ class View:
         if grouping is None or grouping.size is not None or axis is None or not reads_groups(node):
             return False
         if self.frame.column(GROUP_ID) is None:
-            return grouping.optional  # else it is an error where groups are made
+            return True
         gone = self.frame.absent(GROUP_ID, Axis.COMPLETION)
         if gone is None or axis is Axis.COMPLETION:
             return False if gone is None else gone

@@ -182,7 +182,7 @@ class Frame:
         elif grouping.size is not None and len(wrong := np.flatnonzero(batches.rows % grouping.size)):
             step, rank, rows = (int(values[wrong[0]]) for values in (batches.step, batches.rank, batches.rows))
             raise RuntimeFailure.of("DL507.batch", size=grouping.size, step=step, rank=rank, rows=rows)
-        return groups.segments(grouping, self.column(GROUP_ID, exact=True), pieces, self.phase)
+        return groups.segments(grouping, self.column(GROUP_ID, exact=True), pieces)
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
         """``values[..., coarse]`` repeated over a finer axis."""

@@ -62,13 +62,11 @@ def _canonical(item: Any) -> Any:
     return item
 
 
-def segments(grouping: Grouping, ids: Array | None, pieces: Segments, phase: str) -> Segments:
+def segments(grouping: Grouping, ids: Array | None, pieces: Segments) -> Segments:
     """The groups of rows, by their ids or by their number; ``pieces`` are the parts that no group reaches beyond."""
     size = grouping.size
-    if size is None and ids is None and grouping.optional:  # no groups: what is computed of them is absent
+    if size is None and ids is None:  # no groups: what is computed of them is absent
         return Segments(np.zeros(len(pieces.index), np.int64), 0)
-    if size is None and ids is None:
-        raise RuntimeFailure.of("DL507.unobserved", names=names_of(grouping), phase=phase)
     if size is None:
         assert ids is not None
         there = present(ids)  # a row without an id belongs to nobody's group: it is alone

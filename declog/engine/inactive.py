@@ -254,7 +254,7 @@ class Inactive:
             phase = train.spans.get(Need(need.phase, PHASE))
             if phase is not None and not phase.gap:  # one step, in which it may have been refused
                 continue
-            if began and not op.optional and need not in train.spans:
+            if began and op.required and need not in train.spans:
                 absent.setdefault(need.phase, []).append(op)
         return made + [
             MissingSignalError.of(

@@ -92,10 +92,10 @@ class Tables:
     ) -> _TableColumn:
         if (column.redact or column.max_chars) and column.tokens is None:
             values = [shortened(column, item) for item in values]
-        if not column.nullable and any(item is None for item in values):
+        if column.required and any(item is None for item in values):
             raise RuntimeFailure.of("DL509.null", column=column.id, table=op.id)
         tokens = None if column.tokens is None else tuple(name for name, _ in column.tokens.values)
-        return _TableColumn(Column(name, column.type, column.nullable, column.role, tokens), values, runtime)
+        return _TableColumn(Column(name, column.type, not column.required, column.role, tokens), values, runtime)
 
     def _tokens(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
         """Each row's tokens; null where pieces and values are not of the same ones, which is reported."""
@@ -124,7 +124,7 @@ class Tables:
             if member in members:
                 typed = _typed(column, op, plain(values[members.index(member)]))
                 yield self._checked(column, op, name, typed, runtime=True)
-            elif column.nullable:
+            elif not column.required:
                 yield self._checked(column, op, name, [None] * len(rows), runtime=True)
 
     def _extras(self, column: ColumnOp, op: TableOp, frame: Frame, rows: Rows) -> Iterator[_TableColumn]:
@@ -162,7 +162,7 @@ class Tables:
             except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                 failures.append(error)
                 made.append(None)
-        if failures and not column.nullable:
+        if failures and column.required:
             failure = RuntimeFailure.of(
                 "DL512.raised", column=column.id, table=op.id, function=column.call.name,
                 type=type(failures[0]).__name__,

@@ -1,6 +1,6 @@
 """The small notations of a profile's values: texts and lists in, what they say out.
 
-``completion text?`` of a signal, ``mean quantiles`` and ``p95(reward)`` of a metric, ``> 0.2 for 3`` of an alert.
+``completion text`` of a signal, ``mean quantiles`` and ``p95(reward)`` of a metric, ``> 0.2 for 3`` of an alert.
 None is what no such notation is. Imports types and errors, and reductions late.
 """
 
@@ -35,22 +35,25 @@ _AXIS_WORDS = {
 
 
 def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
-    """``completion text?``, ``completion family``: an axis, and what else is said of its values.
+    """``completion text required``, ``completion family``: an axis, and what else is said of its values.
 
     None for an expression, and the problem where a word is unknown.
     """
-    if not words or words[0] not in AXES:
+    plain = [word.rstrip("?") for word in words if word not in ("?", "optional")]
+    if not plain or plain[0] not in AXES:
         return None
+    if plain != words:
+        return Problem.of("DL202.optional", at, words=" ".join(words), fix=" ".join(plain))
     found: dict[str, Any] = {"axis": words[0]}
     for word in words[1:]:
-        if word in ("?", "optional"):
-            found["optional"] = True
+        if word == "required":
+            found["required"] = True
         elif word == "family":
             found["family"] = True
         elif word in TYPES and "type" not in found:
             found["type"] = word
-        elif all(WORD.match(each) or each == "?" for each in words):
-            fix = did_you_mean(word, [*TYPES, "family", "optional"], what="words")
+        elif all(map(WORD.match, words)):
+            fix = did_you_mean(word, [*TYPES, "family", "required"], what="words")
             return Problem.of("DL202.word", at, source=" ".join(words), word=word, fix=fix)
         else:
             return None  # an expression that begins with such a name
@@ -65,8 +68,8 @@ def with_axis(words: list[str]) -> str | None:
         named = ["completion", *words]
     else:
         return None
-    known = all(each in TYPES or each in ("?", "optional", "family") for each in named[1:])
-    return " ".join(named).replace(" ?", "?") if known else None
+    known = all(each in TYPES or each in ("required", "family") for each in named[1:])
+    return " ".join(named) if known else None
 
 
 def condition(text: str, metric: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from declog.language.tree import MISSING, Node, said
 
 SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # the last two are of a derived one and of `observe`
 # What `from` alone says in `observe` of a metric: a number that the loop has computed, and logs by a name.
-REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported", "optional": True}
+REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported"}
 
 
 def long(layer: Node, low: Node | None = None) -> tuple[Node, list[Problem]]:
@@ -70,7 +70,7 @@ class _Writer:
         if isinstance(node.value, dict):
             moved = any((key := node.entries.get(word)) is not None and key.value for word in ("expr", "phase"))
             return self._refused(name, node, at) if moved and at[0] == "signals" else node
-        words = str(node.value).replace("?", " ? ").split()
+        words = str(node.value).split()
         declared = notation.signal_words(words, at)
         if declared is None and words and not self._declares(words[0]) and (axis := notation.with_axis(words)):
             declared = Problem.of("DL202.no_axis", at, words=node.value, fix=f"{name}: {axis}")
@@ -86,7 +86,7 @@ class _Writer:
     def _refused(self, name: str, node: Node, at: Path) -> Node:
         """What is no signal of a phase stays as it is, and is refused with where it belongs."""
         keys = node.entries
-        words = [] if keys else str(node.value).replace("?", " ? ").split()
+        words = [] if keys else str(node.value).split()
         if "expr" in keys or (not keys and notation.signal_words(words, at) is None):
             fix = f"derived: {{{name}: {in_flow(node.plain)}}}"
             self.problems.append(Problem.of("DL202.derived", at, name=name, fix=fix))
@@ -101,7 +101,7 @@ class _Writer:
     def _derived(self, name: str, node: Node) -> Node:
         if isinstance(node.value, dict):
             return node
-        words = str(node.value).replace("?", " ? ").split()
+        words = str(node.value).split()
         if notation.signal_words(words, ()) is not None:
             fix = f"signals: {{any: {{{name}: {node.value}}}}}"
             self.problems.append(Problem.of("DL202.observed", ("derived", name), name=name, fix=fix))
@@ -188,7 +188,7 @@ def _is_signal(node: Node) -> bool:
 
     def declares(key: Any, item: Node) -> bool:
         is_axis = key == "axis" and item.value in AXES
-        text = str(item.value).replace("?", " ").split()[:1] if isinstance(item.value, str) else []
+        text = str(item.value).split()[:1] if isinstance(item.value, str) else []
         return isinstance(item.value, dict | None) or (not is_axis and bool(set(text) & set(AXES)))
 
     return any(key in SIGNAL_KEYS and not declares(key, item) for key, item in node.entries.items())

@@ -114,8 +114,8 @@ class Observed(Model):
     """The name it is observed under."""
     mask: Signals | None = None
     """Which of its tokens exist; ``all``: every one."""
-    optional: bool = False
-    """It may never come; what derives from it is then absent."""
+    required: bool = False
+    """Each batch has it: the first is refused without it. Otherwise it may be absent, also for good."""
     any: bool = False
     """A family of what is observed under names that nobody declares, by name: per step numbers, per completion rows."""
     from_log_extra: bool = False

@@ -82,8 +82,8 @@ class ColumnSpec(Model):
     """What it holds; by default the signal of its id."""
     call: str | None = None
     """A registered Python function of the row; its parameters are names of signals or constants."""
-    nullable: bool = False
-    """Whether a value may be missing."""
+    required: bool = False
+    """No value may be missing."""
     max_chars: Length | None = None
     """Longer texts are cut, also inside lists and maps; `{head: 500, tail: 1500}` keeps so much of both ends."""
     values: dict[str, Annotated[Scalar, Says("signals")]] = {}

@@ -412,10 +412,13 @@ _OF_FILTERS = {
     "enabled": "a table is switched off: `enabled: false` there",
 }
 RENAMED = {"patience": "for", "extra": "from_log_extra"}  # keys of 0.1 by what they are called since
+_OPTIONAL = ("optional", "nullable")  # what signals and columns said in 0.1 that may be absent
 
 
 def _renamed(key: str, known: Collection[str]) -> str | None:
     """The new name of a key, where this place has it."""
+    if key in _OPTIONAL and "required" in known:
+        return "drop it: that is the default, and `required: true` says the opposite"
     new = RENAMED.get(key)
     return f"it is called `{new}`" if new in known else None
 

@@ -245,7 +245,7 @@ class _Question:
         overrides.append(f"sinks=[{','.join(to)}]")
         self._config = compose(str(folder / run.get("config", CONFIG)), overrides)
         self._signals = {
-            phase: {name: {"axis": "completion", "type": type, "optional": True} for name, type in kept.items()}
+            phase: {name: {"axis": "completion", "type": type} for name, type in kept.items()}
             for phase, columns in segment["columns"].items() if (kept := columns["kept"])
         }  # fmt: skip
         self._imports = load_imports()

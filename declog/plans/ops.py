@@ -35,7 +35,7 @@ class SignalOp:
     axis: Axis
     phase: str
     family: bool = False
-    optional: bool = False
+    required: bool = False
     recorded: bool = False  # its rows are recorded
     folded: bool = False  # a token fold reads it
     packed: bool = False  # per token, and the tokens of all completions lie in one row
@@ -341,7 +341,7 @@ class ColumnOp:
     type: DType
     expr: Node | None = None
     family: bool = False
-    nullable: bool
+    required: bool = False
     max_chars: int | tuple[int, int] | None  # head and tail
     redact: tuple[tuple[str, str], ...]
     undeclared: str | None = None
@@ -490,7 +490,6 @@ class Grouping:
     size: int | None = None
     of: tuple[str, ...] = ()
     split: str = "none"  # none | batches | ranks
-    optional: bool = False  # the signals `of` may never come
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,9 +27,9 @@ def explain(plan: Plan) -> str:
             use = " and ".join(word for word, on in (("recorded", signal.recorded), ("folded", signal.folded)) if on)
             source = f", observed as {signal.source}" if signal.source != signal.name else ""
             family = f" family{' of ' * bool(signal.members)}{', '.join(signal.members)}" if signal.family else ""
-            optional = ", optional" if signal.optional else ""
+            required = ", required" if signal.required else ""
             lines.append(
-                f"  signal {signal.name}: {signal.dtype}{family} per {signal.axis.label}, {use}{source}{optional}"
+                f"  signal {signal.name}: {signal.dtype}{family} per {signal.axis.label}, {use}{source}{required}"
             )
         for fold in phase.folds:
             mask = " and ".join(sorted(str(node) for node in fold.mask)) or "every token"
@@ -319,7 +319,7 @@ def facts(made: Plan, other: Plan) -> dict[str, Facts]:
     signals = {
         f"{signal.source} of {phase.name}": (
             f"{signal.dtype}{' family' if signal.family else ''} per {signal.axis.label}"
-            + (", optional" if signal.optional else ""),
+            + (", required" if signal.required else ""),
         )
         for phase in made.phases.values()
         for signal in phase.signals

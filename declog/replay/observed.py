@@ -123,7 +123,7 @@ def _of_one_phase(one: Observed, other: Observed) -> bool:
 
 def _declared(profile: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]]:
     """What a profile says of the signals that it observes, and their phases, by the names under which they are."""
-    kept = ("axis", "type", "family", "from", "mask", "optional")
+    kept = ("axis", "type", "family", "from", "mask", "required")
     made: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {}
     for (_, phase, name), entry in entries(profile, "signals"):
         if isinstance(entry, Mapping) and entry.get("axis"):

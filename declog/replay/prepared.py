@@ -81,13 +81,12 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
     """
     spec, made = settings.profile(test), settings.plan(test)
     phases = {
-        name: replace(phase, signals=tuple(replace(signal, optional=True) for signal in phase.signals))
+        name: replace(phase, signals=tuple(replace(signal, required=False) for signal in phase.signals))
         for name, phase in made.phases.items()
     }
     requested = {name for item in test.expectations for name in item.tables}
     tables = tuple(op for op in made.tables if {op.id, op.name} & requested)
-    grouping = None if made.grouping is None else replace(made.grouping, optional=True)
-    plan = replace(made, phases=phases, grouping=grouping, tables=tables, sinks=(), strict=False)
+    plan = replace(made, phases=phases, tables=tables, sinks=(), strict=False)
     return test.profile or spec.profile, plan, list(wrong_names(test, spec, made))
 
 

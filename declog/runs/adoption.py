@@ -102,10 +102,8 @@ class Adopted:
             lines += ["axes: {token: {mask: mask}}"]
         if self.distributions:
             lines += ["signals:", "  any:"]
-            lines += ["    mask: {axis: token, type: bool, optional: true}"] if tokens else []
-            lines += [
-                f"    {each.signal}: {{axis: {each.axis}{_type(each)}, optional: true}}" for each in self.distributions
-            ]
+            lines += ["    mask: {axis: token, type: bool}"] if tokens else []
+            lines += [f"    {each.signal}: {{axis: {each.axis}{_type(each)}}}" for each in self.distributions]
         if self.distributions:
             lines += ["metrics:", *(f"  {each.signal}: {_metric(each)}" for each in self.distributions)]
         return "\n".join(lines) + "\n"

@@ -16,10 +16,10 @@ from tests.cli.conftest import Cli
 BEFORE = """\
 defaults: [grpo, _self_]
 name: acme
-signals: {rollout: {difficulty: {axis: completion, optional: true}}}
+signals: {rollout: {difficulty: {axis: completion}}}
 metrics: {solved: {expr: reward > 0.5, name: acme/solved}}
 filters: {hard: {key: difficulty, top: 4}}
-schemas: {worst: {prompt: {type: text, nullable: true}, reward: {type: float, nullable: true}}}
+schemas: {worst: {prompt: {type: text}, reward: {type: float}}}
 tables: {worst: {schema: worst, filter: hard}}
 alerts: {low: {when: solved < 0.1}}
 sinks: [mirror]

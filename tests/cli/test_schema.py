@@ -163,7 +163,7 @@ PARTIAL = {
     "a capture": "run: {capture: true}",
     "a bounded capture": "run: {capture: {every: 10, limit: 256MB}}",
     "short columns": "schemas: {samples: {reward: float, gone: null}}",
-    "signals by phase": "signals: {rollout: {reward: completion, source: 'completion text?'}, update: {logp: token}}",
+    "signals by phase": "signals: {rollout: {reward: completion, source: 'completion text'}, update: {logp: token}}",
     "a table with its columns": "tables: {worst: {columns: [prompt], filter: {key: reward, bottom: 4}}}",
     "sinks of a table": "tables: {worst: {schema: s, to: {jsonl: true}}}",
     "lists": "metrics: {a: {expr: x, by: [s], tags: core, alias: [b, c]}}",

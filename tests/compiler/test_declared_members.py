@@ -14,7 +14,7 @@ from tests.running import logged, profile
 
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
-    "rewards": {**ROWS, "family": ["format", "accuracy"]}, "others": {**ROWS, "family": True, "optional": True},
+    "rewards": {**ROWS, "family": ["format", "accuracy"]}, "others": {**ROWS, "family": True},
     "scaled": "2 * rewards",
 }  # fmt: skip
 GIVEN = {"rewards": {"accuracy": [1.0, 0.0], "format": [1.0, 1.0]}}

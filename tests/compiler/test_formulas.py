@@ -230,7 +230,7 @@ TEXTS: dict[str, tuple[dict[str, Any], str, str, str]] = {
 def test_a_text_shows_the_value_that_is_logged_and_that_was_judged(name: str, tmp_path: Path) -> None:
     """For every way in which a value can be made; of members and labels what the condition read."""
     metric, when, text, expected = TEXTS[name]
-    signals = {"x": ROWS, "f": {**ROWS, "family": True}, "t": {**ROWS, "type": "text"}, "o": {**ROWS, "optional": True}}
+    signals = {"x": ROWS, "f": {**ROWS, "family": True}, "t": {**ROWS, "type": "text"}, "o": ROWS}
     metrics = {"m": metric, "other": "mean(o)", "other_max": {"expr": "x", "over": "step", "combine": "max"}}
     config = profile(signals, metrics, every=2, alerts={"a": {"when": when, "text": text}})
 

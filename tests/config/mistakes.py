@@ -51,13 +51,13 @@ PROFILE: dict[str, Any] = {
     "signals": {
         "rollout": {
             "reward": {"axis": "completion"},
-            "length": {"axis": "completion", "type": "int", "optional": True},
-            "completion": {"axis": "completion", "type": "text", "optional": True},
+            "length": {"axis": "completion", "type": "int"},
+            "completion": {"axis": "completion", "type": "text"},
         },
         "update": {
-            "kl": {"axis": "token", "optional": True},
-            "mask": {"axis": "token", "type": "bool", "optional": True},
-            "loss": {"axis": "step", "optional": True},
+            "kl": {"axis": "token"},
+            "mask": {"axis": "token", "type": "bool"},
+            "loss": {"axis": "step"},
         },
     },
     "metrics": {"reward": "mean(reward)", "length": "max(length)", "kl": "mean(kl)", "loss": "mean(loss)"},

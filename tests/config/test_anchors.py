@@ -48,13 +48,14 @@ SHARED = {
     "alerts, columns and sinks": (
         "metrics: {loss: mean}\nalerts:\n  loss: {<<: &often {for: 3, level: info}, above: 2}\n"
         "  low: {<<: *often, when: loss < 0}\n"
-        "schemas:\n  s:\n    length: {<<: &maybe {nullable: true}, type: float}\n"
+        "schemas:\n  s:\n    length: {<<: &maybe {required: true}, type: float}\n"
         "    n: {<<: *maybe, type: float, expr: 2 * length}\n"
         "tables: {t: {schema: s}}\n"
         "sink_options: {jsonl: {<<: &slow {every: 5}, kind: jsonl}, console: {<<: *slow, kind: console}}\n",
         "metrics: {loss: mean}\nalerts: {loss: {for: 3, level: info, above: 2},"
         " low: {for: 3, level: info, when: loss < 0}}\n"
-        "schemas: {s: {length: {nullable: true, type: float}, n: {nullable: true, type: float, expr: 2 * length}}}\n"
+        "schemas: {s: {length: {type: float, required: true},"
+        " n: {type: float, required: true, expr: 2 * length}}}\n"
         "tables: {t: {schema: s}}\n"
         "sink_options: {jsonl: {every: 5, kind: jsonl}, console: {every: 5, kind: console}}\n",
     ),

@@ -214,49 +214,49 @@ def test_a_missing_signal_of_a_file(write_preset: WritePreset) -> None:
         sinks: null
         signals:
           rollout:
-            confidence: {axis: completion}
+            confidence: {axis: completion, required: true}
         metrics:
           confidence: mean(confidence)
-          speed: {observe: {axis: step, phase: rollout}}
+          speed: {observe: {axis: step, phase: rollout, required: true}}
         """,
     )
     config = declog.compose("mine", config_dir=directory)
     assert missing(config, ROLLOUT, directory) == golden("""
         error[DL502] declog/mine.yaml:5:5 in signals.rollout.confidence
           `confidence`, `speed` were not observed in the first batch of phase `rollout`
-            5 |     confidence: {axis: completion}
+            5 |     confidence: {axis: completion, required: true}
               |     ^^^^^^^^^^
-          fix: observe(confidence=...), or declare it optional, or switch off what needs it
+          fix: observe(confidence=...), or drop its `required`, or switch off what needs it
     """)
     assert missing(config, {**ROLLOUT, "confidence": [0.5] * 8}, directory) == golden("""
         error[DL502] declog/mine.yaml:8:3 in metrics.speed
           `speed` was not observed in the first batch of phase `rollout`
-            8 |   speed: {observe: {axis: step, phase: rollout}}
+            8 |   speed: {observe: {axis: step, phase: rollout, required: true}}
               |   ^^^^^
-          fix: observe(speed=...), or declare it optional, or switch off what needs it
+          fix: observe(speed=...), or drop its `required`, or switch off what needs it
     """)
 
 
 def test_a_missing_signal_of_an_override(tmp_path: Path) -> None:
     """A signal that an override declares is shown in the override."""
-    override = "+declog.metrics.speed={observe: {axis: step, phase: rollout}}"
+    override = "+declog.metrics.speed={observe: {axis: step, phase: rollout, required: true}}"
     config = declog.compose("grpo", ["declog.sinks=[]", override])
     assert missing(config, ROLLOUT, tmp_path) == golden("""
-        error[DL502] override '+declog.metrics.speed={observe: {axis: step, phase: rollout}}'
+        error[DL502] override '+declog.metrics.speed={observe: {axis: step, phase: rollout, required: true}}'
           `speed` was not observed in the first batch of phase `rollout`
-            +declog.metrics.speed={observe: {axis: step, phase: rollout}}
-                                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-          fix: observe(speed=...), or declare it optional, or switch off what needs it
+            +declog.metrics.speed={observe: {axis: step, phase: rollout, required: true}}
+                                  ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+          fix: observe(speed=...), or drop its `required`, or switch off what needs it
     """)
 
 
 def test_a_missing_signal_of_a_plain_mapping(tmp_path: Path) -> None:
     """A profile that comes from no file has no place to show."""
-    signals = {"a": {"axis": "step"}, "b": {"axis": "step"}}
+    signals = {"a": {"axis": "step", "required": True}, "b": {"axis": "step", "required": True}}
     config = {"name": "x", **sections(signals), "metrics": {"a": "mean(a)", "b": "mean(b)"}}
     assert missing(config, {"a": 1.0}, tmp_path) == (
         "[DL502] `b` was not observed in the first batch of phase `default`\n"
-        "  fix: observe(b=...), or declare it optional, or switch off what needs it"
+        "  fix: observe(b=...), or drop its `required`, or switch off what needs it"
     )
 
 
@@ -286,16 +286,16 @@ MISSING = (
     sinks: null
     signals:
       rollout:
-        confidence: {axis: completion}
+        confidence: {axis: completion, required: true}
     metrics:
       confidence: mean(confidence)
     """,
     """
     error[DL502] declog/mine.yaml:5:5 in signals.rollout.confidence
       `confidence` was not observed in the first batch of phase `rollout`
-        5 |     confidence: {axis: completion}
+        5 |     confidence: {axis: completion, required: true}
           |     ^^^^^^^^^^
-      fix: observe(confidence=...), or declare it optional, or switch off what needs it
+      fix: observe(confidence=...), or drop its `required`, or switch off what needs it
     """,
 )
 

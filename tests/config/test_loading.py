@@ -180,7 +180,7 @@ def test_ordinary_anchors_are_taken(tmp_path: Path) -> None:
     """Anchors, aliases and merged keys as people use them."""
     (tmp_path / "declog").mkdir()
     text = (
-        "signals: {any: {x: &row {axis: completion}, y: *row, z: {<<: *row, optional: true}}}\n"
+        "signals: {any: {x: &row {axis: completion}, y: *row, z: {<<: *row}}}\n"
         "metrics: {x: mean(x), y: mean(y), z: mean(z)}\n"
     )
     (tmp_path / "declog" / "mine.yaml").write_text(text, encoding="utf-8")

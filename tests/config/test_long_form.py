@@ -73,7 +73,7 @@ defaults: [base, _self_]
 sinks: [jsonl]
 signals:
   rollout:
-    source: {axis: completion, type: text, optional: true}
+    source: {axis: completion, type: text}
     length: {type: float}
 metrics:
   loss: {tags: [core]}
@@ -86,7 +86,7 @@ defaults: [base, _self_]
 sinks: [jsonl]
 signals:
   rollout:
-    source: "completion text?"
+    source: "completion text"
     length: {type: float}
 metrics:
   loss: {tags: core}
@@ -256,7 +256,7 @@ def test_an_application_of_hydra_reads_them_too(tmp_path: Path) -> None:
             defaults: [grpo, _self_]
             signals:
               rollout:
-                source: completion text?
+                source: completion text
             metrics: {p: p95(reward)}
             sinks: [jsonl]
             """)
@@ -295,7 +295,7 @@ def test_an_applications_command_line_names_their_place(words: list[str], tmp_pa
     (tmp_path / "team/declog/mine.yaml").write_text(
         dedent("""
             defaults: [grpo, _self_]
-            signals: {rollout: {source: "completion text?"}}
+            signals: {rollout: {source: "completion text"}}
             metrics: {p: p95(reward)}
             alerts: {kl: "> 0.5"}
             sinks: [jsonl]

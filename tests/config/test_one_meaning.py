@@ -24,7 +24,7 @@ OWN = {
     "short forms over a preset": """
         defaults: [grpo, _self_]
         profile: slim
-        signals: {rollout: {source: 'completion text?', turns: 'completion int?'}}
+        signals: {rollout: {source: 'completion text', turns: 'completion int'}}
         derived: {gap: abs(logprobs - old_logprobs)}
         metrics:
           reward: p95(reward)
@@ -53,7 +53,7 @@ OWN = {
         signals:
           rollout:
             truncated: {from_log_extra: true}
-            judged: {axis: completion, from_log_extra: true, optional: true}
+            judged: {axis: completion, from_log_extra: true}
         metrics: {judged: mean(judged)}
         """,
     "values from elsewhere": """

@@ -184,7 +184,7 @@ about:
     help: 'H ${oc.env:MY_KEY} ${oc.env:MY_QUOTES}'
     unit: '${oc.env:MY_KEY}'
     runbook: 'https://x/${oc.env:MY_KEY}'
-signals: {any: {extra: {axis: completion, optional: true, help: 'S ${oc.env:MY_KEY}'}}}
+signals: {any: {extra: {axis: completion, help: 'S ${oc.env:MY_KEY}'}}}
 alerts: {far: {when: reward > 1, text: 'x ${oc.env:MY_KEY}', help: '${oc.env:MY_KEY}'}}
 sinks: [jsonl]
 sink_options: {jsonl: {prefix: '${oc.env:MY_KEY}/'}}

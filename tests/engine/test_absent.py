@@ -24,10 +24,10 @@ from tests.running import logged, profile, rows, run
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
     "reward": ROWS, "m": {"axis": "token", "type": "bool"},
-    "s": {**ROWS, "optional": True}, "n": {**ROWS, "type": "int", "optional": True},
-    "b": {**ROWS, "type": "bool", "optional": True}, "text": {**ROWS, "type": "text", "optional": True},
-    "t": {"axis": "token", "optional": True}, "lr": {"axis": "step", "optional": True},
-    "f": {**ROWS, "family": True, "optional": True}, "g": {"axis": "group", "optional": True},
+    "s": ROWS, "n": {**ROWS, "type": "int"},
+    "b": {**ROWS, "type": "bool"}, "text": {**ROWS, "type": "text"},
+    "t": {"axis": "token"}, "lr": {"axis": "step"},
+    "f": {**ROWS, "family": True}, "g": {"axis": "group"},
 }  # fmt: skip
 HERE = {"reward": [1.0, 2.0, 3.0, 5.0], "m": torch.tensor([[1, 1], [1, 0], [1, 1], [1, 1]], dtype=torch.bool)}
 LATE = {
@@ -127,7 +127,7 @@ def test_present_answers_for_what_is_absent(expr: str, expected: float, tmp_path
 
 def test_a_missing_value_is_not_an_absent_signal(tmp_path: Path) -> None:
     """Where the signal came without a value in a row, a comparison is missing there, and false where it chooses."""
-    signals, nan = {"s": {**ROWS, "optional": True}, "n": ROWS}, float("nan")
+    signals, nan = {"s": ROWS, "n": ROWS}, float("nan")
     rest = {"expr": "n", "reduce": "sum", "where": "not s > 0.5"}
     config = profile(signals, {"high": "mean(s > 0.5)", "rest": rest})
     whole, cut = [{"s": [nan, 0.9], "n": [1.0, 2.0]}], [{"s": [nan], "n": [1.0]}, {"s": [0.9], "n": [2.0]}]
@@ -156,7 +156,7 @@ def test_of_what_is_absent_nothing_is_missing(nan: str, tmp_path: Path, caplog: 
 @pytest.mark.parametrize("axis", ["step", "completion"])
 def test_a_metric_says_what_it_is_where_its_signal_never_comes(axis: str, tmp_path: Path) -> None:
     """By `empty`, whatever the signal is per, and beside metrics of signals that come; else it is absent."""
-    signals = {"a": {"axis": "completion"}, "b": {"axis": axis, "optional": True}}
+    signals = {"a": {"axis": "completion"}, "b": {"axis": axis}}
     metrics = {name: {"expr": "b", "reduce": "mean", **more} for name, more in {"zero": {"empty": 0}, "no": {}}.items()}
     found = logged(profile(signals, {"m": {"expr": "a", "reduce": "mean"}, **metrics}), [{"a": [1.0, 2.0]}], tmp_path)
     assert found == {"m": 1.5, "zero": 0.0}
@@ -164,7 +164,7 @@ def test_a_metric_says_what_it_is_where_its_signal_never_comes(axis: str, tmp_pa
 
 def test_columns_and_filters_read_what_is_absent_as_missing(tmp_path: Path) -> None:
     """A column that is computed of it is null, and a filter takes no row by it."""
-    schema = {"high": {"type": "bool", "expr": "not s > 0.5", "nullable": True}, "reward": {"type": "float"}}
+    schema = {"high": {"type": "bool", "expr": "not s > 0.5"}, "reward": {"type": "float"}}
     filters = {"low": {"where": "not s > 0.5"}, "top": {"key": "-s", "top": 9}}
     tables = {name: {"schema": "s", **filter} for name, filter in
               {"all": {}, "low": {"filter": "low"}, "top": {"filter": "top"}}.items()}  # fmt: skip
@@ -184,7 +184,7 @@ def test_columns_and_filters_read_what_is_absent_as_missing(tmp_path: Path) -> N
 
 def test_absence_comes_through_a_join(tmp_path: Path) -> None:
     """A value of an earlier phase that did not come there is absent in the rows of the later one."""
-    signals = {"row": {**ROWS, "type": "int"}, "s": {**ROWS, "phase": "rollout", "optional": True},
+    signals = {"row": {**ROWS, "type": "int"}, "s": {**ROWS, "phase": "rollout"},
                "a": {**ROWS, "phase": "rollout"}, "loss": {**ROWS, "phase": "update"}}  # fmt: skip
     metrics = {"low": "mean(1 if not s > 0.5 and loss > 0 else 0)", "loss": "mean(loss)"}
     config = profile(signals, metrics, axes={"completion": {"ids": "row"}})
@@ -200,7 +200,7 @@ def test_absence_comes_through_a_join(tmp_path: Path) -> None:
 
 def test_groups_that_nothing_names_are_absent(tmp_path: Path) -> None:
     """Where the optional signal that names groups did not come, whatever reads groups."""
-    signals = {"reward": ROWS, "pid": {**ROWS, "type": "int", "optional": True}, "text": {**ROWS, "type": "text"}}
+    signals = {"reward": ROWS, "pid": {**ROWS, "type": "int"}, "text": {**ROWS, "type": "text"}}
     metrics = {"reward": "sum(reward)", "std": "mean(std(reward, over=completion))", "size": "mean(size(completion))",
                "place": "mean(index(completion))", "jaccard": "mean(jaccard(text, over=completion))",
                "groups": "mean(size(group))", "rank": "mean(rank(reward, within=group))"}  # fmt: skip
@@ -265,7 +265,7 @@ def test_present_answers_for_metrics(tmp_path: Path) -> None:
 def test_a_condition_on_what_is_off_never_holds(tmp_path: Path) -> None:
     """Of a metric, which has no value then, nor what is computed of it; and of a selector that shows or hides."""
     config = profile(
-        {"kl": ROWS, "drift": {**ROWS, "optional": True, "enabled": False}},
+        {"kl": ROWS, "drift": {**ROWS, "enabled": False}},
         {
             "drift": "mean(drift)", "kl": "kl", "late": {"expr": "max(kl)", "when": "drift > 1"},
             "twice": {"formula": "2 * late"}, "low": "min(kl)",

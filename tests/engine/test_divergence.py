@@ -124,9 +124,9 @@ def values(metrics: dict[str, Any], observe: Callable[[Any], None], folder: Path
         "name": "own", "axes": {"group": {"size": 2}, "token": {"mask": "all"}},
         "signals": {
             "any": {
-                "x": {"axis": "completion", "optional": True}, "k": {"axis": "token", "optional": True},
-                "loss": {"axis": "step", "optional": True},
-                "f": {"axis": "completion", "family": True, "optional": True},
+                "x": {"axis": "completion"}, "k": {"axis": "token"},
+                "loss": {"axis": "step"},
+                "f": {"axis": "completion", "family": True},
             },
         },
         "metrics": metrics, **more,
@@ -281,8 +281,8 @@ def test_a_reader_of_answers_is_given_no_counts(tmp_path: Path) -> None:
 
 BY_NAME: dict[str, dict[str, Any]] = {
     "a family per step": {"axis": "step", "family": True},
-    "whatever has a name, per step": {"axis": "step", "family": True, "any": True, "optional": True},
-    "whatever has a name, per completion": {"axis": "completion", "family": True, "any": True, "optional": True},
+    "whatever has a name, per step": {"axis": "step", "family": True, "any": True},
+    "whatever has a name, per completion": {"axis": "completion", "family": True, "any": True},
 }
 
 

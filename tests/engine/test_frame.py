@@ -84,12 +84,6 @@ def test_groups_by_id_are_pandas_groups(split: str, kind: str, data: st.DataObje
     assert groups(rows) == expected.tolist()
 
 
-def test_an_id_that_never_came_is_an_error() -> None:
-    """Rows cannot be grouped by a signal that was not observed."""
-    with pytest.raises(RuntimeFailure, match="`prompt_id` was not observed in phase `update`"):
-        groups(frame([(0, 0, 0, 2)], {"reward": [1.0, 2.0]}, grouping=Grouping(of=("prompt_id",))))
-
-
 # ---- how axes nest
 
 

@@ -34,7 +34,7 @@ METRICS = {
 def config(of: str | Sequence[str] | None, types: Mapping[str, str] | None = None, **group: Any) -> dict[str, Any]:
     """A profile of what depends on groups; ``types`` are those of the signals that name them, all optional."""
     named = [of] if isinstance(of, str) else list(of or ())
-    ids = {name: {**ROWS, "type": (types or {}).get(name, "object"), "optional": True} for name in named}
+    ids = {name: {**ROWS, "type": (types or {}).get(name, "object")} for name in named}
     axes = {"group": {**({} if of is None else {"of": of}), **group}}
     return profile({"x": ROWS, **ids}, METRICS, axes=axes)
 
@@ -159,7 +159,7 @@ def test_groups_over_ranks_batches_and_parts_of_windows(
 def test_groups_of_another_phase(tmp_path: Path) -> None:
     """Each phase has the groups that its own batches name."""
     signals = {
-        "prompt_id": {**ROWS, "type": "object", "optional": True}, "rollout": {"reward": ROWS}, "update": {"kl": ROWS},
+        "prompt_id": {**ROWS, "type": "object"}, "rollout": {"reward": ROWS}, "update": {"kl": ROWS},
     }  # fmt: skip
     metrics = {
         "best": "mean(max(reward, over=completion))", "worst": {"expr": "max(kl, over=completion)", "reduce": "min"},

@@ -16,9 +16,9 @@ from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.running import sections
 
-STEP = {"axis": "step", "optional": True}
-ROW = {"axis": "completion", "optional": True}
-TOKEN = {"axis": "token", "optional": True}
+STEP = {"axis": "step"}
+ROW = {"axis": "completion"}
+TOKEN = {"axis": "token"}
 AB: dict[str, Any] = {
     "name": "small", "signals": {"any": {"a": STEP, "b": STEP}}, "metrics": {"a": "mean(a)", "b": "mean(b)"},
     "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
@@ -326,7 +326,8 @@ def test_required_signals_that_never_came_are_raised_under_strict(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where a phase never had a batch, and where tasks alone observe, so that no batch is known to be whole."""
-    required = {"a": {"axis": "step", "phase": "p"}, "b": {"axis": "step", "phase": "p"}, "u": {**STEP, "phase": "q"}}
+    needed = {**STEP, "phase": "p", "required": True}
+    required = {"a": needed, "b": needed, "u": {**STEP, "phase": "q"}}
     config = {
         "name": "small",
         "run": {"strict": True},

@@ -72,7 +72,7 @@ def test_what_compares_nothing_is_no_label(by: Any, expected: dict[str, float], 
 def test_an_int_is_a_label_with_every_bit(by: Any, reduce: str, tmp_path: Path) -> None:
     """Neighbours beyond 2**53 stay apart, also beside a missing one, and beside a batch without the signal."""
     great = 2**53
-    signals = {**SIGNALS, "n": {**SIGNALS["n"], "optional": True}}
+    signals = {**SIGNALS, "n": {**SIGNALS["n"]}}
     batches = [
         {"x": [1.0, 2.0, 4.0, 8.0], "n": [great + 1, great, None, 5], "b": [True] * 4},
         {"x": [16.0], "b": [True]},

@@ -78,7 +78,7 @@ def test_what_makes_no_value_yet_is_absent_and_not_missing(
 
 def test_empty_stands_for_what_came_without_a_value(tmp_path: Path) -> None:
     """The label `b` from then on, and not before; a step without rows adds nothing."""
-    signals = {"x": ROWS, "bonus": {**ROWS, "optional": True}, "who": {**ROWS, "type": "text"}}
+    signals = {"x": ROWS, "bonus": ROWS, "who": {**ROWS, "type": "text"}}
     seen = {"expr": "x + bonus", "reduce": "last", "by": "who", "over": "run", "empty": 0, "name": "{label}"}
 
     steps: list[dict[str, Any]] = [{"bonus": [1.0], "who": ["a"]}, {"who": ["b"]}, {"bonus": [3.0], "who": ["a"]}]

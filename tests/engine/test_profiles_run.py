@@ -19,7 +19,7 @@ from tests.running import logged, profile, run
 
 REWARDS = {
     "rewards": {"axis": "completion", "family": True},
-    "weights": {"axis": "step", "family": True, "optional": True},
+    "weights": {"axis": "step", "family": True},
     "reward": "sum(rewards * weights if present(weights) else rewards, over=member)",
 }
 A, B = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64), torch.tensor([4.0, 8.0, 6.0], dtype=torch.float64)
@@ -164,7 +164,7 @@ CLASHES: dict[str, tuple[dict[str, Any], dict[str, Any], list[tuple[str, str]]]]
 def test_a_name_has_one_writer(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A run-time name is the first's that writes it, of whatever window; the other is left out, and reported once."""
     more, kept, refused = CLASHES[name]
-    signals = {"loss": {"axis": "step"}, "parts": {"axis": "step", "family": True, "optional": True}}
+    signals = {"loss": {"axis": "step"}, "parts": {"axis": "step", "family": True}}
     config = profile(signals, {"loss": "mean(loss)", **more.get("metrics", {})}, run={"strict": False})
     config |= {key: value for key, value in more.items() if key != "metrics"}
     given = [*kept, *(name for _, name in refused if name not in kept)]

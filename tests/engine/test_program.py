@@ -23,7 +23,7 @@ from tests.running import profile
 SIGNALS: dict[str, Any] = {
     "x": {"axis": "completion"}, "y": {"axis": "completion"}, "n": {"axis": "completion", "type": "int"},
     "hit": {"axis": "completion", "type": "bool"}, "f": {"axis": "completion", "family": True},
-    "rare": {"axis": "completion", "optional": True}, "s": {"axis": "step"},
+    "rare": {"axis": "completion"}, "s": {"axis": "step"},
 }  # fmt: skip
 VALUES = (
     "x", "y", "n", "hit", "f", "rare", "s", "x - y", "y - x", "rare - x", "x * 2 - y / 3", "y * 0.5 - x / 7", "-x",

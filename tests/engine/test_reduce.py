@@ -24,7 +24,7 @@ REDUCTIONS = ("p05", "p99_9", "last", "mean", "std", "count")
 SIGNALS: dict[str, Any] = {
     "x": {"axis": "completion"}, "y": {"axis": "completion"}, "n": {"axis": "completion", "type": "int"},
     "hit": {"axis": "completion", "type": "bool"}, "f": {"axis": "completion", "family": True},
-    "gone": {"axis": "completion", "optional": True},
+    "gone": {"axis": "completion"},
 }  # fmt: skip
 VALUES = ("x", "y", "n", "f", "gone", "x - y", "y - x", "hit")
 MORE: tuple[dict[str, Any], ...] = (

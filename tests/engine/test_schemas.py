@@ -30,9 +30,9 @@ def test_columns_are_typed(tmp_path: Path) -> None:
         "done": {"type": "bool"},
         "rewards": {"type": "float", "name": "reward/{member}"},
         "meta": {"type": "object"},
-        "double": {"type": "float", "expr": "2 * score", "nullable": True},
+        "double": {"type": "float", "expr": "2 * score"},
         "loss": {"type": "float"},
-        "rank": {"type": "int", "expr": "rank(-score, within=step)", "nullable": True},
+        "rank": {"type": "int", "expr": "rank(-score, within=step)"},
     }
     values = {
         "score": [1.5, None], "length": [3, 4], "done": [True, False], "rewards": {"a": [0.5, 1.0], "b": [0.0, 2.0]},
@@ -57,21 +57,22 @@ def test_columns_are_typed(tmp_path: Path) -> None:
         float,
         int,
     ]
-    assert table.columns[:2] == (Column("step", DType.INT, False), Column("length", DType.INT, False))
+    assert table.columns[:2] == (Column("step", DType.INT), Column("length", DType.INT))
 
 
 @pytest.mark.parametrize(
     ("schema", "values", "message"),
     [
-        ({"score": {"type": "float"}}, {"score": [1.0, None]},
-         "[DL509] the column `score` of the table `t` has a missing value and is not nullable\n"
-         "  fix: schemas: {...: {score: {nullable: true}}}"),
-        ({"reward": {"type": "float", "expr": "rewards", "name": "{member}"}, "a": {"type": "float", "expr": "score"}},
+        ({"score": {"type": "float", "required": True}}, {"score": [1.0, None]},
+         "[DL509] the column `score` of the table `t` has a missing value and is required\n"
+         "  fix: drop `required: true` from the column `score`"),
+        ({"reward": {"type": "float", "required": True, "expr": "rewards", "name": "{member}"},
+          "a": {"type": "float", "expr": "score"}},
          {"score": [1.0, 2.0], "rewards": {"b": [0.0, None]}},
-         "[DL509] the column `reward` of the table `t` has a missing value and is not nullable\n"
-         "  fix: schemas: {...: {reward: {nullable: true}}}"),
+         "[DL509] the column `reward` of the table `t` has a missing value and is required\n"
+         "  fix: drop `required: true` from the column `reward`"),
     ],
-    ids=["nullable", "family"],
+    ids=["required", "family"],
 )  # fmt: skip
 def test_a_broken_contract_is_reported_and_costs_the_table_only(
     schema: dict[str, Any], values: dict[str, Any], message: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -80,7 +81,7 @@ def test_a_broken_contract_is_reported_and_costs_the_table_only(
     made = scores(
         None,
         schema=schema,
-        signals={"rewards": {"axis": "completion", "family": True, "optional": True}},
+        signals={"rewards": {"axis": "completion", "family": True}},
         run={"strict": False},
     )
     made["metrics"] = {"score": "mean(score)"}
@@ -99,7 +100,7 @@ def test_a_broken_contract_is_reported_and_costs_the_table_only(
 def test_texts_are_redacted_then_shortened(tmp_path: Path) -> None:
     """Patterns are replaced by their labels before the text is cut; run-time columns too."""
     rules = {"max_chars": 12, "redact": {"card": r"\b\d{4}\b", "mail": r"\S+@\S+"}}
-    schema = {"text": {"type": "text", "nullable": True} | rules, "extra": {"undeclared": "keep"} | rules}
+    schema = {"text": {"type": "text"} | rules, "extra": {"undeclared": "keep"} | rules}
     texts = ["pay 1234 now", "a@b.c wrote this", None, "short"]
 
     def body(log: Recorder) -> None:

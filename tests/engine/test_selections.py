@@ -14,8 +14,8 @@ from declog.testing import MemorySink, run_ranks
 from tests.running import logged, profile
 
 SIGNALS: dict[str, Any] = {
-    "rewards": {"axis": "completion", "family": True, "optional": True},
-    "numbers": {"axis": "step", "family": True, "optional": True},
+    "rewards": {"axis": "completion", "family": True},
+    "numbers": {"axis": "step", "family": True},
 }
 REWARDS = {"format/a": [1.0, 0.0], "right": [4.0, 2.0], "format/b": [1.0, 1.0]}
 

@@ -13,11 +13,11 @@ from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 from tests.running import logged, profile
 
-ROWS = {"axis": "completion", "optional": True}
+ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
     "id": {**ROWS, "type": "int"}, "x": ROWS, "right": {**ROWS, "type": "bool"}, "text": {**ROWS, "type": "text"},
-    "scores": {**ROWS, "family": True}, "value": {"axis": "group", "optional": True},
-    "mask": {"axis": "token", "type": "bool", "optional": True}, "lp": {"axis": "token", "optional": True},
+    "scores": {**ROWS, "family": True}, "value": {"axis": "group"},
+    "mask": {"axis": "token", "type": "bool"}, "lp": {"axis": "token"},
 }  # fmt: skip
 EXPRESSIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], float]] = {  # too little, enough, and what that is
     "std of a group": ("std(x, over=completion)", {"x": [1, 2]}, {"x": [1, 2, 3, 3], "id": [1, 1, 2, 3]}, 0.5**0.5),

@@ -20,8 +20,8 @@ from declog.testing import MemorySink
 
 PROFILE = [
     "+declog.run.strict=true",
-    "+declog.signals.any.error={axis: completion, optional: true}", "+declog.metrics.worst='max(error)'",
-    "+declog.signals.reported.grad_norm={axis: step, optional: true}",
+    "+declog.signals.any.error={axis: completion}", "+declog.metrics.worst='max(error)'",
+    "+declog.signals.reported.grad_norm={axis: step}",
     "+declog.metrics.steepest='max(grad_norm)'",
 ]  # fmt: skip
 
@@ -104,7 +104,7 @@ def sft(folder: Path) -> None:
         save_strategy="no", report_to=["wandb", "trackio"], use_cpu=True, bf16=False, disable_tqdm=True, max_length=32,
         project="mine",
     )  # fmt: skip
-    overrides = ["declog.sinks=[jsonl,wandb,trackio]", "+declog.signals.any.tokens=completion int?"]
+    overrides = ["declog.sinks=[jsonl,wandb,trackio]", "+declog.signals.any.tokens=completion int"]
     overrides += ["+declog.metrics.tokens={expr: tokens, reduce: sum}"]
     overrides += ["+declog.tables.longest={columns: [tokens], filter: {key: tokens, top: 2}}"]
     callback = declog.callback("trainer", overrides)

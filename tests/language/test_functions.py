@@ -171,7 +171,7 @@ def shown(expr: str) -> dict[str, list[Any]]:
     profile = {
         "axes": {"group": {"size": 2}, "token": {"mask": "m"}},
         **sections(SIGNALS),
-        "schemas": {"row": {"x": {"type": "float", "nullable": True}, "value": {"nullable": True, "expr": expr}}},
+        "schemas": {"row": {"x": {"type": "float"}, "value": {"expr": expr}}},
         "tables": {"rows": {"schema": "row"}},
     }
     ((_, table),) = record(profile, [[OBSERVED]]).tables("rows")
@@ -257,7 +257,7 @@ def test_labels_of_buckets(edges: str, labels: list[str | None]) -> None:
     """An edge belongs to the bucket below it; a missing value has no label, and what is below 0 one of its own."""
     profile = {
         "signals": {"any": {"x": ROWS}},
-        "schemas": {"row": {"label": {"type": "text", "nullable": True, "expr": f"bucket(x, {edges})"}}},
+        "schemas": {"row": {"label": {"type": "text", "expr": f"bucket(x, {edges})"}}},
         "tables": {"rows": {"schema": "row"}},
     }
     ((_, table),) = record(profile, [[{"x": [-0.5, 0.0, 32.0, 33.0, 1e9, NAN]}]]).tables("rows")

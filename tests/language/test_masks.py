@@ -22,7 +22,7 @@ BOOL = {"axis": "token", "type": "bool"}
         ({"signals": {"any": {"lp": TOKEN, "m": BOOL}}}, "m"),
         ({"signals": {"any": {"lp": TOKEN, "tool": BOOL, "my_mask": BOOL}}}, "my_mask"),
         ({"signals": {"any": {"lp": TOKEN, "kl": {**TOKEN, "mask": "m"}, "m": BOOL}}}, "m"),
-        ({"signals": {"any": {"lp": {**TOKEN, "optional": True}}}}, "completion_mask"),
+        ({"signals": {"any": {"lp": TOKEN}}}, "completion_mask"),
         ({"metrics": {"lp": {"observe": "token"}}}, "completion_mask"),
     ],
 )
@@ -60,7 +60,7 @@ def test_each_half_of_the_fix_gives_its_number(mask: str, expected: float, tmp_p
     """The mean over the tokens that exist, or over all."""
     profile = {
         "axes": {"token": {"mask": mask}},
-        "signals": {"any": {"lp": TOKEN, "m": {**BOOL, "optional": True}}},
+        "signals": {"any": {"lp": TOKEN, "m": BOOL}},
         "metrics": {"lp": "mean(lp)"},
     }
     sink = MemorySink()

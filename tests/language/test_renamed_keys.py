@@ -11,7 +11,7 @@ import declog
 from declog.testing import MemorySink
 from tests.running import profile
 
-KEYS = "keys: any, axis, family, from, from_log_extra, mask, optional, phase, type"
+KEYS = "keys: any, axis, family, from, from_log_extra, mask, phase, required, type"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,26 @@ def test_signals_stand_under_their_phases_and_what_is_derived_in_its_section(sec
     with pytest.raises(declog.ConfigError) as caught:
         declog.validate({"name": "x", **sections})
     assert [problem.fix for problem in caught.value.problems] == fixes
+
+
+@pytest.mark.parametrize(
+    ("sections", "fix"),
+    [
+        ({"signals": {"any": {"a": "completion text?"}}}, "write `completion text`"),
+        ({"signals": {"any": {"a": "completion? int"}}}, "write `completion int`"),
+        ({"signals": {"any": {"a": "step optional"}}}, "write `step`"),
+        ({"signals": {"any": {"a": {"axis": "step", "optional": True}}}}, None),
+        ({"metrics": {"a": {"observe": {"axis": "step", "optional": True}}}}, None),
+        ({"metrics": {"a": {"observe": "step?"}}}, "write `step`"),
+        ({"schemas": {"s": {"a": {"type": "float", "nullable": True}}}}, None),
+    ],
+)
+def test_absence_is_the_default(sections: Any, fix: str | None) -> None:
+    """Class: a word of 0.1 that let something be absent is answered with what to write, or with dropping it."""
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.validate({"name": "x", **sections})
+    drop = "drop it: that is the default, and `required: true` says the opposite"
+    assert [problem.fix for problem in caught.value.problems] == [fix or drop]
 
 
 @pytest.mark.parametrize(
@@ -140,9 +160,9 @@ def test_a_metric_observes_its_signal(metric: Any, path: tuple[str, ...], fix: s
 
 def test_observe_is_a_declaration_of_signals() -> None:
     """In its words, and as a map: the signal is that of `signals`."""
-    signal = {"axis": "completion", "type": "int", "optional": True}
+    signal = {"axis": "completion", "type": "int"}
     plans = [
-        declog.plan({"name": "x", "metrics": {"m": {"observe": "completion int?"}}}),
+        declog.plan({"name": "x", "metrics": {"m": {"observe": "completion int"}}}),
         declog.plan({"name": "x", "metrics": {"m": {"observe": signal}}}),
         declog.plan({"name": "x", "signals": {"any": {"m": signal}}, "metrics": {"m": {}}}),
     ]

@@ -26,12 +26,12 @@ SAME = {
     "a signal's axis": ("signals: {any: {reward: completion}}", "signals: {any: {reward: {axis: completion}}}"),
     "a signal's type": ("signals: {any: {n: completion int}}", "signals: {any: {n: {axis: completion, type: int}}}"),
     "one that may be missing": (
-        "signals: {any: {source: 'completion text?'}}",
-        "signals: {any: {source: {axis: completion, type: text, optional: true}}}",
+        "signals: {any: {source: 'completion text'}}",
+        "signals: {any: {source: {axis: completion, type: text}}}",
     ),
     "in a word": (
-        "signals: {any: {source: completion text optional}}",
-        "signals: {any: {source: {axis: completion, type: text, optional: true}}}",
+        "signals: {any: {source: completion text}}",
+        "signals: {any: {source: {axis: completion, type: text}}}",
     ),
     "a family": (
         "signals: {any: {rewards: completion family}}",
@@ -49,9 +49,9 @@ SAME = {
         " update: {loss: {axis: step}}}",
     ),
     "a phase of one signal, whatever it is called": (
-        "signals: {rollout: {final: completion}, update: {mask: token bool}, late: {loss_mask: completion optional}}",
+        "signals: {rollout: {final: completion}, update: {mask: token bool}, late: {loss_mask: completion}}",
         "signals: {rollout: {final: {axis: completion}}, update: {mask: {axis: token, type: bool}},"
-        " late: {loss_mask: {axis: completion, optional: true}}}",
+        " late: {loss_mask: {axis: completion}}}",
     ),
     "a derived signal of a phase": (
         "signals: {update: {a: token, b: {axis: token}}}\nderived: {ratio: exp(a - b)}",
@@ -192,10 +192,10 @@ def test_a_layer_replaces_what_it_says_as_a_whole(layer: str, expected: str) -> 
              "reward: completion float"),
         ),
         (
-            "signals: {update: {a: step, kl: per_token optional}}",
+            "signals: {update: {a: step, kl: per_token required}}",
             ("signals.update.kl",
-             "`per_token optional` does not say what the signal has one value per: step, group, completion or token",
-             "kl: token optional"),
+             "`per_token required` does not say what the signal has one value per: step, group, completion or token",
+             "kl: token required"),
         ),
         (
             "signals: [reward, kl]",

@@ -34,7 +34,7 @@ from tests.running import sections
 
 SIGNALS = {
     "reward": "completion", "length": "completion int", "solved": "completion bool", "source": "completion text",
-    "rewards": {"axis": "completion", "family": True}, "prompt_id": "completion int", "kl": "completion?",
+    "rewards": {"axis": "completion", "family": True}, "prompt_id": "completion int", "kl": "completion",
     "lr": "step", "difficulty": "group", "logprobs": "token", "mask": "token bool",
 }  # fmt: skip
 # So that the run records all signals, and folds the tokens in one way.
@@ -56,7 +56,7 @@ LINES: dict[str, Any] = {
 }  # fmt: skip
 
 
-DECLARING = ("axis", "type", "family", "phase", "from", "optional", "required", "from_log_extra")
+DECLARING = ("axis", "type", "family", "phase", "from", "required", "from_log_extra")
 TESTS, SOME = 5, 4  # profile tests of a preset, and metrics that each is asked for
 
 

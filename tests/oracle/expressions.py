@@ -81,7 +81,7 @@ class Expressions:
             return ("+", self.number("token", event, 0), place) if leaf else place
         if choice == 5 and axis == "completion":
             return self.special(event, depth - 1, exact, device)
-        if choice == 5 and axis == "step" and not device and leaf and not self.signals[leaf[1]].get("optional"):
+        if choice == 5 and axis == "step" and not device and leaf and self.signals[leaf[1]].get("required"):
             return ("prev", leaf, random.choice(EXACT[:3]))
         if choice == 6 and axis in ("completion", "step") and not device and self.names(axis, ("float",), event, True):
             name = random.choice(

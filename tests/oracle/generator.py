@@ -18,22 +18,23 @@ SIGNALS: dict[str, dict[str, Any]] = {
     "b": {"axis": "completion", "type": "bool"},
     "t": {"axis": "completion", "type": "text"},
     "tg": {"axis": "completion", "type": "object"},
-    "o": {"axis": "completion", "optional": True},
-    "ob": {"axis": "completion", "type": "bool", "optional": True},
+    "o": {"axis": "completion"},
+    "ob": {"axis": "completion", "type": "bool"},
     "f": {"axis": "completion", "family": True},
-    "fo": {"axis": "completion", "family": True, "optional": True},
+    "fo": {"axis": "completion", "family": True},
     "g": {"axis": "group"},
     "s": {"axis": "step"},
     "si": {"axis": "step", "type": "int"},
-    "so": {"axis": "step", "optional": True},
+    "so": {"axis": "step"},
     "h": {"axis": "step", "family": True},
     "u": {"axis": "token"},
     "q": {"axis": "token", "type": "int"},
     "k": {"axis": "token", "type": "bool"},
     "w": {"axis": "token", "mask": "mask_w"},
-    "uo": {"axis": "token", "optional": True},
+    "uo": {"axis": "token"},
 }
 TOKENS = ("u", "q", "k", "w", "uo")
+PARTLY = ("o", "ob", "fo", "so", "uo")  # which come now and then
 
 
 class Generator:
@@ -96,6 +97,7 @@ class Generator:
         """Some of all signals, each at one event."""
         axes: dict[str, Any] = self.profile["axes"]
         last = self.events[-1]
+        apart = {"required": True, "event": last, "apart": True}
         for event in self.events:
             for name, spec in SIGNALS.items():
                 if name in TOKENS and (self.tokens == "no" or event != last):
@@ -105,29 +107,30 @@ class Generator:
                 if name == "w" and self.tokens == "packed":
                     continue
                 if name == "x" or self.maybe(0.6):
-                    self.signals[f"{name}_{event}" if event == "rollout" else name] = {**spec, "event": event}
+                    always = {} if name in PARTLY else {"required": True}
+                    self.signals[f"{name}_{event}" if event == "rollout" else name] = {**spec, **always, "event": event}
         self.shared: list[str] = []
         for name, axis in (("v", "completion"), ("vs", "step")):
             if self.joined and self.maybe(0.4):
-                self.signals[name] = {"axis": axis, "several": True}
+                self.signals[name] = {"axis": axis, "required": True, "several": True}
         if self.tokens in ("mask", "packed mask"):
             axes["token"] = {"mask": "mask"}
-            self.signals["mask"] = {"axis": "token", "type": "bool", "event": last, "apart": True}
+            self.signals["mask"] = {"axis": "token", "type": "bool", **apart}
         if self.tokens == "all":
             axes["token"] = {"mask": "all"}
         if "packed" in self.tokens:
             axes.setdefault("token", {})["lengths"] = "lens"
-            self.signals["lens"] = {"axis": "completion", "type": "int", "event": last, "apart": True}
+            self.signals["lens"] = {"axis": "completion", "type": "int", **apart}
         if "w" in self.signals:
-            self.signals["mask_w"] = {"axis": "token", "type": "bool", "mask": "all", "event": last, "apart": True}
+            self.signals["mask_w"] = {"axis": "token", "type": "bool", "mask": "all", **apart}
         if self.has_ids:
             axes["completion"] = {"ids": "row"}
             kind = "text" if self.named_rows else "int"
-            self.signals["row"] = {"axis": "completion", "type": kind, "event": last, "apart": True}
+            self.signals["row"] = {"axis": "completion", "type": kind, **apart}
             self.shared.append("row")
         if self.grouping == "of":
             kind = self.random.choice(("int", "text"))
-            self.signals["gid"] = {"axis": "completion", "type": kind, "event": last, "apart": True}
+            self.signals["gid"] = {"axis": "completion", "type": kind, **apart}
             self.shared.append("gid")
             axes["group"] = {"of": "gid", "split": self.split}
         elif self.grouping == "size":
@@ -263,7 +266,7 @@ class Generator:
         tokens = [random.randint(0, width) if "packed" in self.tokens else width for _ in range(rows)]
         made: dict[str, Any] = {}
         for name, spec in self.signals.items():
-            if spec.get("event", event) != event or (spec.get("optional") and random.random() < 0.3):
+            if spec.get("event", event) != event or (not spec.get("required") and random.random() < 0.3):
                 continue
             if name == "row":
                 made[name] = list(ids)
@@ -280,7 +283,7 @@ class Generator:
         return made
 
 
-KEYS = ("axis", "type", "family", "mask", "optional")
+KEYS = ("axis", "type", "family", "mask", "required")
 
 
 def generated(seed: int) -> Case:

@@ -69,7 +69,7 @@ def _(case: dict[str, Any]) -> None:
         metrics,
         {"reward": given["total_utils"], "adv": given["adv"], "grouped": given["adv_grouped"][0], "q": given["q"][0],
          "rewards": {"base": given["total_utils"]}},
-        axes=GROUPED, signals={"semantic": {**ROWS, "optional": True}},
+        axes=GROUPED, signals={"semantic": ROWS},
     )  # fmt: skip
 
     for name in ("reward_mean", "reward_std", "advantage_mean", "advantage_std", "advantage_count", "frac_zero_std",
@@ -239,7 +239,7 @@ def _(case: dict[str, Any]) -> None:
     """A signal that comes in one step of the window only is averaged over the steps in which it came."""
     profile = {
         "every": 2,
-        "signals": {"any": {"a": STEP, "g": {"axis": "step", "optional": True}}},
+        "signals": {"any": {"a": STEP, "g": {"axis": "step"}}},
         "metrics": {"a": "a", "g": "g"},
     }
 

@@ -21,7 +21,7 @@ def _(case: dict[str, Any]) -> None:
         "kl_per_token": {"expr": "kl / ntok", "name": "train/kl_per_completion_token"},
     }
     observed = {"tau": given["tau"], "beta": given["beta"], "ema": given["_tau_entropy_ema"], "ntok": given["ntok"]}
-    signals = {"kl": {"axis": "step", "optional": True}}
+    signals = {"kl": {"axis": "step"}}
 
     assert case["expected"] == {
         **logged(metrics, observed, signals=signals),
@@ -53,7 +53,7 @@ def _(case: dict[str, Any]) -> None:
         metrics["error"] = {"formula": "kl - target", "name": "train/kl_error_to_target"}
     profile = {
         "constants": {"target": case["inputs"].get("kl_target", 0.0)},
-        "signals": {"any": {"diag": {"axis": "step", "optional": True}, "loss_kl": STEP}},
+        "signals": {"any": {"diag": {"axis": "step"}, "loss_kl": STEP}},
         "metrics": metrics,
     }
 

@@ -55,7 +55,7 @@ def run_blocks(
 ) -> list[Any]:
     """Some blocks of a run; the ranks' states where it is ``left``: what it logs after that does not count."""
     seen: list[Any] = []
-    stays = not any(spec.get("optional") for signals in case.profile["signals"].values() for spec in signals.values())
+    stays = all(spec.get("required") for signals in case.profile["signals"].values() for spec in signals.values())
 
     def rank(comm: FakeComm) -> Any:
         sinks = [] if comm.rank else [sink]

@@ -44,7 +44,7 @@ class Tables:
             for at in range(1, self.random.randint(2, 5)):
                 columns[f"c{at}"] = self.column(rows, event)
             schema = {
-                name: {"type": kind_of(tree, self.signals), "expr": self.written(tree), "nullable": True}
+                name: {"type": kind_of(tree, self.signals), "expr": self.written(tree)}
                 for name, tree in columns.items()
             }
             for name, tree in columns.items():

@@ -49,7 +49,7 @@ def test_a_member_that_only_rows_of_an_earlier_step_had(early: list[float]) -> N
 def test_a_token_whose_side_of_an_if_is_absent_does_not_count(absent: dict[str, Any], nan: str) -> None:
     """Whatever the axis of what is absent: such a token is not missing, and neither breaks a value nor is counted."""
     signals = {
-        "w": {"axis": "token", "mask": "all"}, "u": {"axis": "token", "mask": "all"}, "o": {**absent, "optional": True},
+        "w": {"axis": "token", "mask": "all"}, "u": {"axis": "token", "mask": "all"}, "o": absent,
     }  # fmt: skip
     gone = float("nan")
     steps: Steps = [[{"w": [[1.0, gone], [gone, 1.0]], "u": [[3.0, 4.0], [5.0, 6.0]]}], [{"w": [[1.0]], "u": [[3.0]]}]]
@@ -60,8 +60,8 @@ def test_a_token_whose_side_of_an_if_is_absent_does_not_count(absent: dict[str, 
 def test_a_column_of_a_family_with_something_absent() -> None:
     """Each member is null in each row."""
     profile = {
-        "signals": {"any": {"f": FAMILY, "o": {**ROWS, "optional": True}}},
-        "schemas": {"s": {"c": {"type": "float", "expr": "f - o", "name": "c/{member}", "nullable": True}}},
+        "signals": {"any": {"f": FAMILY, "o": ROWS}},
+        "schemas": {"s": {"c": {"type": "float", "expr": "f - o", "name": "c/{member}"}}},
         "tables": {"t": {"schema": "s"}},
     }
     ((_, table),) = record(profile, [[{"f": {"a": [1.0, 2.0], "b": [3.0, 4.0]}}]]).tables("t")
@@ -147,7 +147,7 @@ def test_a_side_that_asks_present_decides_alone_by_what_is_not_missing(
     side: str, tokens: list[float], expected: dict[str, float]
 ) -> None:
     """Also where it asks for each token; of a missing value, or of no tokens, it is neither true nor false."""
-    signals = {"x": ROWS, "o": {**ROWS, "optional": True}, "u": {"axis": "token", "mask": "all"}}
+    signals = {"x": ROWS, "o": ROWS, "u": {"axis": "token", "mask": "all"}}
     metrics = {"m": {"expr": side, "reduce": "count"}, "all": {"expr": "x", "reduce": "count", "log": False}}
     assert values({**sections(signals), "metrics": metrics}, [[{"x": [None], "u": [tokens]}]]) == expected
 
@@ -166,7 +166,7 @@ def test_an_empty_label_in_a_formula() -> None:
 @pytest.mark.parametrize("reduce", ["count", "sum", "max"])
 def test_empty_goes_on_over_steps_without_the_rows_of_its_phase(reduce: str) -> None:
     """Members of which no row has counted yet are that again."""
-    signals = {"f": {**FAMILY, "phase": "rollout", "optional": True}, "x": {**ROWS, "phase": "update"}}
+    signals = {"f": {**FAMILY, "phase": "rollout"}, "x": {**ROWS, "phase": "update"}}
     steps: Steps = [[{"f": {"a": [], "b": []}}, {"x": []}], [{"x": [1.0]}]]
     metrics = {
         "m": {"expr": "f", "reduce": reduce, "over": "run", "empty": -1},
@@ -192,7 +192,7 @@ def test_tokens_of_mask_all_are_those_of_what_an_expression_reads(
     metric: str, expected: dict[str, float], others: dict[str, str]
 ) -> None:
     """Whatever else a profile has metrics of: where nothing of it came, nobody knows which tokens there are."""
-    signals = {"x": ROWS, "u": {"axis": "token"}, "uo": {"axis": "token", "optional": True}}
+    signals = {"x": ROWS, "u": {"axis": "token"}, "uo": {"axis": "token"}}
     metrics = {"m": f"mean({metric})", "x": "mean(x)", **others}
     profile = {"axes": {"token": {"mask": "all"}}, **sections(signals), "metrics": metrics}
     found = values(profile, [[{"x": [1.0], "u": [[1.0, 3.0]]}]])

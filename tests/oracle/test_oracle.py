@@ -187,9 +187,9 @@ def compiled(job: Job) -> dict[str, Any]:
     axes: dict[str, Any] = {"group": {"of": "group", "split": job.split}}
     if job.ids:
         axes["completion"] = {"ids": "id"}
-    schema = {"text": {"type": "text"}, "score": {"type": "float", "nullable": True}}
+    schema = {"text": {"type": "text"}, "score": {"type": "float"}}
     return profile(
-        {name: {**signal, "optional": True} for name, signal in SIGNALS.items()},
+        SIGNALS,
         axes=axes, schemas={"s": schema}, every=job.every, filters=job.filters,
         tables={name: {"schema": "s", "filter": name} for name in job.filters},
     )  # fmt: skip

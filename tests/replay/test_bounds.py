@@ -24,8 +24,8 @@ SMALL: dict[str, Any] = {
     "name": "small", "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
     "signals": {
         "any": {
-            "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text", "optional": True},
-            "chat": {"axis": "completion", "type": "object", "optional": True},
+            "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
+            "chat": {"axis": "completion", "type": "object"},
         },
     },
     "metrics": {"score": "mean(score)"},

@@ -28,7 +28,7 @@ PROFILE: dict[str, Any] = {
         },
         "update": {
             "logprobs": {"axis": "token", "from": "lp"}, "mask": {"axis": "token", "type": "bool"},
-            "loss": {"axis": "step"}, "never": {"axis": "step", "optional": True},
+            "loss": {"axis": "step"}, "never": {"axis": "step"},
         },
     },
     "metrics": {"reward": "mean(reward)", "lp": "mean(logprobs)", "loss": "mean(loss)", "never": "mean(never)",

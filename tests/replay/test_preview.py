@@ -33,7 +33,7 @@ PROFILE: dict[str, Any] = {
 OTHER = """
 name: other
 modes: {train: {}, eval: {prefix: "eval_", every: end}}
-signals: {any: {score: {axis: completion}, spare: {axis: completion, optional: true}}}
+signals: {any: {score: {axis: completion}, spare: {axis: completion}}}
 metrics: {score: "mean(score)", most: "min(score)", spare: "mean(spare)"}
 sinks: [files]
 sink_options: {files: {kind: jsonl}}
@@ -138,7 +138,7 @@ def test_steps_and_sinks_can_be_chosen(run: Path, other: str, capsys: pytest.Cap
 
 def test_a_signal_that_the_capture_lacks(run: Path, other: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The run would have ended at its first step, and why: with the place where it is declared."""
-    Path(other).write_text(OTHER.replace("spare: {axis: completion, optional: true}", "length: {axis: completion}")
+    Path(other).write_text(OTHER.replace("spare: {axis: completion}", "length: {axis: completion, required: true}")
                            .replace("spare", "length"))  # fmt: skip
     error = preview(capsys, str(run), other, code=2)
     assert error.startswith(f"error[DL502] {other}:4:") and "`length` was not observed in the first batch" in error

@@ -32,8 +32,8 @@ WHOLE: dict[str, Any] = {
         "rollout": {
             "row": {"axis": "completion", "type": "int"}, "rewards": {"axis": "completion", "family": True},
             "prompt": {"axis": "completion", "type": "text"},
-            "chat": {"axis": "completion", "type": "object", "optional": True},
-            "unused": {"axis": "completion", "optional": True},
+            "chat": {"axis": "completion", "type": "object"},
+            "unused": {"axis": "completion"},
         },
         "update": {
             "row": {"axis": "completion", "type": "int"}, "mask": {"axis": "token", "type": "bool"},
@@ -57,7 +57,7 @@ WHOLE: dict[str, Any] = {
     "filters": {"best": {"key": "reward", "top": 1, "bottom": 1, "within": "group"},
                 "some": {"random": 2}},
     "schemas": {"s": {"step": {"type": "int", "expr": "step"}, "prompt": "text", "reward": "float",
-                      "rank": {"type": "int", "expr": "rank"}, "chat": {"type": "object", "nullable": True},
+                      "rank": {"type": "int", "expr": "rank"}, "chat": {"type": "object"},
                       "at": {"type": "float", "expr": "elapsed"}, "extra": {"undeclared": "keep"}}},
     "tables": {"best": {"schema": "s", "filter": "best"}, "some": {"schema": "s", "filter": "some", "every": 4}},
     "alerts": {"high": {"when": "loss > 2", "text": "{loss:.3f}"}},
@@ -279,7 +279,7 @@ def test_a_required_signal_that_was_never_given(tmp_path: Path) -> None:
     """The error of the first step that would miss it, with the place where it is declared."""
     config = {"name": "t", "signals": {"any": {"score": {"axis": "completion"}}}, "metrics": {"score": "mean(score)"}}
     captured(config, lambda log, rank: _scores(log), tmp_path)
-    signals = {"score": {"axis": "completion"}, "more": {"axis": "completion"}}
+    signals = {"score": {"axis": "completion"}, "more": {"axis": "completion", "required": True}}
     other = {**config, **sections(signals), "metrics": {"m": "mean(more + score)"}}
     with pytest.raises(MissingSignalError, match="`more` was not observed in the first batch"):
         capture_reader.replay(tmp_path, other)

@@ -20,15 +20,15 @@ PROFILE: dict[str, Any] = {
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {
         "any": {
-            "prompt": {"axis": "completion", "type": "text", "optional": True},
-            "reward": {"axis": "completion", "optional": True},
+            "prompt": {"axis": "completion", "type": "text"},
+            "reward": {"axis": "completion"},
         }
     },
     "metrics": {"n": "count(reward)", "reward": "mean(reward)"},
     "schemas": {
         "pairs": {
-            "prompt": {"type": "text", "nullable": True},
-            "reward": {"type": "float", "nullable": True},
+            "prompt": {"type": "text"},
+            "reward": {"type": "float"},
             "extra": {"undeclared": "keep"},
         }
     },

@@ -25,8 +25,8 @@ from tests import forks
 PROFILE: dict[str, Any] = {
     "name": "any", "signals": {
         "any": {
-            "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text", "optional": True},
-            "parts": {"axis": "completion", "family": True, "optional": True},
+            "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
+            "parts": {"axis": "completion", "family": True},
         },
     },
     "metrics": {

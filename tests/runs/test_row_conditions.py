@@ -46,9 +46,7 @@ def test_the_cases_that_the_page_shares(question: str, expected: list[int]) -> N
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three steps of two groups of four, all rows of which a table keeps; for each question a filter's rows."""
     folder = tmp_path_factory.mktemp("conditions") / "run"
-    schema: dict[str, Any] = {
-        name: {"type": spec.get("type", "float"), "nullable": True} for name, spec in SIGNALS.items()
-    }
+    schema: dict[str, Any] = {name: {"type": spec.get("type", "float")} for name, spec in SIGNALS.items()}
     profile: dict[str, Any] = {
         "name": "q", **sections(SIGNALS), "axes": {"group": {"of": "prompt_id"}}, "constants": {"limit": 2.5},
         "schemas": {"s": schema},

@@ -156,7 +156,7 @@ def samples(folder: Path) -> Path:
     """A run of two prompts, as conversations, over four steps; one is solved at step 2."""
     signals = {"prompt": {"axis": "completion", "type": "object"}, "reward": {"axis": "completion"}}
     config = profile(
-        signals, {}, schemas={"s": {"prompt": "object", "reward": {"nullable": True}}, "n": {"prompt": "object"}},
+        signals, {}, schemas={"s": {"prompt": "object", "reward": {}}, "n": {"prompt": "object"}},
         tables={"a": {"schema": "n"}, "t": {"schema": "s"}}, sinks=["parquet"],
     )  # fmt: skip
     with declog.start(config, output_dir=folder) as log:

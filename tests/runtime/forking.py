@@ -22,7 +22,7 @@ PROFILE: dict[str, Any] = {
     "signals": {
         "any": {
             "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
-            "mask": {"axis": "token", "type": "bool", "optional": True}, "kl": {"axis": "token", "optional": True},
+            "mask": {"axis": "token", "type": "bool"}, "kl": {"axis": "token"},
         },
     },
     "axes": {"token": {"mask": "mask"}},

@@ -38,8 +38,8 @@ ROWS = 2
 LIMIT_S = 300.0  # on a machine that has other things to do
 PROFILE: dict[str, Any] = {
     "name": "interrupted",
-    **sections({name: {"axis": "completion", "optional": True} for name in "xab"}
-    | {"t": {"axis": "completion", "type": "text", "optional": True}, "loss": {"axis": "step", "optional": True}}),
+    **sections({name: {"axis": "completion"} for name in "xab"}
+    | {"t": {"axis": "completion", "type": "text"}, "loss": {"axis": "step"}}),
     "metrics": {
         "n": "count(x)", "x": "last(x)", "na": "count(a)", "nb": "count(b)", "pairs": "count(a + b)", "loss": "loss",
     },

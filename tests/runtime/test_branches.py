@@ -245,7 +245,7 @@ def test_ranks_branch_and_go_on_together(how: str, tmp_path: Path) -> None:
         ({}, {"config": {"tables": {"t": {"schema": "s", "to": {"jsonl": True}, "max_bytes": 1000}}}}),
         ({}, {"config": {"metrics": {**PROFILE["metrics"], "twice": {"formula": "x * 2"}}}}),
         ({}, {"config": {"signals": {
-            "any": {"x": {"axis": "completion"}, "y": {"axis": "completion", "optional": True}},
+            "any": {"x": {"axis": "completion"}, "y": {"axis": "completion"}},
         }}}),
     ],
 )  # fmt: skip

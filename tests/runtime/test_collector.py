@@ -27,12 +27,12 @@ from declog.testing import FakeComm, MemorySink, run_ranks
 PROFILE: dict[str, Any] = {
     "name": "apart", "every": 1, "signals": {
         "any": {
-            "x": {"axis": "completion"}, "loss": {"axis": "step", "optional": True},
-            "text": {"axis": "completion", "type": "text", "optional": True},
+            "x": {"axis": "completion"}, "loss": {"axis": "step"},
+            "text": {"axis": "completion", "type": "text"},
         },
     },
     "metrics": {"x": {"reduce": ["sum", "count"]}, "loss": "mean(loss)"},
-    "schemas": {"s": {"text": {"type": "text", "nullable": True}}}, "filters": {"f": {"first": 9}},
+    "schemas": {"s": {"text": {"type": "text"}}}, "filters": {"f": {"first": 9}},
     "tables": {"t": {"schema": "s", "filter": "f"}},
     "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
 }  # fmt: skip

@@ -19,7 +19,7 @@ from tests.running import logged, profile, run
 ROWS, LENGTH, TOKENS = 3, 5, 11
 STATS = "mean std min max count p50"
 SIGNALS: dict[str, Any] = {
-    "x": {"axis": "token"}, "y": {"axis": "token", "optional": True}, "n": {"axis": "token", "type": "int"},
+    "x": {"axis": "token"}, "y": {"axis": "token"}, "n": {"axis": "token", "type": "int"},
     "hit": {"axis": "token", "type": "bool"}, "weight": {"axis": "completion"}, "scale": {"axis": "step"},
     "mask": {"axis": "token", "type": "bool"},
 }  # fmt: skip

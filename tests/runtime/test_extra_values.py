@@ -174,7 +174,7 @@ def test_an_object_signal_takes_them_too(tmp_path: Path) -> None:
     """What is observed as an object is made readable in the same way."""
     made = profile(
         {"note": {"axis": "completion", "type": "object"}}, {},
-        schemas={"s": {"note": {"type": "object", "nullable": True}}}, tables={"t": {"schema": "s"}},
+        schemas={"s": {"note": {"type": "object"}}}, tables={"t": {"schema": "s"}},
     )  # fmt: skip
     sink = MemorySink()
     with declog.start(made, sinks=[sink], output_dir=tmp_path) as log, log.step(0):

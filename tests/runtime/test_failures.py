@@ -22,7 +22,7 @@ from tests.running import profile, run
 
 REDUCTIONS = reductions.Reductions(reductions.BUILTIN)
 FUNCTIONS = functions.Functions(functions.BUILTIN)
-SIGNALS = {"x": {"axis": "completion"}, "kl": {"axis": "token", "mask": "all", "optional": True}}
+SIGNALS = {"x": {"axis": "completion"}, "kl": {"axis": "token", "mask": "all"}}
 HALF_BROKEN: dict[str, Any] = {
     "alerts": {"high": {"when": "x > 1"}},
     "schemas": {"s": {"x": {"type": "float"}}},
@@ -161,8 +161,8 @@ def test_missing_values_are_reported_once_by_name(tmp_path: Path, caplog: pytest
     """NaN among values is worth a word; an optional signal that comes in some batches only is not."""
     signals = {
         "x": {"axis": "completion"},
-        "never": {"axis": "completion", "optional": True},
-        "lr": {"axis": "step", "optional": True},
+        "never": {"axis": "completion"},
+        "lr": {"axis": "step"},
     }
     config = profile(signals, {"x": "mean(x)", "never": "mean(never)", "lr": {"reduce": "last"}})
 

@@ -23,7 +23,7 @@ def profile(quality: dict[str, Any], *, keeps: bool = True) -> dict[str, Any]:
     """A metric of `quality`, which has columns of log_extra of its name, and one of `score`."""
     columns = {"score": {"type": "float"}, **({"extra": {"undeclared": "keep"}} if keeps else {})}
     return {
-        **sections({"quality": {"axis": "completion", "optional": True, **quality}, "score": {"axis": "completion"}}),
+        **sections({"quality": {"axis": "completion", **quality}, "score": {"axis": "completion"}}),
         "metrics": {"quality": "mean(quality)", "score": "mean(score)"},
         "schemas": {"s": columns}, "tables": {"t": {"schema": "s"}},
     }  # fmt: skip

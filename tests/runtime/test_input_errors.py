@@ -22,13 +22,12 @@ SIGNALS: dict[str, dict[str, Any]] = {
     "loss": {"axis": "step"}, "epoch": {"axis": "step", "type": "int"}, "spread": {"axis": "group"},
     "renamed": {"axis": "completion", "from": "given_as"},
 }  # fmt: skip
-SIGNALS = {name: {**declared, "optional": True} for name, declared in SIGNALS.items()}
 METRICS = {
     "reward": "mean(reward)", "other": "mean(other)", "length": "sum(length)", "done": "mean(done)",
     "rewards": {"reduce": "mean"}, "logprobs": "mean(logprobs)", "prompt": "mean(len(prompt))", "loss": "mean(loss)",
     "epoch": {"reduce": "last"}, "spread": "mean(spread)", "renamed": "mean(renamed)",
 }  # fmt: skip
-SCHEMAS = {"s": {"note": {"type": "text", "nullable": True}, "extra": {"undeclared": "keep"}}}
+SCHEMAS = {"s": {"note": {"type": "text"}, "extra": {"undeclared": "keep"}}}
 CONFIG = profile(
     SIGNALS,
     METRICS,
@@ -240,14 +239,15 @@ def test_what_does_not_fit_together_is_refused_at_the_end(
     ("given", "message"),
     [
         ({"a": 1.0}, "[DL502] `b`, `c` were not observed in the first batch of phase `default`\n"
-         "  fix: observe(b=...), or declare it optional, or switch off what needs it"),
+         "  fix: observe(b=...), or drop its `required`, or switch off what needs it"),
         ({"a": 1.0, "b": 1.0}, "[DL502] `c` was not observed in the first batch of phase `default`\n"
-         "  fix: observe(c=...), or declare it optional, or switch off what needs it"),
+         "  fix: observe(c=...), or drop its `required`, or switch off what needs it"),
     ],
 )  # fmt: skip
 def test_a_required_signal_must_be_in_the_first_batch(given: dict[str, float], message: str, tmp_path: Path) -> None:
     """All that are missing are named by the names they are observed under."""
-    signals = {"a": {"axis": "step"}, "b": {"axis": "step"}, "inner": {"axis": "step", "from": "c"}}
+    needed = {"axis": "step", "required": True}
+    signals = {"a": needed, "b": needed, "inner": {**needed, "from": "c"}}
 
     def body(log: Recorder) -> None:
         with pytest.raises(declog.MissingSignalError) as error, log.step(0):

@@ -22,8 +22,8 @@ from declog.runtime.recording.recorder import Recorder
 from tests.running import logged, profile, run
 
 SIGNALS = {
-    "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int", "optional": True},
-    "done": {"axis": "completion", "type": "bool", "optional": True}, "loss": {"axis": "step", "optional": True},
+    "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},
+    "done": {"axis": "completion", "type": "bool"}, "loss": {"axis": "step"},
 }  # fmt: skip
 METRICS = {
     "reward": {"reduce": ["mean", "min", "max", "count"]}, "length": {"reduce": ["sum", "count"]},

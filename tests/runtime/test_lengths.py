@@ -136,9 +136,9 @@ def test_minibatches_whose_rows_are_not_known_say_no_lengths(tmp_path: Path) -> 
 
 
 SIGNALS: dict[str, Any] = {
-    "rollout": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text", "optional": True}},
-    "update": {"y": {"axis": "completion", "optional": True}},
-    "id": {"axis": "completion", "type": "int", "optional": True},
+    "rollout": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
+    "update": {"y": {"axis": "completion"}},
+    "id": {"axis": "completion", "type": "int"},
     "later_y": {"expr": "2 * y", "phase": "rollout"},
 }
 LATER = {

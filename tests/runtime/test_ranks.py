@@ -98,7 +98,7 @@ ANY: dict[str, Any] = {
         "chain": {"first": 2, "within": "window", "where": "score >= 0", "from": "best"},
     },
     "schemas": {"s": {
-        "score": {"type": "float", "nullable": True}, "source": {"type": "text", "nullable": True},
+        "score": {"type": "float"}, "source": {"type": "text"},
         "id": {"type": "int"},
     }},
     "tables": {

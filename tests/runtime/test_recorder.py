@@ -174,7 +174,7 @@ def test_an_exception_in_the_first_step_keeps_its_values(tmp_path: Path) -> None
 
 def test_an_error_of_one_phase_leaves_the_others_whole(tmp_path: Path) -> None:
     """When a batch cannot close, the batches of other phases are in the step they belong to."""
-    signals = {"a": {"axis": "completion", "phase": "one"}, "b": {"axis": "completion", "phase": "one"}}
+    signals = {name: {"axis": "completion", "phase": "one", "required": True} for name in "ab"}
     config = profile(
         signals | {"c": {"axis": "completion", "phase": "two"}}, {"a": "sum(a)", "b": "sum(b)", "c": "sum(c)"}
     )
@@ -202,9 +202,7 @@ def test_a_signal_given_again_opens_the_next_batch(tmp_path: Path) -> None:
 
 def test_a_batch_can_be_made_explicit(tmp_path: Path) -> None:
     """`with log.batch(phase)` closes at its end, so that the next values describe other rows."""
-    config = profile(
-        REWARD | {"weight": {"axis": "completion", "optional": True}}, {"r": "sum(reward)", "w": "sum(weight)"}
-    )
+    config = profile(REWARD | {"weight": {"axis": "completion"}}, {"r": "sum(reward)", "w": "sum(weight)"})
 
     def body(log: Recorder) -> None:
         with log.step(0):
@@ -253,7 +251,7 @@ def test_one_phase_that_all_name_is_the_default(tmp_path: Path) -> None:
 def test_values_per_token_whose_mask_never_comes_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody knows which of their tokens exist: they are left out, and that is said once; of them alone."""
     signals = {
-        "kl": {"axis": "token"}, "mask": {"axis": "token", "type": "bool", "optional": True},
+        "kl": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"},
         "beta": {"axis": "step"}, "advantage": {"axis": "completion"},
     }  # fmt: skip
     config = profile(signals, {"kl": "mean(beta * kl * advantage)"}, axes={"token": {"mask": "mask"}})
@@ -265,7 +263,7 @@ def test_values_per_token_whose_mask_never_comes_are_reported(tmp_path: Path, ca
 
 def test_an_phase_that_never_comes_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Metrics of a phase without any batch are named once, at the first log event; `strict` raises for its signals."""
-    signals = {"a": {"axis": "step", "phase": "rollout"}, "b": {"axis": "step", "phase": "update"}}
+    signals = {"a": {"axis": "step", "phase": "rollout", "required": True}, "b": {"axis": "step", "phase": "update"}}
     with caplog.at_level(logging.WARNING, logger="declog"):
         config = profile(signals, {"a": "mean(a)", "b": "mean(b)"})
         run({**config, "run": {"strict": False}}, steps([torch.tensor(1.0)] * 3, "b"), tmp_path / "warned")

@@ -30,12 +30,12 @@ SLOW = examples(20, HealthCheck.function_scoped_fixture)
 
 TWO_EVENTS = profile(
     {
-        "a": {"axis": "completion", "phase": "rollout", "optional": True},
-        "b": {"axis": "completion", "phase": "rollout", "optional": True},
-        "part": {"axis": "completion", "phase": "rollout", "family": True, "optional": True},
-        "c": {"axis": "completion", "phase": "update", "optional": True},
-        "d": {"axis": "completion", "phase": "update", "optional": True},
-        "seen": {"axis": "completion", "phase": "rollout", "type": "text", "optional": True},
+        "a": {"axis": "completion", "phase": "rollout"},
+        "b": {"axis": "completion", "phase": "rollout"},
+        "part": {"axis": "completion", "phase": "rollout", "family": True},
+        "c": {"axis": "completion", "phase": "update"},
+        "d": {"axis": "completion", "phase": "update"},
+        "seen": {"axis": "completion", "phase": "rollout", "type": "text"},
     },
     {
         "ab": {"expr": "a * b", "reduce": "sum"}, "cd": {"expr": "c * d", "reduce": "sum"},
@@ -139,8 +139,8 @@ def test_signals_of_several_phases_go_together(tmp_path: Path) -> None:
 def test_a_call_with_a_wrong_value_is_in_no_batch(place: int, tmp_path: Path) -> None:
     """Whichever keyword is the wrong one, nothing of the call is kept, in none of its phases."""
     config = profile(
-        {"a": {"axis": "completion"}, "b": {"axis": "completion", "optional": True},
-         "c": {"axis": "completion", "phase": "update", "optional": True}},
+        {"a": {"axis": "completion"}, "b": {"axis": "completion"},
+         "c": {"axis": "completion", "phase": "update"}},
         {"a": "sum(a)", "n": "count(b)", "c": "sum(c)"},
     )  # fmt: skip
     items = [("a", [1.0, 2.0]), ("c", [9.0, 9.0])]
@@ -325,7 +325,7 @@ def buffers() -> dict[str, Callable[[float], Any]]:
 def test_a_buffer_that_is_used_again_is_logged_as_it_was(kind: str, where: str, tmp_path: Path) -> None:
     """Three micro-batches of 1, 2 and 3 through one buffer, which holds 99 when the step ends, have the mean 2."""
     fill = buffers()[kind]
-    tokens: dict[str, Any] = {"x": {"axis": "token"}, "w": {"axis": "completion", "optional": True}}
+    tokens: dict[str, Any] = {"x": {"axis": "token"}, "w": {"axis": "completion"}}
     others: dict[str, dict[str, Any]] = {
         "completion": {"x": {"axis": "completion"}},
         "family": {"x": {"axis": "completion", "family": True}},
@@ -358,10 +358,10 @@ def test_a_buffer_that_is_used_again_is_logged_as_it_was(kind: str, where: str, 
 def test_other_values_are_copied_as_well(what: str, tmp_path: Path) -> None:
     """Lists, mappings and columns that are changed after the call, deep inside too, are logged as they were."""
     signals = {
-        "x": {"axis": "completion"}, "t": {"axis": "completion", "type": "text", "optional": True},
-        "o": {"axis": "completion", "type": "object", "optional": True},
+        "x": {"axis": "completion"}, "t": {"axis": "completion", "type": "text"},
+        "o": {"axis": "completion", "type": "object"},
     }  # fmt: skip
-    schema = {"t": {"type": "text", "nullable": True}, "o": {"type": "object", "nullable": True}}
+    schema = {"t": {"type": "text"}, "o": {"type": "object"}}
     schemas = {"s": {**schema, "more": {"undeclared": "keep"}}}
     config = profile(signals, {"x": "sum(x)"}, schemas=schemas, tables={"t": {"schema": "s"}})
     texts, array, objects = ["a", "b"], np.array(["a", "b"]), [{"deep": [1]}, {"deep": [2]}]
@@ -421,8 +421,8 @@ def test_nothing_of_the_trainer_is_kept(split: int, broken: bool, tmp_path: Path
 
     signals = {
         "mask": {"axis": "token", "type": "bool"}, "p": {"axis": "token"}, "q": {"axis": "token"},
-        "old": {"axis": "token", "optional": True}, "w": {"axis": "completion"},
-        "n": {"axis": "completion", "type": "int"}, "s": {"axis": "step"}, "never": {"axis": "token", "optional": True},
+        "old": {"axis": "token"}, "w": {"axis": "completion"},
+        "n": {"axis": "completion", "type": "int"}, "s": {"axis": "step"}, "never": {"axis": "token"},
     }  # fmt: skip
     metrics = {
         "ratio": "mean(exp(p - q))", "kl": "mean(p - old)", "w": "mean(p * w)", "n": "sum(n)", "s": "mean(s)",
@@ -553,7 +553,7 @@ REFUSED: Mapping[str, tuple[Callable[[], Any], str]] = {
 def test_strange_values_are_right_or_refused(kind: str, axis: str, tmp_path: Path) -> None:
     """Either the number is that of the values, or `observe` names the signal; the log event is there in both cases."""
     make, expected = RIGHT.get(kind) or REFUSED[kind]
-    signals = {"x": {"axis": "completion"}, "y": {"axis": axis, "optional": True}}
+    signals = {"x": {"axis": "completion"}, "y": {"axis": axis}}
     config = profile(signals, {"x": "sum(x)", "y": "sum(y)"}, axes={"token": {"mask": "all"}})
 
     def value() -> Any:
@@ -691,7 +691,7 @@ def test_quantiles_and_histograms_of_token_bools(packed: bool, tmp_path: Path) -
 @pytest.mark.parametrize("lost", ["a1", "b1", "c1", "a2", "b2", "c2", "a3", "b3", "c3"])
 def test_a_piece_that_is_lost_is_told(lost: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A batch that lacks a value which others of its step have is told; where another comes again no rows shift."""
-    signals: dict[str, Any] = {name: {"axis": "completion"} for name in "abc"}
+    signals: dict[str, Any] = {name: {"axis": "completion", "required": True} for name in "abc"}
     config = profile(signals, {"whole": "sum(a + b + c)", **{name: f"count({name})" for name in "abc"}})
 
     pieces = [(batch, place) for batch in range(5) for place in range(3) if f"{'abc'[place]}{batch}" != lost]

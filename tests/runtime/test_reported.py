@@ -17,7 +17,7 @@ from declog.testing import FakeComm, MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
-    "signals": {"any": {"reward": "completion?"}},
+    "signals": {"any": {"reward": "completion"}},
     "metrics": {"reward": "mean(reward)", "kl": {"observe": {"from": "actor/kl_loss"}, "reduce": "last"}},
     "alerts": {"kl": "> 0.2"},
 }

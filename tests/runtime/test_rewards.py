@@ -22,8 +22,8 @@ from tests.forks import TRL, python
 from tests.running import profile, rows, run
 from tests.sinks.samples import EXACT
 
-KEEP = {"length": {"type": "int"}, "confidence": {"type": "float", "nullable": True}, "extra": {"undeclared": "keep"}}
-CONFIDENCE = {"confidence": {"axis": "completion", "optional": True, "from_log_extra": True}}
+KEEP = {"length": {"type": "int"}, "confidence": {"type": "float"}, "extra": {"undeclared": "keep"}}
+CONFIDENCE = {"confidence": {"axis": "completion", "from_log_extra": True}}
 TABLE = profile(
     CONFIDENCE | {"length": {"axis": "completion", "type": "int"}}, {"confidence": "mean(confidence)"},
     schemas={"s": KEEP}, tables={"t": {"schema": "s"}},

@@ -132,7 +132,7 @@ def test_a_function_of_tokens_may_raise_anything(kind: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_function_of_a_column_may_raise_anything(kind: str, tmp_path: Path) -> None:
-    """The cell is null, or without `nullable` the table misses that step; metrics do not."""
+    """The cell is null, or where the column is required the table misses that step; metrics do not."""
     registry = row_functions.RowFunctions()
 
     @row_functions.column(registry=registry)
@@ -141,14 +141,14 @@ def test_a_function_of_a_column_may_raise_anything(kind: str, tmp_path: Path) ->
             raise KINDS[kind]("mine")
         return t
 
-    for nullable, rows in ((True, 12), (False, 10)):
-        schema = {"t": {"type": "text"}, "odd": {"type": "text", "call": "odd", "nullable": nullable}}
+    for required, rows in ((False, 12), (True, 10)):
+        schema = {"t": {"type": "text"}, "odd": {"type": "text", "call": "odd", "required": required}}
         made = profile({}, schemas={"s": schema}, tables={"t": {"schema": "s", "filter": None}})
-        sink, log = train(made, tmp_path / str(nullable), columns=registry)
+        sink, log = train(made, tmp_path / str(required), columns=registry)
         good(sink)
         found = [value for _, table in sink.tables("t") for value in table.data["odd"]]
-        assert (len(found), found.count(None)) == (rows, int(nullable))
-        assert [kind in message or "raised" in message for message in log.failures] == [True] * (not nullable)
+        assert (len(found), found.count(None)) == (rows, int(not required))
+        assert [kind in message or "raised" in message for message in log.failures] == [True] * required
 
 
 class Odd:

@@ -91,7 +91,7 @@ def test_a_rank_without_connection_gets_none(tmp_path: Path) -> None:
 def test_blocks_are_timed(tmp_path: Path) -> None:
     """Seconds, summed by name within a step, reduced over steps like any value per step."""
     config = profile(
-        {"loss": {"axis": "step"}, "timers": {"axis": "step", "family": True, "phase": "timing", "optional": True}},
+        {"loss": {"axis": "step"}, "timers": {"axis": "step", "family": True, "phase": "timing"}},
         {
             "loss": "mean(loss)",
             "time": {

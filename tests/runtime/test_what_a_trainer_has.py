@@ -76,7 +76,7 @@ def test_the_plan_says_what_stands_for_a_metric() -> None:
 def test_what_stands_for_a_metric_follows_its_reductions(tmp_path: Path) -> None:
     """Rows are reduced as the metric's own would be, a number per step by its mean; by steps where one lacks it."""
     profile = {
-        "signals": {"any": {"a": "completion?", "b": "completion?", "c": "step?"}},
+        "signals": {"any": {"a": "completion", "b": "completion", "c": "step"}},
         "metrics": {
             "rows": {"expr": "a", "reduce": ["mean", "max"], "prefer": "b"},
             "number": {"expr": "a", "reduce": "max", "prefer": "c"},
@@ -198,7 +198,7 @@ def test_a_declared_signal_is_still_checked(tmp_path: Path) -> None:
     """Only what nobody declared is taken as it comes."""
     profile = {
         "signals": {
-            "any": {"reward": "completion", "rest": {"axis": "step", "family": True, "any": True, "optional": True}},
+            "any": {"reward": "completion", "rest": {"axis": "step", "family": True, "any": True}},
         },
         "metrics": {"reward": "mean(reward)", "rest": {"expr": "rest", "reduce": "last", "name": "{member}"}},
     }

@@ -15,9 +15,9 @@ from tests.sinks.samples import EXACT
 
 STEPS, EVERY, ROWS = 6, 2, 3
 COLUMNS = {
-    "step": {"type": "int", "expr": "step"}, "id": {"type": "int"}, "score": {"type": "float", "nullable": True},
+    "step": {"type": "int", "expr": "step"}, "id": {"type": "int"}, "score": {"type": "float"},
     "ok": {"type": "bool"}, "text": {"type": "text"},
-    "rewards": {"type": "float", "name": "reward/{member}", "nullable": True}, "extra": {"undeclared": "keep"},
+    "rewards": {"type": "float", "name": "reward/{member}"}, "extra": {"undeclared": "keep"},
 }  # fmt: skip
 PROFILE = profile(
     {

@@ -81,8 +81,6 @@ MESSAGES: Mapping[str, Message] = {
         "close it; a quote inside single quotes is written twice"),
     "DL101.yaml_tab": ("this is not valid YAML: YAML does not take a tab as indentation", "indent with spaces"),
     "DL101.yaml_twice": ("this is not valid YAML: the key `{name}` stands here a second time", "keep one of the two"),
-    "DL101.yaml_question": ("this is not valid YAML: inside {...} and [...], a text that ends in `?` needs quotes",
-        "{fix}"),
     "DL101.yaml_unquoted": ("this is not valid YAML: inside {...} and [...], a text with {, }, [, ], a comma, `: ` or "
         "` #` in it needs quotes", "{fix}"),
 

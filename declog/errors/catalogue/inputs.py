@@ -12,7 +12,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL501.signal": ("the profile `{profile}` has no signal `{name}`", "{fix}"),
 
     "DL502": ("{names} {were} not observed in the first batch of phase `{phase}`",
-        "observe({source}=...), or declare it optional, or switch off what needs it"),
+        "observe({source}=...), or drop its `required`, or switch off what needs it"),
     "DL502.stopped": ("`{source}` of phase `{phase}` came until {when}, and not since",
         "observe({source}=...) to the end, or say `run: {strict: false}`"),
 
@@ -81,9 +81,6 @@ MESSAGES: Mapping[str, Message] = {
         "set axes.group.size, or axes.group.split where groups are spread over batches or ranks"),
     "DL507.pieces": ("rows cannot be grouped: groups have {size} completions, and the pieces have {counts}",
         "check axes.group"),
-    "DL507.unobserved": (
-        "rows cannot be grouped: {names} was not observed in phase `{phase}`",
-        "observe it, or set axes.group.size"),
     "DL507.size": (
         "axes.group.size is {size}, and {names} says otherwise: {seen}",
         "{fix}axes.group.size=null: groups are then told apart by the ids"),
@@ -99,8 +96,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL509.name": ("a column is named by text, and {column!r} came", "log_extra('name', values)"),
     "DL509.no_rows": ("the column `{column}` was given for a batch of phase `{phase}` that has no rows",
         "give it with the rows that it describes, once: a column given again opens the next batch"),
-    "DL509.null": ("the column `{column}` of the table `{table}` has a missing value and is not nullable",
-        "schemas: {...: {{column}: {nullable: true}}}"),
+    "DL509.null": ("the column `{column}` of the table `{table}` has a missing value and is required",
+        "drop `required: true` from the column `{column}`"),
     "DL509.refused": ("the table `{table}` refuses undeclared columns, and `{column}` came",
         "declare it as a signal and in the schema, or `undeclared: keep`"),
     "DL509.reward_count": (
@@ -198,7 +195,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL512.null": "the column `{column}` of the table `{table}` is null where `{function}` fails: "
         "{count} of {rows} rows, first with {error}",
     "DL512.raised": ("the column `{column}` of the table `{table}`: `{function}` raised {type}",
-        "correct the function, or `nullable: true`"),
+        "correct the function, or drop `required: true`"),
 
     "DL513.ended": ("observed in {kind} that has ended",
         "{scope} is over: a task that goes on, or runs ahead, says its own step (with log.at(k): ..., or step=k)"),

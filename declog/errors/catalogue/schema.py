@@ -59,6 +59,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL202.no_axis": ("`{words}` does not say what the signal has one value per: step, group, completion or token",
         "{fix}"),
     "DL202.word": ("`{word}` says nothing of a signal", "{fix}"),
+    "DL202.optional": ("`{words}`: a signal may be absent unless it says `required`", "write `{fix}`"),
     "DL202.no_map": ("a profile is a map, not {type}", "write `metrics: {...}`"),
     "DL202.node": ("the node `{group}` is {kind}; a profile is a mapping", "defaults: [{group}: grpo]"),
     "DL202.one_of": ("`{key}` must be {one_of}{names}", "{fix}"),

@@ -259,7 +259,7 @@ class OpenBatch:
 
     def _complete(self, elsewhere: Collection[str]) -> None:
         here = self.names.union(elsewhere)
-        missing = [op for op in self.phase.signals if not op.optional and op.name not in here]
+        missing = [op for op in self.phase.signals if op.required and op.name not in here]
         if missing:
             shown = ", ".join(f"`{op.source}`" for op in missing)
             error = MissingSignalError.of(

@@ -26,7 +26,7 @@ class SplitRows:
         }
         self._families = {name: frozenset(op.name for op in ops if op.family) for name, ops in signals.items()}
         self._required = {
-            name: frozenset(op.name for op in ops if not op.optional and not op.family) for name, ops in signals.items()
+            name: frozenset(op.name for op in ops if op.required and not op.family) for name, ops in signals.items()
         }
         self._paired = {name for name in signals if self._families[name] or self._required[name]}
 

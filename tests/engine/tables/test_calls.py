@@ -19,9 +19,9 @@ from declog.testing import MemorySink, run_ranks
 from tests.running import rows, run, scores
 
 SIGNALS: dict[str, Any] = {
-    "messages": {"axis": "completion", "type": "object", "optional": True},
-    "rewards": {"axis": "completion", "family": True, "optional": True},
-    "loss": {"axis": "step", "optional": True}, "entropy": {"axis": "token", "mask": "all", "optional": True},
+    "messages": {"axis": "completion", "type": "object"},
+    "rewards": {"axis": "completion", "family": True},
+    "loss": {"axis": "step"}, "entropy": {"axis": "token", "mask": "all"},
 }  # fmt: skip
 TOP = {"key": "score", "top": 1, "within": "step"}
 
@@ -110,7 +110,7 @@ def test_what_it_changes_stays_its_own(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_values_of_the_declared_type(type: str, given: Any, expected: Any, tmp_path: Path) -> None:
     """What a function returns becomes the column's; NaN and None are null."""
-    [row] = one_table(lambda score: given, {"score": [0.0]}, tmp_path, type=type, nullable=True)
+    [row] = one_table(lambda score: given, {"score": [0.0]}, tmp_path, type=type)
     assert (row["made"], row["made"].__class__) == (expected, expected.__class__)
 
 
@@ -131,7 +131,7 @@ def test_a_failing_function_makes_nulls_and_is_reported_once(tmp_path: Path, cap
     def inverse(score: float) -> Any:
         return "none" if score == 1.0 else 2 / score
 
-    made = scores(None, schema={"inverse": {"type": "float", "call": "inverse", "nullable": True}})
+    made = scores(None, schema={"inverse": {"type": "float", "call": "inverse"}})
 
     def body(log: Recorder) -> None:
         for step in range(2):
@@ -147,7 +147,7 @@ def test_a_failing_function_makes_nulls_and_is_reported_once(tmp_path: Path, cap
     ]
 
 
-def test_a_failing_function_of_a_column_that_is_not_nullable_costs_the_table(
+def test_a_failing_function_of_a_column_that_is_required_costs_the_table(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error is reported once, with the function's traceback; metrics are written."""
@@ -157,7 +157,7 @@ def test_a_failing_function_of_a_column_that_is_not_nullable_costs_the_table(
     def inverse(score: float) -> float:
         return 1 / score
 
-    made = scores(None, schema={"inverse": {"call": "inverse"}}, run={"strict": False})
+    made = scores(None, schema={"inverse": {"call": "inverse", "required": True}}, run={"strict": False})
     made["metrics"] = {"score": "mean(score)"}
 
     def body(log: Recorder) -> None:

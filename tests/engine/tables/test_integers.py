@@ -22,8 +22,8 @@ from declog.testing import MemorySink, run_ranks
 from tests.running import profile, scores, tables_of
 
 BIG = 2**62 + 1  # as a float it is 2**62
-SCHEMA = {"number": {"type": "int", "nullable": True}, "score": {"type": "float"}}
-SIGNALS = {"number": {"axis": "completion", "type": "int", "optional": True}}
+SCHEMA = {"number": {"type": "int"}, "score": {"type": "float"}}
+SIGNALS = {"number": {"axis": "completion", "type": "int"}}
 
 
 def numbers(table: Any) -> list[Any]:
@@ -89,8 +89,8 @@ def test_on_ranks_of_which_some_lack_the_column(tmp_path: Path) -> None:
 def test_the_first_of_a_group(tmp_path: Path) -> None:
     """`first` and `last` give an integer as it is, and a group without any gives a null."""
     schema = {
-        "first": {"type": "int", "expr": "first(number, over=completion)", "nullable": True},
-        "last": {"type": "int", "expr": "last(number, over=completion)", "nullable": True},
+        "first": {"type": "int", "expr": "first(number, over=completion)"},
+        "last": {"type": "int", "expr": "last(number, over=completion)"},
     }
     values = {"score": [0.0] * 6, "number": [None, BIG, None, None, BIG + 1, BIG + 2]}
     made = scores(None, schema=schema, signals=SIGNALS, axes={"group": {"size": 2}})

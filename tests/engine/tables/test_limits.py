@@ -17,7 +17,7 @@ from declog.sinks._conversations import conversation
 from declog.testing import MemorySink, run_ranks
 from tests.running import run, scores, tables_of
 
-MESSAGES: dict[str, Any] = {"messages": {"axis": "completion", "type": "object", "optional": True}}
+MESSAGES: dict[str, Any] = {"messages": {"axis": "completion", "type": "object"}}
 TRACE: dict[str, Any] = {"as": "trace"}
 CONVERSATION: list[Any] = [
     {"role": "system", "content": "Mail a@b.c when done, naïvely."},
@@ -72,7 +72,7 @@ class Named:
 )
 def test_an_object_that_json_cannot_hold_is_made_readable(value: Any, expected: Any, tmp_path: Path) -> None:
     """So that it can be sent and written: no rank's rows are lost for it."""
-    made = scores(None, schema={"messages": {"type": "object", "nullable": True}}, signals=MESSAGES)
+    made = scores(None, schema={"messages": {"type": "object"}}, signals=MESSAGES)
 
     def body(log: Recorder) -> None:
         with log.step(0):
@@ -96,10 +96,10 @@ def test_a_trace_without_a_conversation_is_refused() -> None:
 def test_texts_are_messages_of_those_whom_their_columns_name(tmp_path: Path) -> None:
     """A prompt and a completion that are plain texts make a conversation; a text without a role is about it."""
     schema: dict[str, Any] = {
-        "text": {"type": "text", "role": "user", "nullable": True},
+        "text": {"type": "text", "role": "user"},
         "score": {"type": "float"},
-        "answer": {"type": "text", "role": "assistant", "expr": "text", "nullable": True},
-        "note": {"type": "text", "expr": "text", "nullable": True},
+        "answer": {"type": "text", "role": "assistant", "expr": "text"},
+        "note": {"type": "text", "expr": "text"},
     }
     given = {"score": [1.0, 2.0], "text": ["a", None]}
     [(_, table)] = run(scores(None, schema=schema, **TRACE), lambda log: _observe(log, given), tmp_path).tables("t")

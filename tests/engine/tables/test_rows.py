@@ -21,9 +21,9 @@ from tests.running import profile, rows, run
 
 SIGNALS: dict[str, Any] = {
     "reward": {"axis": "completion"}, "prompt": {"axis": "completion", "type": "text"},
-    "id": {"axis": "completion", "type": "int"}, "loss": {"axis": "step", "optional": True},
-    "note": {"axis": "step", "type": "text", "optional": True},
-    "hint": {"axis": "group", "type": "text", "optional": True},
+    "id": {"axis": "completion", "type": "int"}, "loss": {"axis": "step"},
+    "note": {"axis": "step", "type": "text"},
+    "hint": {"axis": "group", "type": "text"},
 }  # fmt: skip
 GROUPS: dict[str, Any] = {
     "step": {"type": "int", "expr": "step"},
@@ -62,9 +62,9 @@ def test_one_row_per_group(tmp_path: Path) -> None:
 
 
 def test_a_group_without_a_text_has_a_null(tmp_path: Path) -> None:
-    """`nullable` as for every column."""
+    """As every column that is not required."""
     made = groups()
-    made["schemas"]["s"] = {"prompt": GROUPS["prompt"] | {"nullable": True}}
+    made["schemas"]["s"] = {"prompt": GROUPS["prompt"]}
 
     def body(log: Recorder) -> None:
         with log.step(0):
@@ -78,7 +78,7 @@ def test_one_row_per_batch(tmp_path: Path) -> None:
     """`rows: step`: what a signal per step has values of, one per batch and rank; filters pick among those."""
     schema = {
         "step": {"type": "int", "expr": "step"}, "rank": {"type": "int", "expr": "rank"}, "loss": {"type": "float"},
-        "note": {"type": "text", "nullable": True},
+        "note": {"type": "text"},
         "best": {"type": "float", "expr": "max(max(reward, over=completion), over=group)"},
     }  # fmt: skip
     made = profile(

@@ -15,9 +15,9 @@ from tests.running import sections
 
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
-    "pid": {**ROWS, "type": "int"}, "r": ROWS, "t": {**ROWS, "type": "text"}, "o": {**ROWS, "optional": True},
+    "pid": {**ROWS, "type": "int"}, "r": ROWS, "t": {**ROWS, "type": "text"}, "o": ROWS,
     "f": {**ROWS, "family": True}, "h": {"axis": "step", "family": True}, "s": {"axis": "step"},
-    "g": {"axis": "group", "optional": True},
+    "g": {"axis": "group"},
 }  # fmt: skip
 FAR = [
     "index(group)", "size(group)", "rank(r, within=step)", "r - mean(max(r, over=completion), over=group)",
@@ -50,7 +50,7 @@ def observed(rank: int, step: int, batch: int) -> dict[str, Any]:
 def test_a_column_says_the_same_by_rank_and_through_rank_0(expr: str, tmp_path: Path) -> None:
     """One value whatever the sink: of groups, batches, earlier steps, texts, and unlike members of families."""
     kind = "int" if expr.partition("(")[0] in ("index", "size", "rank", "members", "len") or expr == "step" else "float"
-    schema = {"r": {"type": "float"}, "v": {"type": kind, "expr": expr, "nullable": True}}
+    schema = {"r": {"type": "float"}, "v": {"type": kind, "expr": expr}}
     profile = {
         "axes": {"group": {"of": "pid"}}, **sections(SIGNALS), "schemas": {"s": schema},
         "tables": {"t": {"schema": "s"}},

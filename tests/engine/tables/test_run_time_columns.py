@@ -184,7 +184,7 @@ def test_a_column_given_twice_for_one_batch(tmp_path: Path) -> None:
 
 def test_what_the_training_code_does_with_a_value_later_changes_nothing(tmp_path: Path) -> None:
     """Lists are copied where they are given: a buffer that is used again shows no later step."""
-    signals = {"messages": {"axis": "completion", "type": "object", "optional": True}}
+    signals = {"messages": {"axis": "completion", "type": "object"}}
     buffer: list[Any] = []
 
     def body(log: Recorder) -> None:
@@ -267,13 +267,13 @@ def test_a_file_dataset_stays_whole(tmp_path: Path) -> None:
 def test_a_run_time_name_never_takes_a_declared_ones_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Columns of log_extra and members of families yield, wherever they stand in the schema, reported once."""
     schema = {
-        "extra": {"undeclared": "keep"}, "rewards": {"type": "float", "name": "{member}", "nullable": True},
+        "extra": {"undeclared": "keep"}, "rewards": {"type": "float", "name": "{member}"},
         "double": {"type": "float", "expr": "2 * score"}, "named": {"type": "text", "expr": "text", "name": "shown"},
     }  # fmt: skip
     made = scores(
         None,
         schema=schema,
-        signals={"rewards": {"axis": "completion", "family": True, "optional": True}},
+        signals={"rewards": {"axis": "completion", "family": True}},
         run={"strict": False},
     )
 
@@ -295,25 +295,25 @@ def test_a_run_time_name_never_takes_a_declared_ones_place(tmp_path: Path, caplo
 
 
 def test_a_member_that_comes_later_stays(tmp_path: Path) -> None:
-    """A nullable family keeps a column for every member so far; one that is not nullable has those that came."""
+    """A family keeps a column for every member so far; one that is required has those that came."""
     signals = {"rewards": {"axis": "completion", "family": True}}
     given: list[dict[str, list[Any]]] = [{"a": [1.0]}, {"a": [2.0], "b": [3.0]}, {"b": [4.0]}]
 
-    def tables(nullable: bool) -> list[Table]:
-        schema = {"rewards": {"type": "float", "name": "reward/{member}", "nullable": nullable}}
+    def tables(required: bool) -> list[Table]:
+        schema = {"rewards": {"type": "float", "name": "reward/{member}", "required": required}}
 
         def body(log: Recorder) -> None:
             for step, rewards in enumerate(given):
                 with log.step(step):
                     log.observe(score=[0.0], rewards=rewards)
 
-        sink = run(scores(None, schema=schema, signals=signals), body, tmp_path / str(nullable))
+        sink = run(scores(None, schema=schema, signals=signals), body, tmp_path / str(required))
         return [table for _, table in sink.tables("t")]
 
-    assert [table.data for table in tables(True)] == [
+    assert [table.data for table in tables(required=False)] == [
         {"reward/a": [1.0]}, {"reward/a": [2.0], "reward/b": [3.0]}, {"reward/a": [None], "reward/b": [4.0]},
     ]  # fmt: skip
-    assert [table.data for table in tables(False)] == [
+    assert [table.data for table in tables(required=True)] == [
         {"reward/a": [1.0]}, {"reward/a": [2.0], "reward/b": [3.0]}, {"reward/b": [4.0]},
     ]  # fmt: skip
 

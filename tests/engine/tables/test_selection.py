@@ -19,7 +19,7 @@ from declog.testing import MemorySink, run_ranks
 from tests.conftest import examples
 from tests.running import run, scores, tables_of
 
-SCHEMA = {"text": {"type": "text"}, "score": {"type": "float", "nullable": True}}
+SCHEMA = {"text": {"type": "text"}, "score": {"type": "float"}}
 Row = tuple[Any, float | None]  # an id, and a score
 
 
@@ -40,7 +40,7 @@ def on_ranks(made: dict[str, Any], ranks: Sequence[Sequence[Row]], folder: Path,
 
 
 def by_ids(filter: dict[str, Any], type: str, **others: Any) -> dict[str, Any]:
-    return scores(filter, schema=SCHEMA, signals={"row": {"axis": "completion", "type": type, "optional": True}},
+    return scores(filter, schema=SCHEMA, signals={"row": {"axis": "completion", "type": type}},
                   axes={"completion": {"ids": "row"}}, **others)  # fmt: skip
 
 
@@ -84,7 +84,6 @@ def test_ties_break_by_id_and_without_ids_by_row(tmp_path: Path) -> None:
 def test_ids_that_do_not_come_are_not_missed(tmp_path: Path) -> None:
     """Declared for joins and not observed with these rows: rows go by their place, and no step fails."""
     made = by_ids({"random": 2}, "int")
-    made["signals"]["any"]["row"].pop("optional")
     values = [[{"score": [0.0, 1.0, 2.0], "text": list("abc")}]]
     plain = scores({"random": 2}, schema=SCHEMA)
     [(_, table)] = tables_of(made, values, tmp_path)
@@ -116,8 +115,8 @@ def test_rows_without_a_key_are_counted_and_reported_once(
         "unique text": {"unique": "text"},
     }
     filter = filters[kind]  # fmt: skip
-    made = scores(filter | {"where": "group == 1"}, schema={"score": {"type": "float", "nullable": True}})
-    made["schemas"]["s"]["text"] = {"type": "text", "nullable": True}
+    made = scores(filter | {"where": "group == 1"}, schema={"score": {"type": "float"}})
+    made["schemas"]["s"]["text"] = {"type": "text"}
 
     def rank(comm: Comm) -> MemorySink:
         sink = MemorySink()

@@ -35,8 +35,8 @@ def profile(**column: Any) -> dict[str, Any]:
         "signals": {
             "any": {
                 "advantages": {"axis": "completion"}, "mask": {"axis": "token", "type": "bool"},
-                "ids": {"axis": "token", "type": "int", "optional": True}, "logprobs": {"axis": "token"},
-                "words": {"axis": "completion", "type": "object", "optional": True},
+                "ids": {"axis": "token", "type": "int"}, "logprobs": {"axis": "token"},
+                "words": {"axis": "completion", "type": "object"},
             },
         },
         "filters": {"all": {"first": 1000000}}, "schemas": {"s": {"tokens": tokens}},
@@ -140,7 +140,7 @@ def test_packed_tokens_are_those_of_their_completions(tmp_path: Path) -> None:
 
 def test_lists_of_texts_are_tokens_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whole lists are cut with their values; where they are not of the same tokens the cell is null, reported once."""
-    made = profile(expr="words", max_tokens={"head": 1, "tail": 1}, nullable=True)
+    made = profile(expr="words", max_tokens={"head": 1, "tail": 1})
     values = {"mask": torch.ones(3, 3) > 0, "logprobs": torch.arange(9.0).reshape(3, 3), "advantages": [0.0] * 3}
     with caplog.at_level(logging.WARNING, "declog"):
         (table,) = run(made, tmp_path, [{**values, "words": [["a", "b", "c"], ["a", "b"], None]}], None)

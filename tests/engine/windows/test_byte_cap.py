@@ -146,7 +146,7 @@ def test_an_expression_that_fails_while_it_is_folded_is_reported(tmp_path: Path)
 @pytest.mark.parametrize("nan", ["skip", "propagate"])
 def test_what_comes_late_or_never_is_absent_alike(nan: str, pool: str, tmp_path: Path) -> None:
     """Of what never came nothing is missing, nor of what came late before it did; however the window is held."""
-    late = {"optional": True, "axis": "completion"}
+    late = {"axis": "completion"}
     names = {"late": "late", "never": "never", "parts": "parts"}
     signals = {"reward": {"axis": "completion"}, "late": late, "never": late, "parts": {**late, "family": True}}
     metrics: dict[str, Any] = {

@@ -67,12 +67,17 @@ def test_signals_of_one_batch_with_different_counts(tmp_path: Path) -> None:
 def test_a_required_signal_that_never_comes(tmp_path: Path) -> None:
     """The first batch of a phase has all that is required of it."""
     config = profile(
-        EVENTS, {"r": "mean(reward)", "l": "mean(loss)", "n": {"observe": {"axis": "step", "phase": "update"}}}
+        EVENTS,
+        {
+            "r": "mean(reward)",
+            "l": "mean(loss)",
+            "n": {"observe": {"axis": "step", "phase": "update", "required": True}},
+        },
     )
 
     assert raised(config, observing({"reward": [1.0]}, {"loss": [1.0]}), tmp_path) == (
         "[DL502] `n` was not observed in the first batch of phase `update`\n"
-        "  fix: observe(n=...), or declare it optional, or switch off what needs it"
+        "  fix: observe(n=...), or drop its `required`, or switch off what needs it"
     )
 
 
@@ -141,7 +146,7 @@ def joined(*batches: Mapping[str, Any], folder: Path, axes: Mapping[str, Any] = 
 
 def test_missing_ids(tmp_path: Path) -> None:
     """The ids were observed with one phase and not with the other."""
-    config = profile({**EVENTS, "row": {**EVENTS["row"], "optional": True}}, JOINED, axes=IDS)
+    config = profile({**EVENTS, "row": {**EVENTS["row"]}}, JOINED, axes=IDS)
     body = observing({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]})
 
     assert raised(config, body, tmp_path) == (
@@ -150,10 +155,10 @@ def test_missing_ids(tmp_path: Path) -> None:
 
 
 def test_required_ids_that_are_missing(tmp_path: Path) -> None:
-    """Ids that are not optional are missed where the batch closes."""
+    """Ids that are required are missed where the batch closes."""
     assert joined({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]}, folder=tmp_path) == (
         "[DL502] `row` was not observed in the first batch of phase `update`\n"
-        "  fix: observe(row=...), or declare it optional, or switch off what needs it"
+        "  fix: observe(row=...), or drop its `required`, or switch off what needs it"
     )
 
 

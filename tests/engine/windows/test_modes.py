@@ -273,7 +273,7 @@ PROMPTS = ["b", "a", "b", "c", "a", None]
 def picked(batches: list[list[Any]], folder: Path, kind: str = "text", **filters: Any) -> list[tuple[Any, Any]]:
     """(prompt, score) of the rows of a table, of one batch per rank."""
     signals = {"prompt": {**ROWS, "type": kind}, "score": ROWS}
-    columns = {"prompt": {"type": kind, "nullable": True}, "score": {"type": "float"}}
+    columns = {"prompt": {"type": kind}, "score": {"type": "float"}}
     config = profile(signals, filters={"fresh": {"unique": "prompt", **filters.pop("fresh", {})},
                                        **filters},
                      schemas={"s": columns}, tables={"t": {"schema": "s", "filter": "fresh"}})  # fmt: skip

@@ -19,9 +19,9 @@ INF, NAN = math.inf, math.nan
 Rows = list[float | None]
 Steps = Sequence[Rows]
 SIGNALS: dict[str, Any] = {
-    "x": {"axis": "completion", "optional": True}, "l": {"axis": "completion", "type": "text", "optional": True},
-    "w": {"axis": "completion", "optional": True}, "u": {"axis": "token", "optional": True},
-    "f": {"axis": "completion", "family": True, "optional": True}, "z": {"axis": "completion"},
+    "x": {"axis": "completion"}, "l": {"axis": "completion", "type": "text"},
+    "w": {"axis": "completion"}, "u": {"axis": "token"},
+    "f": {"axis": "completion", "family": True}, "z": {"axis": "completion"},
 }  # fmt: skip
 Metric = dict[str, Any]
 Values = Mapping[str, float]
@@ -282,7 +282,7 @@ def test_what_holds_until_others_come_holds_whatever_every_is(
     every: int, ranks: int, limit: int, tmp_path: Path
 ) -> None:
     """Each signal and each member of a phase without rows for itself, over windows, ranks and a resumed run."""
-    control = {"axis": "step", "phase": "control", "optional": True}
+    control = {"axis": "step", "phase": "control"}
     signals = {
         "x": {"axis": "completion", "phase": "update"}, "tau": control, "lr": control, "n": {**control, "type": "int"},
         "h": {**control, "family": True}, "b": {**control, "type": "bool"},

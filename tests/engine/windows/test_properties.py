@@ -457,13 +457,13 @@ def test_a_value_per_batch_counts_once_for_all_its_ranks(frame: pd.DataFrame, ev
 @examples(25)
 @given(cut(), st.data())
 def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.DataObject) -> None:
-    """What is computed of an optional signal is that of the batches that have it, on the ranks that do."""
+    """What is computed of a signal is that of the batches that have it, on the ranks that do."""
     keys = ["step", "batch", "rank"]
     cells = frame[keys].drop_duplicates()
     has = dict(zip(map(tuple, cells.to_numpy().tolist()), data.draw(
         st.lists(st.booleans(), min_size=len(cells), max_size=len(cells))), strict=True))  # fmt: skip
     steps, every = frame.attrs["steps"], data.draw(st.integers(1, 3))
-    optional = ("reward", "source", "logp", "length")
+    partly = ("reward", "source", "logp", "length")
     metrics = {
         "low": "mean(not reward > 0)", "either": "mean(reward > 0 or x > 0)", "size": "mean(1 if length > 4 else 0)",
         "is_a": "mean(source != 'a')", "any": "mean(any(logp > 0, over=token))", "tokens": "mean(not logp > 0)",
@@ -480,10 +480,10 @@ def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.Data
                     given = {"x": rows["x"].tolist(), **observed(rows)}
                     del given["rewards"]
                     if not has[step, batch, rank]:
-                        given = {name: value for name, value in given.items() if name not in optional}
+                        given = {name: value for name, value in given.items() if name not in partly}
                     log.observe(**given)
 
-    late = {name: {**SIGNALS[name], "optional": True} for name in optional}
+    late = {name: SIGNALS[name] for name in partly}
     signals = {"x": ROWS, "mask": SIGNALS["mask"], **late}
     config = {"every": every, "axes": {"token": {"mask": "mask"}}, **sections(signals), "metrics": metrics}
     sink = train(config, frame.attrs["ranks"], body)
@@ -534,7 +534,7 @@ def test_a_formula_meets_values_of_two_phases_where_both_are(data: st.DataObject
         pooled = {} if pool == "window" else {"over": pool, "combine": "sum"}
         metrics |= {f"a_{pool}": {"expr": "a", **pooled}, f"b_{pool}": {"expr": "b", **pooled},
                     f"gap_{pool}": {"formula": f"a_{pool} - 2 * b_{pool}"}}  # fmt: skip
-    signals = {"a": {**ROWS, "phase": "rollout", "optional": True}, "b": {**ROWS, "phase": "update", "optional": True}}
+    signals = {"a": {**ROWS, "phase": "rollout"}, "b": {**ROWS, "phase": "update"}}
     sink = train({"every": every, **sections(signals), "metrics": metrics}, ranks, body)
 
     frame = pd.DataFrame(

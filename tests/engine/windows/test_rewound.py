@@ -16,8 +16,8 @@ from tests.running import profile, run
 SIGNALS: dict[str, Any] = {
     "row": {"axis": "completion", "type": "int"},
     "x": {"axis": "completion", "phase": "rollout"},
-    "y": {"axis": "completion", "phase": "update", "optional": True},
-    "beta": {"axis": "step", "phase": "control", "optional": True},
+    "y": {"axis": "completion", "phase": "update"},
+    "beta": {"axis": "step", "phase": "control"},
 }
 METRICS = {
     "x": "mean(x)", "drift": "mean(beta - prev(beta, 0))", "held": "mean(x * beta)", "joined": "mean(x * y)",

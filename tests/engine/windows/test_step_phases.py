@@ -14,7 +14,7 @@ from tests.running import profile
 
 SIGNALS = {
     "rollout": {"reward": "completion", "source": "completion text"}, "update": {"loss": "completion"},
-    "control": {"tau": "step", "beta": "step?"},
+    "control": {"tau": "step", "beta": "step"},
 }  # fmt: skip
 METRICS: dict[str, Any] = {
     "a": "mean(reward * tau)", "b": "sum(loss * tau)", "tau": "last(tau)",
@@ -61,7 +61,7 @@ def test_the_latest_value_holds_until_another_comes(tmp_path: Path) -> None:
         [ROLLOUT, UPDATES[0]], [{"tau": 2.0}, ROLLOUT, UPDATES[0]], [ROLLOUT, UPDATES[0]],
         [{"tau": 3.0}, ROLLOUT, {"tau": 0.25, "beta": 1.0}, UPDATES[0]],
     ]  # fmt: skip
-    signals = {**SIGNALS, "control": {"tau": "step?", "beta": "step?"}}
+    signals = {**SIGNALS, "control": {"tau": "step", "beta": "step"}}
     for every in (1, 2, 4):
         sink = MemorySink()
         config = profile(signals, {"b": "sum(loss * tau)", "n": "count(loss * tau)"}, every=every)
@@ -83,7 +83,7 @@ def test_each_rank_has_its_own(tmp_path: Path) -> None:
     sink = MemorySink()
 
     def body(comm: FakeComm) -> None:
-        signals = {**SIGNALS, "control": {"tau": "step?", "beta": "step?"}}
+        signals = {**SIGNALS, "control": {"tau": "step", "beta": "step"}}
         config = profile(signals, {"a": "mean(reward * tau)", "n": "count(reward * tau)"})
         sinks = [] if comm.rank else [sink]
         with declog.start(config, sinks=sinks, output_dir=tmp_path, comm=comm) as log, log.step(0):

@@ -93,7 +93,7 @@ def test_e40_what_comes_in_some_steps_only() -> None:
     """It is averaged over the steps in which it came, and is no 0 in the others."""
     config = {
         "every": 2,
-        "signals": {"any": {"a": STEP, "g": {**STEP, "optional": True}}},
+        "signals": {"any": {"a": STEP, "g": STEP}},
         "metrics": {"a": "a", "g": "g"},
     }
 
@@ -342,7 +342,7 @@ def test_group_values_need_groups() -> None:
 
 def test_a_formula_over_families_that_have_different_members(tmp_path: Path) -> None:
     """Each member of either family has its value, where the formula has one for it."""
-    families = {name: {"axis": "step", "family": True, "optional": True} for name in ("total", "count", "other")}
+    families = {name: {"axis": "step", "family": True} for name in ("total", "count", "other")}
     metrics = {
         **{name: {"expr": name, "reduce": "sum", "log": False} for name in families},
         "each": {"formula": "total / count if present(count) else other", "name": "{member}"},
@@ -355,7 +355,7 @@ def test_a_formula_over_families_that_have_different_members(tmp_path: Path) -> 
 
 def test_a_total_of_a_family_that_comes_late(tmp_path: Path) -> None:
     """Before it comes there are no members, whatever `empty` says; then each has its own total."""
-    signals = {"reward": ROWS, "parts": {**ROWS, "family": True, "optional": True}}
+    signals = {"reward": ROWS, "parts": {**ROWS, "family": True}}
     total = {"expr": "parts", "reduce": "sum", "over": "run", "empty": 0.0, "name": "total/{member}"}
     sink = MemorySink()
     with declog.start(profile(signals, {"total": total}), sinks=[sink], output_dir=tmp_path) as log:

@@ -149,8 +149,8 @@ def test_nothing_is_passed_through_that_is_computed(tmp_path: Path) -> None:
 def test_a_percentile_and_pass_rates_of_ones_own(tmp_path: Path) -> None:
     """Metrics of verl's columns, by data source and by prompt."""
     log = tracking(
-        tmp_path, "+signals.any.acc={axis: completion, optional: true}",
-        "+signals.any.data_source={axis: completion, type: text, optional: true}", '+metrics.p90="p90(score)"',
+        tmp_path, "+signals.any.acc={axis: completion}",
+        "+signals.any.data_source={axis: completion, type: text}", '+metrics.p90="p90(score)"',
         '+metrics.acc={expr: acc, by: data_source, name: "acc/{label}"}',
         '+metrics.solved="mean(max(acc, over=completion))"',
     )  # fmt: skip
@@ -221,7 +221,7 @@ def test_the_legacy_trainer(here: Path, capsys: pytest.CaptureFixture[str]) -> N
         "trainer.test_freq=2", "trainer.save_freq=-1", "trainer.balance_batch=false", "trainer.log_val_generations=2",
         "actor_rollout_ref.rollout.n=2", "algorithm.adv_estimator=grpo", "trainer.project_name=p",
         "trainer.experiment_name=e", "trainer.critic_warmup=0", "trainer.use_v1=false",
-        "+declog.signals.any.acc={axis: completion, optional: true}", "+declog.metrics.acc={expr: acc}",
+        "+declog.signals.any.acc={axis: completion}", "+declog.metrics.acc={expr: acc}",
     )  # fmt: skip
     kept: list[DataProto] = []
 
@@ -317,8 +317,8 @@ def test_the_v1_trainer(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_base.tq, "kv_batch_get", kv_batch_get)
     config = configuration(
         "+declog=verl_ppo", "declog.sinks=[jsonl]", "trainer.project_name=p", "trainer.experiment_name=e",
-        "+declog.signals.any.acc={axis: completion, optional: true}", "+declog.metrics.acc={expr: acc}",
-        "+declog.signals.any.data_source={axis: completion, type: text, optional: true}",
+        "+declog.signals.any.acc={axis: completion}", "+declog.metrics.acc={expr: acc}",
+        "+declog.signals.any.data_source={axis: completion, type: text}",
         "+declog.metrics.by_source={expr: score, by: data_source, name: 'score/{label}'}",
     )  # fmt: skip
 

@@ -37,7 +37,7 @@ SETTINGS = (
     "trainer.test_freq=2", "trainer.save_freq=-1", "trainer.balance_batch=false", "trainer.log_val_generations=2",
     "actor_rollout_ref.rollout.n=2", "algorithm.adv_estimator=grpo", "trainer.project_name=p",
     "trainer.experiment_name=e", "trainer.critic_warmup=0",
-    "+declog.signals.any.acc={axis: completion, optional: true}", "+declog.metrics.acc={expr: acc}",
+    "+declog.signals.any.acc={axis: completion}", "+declog.metrics.acc={expr: acc}",
 )  # fmt: skip
 
 

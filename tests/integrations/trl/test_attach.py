@@ -535,9 +535,9 @@ def test_a_trainer_of_another_kind_that_observes(model: Path, tmp_path: Path, ca
     data = tiny.prompts().rename_column("prompt", "text").remove_columns("source")
     trainer = Observing(str(model), args=args, train_dataset=data, eval_dataset=data)
     mine = [
-        "+declog.signals.any.error={axis: completion, optional: true}",
+        "+declog.signals.any.error={axis: completion}",
         "+declog.metrics.worst='max(error)'",
-        "+declog.signals.reported.grad_norm={axis: step, optional: true}",
+        "+declog.signals.reported.grad_norm={axis: step}",
         "+declog.metrics.steepest='max(grad_norm)'",
     ]
     with caplog.at_level(logging.WARNING, "declog"), declog.attach(trainer, overrides=[*STRICT, *mine]) as log:

@@ -31,20 +31,20 @@ sink_options:
   second: {kind: jsonl, profile: worst}
 signals:
   rollout:
-    source: {axis: completion, type: text, optional: true}
-    level: {axis: completion, type: int, optional: true}
-    said: {axis: completion, type: text, optional: true, from_log_extra: true}
-    sure: {axis: completion, optional: true, from_log_extra: true}
+    source: {axis: completion, type: text}
+    level: {axis: completion, type: int}
+    said: {axis: completion, type: text, from_log_extra: true}
+    sure: {axis: completion, from_log_extra: true}
 metrics:
   by_source: {expr: sure, by: source, name: "sure/{label}"}
   hard: {expr: sure, where: level > 2, name: sure/hard}
   levels: {expr: level, reduce: max, name: level}
 schemas:
   mine:
-    source: {type: text, nullable: true}
-    level: {type: int, nullable: true}
-    said: {type: text, nullable: true}
-    sure: {type: float, nullable: true}
+    source: {type: text}
+    level: {type: int}
+    said: {type: text}
+    sure: {type: float}
     completion: {type: object}
 tables:
   completions: null
@@ -169,8 +169,8 @@ def test_a_data_set_with_images(texts: bool, model: Path, tmp_path: Path) -> Non
     from transformers import AutoTokenizer
 
     rows = Dataset.from_dict({"prompt": [looking(n) for n in range(4)], "picture": [picture(n) for n in range(4)]})
-    overrides = ["+declog.signals.rollout.picture={axis: completion, type: object, optional: true}"]
-    overrides += ["+declog.schemas.trl.picture={type: object, nullable: true}"]
+    overrides = ["+declog.signals.rollout.picture={axis: completion, type: object}"]
+    overrides += ["+declog.schemas.trl.picture={type: object}"]
     overrides += ["declog.signals.rollout.prompt.type=text", "declog.schemas.trl.prompt.type=text"] if texts else []
     tokenizer = AutoTokenizer.from_pretrained(model)
     tokenizer.chat_template = PARTS

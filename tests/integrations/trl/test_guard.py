@@ -389,7 +389,7 @@ MINE = [
     override
     for name in ("mine", "number", "size")
     for override in (
-        f"+declog.signals.rollout.{name}={{axis: completion, optional: true, from_log_extra: true}}",
+        f"+declog.signals.rollout.{name}={{axis: completion, from_log_extra: true}}",
         f"+declog.metrics.{name}='mean({name})'",
     )
 ]

@@ -132,8 +132,8 @@ def test_an_alert_ends_training(verl: Any) -> None:
 def test_own_metrics_of_columns(verl: Any) -> None:
     """A profile of one's own declares any column of the batch; metrics of prompts and of data sources are of those."""
     log = tracking(
-        "+signals.any.acc={axis: completion, optional: true}",
-        "+signals.any.data_source={axis: completion, type: text, optional: true}",
+        "+signals.any.acc={axis: completion}",
+        "+signals.any.data_source={axis: completion, type: text}",
         '+metrics.acc={expr: acc, by: data_source, name: "acc/{label}"}',
         '+metrics.solved="mean(max(score, over=completion) > 0)"',
         "~metrics.score",
@@ -251,8 +251,8 @@ def test_a_second_run(verl: Any) -> None:
 def test_a_batch_of_a_v1_trainer(verl: Any) -> None:
     """Its metrics' batch has few columns; what a profile needs beside them is read from where verl stores rows."""
     log = tracking(
-        "+signals.any.acc={axis: completion, optional: true}",
-        "+signals.any.data_source={axis: completion, type: text, optional: true}",
+        "+signals.any.acc={axis: completion}",
+        "+signals.any.data_source={axis: completion, type: text}",
         "+metrics.acc={expr: acc}",
         '+metrics.by_source={expr: score, by: data_source, name: "score/{label}"}',
     )
@@ -305,8 +305,8 @@ def test_where_padding_was_removed(verl: Any) -> None:
 def test_one_wrong_column(verl: Any, caplog: pytest.LogCaptureFixture) -> None:
     """It is left out and reported, and training goes on; all others count."""
     log = tracking(
-        "+signals.any.acc={axis: completion, optional: true}", "+metrics.acc={expr: acc}",
-        "+signals.any.prompts={axis: token, optional: true}", "+metrics.prompts=mean(prompts)",
+        "+signals.any.acc={axis: completion}", "+metrics.acc={expr: acc}",
+        "+signals.any.prompts={axis: token}", "+metrics.prompts=mean(prompts)",
     )  # fmt: skip
     log.log({**computed(batch(verl, [1.0, 0.0], acc=["right", "wrong"])), "odd": "text", "none": None}, step=1)
     log.finish()

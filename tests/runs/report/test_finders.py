@@ -27,7 +27,7 @@ SHOWN = """(rows) => {
 }"""
 TYPES = {"reward": "float", "length": "int", "source": "text", "ok": "bool", "completion": "text"}
 SIGNALS = {name: {"axis": "completion", "type": type_} for name, type_ in TYPES.items()}
-COLUMNS = {name: {"type": type_, "nullable": True} for name, type_ in TYPES.items()}
+COLUMNS = {name: {"type": type_} for name, type_ in TYPES.items()}
 
 
 def observe(log: declog.Recorder) -> None:
@@ -103,7 +103,7 @@ def test_the_page_counts_prompts_as_declog_does(tmp_path: Path, opened: Open) ->
     types = {"prompt": "text", "reward": "float"}
     profile = {
         **sections({name: {"axis": "completion", "type": type_} for name, type_ in types.items()}),
-        "schemas": {"s": {name: {"type": type_, "nullable": True} for name, type_ in types.items()}},
+        "schemas": {"s": {name: {"type": type_} for name, type_ in types.items()}},
         "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"],
     }  # fmt: skip
     with declog.start(profile, output_dir=tmp_path) as log:

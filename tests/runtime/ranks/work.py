@@ -145,7 +145,7 @@ def split_profile() -> dict[str, Any]:
             "best": {"expr": "reward", "where": "rank(-reward, within=group) == 1", "reduce": ["mean", "count"]},
         },
         "filters": {"extremes": {"key": "advantage", "top": 1, "bottom": 1, "within": "group"}},
-        "schemas": {"s": {"text": {"type": "text"}, "advantage": {"type": "float", "nullable": True}}},
+        "schemas": {"s": {"text": {"type": "text"}, "advantage": {"type": "float"}}},
         "tables": {"t": {"schema": "s", "filter": "extremes"}},
     }  # fmt: skip
 

@@ -330,7 +330,7 @@ def plan(every: int) -> Plan:
             raise Raised("an unlucky value")
         return 0.0
 
-    signals = {**PROFILE["signals"]["any"], "level": {"axis": "group", "optional": True}}
+    signals = {**PROFILE["signals"]["any"], "level": {"axis": "group"}}
     metrics = {"n": "count(reward)", "sum": "sum(reward)", "picky": "picky(reward)", "level": "mean(level)"}
     profile = {**PROFILE, "axes": {"group": {"size": 1}}, **sections(signals), "metrics": metrics, "every": every}
     return declog.plan({**profile, "sinks": []}, profiles=["full"], reductions=registry)

@@ -16,12 +16,12 @@ PROFILE: dict[str, Any] = {
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {
         "any": {
-            "prompt": {"axis": "completion", "type": "text", "optional": True},
-            "reward": {"axis": "completion", "optional": True},
-            "version": {"axis": "completion", "type": "int", "optional": True},
-            "arrived": {"axis": "completion", "optional": True},
+            "prompt": {"axis": "completion", "type": "text"},
+            "reward": {"axis": "completion"},
+            "version": {"axis": "completion", "type": "int"},
+            "arrived": {"axis": "completion"},
         },
-        "update": {"loss": {"axis": "step", "optional": True}},
+        "update": {"loss": {"axis": "step"}},
     },
     "metrics": {
         "n": "count(reward)",
@@ -31,7 +31,7 @@ PROFILE: dict[str, Any] = {
         "loss": "mean(loss)",
     },
     "schemas": {
-        "pairs": {"prompt": {"type": "text", "nullable": True}, "reward": {"type": "float", "nullable": True}},
+        "pairs": {"prompt": {"type": "text"}, "reward": {"type": "float"}},
     },
     "tables": {"pairs": {"schema": "pairs"}},
     "sinks": [],

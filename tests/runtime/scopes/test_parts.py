@@ -21,12 +21,12 @@ from tests.running import sections
 
 Cell = tuple[str, str | None]  # a signal, or a member of a family
 SIGNALS: dict[str, Any] = {
-    "x": {"axis": "completion", "optional": True},
-    "y": {"axis": "completion", "optional": True},
+    "x": {"axis": "completion"},
+    "y": {"axis": "completion"},
     "needed": {"axis": "completion"},
-    "name": {"axis": "completion", "type": "text", "optional": True},
-    "rewards": {"axis": "completion", "family": True, "optional": True},
-    "loss": {"axis": "step", "optional": True},
+    "name": {"axis": "completion", "type": "text"},
+    "rewards": {"axis": "completion", "family": True},
+    "loss": {"axis": "step"},
 }
 PROFILE: dict[str, Any] = {
     "name": "parts",

@@ -21,10 +21,10 @@ PROFILE: dict[str, Any] = {
     "axes": {"group": {"size": 2}},
     "signals": {
         "any": {
-            "reward": {"axis": "completion", "optional": True},
-            "level": {"axis": "group", "optional": True},
-            "y": {"axis": "completion", "optional": True},
-            "rewards": {"axis": "completion", "family": True, "optional": True},
+            "reward": {"axis": "completion"},
+            "level": {"axis": "group"},
+            "y": {"axis": "completion"},
+            "rewards": {"axis": "completion", "family": True},
         }
     },
     "metrics": {
@@ -195,7 +195,7 @@ GIVEN: dict[str, Callable[[Recorder, torch.Tensor], object]] = {
 def test_what_torch_wraps_is_refused_where_it_is_given(transform: str, how: str, tmp_path: Path) -> None:
     """Its values are not there yet; also where a call of the same names was right before. The log event is whole."""
     sink = MemorySink()
-    schema = {"schemas": {"s": {"reward": {"type": "float", "nullable": True}, "extra": {"undeclared": "keep"}}}}
+    schema = {"schemas": {"s": {"reward": {"type": "float"}, "extra": {"undeclared": "keep"}}}}
     with declog.start(
         {**PROFILE, **schema, "axes": {"group": {"size": 3}}, "tables": {"t": {"schema": "s"}}},
         sinks=[sink],

@@ -29,7 +29,7 @@ PROFILE: dict[str, Any] = {
     "signals": {
         "any": {
             "reward": {"axis": "completion"}, "group": {"axis": "completion", "type": "int"},
-            "version": {"axis": "completion", "type": "int", "optional": True},
+            "version": {"axis": "completion", "type": "int"},
         },
         "update": {"loss": {"axis": "step"}},
     },
