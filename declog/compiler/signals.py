@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from contextlib import suppress
 from typing import Any
@@ -140,6 +141,9 @@ def default_phase(draft: Draft) -> None:
     rows = {phase for name, phases in draft.homes.items() for phase in phases if not _is_of_step(draft.signals[name])}
     order = {phase: {"rollout": 0, "update": 2}.get(phase, 1) if phase in rows else -1 for phase in sorted(named)}
     draft.phase_order = order
+    for phase in order:
+        if close := difflib.get_close_matches(phase, {"rollout", "update"} - {phase}, 1, 0.9):
+            draft.warn(f"the phase `{phase}` of `signals` is another than `{close[0]}`: did you mean that one?")
     if order:
         draft.default_phase = "update" if "update" in order else max(order, key=lambda phase: (order[phase], phase))
 

@@ -26,6 +26,7 @@ from declog.config.quoting import depths, value_end
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
+from declog.language.keys import keys, models
 from declog.language.validation import as_map, as_sinks
 
 
@@ -178,7 +179,9 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
         row, column, value = plain
         line, width = lines[row], len(value)
         quoted = f'"{value}"' if '"' not in value else f"'{value}'"
-        problem = Problem.of("DL101.yaml_unquoted", fix=quoted)
+        key = value.partition(": ")[0]
+        braces = f", or braces: {{{value}, ...}}" if any(key in keys(model) for model in models()) else ""
+        problem = Problem.of("DL101.yaml_unquoted", fix=quoted + braces)
     elif flow is not None:
         row, column, line = flow.line, flow.column, lines[flow.line]
         bracket = line[column:][:1] or "{"
@@ -188,6 +191,9 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
         problem = Problem.of("DL101.yaml_quote")
     elif "expected <block end>" in cause:
         problem = Problem.of("DL101.yaml_indentation")
+    elif "expected a comment or a line break" in cause and (text := re.search(r": +([>|].*)", line)) is not None:
+        column, width = text.start(1), len(text[1].rstrip())
+        problem = Problem.of("DL101.yaml_block", char=line[column], fix=_quoted(line).replace("'", '"'))
     elif "cannot start any token" in cause:
         problem = Problem.of("DL101.yaml_first", char=line[column : column + 1])
     else:

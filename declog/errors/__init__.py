@@ -80,15 +80,22 @@ SYNONYMS: Mapping[str, str] = {
     "dict": "object", "list": "object", "sequence": "completion", "response": "completion", "rollout": "completion",
     "batch": "step", "iteration": "step", "warning": "warn", "critical": "error", "fatal": "error",
     "dtype": "type", "weights": "weight", "lr": "learning_rate", "learning_rate": "lr", "column": "member",
-    "columns": "members",
+    "columns": "members", "expr": "when", "where": "when", "loggers": "sinks", "logger": "sinks", "trackers": "sinks",
+    "tracker": "sinks", "writers": "sinks", "backends": "sinks", "backend": "sinks", "log_with": "sinks",
+    "outputs": "sinks", "handlers": "sinks", "count": "size", "group_size": "size", "num_generations": "size",
+    "lowest": "bottom", "smallest": "bottom", "worst": "bottom", "highest": "top", "largest": "top", "greatest": "top",
+    "best": "top", "greater": "above", "more": "above", "gt": "above", "upper": "above", "exceeds": "above",
+    "less": "below", "lower": "below", "lt": "below", "under": "below",
 }  # fmt: skip
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name that ``name`` stands for: a word of another library, or the closest; None if nothing is close."""
     names = list(known)
-    if (synonym := SYNONYMS.get(name)) in names:
-        return synonym
+    synonym = SYNONYMS.get(name)
+    for word in (synonym, SYNONYMS.get(str(synonym))):  # a condition is `where` of a metric, and `when` of an alert
+        if word in names:
+            return word
     if name == "sample" and "completion" in names:  # of filters it is `random`
         return "completion"
     if (signal := same_signal(name, names)) is not None:

@@ -30,9 +30,11 @@ _OWN = "register a function of your own with @declog.function, and call it"
 
 
 def of_call(node: ast.Call) -> str:
-    """``x.f(a)`` and ``np.f(x, a)`` as plain calls."""
+    """``x.f(a)`` and ``np.f(x, a)`` as plain calls, ``x.groupby(a).f()`` as the keys of a metric."""
     if not isinstance(node.func, ast.Attribute):
         return "f(x), not x.f()"
+    if found := re.fullmatch(r"(.+)\.groupby\((\w+)\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
+        return f"{{expr: {found[1]}, reduce: {found[3]}, by: {found[2]}}}"
     module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
     given = [*([] if module else [node.func.value]), *node.args]
     name = node.func.attr

@@ -68,12 +68,12 @@ def below(type_: Any, key: object) -> Any:
 
 
 def model_of(type_: Any) -> type[Model] | None:
-    """The one model that values of a type are, whatever is said of the type; None where they are something else."""
+    """The one model among the types of a value, whatever else is said of it; None where there is none, or several."""
     if is_model(type_):
         model: type[Model] = type_
         return model
-    inside = [member for member in members(type_) if member is not type(None)]
-    return model_of(inside[0]) if len(inside) == 1 else None
+    inside = [found for member in members(type_) if (found := model_of(member)) is not None]
+    return inside[0] if len(inside) == 1 else None
 
 
 def models(type_: Any = LogSpec) -> Iterator[type[Model]]:

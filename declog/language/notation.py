@@ -64,8 +64,9 @@ def with_axis(words: list[str]) -> str | None:
     """The words of a signal that names no axis, or another library's, with one; None for an expression."""
     if words[0] in _AXIS_WORDS:
         named = [_AXIS_WORDS[words[0]], *words[1:]]
-    elif words[0] in TYPES or words[0] == "family":
-        named = ["completion", *words]
+    elif words[0] in TYPES or words[0] == "family":  # its axis stands behind it, or nowhere
+        axis = next((word for word in words if word in AXES), "completion")
+        named = [axis, *(word for word in words if word != axis)]
     else:
         return None
     known = all(each in TYPES or each in ("required", "family") for each in named[1:])

@@ -74,7 +74,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return Problem.of("DL202.sinks", problem.path, fix=as_sinks(data["sinks"]))
     if problem.code == "DL202" and key in SECTIONS:
         given = data[key]
-        if isinstance(given, str) and (entry := re.match(r"([a-z_]\w*):(\S.*)", given)):
+        if isinstance(given, str) and (entry := re.match(r"([a-z_]\w*)(?::(?=\S)| *= *)(.*)", given)):
             return replace(problem, source=given, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
         shown = as_map(key, given)
         return replace(problem, fix=f"signals: {{any: {shown}}}" if key == "signals" else f"{key}: {shown}")
@@ -152,6 +152,11 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     given = data[section]
     for each in (name, key):
         given = given.get(each) if isinstance(given, Mapping) else None if each else given
+    if section == "alerts" and name and not key and isinstance(given, int | float):
+        return f'{name}: "> {given}"'
+    if section == "metrics" and name and not key and isinstance(given, list) and len(given) > 1:
+        *reductions, expr = given
+        return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
     if section == "tables" and not key and isinstance(given, list):
         return f"{name}: {{columns: {in_flow(given)}}}"
     if section == "filters" and not key and isinstance(given, str):
@@ -424,7 +429,7 @@ def _renamed(key: str, known: Collection[str]) -> str | None:
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:
-    """One problem per place: a union reports each of its members."""
+    """One problem per place: a union reports each of its members, and of a map what is wrong inside of it."""
     kept: dict[Path, Problem] = {}
     for problem in problems:
         known = kept.get(problem.path)
@@ -435,4 +440,5 @@ def _distinct(problems: list[Problem]) -> list[Problem]:
             kept[problem.path] = Problem.of(
                 "DL202.either", problem.path, message=known.message, other=other, fix=known.fix
             )
-    return list(kept.values())
+    inner = [path[:depth] for path in kept for depth in range(len(path))]
+    return [problem for path, problem in kept.items() if problem.code != "DL202" or path not in inner]

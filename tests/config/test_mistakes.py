@@ -8,6 +8,7 @@ from tests.config.mistakes import kinds, mistakes, score
 
 UNANSWERED = {
     "expressions": 1,
+    "first_day": 2,
     "hydra": 1,
     "loops": 2,
     "names": 0,

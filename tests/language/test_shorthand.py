@@ -236,3 +236,35 @@ def test_a_mapping_is_read_as_a_file_is() -> None:
     with pytest.raises(ConfigError) as caught:
         declog.plan({**profile, "metrics": {"p": "p95(rewrad)"}})
     assert [each.key for each in caught.value.problems] == ["metrics.p"]
+
+
+@pytest.mark.parametrize(
+    ("config", "fixes"),
+    [
+        ("signals: {any: {a: text completion}}", ["a: completion text"]),
+        ("signals: {any: {a: int required step}}", ["a: step int required"]),
+        ("alerts: {kl: 0.5}", ['kl: "> 0.5"']),
+        ("metrics: {a: [p95, std, reward]}", ["a: {expr: reward, reduce: [p95, std]}"]),
+        ("metrics: a = p95(reward)", ["a key needs a colon and a blank: `a: p95(reward)`"]),
+        ("alerts: {high: {expr: kl > 1}}", ["did you mean `when`?"]),
+        ("alerts: {high: {condition: kl > 1}}", ["did you mean `when`?"]),
+        ("metrics: {a: {expr: reward, condition: reward > 1}}", ["did you mean `where`?"]),
+        ("alerts: {kl: {greater: 1}}", ["did you mean `above`?"]),
+        ("axes: {group: {num_generations: 4}}", ["did you mean `size`?"]),
+        ("loggers: [wandb]", ["did you mean `sinks`?"]),
+        ("tables: {t: {columns: [a], filter: {key: a, lowest: 4}}}", ["did you mean `bottom`?"]),
+    ],
+)
+def test_words_and_forms_of_elsewhere_are_answered_with_the_edit(config: str, fixes: list[str]) -> None:
+    """Classes: words of a signal in another order, values for maps, other tools' words; each mistake is said once."""
+    with pytest.raises(ConfigError) as caught:
+        declog.validate(yaml.safe_load(config))
+    assert [each.fix for each in caught.value.problems] == fixes
+
+
+def test_a_phase_that_is_nearly_rollout_or_update_is_told() -> None:
+    """Class: a slip in the name of a phase is a phase of its own, in which nothing else is observed."""
+    for name, close in (("rolout", "rollout"), ("updates", "update"), ("policy_update", None), ("rollout", None)):
+        made = declog.plan({"signals": {name: {"a": "completion"}}, "metrics": {"a": "mean(a)"}})
+        told = [warning for warning in made.warnings if "did you mean that one?" in warning]
+        assert [close is not None and f"`{close}`" in warning for warning in told] == [True] * (close is not None)

@@ -71,6 +71,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL101.yaml_tag": ("this is not valid YAML: `!` begins a tag", "write `not {word}`"),
     "DL101.yaml_bracket": ("this is not valid YAML: this `{bracket}` is not closed", "close it with `{closing}`"),
     "DL101.yaml_colon": ("this is not valid YAML: a colon and a space start a map, and this is inside a text", "{fix}"),
+    "DL101.yaml_block": ("this is not valid YAML: `{char}` begins a text of several lines, so it needs quotes here",
+        "{fix}"),
     "DL101.yaml_first": ("this is not valid YAML: a text cannot begin with `{char}` in YAML", "put the text in quotes"),
     "DL101.yaml_indentation": ("this is not valid YAML: this line is not indented as those above it",
         "give all keys of one map the same indentation"),
