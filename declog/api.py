@@ -60,7 +60,7 @@ def plan(
     reductions: Reductions = REDUCTIONS,
     columns: RowFunctions = COLUMNS,
 ) -> Plan:
-    """The plan of a configuration: what ``declog.compose`` takes, with ``overrides``.
+    """The plan of a config; it takes what ``declog.compose`` takes.
 
     The modules that the project in the working directory names in ``[tool.declog] imports`` are imported first; nothing
     is imported that the configuration names. Raises ``ConfigError`` with everything that is wrong, each at its place.

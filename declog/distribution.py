@@ -11,7 +11,7 @@ import sys
 from importlib import metadata
 
 NAME = "declog-rl"
-VERSION = "0.1.0"
+VERSION = "0.9.0"
 
 _PACKAGE = "declog"
 _SCRIPT = "declog.cli:main"  # an entry point of ours, under whichever name an older checkout was installed

@@ -107,7 +107,7 @@ def compile(
     config: Mapping[str, Any] | None = None,
     imports: Iterable[str] = (),
 ) -> Plan:
-    """The plan of a profile; raises ``ConfigError`` with everything that is wrong.
+    """The plan of a config; raises ``ConfigError`` with every mistake.
 
     ``constants`` are values from an adapter's trainer; ``profiles`` those that sinks given in code use;
     ``config`` is the plain configuration as it may be written down, for the run's metadata. ``imports`` are the modules

@@ -36,7 +36,7 @@ PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `d
 def compose(
     config: Any = "grpo", overrides: Sequence[str] = (), *, config_dir: str | FilePath | None = None
 ) -> Composed:
-    """The profile in ``config`` with ``overrides``, each key with the place that it comes from.
+    """The config with ``overrides``, each key with the place that set it.
 
     ``config`` is a preset's name, a YAML file, a package's preset (``pkg://acme_logging.conf/acme``), an application's
     DictConfig, its node ``declog``, a profile as a mapping, or a ``Composed``. ``config_dir`` is a directory whose
@@ -69,7 +69,7 @@ def _as_texts(overrides: object) -> Iterator[str]:
 
 
 def profile_of(config: Any) -> dict[str, Any]:
-    """The profile in ``config``, which is whatever ``compose`` takes, as plain, resolved data.
+    """The config as plain, resolved data; it takes what ``compose`` takes.
 
     Raises ``CompositionError`` with every ``???`` (DL102) and every interpolation that does not resolve (DL103).
     """
@@ -77,7 +77,7 @@ def profile_of(config: Any) -> dict[str, Any]:
 
 
 def presets(config_dir: str | FilePath | None = None) -> list[str]:
-    """The names that ``compose`` takes, your own ones in ``config_dir`` included."""
+    """The names of all presets, those in ``config_dir`` included."""
     with current_hydra():
         return config_loader(project_folder(config_dir)).get_group_options(GROUP)
 

@@ -331,7 +331,7 @@ class DeclogError(Exception):
 
 
 class ConfigError(DeclogError):
-    """The profile is wrong. ``problems`` holds all that was found, with their places where these are known."""
+    """The config is wrong. ``problems`` holds every mistake, with its place if that is known."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -368,15 +368,15 @@ class Coded(DeclogError):
 
 
 class InputError(Coded):
-    """The training code gave a value that the profile does not allow."""
+    """The training code gave a value that the config does not allow."""
 
 
 class UnknownSignalError(InputError):
-    """A name was observed that the plan does not know."""
+    """The training code observed a name that the plan does not have."""
 
 
 class MissingSignalError(InputError):
-    """A required signal never came. ``signals`` are its and others' names in the profile."""
+    """Required signals never came. ``signals`` are their names in the config."""
 
     signals: tuple[str, ...] = ()
 

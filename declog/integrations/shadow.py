@@ -29,7 +29,7 @@ log = logging.getLogger("declog")
 def shadow(
     logger: Any, config: Any = "grpo", overrides: Sequence[str] = (), *, tolerance: float = 1e-4, **options: Any
 ) -> Any:
-    """The logger, beside which a config computes its metrics: use what is returned in its place.
+    """A stand-in for the logger that also computes a config's metrics and compares them; use it in the logger's place.
 
     The loop logs as before, and gives its rows to ``declog.observe``. What it observes before a step's first number is
     of that step. At each log event of the config every number of the loop is compared with the metrics of that step.

@@ -39,7 +39,7 @@ log = logging.getLogger("declog")
 
 
 def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (), **options: Any) -> Any:
-    """The logger, whose numbers go through declog: use what is returned in its place.
+    """A stand-in for the logger that passes its numbers through declog; use it in the logger's place.
 
     ``logger`` is the module ``wandb`` or a run of it, a ``SummaryWriter``, or any object with a method that carries
     a name and a value, or a mapping, with a step: ``log``, ``log_metrics``, ``log_dict``, ``log_scalar``, ``record``

@@ -395,7 +395,7 @@ class RunSpec(Model):
 
 
 class LogSpec(Model):
-    """A whole profile."""
+    """A config."""
 
     spec: Literal[1] = 1
     """The version of the language."""

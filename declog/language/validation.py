@@ -25,7 +25,7 @@ from declog.language.tree import tree_of
 
 
 def validate(data: Mapping[str, Any]) -> LogSpec:
-    """The profile as models; raises ``ConfigError`` with everything that is wrong with its shape.
+    """The config as models; raises ``ConfigError`` with every mistake of its shape.
 
     ``data`` is plain: resolved, without interpolations, as ``declog.profile_of`` returns it. An entry that is null,
     such as ``metrics.kl``, was deleted: what reads it is told so.

@@ -33,7 +33,7 @@ RUNNING, KILLED = "running", "killed"
 
 
 def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | None = None) -> Run:
-    """A run on disk: ``run`` is its folder, that of one of its sinks, or a file or folder in either.
+    """A run on disk; ``run`` is its folder, a folder of a sink, or a file in one.
 
     The folder above a run stands for it where it is the only one there. ``run_id`` chooses among runs that were
     appended to one folder, of which the last is read. ``sink`` is the folder of the only sink that is to be read,

@@ -1,12 +1,14 @@
 """The catalogue of the shipped presets' metrics as Markdown, made of their YAML; and how long each preset is.
 
 A metric stands under the pack that declares it, or under the first preset that says it otherwise; beside it are the
-presets that have it just so. What is hidden (`log: false`) is left out.
+presets that have it just so. What is hidden (`log: false`) is left out. Below the metrics stand the names that their
+formulas read, down to signals and constants.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,8 +96,104 @@ def catalogue() -> str:
             rows.append((name, what, f"`{formula(entry)}`", _facts(entry), entry.get("runbook") or "", _shared(havers)))
         heading = title[0].upper() + title[1:] if title.startswith("the pack") else f"The preset {title}"
         head = ("name", "what it is", "formula", "unit; healthy", "what to do where it is not", "presets")
-        parts.append(f"## {heading}\n\n{_table(head, rows)}")
+        parts.append(f"## {heading}\n\n{_table(head, rows)}\n\n{_reads(title, found)}")
     return "\n\n".join(parts)
+
+
+def _reads(title: str, found: Sequence[tuple[str, Entry, list[str]]]) -> str:
+    """What the metrics of a section read: tokens, groups and names, of the first preset and where others differ."""
+    configs: dict[str, Mapping[str, Any]] = {}
+    ids: dict[str, list[str]] = {}
+    for id, _, havers in found:
+        for preset in [source for source in havers if not source.startswith("packs/")] or [""]:
+            configs[preset] = _plain(preset or "grpo", "" if preset else title.removeprefix("the pack "))
+            ids.setdefault(preset, []).append(id)
+    said: dict[str, tuple[str, str, str]] = {}
+    more: list[tuple[str, str, str]] = []
+    for preset, config in configs.items():
+        for name, row in _names(config, ids[preset]).items():
+            if said.setdefault(name, row) != row:
+                more.append((f"{row[0]} of {preset}", *row[1:]))
+    first = next(iter(configs.values()))
+    return f"{_axes(first)}\n\n{_table(('name', 'is', 'where it comes from'), [*said.values(), *more])}"
+
+
+@functools.cache
+def _plain(preset: str, pack: str) -> Mapping[str, Any]:
+    return declog.profile_of(declog.compose(preset, [f"packs=[{pack}]"] if pack else []))
+
+
+def _axes(config: Mapping[str, Any]) -> str:
+    """Which tokens exist, and which rows are a group."""
+    axes = config.get("axes") or {}
+    group, mask = axes.get("group") or {}, (axes.get("token") or {}).get("mask")
+    by = group.get("of") or []
+    ids = " or ".join(f"`{name}`" for name in ([by] if isinstance(by, str) else by))
+    split = f", and may be spread over {group['split']}" if group.get("split") not in (None, "none") else ""
+    parts = [f"Tokens are those of `{mask}`." if mask else "", f"Rows of a group have one {ids}{split}." if ids else ""]
+    return " ".join(part for part in parts if part) or "It reads neither tokens nor groups."
+
+
+def _names(config: Mapping[str, Any], ids: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+    """The names that metrics of a config read: metrics of formulas, derived values, signals and constants."""
+    metrics_of = {name: entry for name, entry in config["metrics"].items() if entry is not None}
+    derived, constants = config.get("derived") or {}, config.get("constants") or {}
+    signals = {
+        name: (phase, entry)
+        for phase, entries in (config.get("signals") or {}).items()
+        for name, entry in entries.items()
+        if entry is not None
+    }
+    rows: dict[str, tuple[str, str, str]] = {}
+    waiting = [(name, entry) for id in ids for name, entry in [(id, metrics_of.get(id) or {})]]
+    seen = set[str]()
+    while waiting:
+        id, entry = waiting.pop(0)
+        inside_formula = set(_read(entry.get("formula"), entry.get("when")))
+        for name in sorted(inside_formula & set(metrics_of)):
+            if name not in ids and name not in seen:
+                seen.add(name)
+                rows[f"metric {name}"] = (f"`{name}`", f"`{formula(metrics_of[name])}`", "a metric of a formula")
+                waiting.append((name, metrics_of[name]))
+        keys = ("expr", "where", "weight", "by", "prefer", "enabled", "mask")
+        read = _read(*(entry.get(key) for key in keys)) or ([] if entry.get("formula") else [id])
+        for name in [*read, *(inside_formula & set(constants))]:
+            if name in seen and name in rows:
+                continue
+            if name in derived:
+                more = derived[name]
+                phase = f", of `{more['phase']}`" if more.get("phase") else ""
+                rows[name] = (f"`{name}`", f"`{more['expr']}`", f"computed{phase}")
+                seen.add(name)
+                waiting.append((name, more))
+            elif name in signals:
+                phase, more = signals[name]
+                seen.add(name)
+                rows[name] = (f"`{name}`", _signal(more), f"observed in `{phase}`{_observed_as(name, more)}")
+            elif name in constants:
+                seen.add(name)
+                value = constants[name].get("value", constants[name].get("default"))
+                rows[name] = (f"`{name}`", f"{value}: {constants[name].get('help') or 'a constant'}", "a constant")
+    return rows
+
+
+def _signal(entry: Entry) -> str:
+    words = ["of a", str(entry["axis"]), "" if entry.get("type") in (None, "float") else f"({entry['type']})"]
+    text = " ".join(word for word in words if word)
+    text += ", one for each member" if entry.get("family") else ""
+    return f"{text}: {entry['help']}" if entry.get("help") else text
+
+
+def _observed_as(name: str, entry: Entry) -> str:
+    return f" as `{entry['from']}`" if entry.get("from") not in (None, name) else ""
+
+
+def _read(*texts: Any) -> list[str]:
+    """The names in expressions, without those of axes, functions' parameters and texts in quotes."""
+    listed = [each for text in texts for each in (text if isinstance(text, list) else [text]) if each is not None]
+    joined = " ; ".join(map(str, listed))
+    joined = re.sub(r"'[^']*'|\"[^\"]*\"|(over|within)=\w+|(size|index)\(\w+\)", " ", joined)
+    return list(dict.fromkeys(re.findall(r"(?<![\w.])[A-Za-z_]\w*(?!\s*\()", joined)))
 
 
 def _facts(entry: Entry) -> str:

@@ -1,19 +1,21 @@
 """Code blocks of Markdown pages, for the tests that run them. Standard library only.
 
 A block is fenced with three backticks and a language; ``title="conf/declog/mine.yaml"`` behind the language makes
-it a file of the page's folder. A ``text`` block right after another block is what that one gives.
+it a file of the page's folder. A ``text`` block right after another block is what that one gives. A block of a tab is
+indented.
 """
 
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
-_FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^( *)```(\w+)(?: title=\"([^\"]+)\")?\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,14 @@ def blocks(page: Path) -> list[Block]:
     assert text.count("```") == 2 * len(fences), f"{page}: a code block without a language"
     found: list[Block] = []
     for place, fence in enumerate(fences):
-        language, title, body = fence.groups()
+        _, language, title, body = fence.groups()
         if language == "text" and place and not text[fences[place - 1].end() : fence.start()].strip():
             continue
         after = fences[place + 1] if place + 1 < len(fences) else None
-        follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
+        follows = after is not None and after[2] == "text" and not text[fence.end() : after.start()].strip()
         line = text.count("\n", 0, fence.start()) + 1
-        found.append(Block(page, line, language, title, body, after[3] if after is not None and follows else None))
+        result = textwrap.dedent(after[4]) if after is not None and follows else None
+        found.append(Block(page, line, language, title, textwrap.dedent(body), result))
     return found
 
 

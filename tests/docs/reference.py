@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 import re
 import sys
 import types
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
+import declog
 from declog.compiler.filters import KINDS
 from declog.engine.filters import KINDS as CHOOSERS
 from declog.errors.pages import CODES, page
@@ -103,6 +105,15 @@ def keys(model: type[Model]) -> str:
     return _table(("key", "type", "default", ""), rows)
 
 
+def python_api() -> str:
+    """Every public name of the package, and the first sentence of its docstring."""
+    rows = [
+        (f"`{name}`", _sentence(inspect.getdoc(getattr(declog, name)) or ""))
+        for name in sorted(declog.__all__, key=str.lower)
+    ]
+    return _table(("name", "what it is"), rows)
+
+
 def codes() -> str:
     """Every error code."""
     return _table(("code", "meaning"), [(code, meaning) for code, meaning in CODES.items()])
@@ -125,7 +136,7 @@ def error_pages() -> str:
 def parts() -> dict[str, str]:
     """What can stand between markers, by name."""
     found = {"functions": functions(), "reductions": reductions(), "codes": codes(), "error pages": error_pages()}
-    found["filters"] = filters()
+    found |= {"filters": filters(), "python api": python_api()}
     found |= {"catalogue": catalogue.catalogue(), "lengths of presets": catalogue.lengths()}
     for name, model in {**vars(spec), **vars(spec_of_tables)}.items():
         if isinstance(model, type) and issubclass(model, Model) and model is not Model:

@@ -54,7 +54,7 @@ def test_the_pages_stand_in_one_order() -> None:
     assert sorted(["index.md", *pages]) == sorted(file.name for file in (ROOT / "docs").glob("*.md"))
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert re.findall(r"^\| \[.*?\]\((.*?)\) \|", index, re.MULTILINE) == pages
-    named = re.findall(r"\(docs/(.*?\.md)\)", part("Documentation", "README.md"))
+    named = re.findall(r"/docs/(\w+\.md)\)", part("Documentation", "README.md"))
     assert named == [page for page in pages if page in named]
 
 

@@ -24,6 +24,7 @@ def test_the_language_page_holds_every_part_of_the_reference() -> None:
         "codes",
         "error pages",
         "filters",
+        "python api",
         "catalogue",
         "lengths of presets",
         "keys of CaptureSpec",

@@ -46,7 +46,7 @@ def attach(
     start_s: float = 20.0,
     **unknown: Never,
 ) -> declog.Recorder:
-    """Log what a TRL trainer trains as a profile says; call it on every rank, before ``trainer.train()``.
+    """Log a trainer of TRL or transformers as a config says; call it on every rank, before ``trainer.train()``.
 
     ``config`` and ``overrides`` are what ``declog.start`` takes; by default the preset of
     the trainer's own names, ``trl_grpo``, ``trl_rloo``, ``trl_async_grpo`` or ``trl_ppo``, of another ``trainer``.
@@ -134,7 +134,7 @@ def attach(
 
 
 def detach(trainer: Any) -> None:
-    """Close the recorder of ``attach``, and take its hooks and callbacks off the trainer; idempotent.
+    """Close the recorder of ``attach``, and remove its hooks and callbacks from the trainer; idempotent.
 
     What somebody else has wrapped since stays where it is, and passes through.
     """

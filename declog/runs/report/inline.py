@@ -25,7 +25,7 @@ class _Recorder(Protocol):
 
 
 def report(run: Any, *others: Any, samples: bool = True, height: int = HEIGHT) -> Page:
-    """The report of a run, as the last line of a notebook's cell shows it; ``save`` writes it to a file.
+    """The page of a run, for a notebook's cell; ``save`` writes it to a file.
 
     ``run`` is a run's folder, what ``declog.read`` returned, or a recorder, which may be open: its log events so far
     are written first. ``others`` are up to two runs to compare it with. ``samples``: with the rows of tables.

@@ -63,7 +63,7 @@ def giver() -> str | None:
 
 
 def current() -> Recording | None:
-    """The recorder whose step or `with` block this context is in; else the one that was opened last in the process.
+    """The recorder of the current step or `with` block; else the one that the process opened last.
 
     A run with ``steps="commit"`` is open from its start to its end.
     """
@@ -85,40 +85,40 @@ def running() -> Recording | None:
 
 
 def observe(*given: Any, step: Any = None, **signals: Any) -> None:
-    """``Recorder.observe`` of the active recorder, from anywhere; where no run is open nothing, which is said once."""
+    """``Recorder.observe`` of the current recorder, from anywhere; a warning, once, if no run is open."""
     recorder = running() or _nobody("observe")
     if recorder is not None:
         recorder.observe(*given, step=step, **signals)
 
 
 def merge(exports: Iterable[bytes], wait_s: float | None = None) -> None:
-    """``Recorder.merge`` of the active recorder: a driver's, of what its actors exported; outside one nothing."""
+    """``Recorder.merge`` of the current recorder, a driver's; nothing if no run is open."""
     recorder = current() or _nobody("merge")
     if recorder is not None:
         recorder.merge(exports, wait_s)
 
 
 def timer(name: str) -> AbstractContextManager[None]:
-    """``Recorder.timer`` of the active recorder, from anywhere; outside one nothing is timed."""
+    """``Recorder.timer`` of the current recorder, from anywhere; nothing if no run is open."""
     recorder = current() or _nobody("timer")
     return nullcontext() if recorder is None else recorder.timer(name)
 
 
 def log_metric(name: str, value: Any) -> None:
-    """``Recorder.log_metric`` of the active recorder, from anywhere; outside one nothing."""
+    """``Recorder.log_metric`` of the current recorder, from anywhere; nothing if no run is open."""
     recorder = current() or _nobody("log_metric")
     if recorder is not None:
         recorder.log_metric(name, value)
 
 
 def scalars(values: Mapping[str, Any], step: int | None = None) -> dict[str, Any]:
-    """``Recorder.scalars`` of the active recorder, from anywhere; where no run is open nothing is taken."""
+    """``Recorder.scalars`` of the current recorder, from anywhere; nothing if no run is open."""
     recorder = running() or _nobody("scalars")
     return dict(values) if recorder is None else recorder.scalars(values, step)
 
 
 def log_extra(column: str, values: Any) -> None:
-    """``Recorder.log_extra`` of the active recorder, from anywhere; outside one nothing."""
+    """``Recorder.log_extra`` of the current recorder, from anywhere; nothing if no run is open."""
     recorder = current() or _nobody("log_extra")
     if recorder is not None:
         recorder.log_extra(column, values)

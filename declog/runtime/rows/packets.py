@@ -116,7 +116,7 @@ os.register_at_fork(after_in_child=fates.in_child)
 
 
 class Packet:
-    """Signals of some rows, copied when it is made. ``place`` is where that was, ``rows`` how many there are."""
+    """Rows without a step, copied when the packet is made. ``place`` is the line that made it."""
 
     def __init__(self, signals: Mapping[str, Any]) -> None:
         self.signals = {name: copied(value) for name, value in signals.items()}
@@ -191,7 +191,7 @@ def named(given: Sequence[Given], signals: Mapping[str, Any]) -> tuple[Sequence[
 
 
 def rows(*mappings: Mapping[str, Any], **signals: Any) -> Packet:
-    """Rows without a step, as a packet: they belong to the step in which it is observed, ``log.observe(packet)``.
+    """Rows without a step, as a packet: they belong to the step that observes it, ``log.observe(packet)``.
 
     Signals, by keyword or in mappings of names to values, are of the shapes that ``Recorder.observe`` takes. They are
     copied now and checked when they are observed. A packet can be pickled, for queues between processes; each counts

@@ -245,7 +245,7 @@ def here(recorder: object | None = None) -> Scope | None:
 
 
 def bind(function: Callable[P, R]) -> Callable[P, R]:
-    """The function with the scope of here: for executors and bare threads, which inherit none.
+    """The function, bound to the current step and mode: for executors and bare threads.
 
     What it records belongs to the step in which it was bound. For plain functions and ``async def``.
     """
