@@ -77,7 +77,7 @@ def test_a_package_that_init_begins_depends_on_it(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     assert main(["init", "acme-logging", "--package"]) == 0
     project = tomllib.loads((tmp_path / "acme-logging/pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["dependencies"] == ["declog-rl>=0.1"]
+    assert project["dependencies"] == ["declog-rl>=0.9"]
 
 
 @pytest.mark.parametrize(
