@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from declog.compiler.draft import Draft, has_type
@@ -57,14 +57,15 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     pools = {(_pieces(ops[key])[0], ops[key].every) for key in used}
     if len(pools) > 1:
         refuse("DL310.formula_windows", text)
-    facts = {str(item.param("name")) for item in walk(node) if item.op == BUILTIN}
+    facts, below = _facts(node), [*_below(draft, used)]
     if not used and not facts:
         refuse("DL310.formula_empty", text)
     pool, combine = _pieces(ops[used[0]]) if used else ("window", "mean")
     if "seconds" in facts and pool != "window":
         refuse("DL310.formula_seconds", text, pool=pool)
-    if total := _total_by_seconds(used, facts, ops):
-        refuse("DL310.formula_total", text, metric=ops[total].id)
+    total = next((op.id for op in below if isinstance(op, MetricOp) and op.total), None)
+    if total is not None and "seconds" in facts.union(*(_facts(op.expr) for op in below if isinstance(op, FormulaOp))):
+        refuse("DL310.formula_total", text, metric=total)
     if used:
         _comparable(draft, [ops[key] for key in used], text)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
@@ -91,17 +92,18 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
     )
 
 
-def _total_by_seconds(used: Sequence[str], facts: Set[str], ops: Mapping[str, MetricOp | FormulaOp]) -> str | None:
-    """The total over the run that a formula has together with ``seconds`` of one window, also by other formulas."""
-    pending, total, seconds = list(used), None, "seconds" in facts
-    while pending:
-        op = ops[pending.pop()]
+def _below(draft: Draft, keys: Iterable[str]) -> Iterator[MetricOp | FormulaOp]:
+    """The metrics of some keys, and those that formulas among them read."""
+    ops = {op.key: op for op in draft.outputs}
+    for op in (ops[key] for key in keys):
+        yield op
         if isinstance(op, FormulaOp):
-            pending += read(op.expr)
-            seconds |= any(item.op == BUILTIN and item.param("name") == "seconds" for item in walk(op.expr))
-        elif op.total:
-            total = op.key
-    return total if seconds else None
+            yield from _below(draft, read(op.expr))
+
+
+def _facts(node: Node) -> set[str]:
+    """What an expression reads of the log event itself, such as `seconds`."""
+    return {str(item.param("name")) for item in walk(node) if item.op == BUILTIN}
 
 
 def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None) -> Node:
@@ -117,7 +119,7 @@ def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None) -> Nod
 def _comparable(draft: Draft, ops: Sequence[MetricOp | FormulaOp], text: str) -> None:
     """Values of pieces meet by (step, batch, rank), and are combined alike; else it is refused."""
     pool = _pieces(ops[0])[0]
-    phases = set().union(*(_phases(draft, op) for op in ops))
+    phases = {op.phase for op in _below(draft, [op.key for op in ops]) if isinstance(op, MetricOp)}
     if pool in ("batch", "rank_batch") and len(phases) > 1:
         shown = " and ".join(f"`{phase}`" for phase in sorted(phases))
         refuse("DL310.formula_phases", text, phases=shown, pool=pool, other="step" if pool == "batch" else "rank")
@@ -133,28 +135,10 @@ def _pieces(op: MetricOp | FormulaOp) -> tuple[str, str]:
 
 def _labels(draft: Draft, used: Sequence[str], text: str) -> tuple[str, ...]:
     """What the labels of a formula are: those of its metrics, of which some may have none."""
-    ops = {op.key: op for op in draft.outputs}
-    found: dict[Node, tuple[str, ...]] = {}
-
-    def visit(keys: Sequence[str]) -> None:
-        for op in (ops[key] for key in keys):
-            if isinstance(op, FormulaOp):
-                visit(read(op.expr))
-            elif op.by is not None:
-                found[op.by] = op.labels
-
-    visit(used)
-    if len(found) > 1:
-        refuse("DL310.formula_labels", text, labels=", ".join(f"`{node}`" for node in found))
-    return next(iter(found.values()), ())
-
-
-def _phases(draft: Draft, op: MetricOp | FormulaOp) -> set[str]:
-    """The phases whose rows a metric is made of."""
-    if isinstance(op, MetricOp):
-        return {op.phase}
-    ops = {other.key: other for other in draft.outputs}
-    return set().union(*(_phases(draft, ops[key]) for key in read(op.expr)))
+    by = {op.by: op.labels for op in _below(draft, used) if isinstance(op, MetricOp) and op.by is not None}
+    if len(by) > 1:
+        refuse("DL310.formula_labels", text, labels=", ".join(f"`{node}`" for node in by))
+    return next(iter(by.values()), ())
 
 
 def conditions(draft: Draft) -> None:
