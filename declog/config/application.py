@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from declog.config.interpolation import at, has, resolved
+from declog.config.interpolation import masked, resolved
 from declog.config.search_path import GROUP
 from declog.language.secrets import without_secrets
 
@@ -24,10 +24,7 @@ def beside(config: object) -> dict[str, Any]:
         if not isinstance(root, DictConfig) or GROUP not in list(root):
             return {}
         values = resolved(root)
-        data = copy.deepcopy(values.data)
-        for path, mask in values.masks.items():
-            if has(data, path):
-                at(data, path[:-1])[path[-1]] = mask
+        data = masked(values.data, values.masks)
     elif isinstance(config, Mapping) and GROUP in config:
         data = copy.deepcopy(dict(config))
     else:

@@ -23,7 +23,7 @@ from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
 from declog.config.fold import Composition
 from declog.config.hydra import running_loader
-from declog.config.interpolation import at, has, key_path, resolved
+from declog.config.interpolation import at, has, key_path, masked, resolved
 from declog.config.origin import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of, team_folders
 from declog.config.source_map import FilePlace, Provenance
@@ -74,11 +74,7 @@ class Composed:
 
         That holds however it came in: ``${oc.env:KEY}``, a part of a text, through another key or another resolver.
         """
-        data = copy.deepcopy(dict(self.data))
-        for path, mask in self.masks.items():
-            if has(data, path):
-                at(data, path[:-1])[path[-1]] = mask
-        return data
+        return masked(self.data, self.masks)
 
     @cached_property
     def provenance(self) -> Provenance | None:

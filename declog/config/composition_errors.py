@@ -13,7 +13,7 @@ from pathlib import Path as FilePath
 from hydra.core.override_parser.types import Override
 
 from declog.config.file_errors import file_problem, first_line
-from declog.config.hydra import Loader
+from declog.config.hydra import Loader, groups_of
 from declog.config.origin import Origin
 from declog.config.override_errors import Refused, problem_of, unreadable
 from declog.config.overrides import ADDS, parsed, quoted
@@ -100,8 +100,7 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
     span = (line.find(key), line.find(key) + len(key))
     if (keys := key.split("/"))[0] == GROUP and tree.at(keys) is not None:
         return problem_of(line, "DL101.no_group", span, name=key, fix=line.replace(key, ".".join(keys), 1))
-    groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
-    return problem_of(line, "DL101.no_group", span, name=key, fix=did_you_mean(key, groups, what="groups"))
+    return problem_of(line, "DL101.no_group", span, name=key, fix=did_you_mean(key, groups_of(loader), what="groups"))
 
 
 def _group_problem(loader: Loader, override: Override, line: str, error: Exception) -> Problem:

@@ -17,9 +17,10 @@ from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigSource
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from declog.config.diagnostics import LINE_BREAK, at_key, in_file, place_alone, shown_path
-from declog.config.files import defaults_of, keys_of_file, source_file, span
+from declog.config.diagnostics import LINE_BREAK, at_key, in_file, place_alone, shown_path, written_value
+from declog.config.files import defaults_of, of_file, source_file, span
 from declog.config.fold import ListOverMap
+from declog.config.hydra import groups_of
 from declog.config.origin import Origin
 from declog.config.packages import known_presets, notes
 from declog.config.quoting import depths, value_end
@@ -120,13 +121,10 @@ def _extended(name: str, text: str, known: Container[str]) -> Iterator[tuple[str
 def _malformed_defaults(loader: ConfigLoader, origin: Origin, name: str, cause: str) -> Problem:
     problem = Problem.of("DL101.defaults", cause=cause)
     for each, file, text in _files(loader, origin):
-        if each == name:
-            for path, place in keys_of_file(file, text, defaults=True):
-                if path == ("defaults",):
-                    raw = LINE_BREAK.split(text)[place.value.line - 1][place.value.column - 1 :].split("#")[0].strip()
-                    if place.style is not None and raw:
-                        problem = Problem.of("DL101.no_list", option=raw)
-                    return replace(problem, where=in_file(problem, place, text))
+        if each == name and (node := of_file(file, text).at(("defaults",))) is not None:
+            raw = written_value(node.place, text) if node.place.style is not None else ""
+            problem = Problem.of("DL101.no_list", option=raw) if raw else problem
+            return replace(problem, where=in_file(problem, node.place, text))
     return problem
 
 
@@ -275,9 +273,8 @@ def _bad_value(loader: ConfigLoader, origin: Origin, error: OmegaConfBaseExcepti
     else:
         problem = Problem.of("DL101.hydra", path, cause=first_line(error))
     for _, file, text in _files(loader, origin, failing=key):
-        for here, place in keys_of_file(file, text):
-            if tuple(map(str, here)) == path:
-                return replace(problem, where=in_file(problem, place, text))
+        if (node := of_file(file, text).at(path)) is not None:
+            return replace(problem, where=in_file(problem, node.place, text))
     return problem
 
 
@@ -290,8 +287,7 @@ def _bad_interpolation(text: str, path: Path) -> Problem:
 
 def _files(loader: ConfigLoader, origin: Origin, failing: str | None = None) -> Iterator[tuple[str, str, str]]:
     """The files that may be composed as (name, path, text); only those that fail to load at a key, if one is given."""
-    groups = (GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP)))
-    for group in groups:
+    for group in groups_of(loader):
         for source in loader.get_sources():
             options = source.list(group, ObjectType.CONFIG) if source.is_group(group) else []
             names = [f"{group}/{option}" for option in options]

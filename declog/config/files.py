@@ -73,13 +73,6 @@ def keys_at_top(text: str) -> set[str]:
     return {str(key.value) for key, _ in root.value} if isinstance(root, yaml.MappingNode) else set()
 
 
-def keys_of_file(file: str, text: str, *, defaults: bool = False) -> Iterator[tuple[Path, FilePlace]]:
-    """Every key of one YAML file, as it stands there; the defaults list too, on request."""
-    for path, node in of_file(file, text).walk():
-        if defaults or path[0] not in ("defaults", "hydra"):
-            yield path, node.place
-
-
 @lru_cache(maxsize=128)  # presets are read again and again
 def of_file(file: str, text: str, path: Path = ()) -> Node:
     """A YAML file as a tree whose root stands at ``path``. A file that is a word is a key without a value."""

@@ -24,6 +24,7 @@ from hydra._internal.core_plugins.importlib_resources_config_source import Impor
 from hydra._internal.defaults_list import DefaultsList, create_defaults_list
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra._internal.utils import create_config_search_path
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.object_type import ObjectType
@@ -263,6 +264,11 @@ def config_loader(config_dir: Path | str | None = None) -> Loader:
         return Loader(create_config_search_path(None if config_dir is None else str(config_dir)))
     finally:
         for_declog.reset(mark)
+
+
+def groups_of(loader: ConfigLoader) -> list[str]:
+    """The group of presets, and those of its parts."""
+    return [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
 
 
 def _folder(package: str) -> str:

@@ -7,6 +7,7 @@ Imports OmegaConf; the result has nothing of it.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import threading
@@ -148,6 +149,15 @@ def has(data: Any, path: Path) -> bool:
             return False
         data = data[key]
     return True
+
+
+def masked(data: Mapping[str, Any], masks: Mapping[Path, str]) -> dict[str, Any]:
+    """A copy of data in which texts stand for what the environment gave."""
+    shown = copy.deepcopy(dict(data))
+    for path, mask in masks.items():
+        if has(shown, path):
+            at(shown, path[:-1])[path[-1]] = mask
+    return shown
 
 
 def at(data: Any, path: Path) -> Any:

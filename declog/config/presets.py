@@ -19,7 +19,7 @@ from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import project_folder
 from declog.config.files import YamlLoader, source_file
-from declog.config.hydra import config_loader, read_by
+from declog.config.hydra import config_loader, groups_of, read_by
 from declog.config.search_path import GROUP, PROVIDER, current_hydra, preset_folders
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem
@@ -53,16 +53,14 @@ def options(config_dir: str | FilePath | None = None) -> list[Option]:
     """Every preset, and every option of its groups, by group and name."""
     with current_hydra():
         loader = config_loader(project_folder(config_dir))
-        groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
-        return [_option(loader, group, name) for group in groups for name in loader.get_group_options(group)]
+        return [_option(loader, group, name) for group in groups_of(loader) for name in loader.get_group_options(group)]
 
 
 def shipped_sources(loader: ConfigLoader) -> Iterator[tuple[ConfigSource, str]]:
     """The places of presets that packages ship, with each group that they have."""
-    groups = [GROUP, *(f"{GROUP}/{name}" for name in loader.list_groups(GROUP))]
     for source in map(read_by, loader.get_sources()):
         if source.scheme() == "pkg" or source.provider == PROVIDER:
-            yield from ((source, group) for group in groups if source.is_group(group))
+            yield from ((source, group) for group in groups_of(loader) if source.is_group(group))
 
 
 def _option(loader: ConfigLoader, group: str, name: str) -> Option:

@@ -16,6 +16,7 @@ from declog.language.keys import below, entry_path, says
 from declog.language.keys import entries as paths_of
 from declog.language.model import Says
 from declog.language.spec import LogSpec
+from declog.language.tree import tree_of
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
 Spans = Iterator[tuple[int, int]]
@@ -36,10 +37,9 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
     for path, text, said in texts(data):
         if said.of == section or (section == "constants" and said.form == "expression"):
             yield from (Use(path, text, span) for span in SPANS[said.form](text, name, said.of))
-    for path, _ in leaves({"tests": entries(data, "tests")}):
-        use = OF_TESTS[section](path, name) if section in OF_TESTS else None
-        if use is not None:
-            yield use
+    if section in OF_TESTS:
+        paths = (path for path, _ in tree_of({"tests": entries(data, "tests")}).walk())
+        yield from filter(None, dict.fromkeys(OF_TESTS[section](path, name) for path in paths))
     if section == "metrics" and isinstance(alert := entries(data, "alerts").get(name), Mapping):
         yield from [Use(("alerts", name))] if {"above", "below"} & set(alert) else []
     if section == "metrics" and name in entries(data, "about"):
@@ -116,19 +116,6 @@ def _observed(path: Path, name: str) -> Use | None:
 
 
 OF_TESTS: Mapping[str, Callable[[Path, str], Use | None]] = {"metrics": _expected, "signals": _observed}
-
-
-def leaves(data: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Every key that holds a value, lists and empty maps included, in order; a list's entries one by one."""
-    for key, value in data.items():
-        here = (*path, key)
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, here)
-        elif isinstance(value, list) and any(isinstance(item, str | Mapping) for item in value):
-            for place, item in enumerate(value):
-                yield from leaves(item, (*here, place)) if isinstance(item, Mapping) else [((*here, place), item)]
-        else:
-            yield here, value
 
 
 def readers(data: Mapping[str, Any], section: str, name: str) -> list[str]:

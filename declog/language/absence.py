@@ -66,9 +66,9 @@ def elementwise(
     found = either(*gone)
     if node.op not in ("and", "or"):
         return found
-    for place, arg in enumerate(node.args):
-        if gone[place] is not True and asks(arg):
-            decided = truth(place) if node.op == "or" else ~truth(place)
-            open_ = either(~decided, gone[place], undecided(place))
+    for index, arg in enumerate(node.args):
+        if gone[index] is not True and asks(arg):
+            decided = truth(index) if node.op == "or" else ~truth(index)
+            open_ = either(~decided, gone[index], undecided(index))
             found = open_ if found is True else found & open_
     return found

@@ -318,14 +318,14 @@ class Compiler:
         """What the call gives for each of the function's parameters."""
         given: dict[str, list[ast.expr]] = {}
         slots, name = function.params, function.name
-        for place, value in enumerate(node.args):
+        for index, value in enumerate(node.args):
             if isinstance(value, ast.Starred):
                 self.fail(value, "DL307.syntax", what="`*`", fix="name each argument")
-            slot = slots[min(place, len(slots) - 1)] if slots else None
+            slot = slots[min(index, len(slots) - 1)] if slots else None
             if slot is not None and slot.role == "axis" and name in ("min", "max") and _is_value(value):
                 both = ", ".join(map(ast.unparse, node.args))
                 self.fail(node, "DL304.two_values", name=name, fix=f"{name}imum({both})")
-            if slot is None or (place >= len(slots) and not slot.variadic):
+            if slot is None or (index >= len(slots) and not slot.variadic):
                 self.fail(
                     value, "DL304.arity", function=function.name, count=len(slots), plural="s" * (len(slots) != 1),
                     fix=function.signature,

@@ -20,7 +20,6 @@ WORD = re.compile(r"[a-z_][a-z0-9_]*\Z")
 _BOUND = re.compile(r"(?P<sign><=|>=|<|>|==|!=)\s*(?P<bound>\S+)\Z")
 _LASTING = re.compile(r"\s+for\s+(\d+)(?:\s+(?:steps?|log events?|times))?\Z")
 _BROKEN = ("nan", ".nan", "inf", "isnan", "is nan", "not finite", "nonfinite")
-_REDUCTION = re.compile(r"[^\s(,]+(?:\([^)]*\))?")
 SEVERAL = {  # words that stand for several reductions
     "quantiles": ("p05", "p25", "p50", "p75", "p95"),
     "summary": ("mean", "std", "min", "max"),

@@ -117,8 +117,8 @@ def translated(source: str) -> str:
 
 
 def _sequence(items: list[Any], flags: int) -> Iterator[str]:
-    for place, (kind, what) in enumerate(items):
-        if str(kind) == "AT" and str(what) == "AT_END" and not flags & re.MULTILINE and place + 1 < len(items):
+    for index, (kind, what) in enumerate(items):
+        if str(kind) == "AT" and str(what) == "AT_END" and not flags & re.MULTILINE and index + 1 < len(items):
             raise PatternError(
                 "`$` stands before the end of the pattern, where it cannot be found", "put `$` at the end"
             )

@@ -69,7 +69,7 @@ class Reductions(Registry[Reduction]):
         arity = sum(item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD) for item in items)
         constants = [item for item in items if item.kind is item.KEYWORD_ONLY]
         params = {item.name: REQUIRED if item.default is item.empty else item.default for item in constants}
-        texts = frozenset(place for place, item in enumerate(list(items)[:arity]) if "str" in str(item.annotation))
+        texts = frozenset(index for index, item in enumerate(list(items)[:arity]) if "str" in str(item.annotation))
         help = (run.__doc__ or "").strip().split("\n")[0]
         return self.add(Reduction(name, run, arity=arity, params=params, texts=texts, help=help))
 
@@ -218,5 +218,5 @@ def reducer(run: Callable[..., Any] | None = None, *, name: str | None = None, r
 
 def finish(reduction: Reduction, columns: Sequence[Array], params: Mapping[str, Any]) -> Any:
     """A reduction that needs its values, of columns without missing ones; NaN where there are no rows."""
-    given = [column.tolist() if place in reduction.texts else column for place, column in enumerate(columns)]
+    given = [column.tolist() if index in reduction.texts else column for index, column in enumerate(columns)]
     return reduction.run(*given, **params) if len(columns[0]) else float("nan")

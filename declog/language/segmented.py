@@ -197,8 +197,8 @@ def rank(values: Array, segments: Segments) -> Array:
 def _edge(values: Array, segments: Segments, *, last: bool) -> Array:
     if values.ndim > 1:
         found = np.empty((len(values), segments.count), values.dtype)  # there may be no row at all
-        for place, row in enumerate(values):
-            found[place] = _edge(row, segments, last=last)
+        for index, row in enumerate(values):
+            found[index] = _edge(row, segments, last=last)
         return found
     ok = present(values)
     rows = np.arange(len(values))

@@ -143,10 +143,10 @@ def _roots(plan: Plan) -> Iterator[Node]:
 
 def _metric(op: MetricOp | FormulaOp, plan: Plan) -> str:
     """A metric in words: "mean of reward, over the completions of 10 steps", "mean of batch means of kl ..."."""
-    return _described(op, plan) + (f", where {op.when}" if op.when is not None else "")
+    return _value(op, plan) + (f", where {op.when}" if op.when is not None else "")
 
 
-def _described(op: MetricOp | FormulaOp, plan: Plan) -> str:
+def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
     if isinstance(op, FormulaOp):
         text = f"formula {op.expr}" if op.ema is None else f"moving average ({op.ema:g}) of the formula {op.expr}"
         return text if op.empty is None else f"{text}, {op.empty:g} where it is absent"
@@ -244,9 +244,12 @@ def _clauses(op: MetricOp, show: Callable[[Node], str]) -> str:
 
 def _of(op: MetricOp | FormulaOp, plan: Plan) -> str:
     """What is reduced, of which rows: equal for two reductions of the same."""
-    if isinstance(op, FormulaOp):
-        return ""
-    return f"{_reduced(op, plan, definition)} every {op.every} over {op.pool} of {op.phase}"
+    return "" if isinstance(op, FormulaOp) else f"{_definition(op, plan)} every {op.every} over {op.pool} of {op.phase}"
+
+
+def _definition(op: MetricOp | FormulaOp, plan: Plan) -> str:
+    """Expressions down to what is observed: derived signals of one name may be computed in two ways."""
+    return definition(op.expr) if isinstance(op, FormulaOp) else _reduced(op, plan, definition)
 
 
 def _formula(op: MetricOp | FormulaOp, plan: Plan) -> Iterator[str]:
@@ -292,7 +295,7 @@ def facts(made: Plan, other: Plan) -> dict[str, Facts]:
     shown, shared = ([op for op in plan.outputs if op.shown and op.id != LOGGED] for plan in (made, other))
     names = {item.template for op in shared for item in op.names}
     outputs = {
-        item.template: (words[item.template], _definition(op), _without_names(made.canonical, op.key))
+        item.template: (words[item.template], _definition(op, made), _without_names(made.canonical, op.key))
         for op in shown
         for item in op.names
     }
@@ -345,15 +348,6 @@ def _filter(one: FilterOp) -> str:
     words += [f"at most {one.limit}"] if one.limit is not None else []
     words += [f"where {one.where}"] if one.where is not None else []
     return " ".join([*words, f"within {one.within}"])
-
-
-def _definition(op: MetricOp | FormulaOp) -> str:
-    """Expressions down to what is observed: derived signals of one name may be computed in two ways."""
-    if isinstance(op, FormulaOp):
-        return definition(op.expr)
-    parts = [", ".join(map(definition, op.args))]
-    parts += [f"{key} {definition(node)}" for key, node in op.clauses.items() if key != "weight"]
-    return " ".join(parts)
 
 
 def _without_names(canonical: Mapping[str, str], key: str) -> str:

@@ -27,9 +27,9 @@ class Call(Protocol):
         """Refuse the call; ``arg`` points at one argument."""
 
 
-def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
+def broadcast(call: Call) -> Type:
     """The shape of values combined by axis name; their dtype is left to the rule."""
-    nodes = call.args if args is None else args
+    nodes = call.args
     phases = {node.type.phase for node in nodes if node.type.phase is not None}
     if len(phases) > 1:
         shown = ", ".join(f"`{node}` ({node.type.phase})" for node in nodes if node.type.phase)
@@ -37,8 +37,8 @@ def broadcast(call: Call, args: Sequence[Node] | None = None) -> Type:
     axis = finest(*(node.type.axis for node in nodes))
     family = any(node.type.family for node in nodes)
     if axis is Axis.TOKEN:
-        for place, node in enumerate(nodes):
-            _on_device(call, place, node)
+        for index, node in enumerate(nodes):
+            _on_device(call, index, node)
     return Type(DType.FLOAT, axis, family, phases.pop() if phases else None)
 
 
@@ -94,7 +94,7 @@ def same(call: Call) -> Type:
 
 def product(call: Call) -> Type:
     """Numbers in, of which some may be bools: a mask as a factor."""
-    others = [place for place, node in enumerate(call.args) if node.type.dtype is not DType.BOOL]
+    others = [index for index, node in enumerate(call.args) if node.type.dtype is not DType.BOOL]
     need(call, *NUMERIC, args=others or None)
     whole = all(node.type.dtype in (DType.INT, DType.BOOL) for node in call.args)
     return broadcast(call).with_dtype(DType.INT if whole else DType.FLOAT)

@@ -219,7 +219,7 @@ def _selected(call: Call) -> Type:
 def selected(node: Node, members: Sequence[str]) -> list[int]:
     """The places of the members that `only` and `without` leave."""
     match = pattern(node.param("pattern")).found
-    return [place for place, member in enumerate(members) if bool(match(member)) is SELECTIONS[node.op]]
+    return [index for index, member in enumerate(members) if bool(match(member)) is SELECTIONS[node.op]]
 
 
 def _register_selections() -> None:
@@ -241,11 +241,11 @@ def _drawn(*dtypes: DType) -> Rule:
     """Values per completion, as many as `dtypes`; one value per group, of `k` of its completions."""
 
     def rule(call: Call) -> Type:
-        for place, dtype in enumerate(dtypes):
-            need(call, *(NUMERIC if dtype is DType.FLOAT else (dtype,)), args=[place])
-        for place, node in enumerate(call.args):
+        for index, dtype in enumerate(dtypes):
+            need(call, *(NUMERIC if dtype is DType.FLOAT else (dtype,)), args=[index])
+        for index, node in enumerate(call.args):
             if node.type.axis is not Axis.COMPLETION or not call.groups or (node.type.family and len(dtypes) > 1):
-                call.fail("DL306.drawn", arg=place, function=call.name, node=node, axis=per(node.type.axis))
+                call.fail("DL306.drawn", arg=index, function=call.name, node=node, axis=per(node.type.axis))
         if call.params.get("k", 1) < 1:
             call.fail("DL304.at_least", name="k")
         return broadcast(call).with_axis(Axis.GROUP)
@@ -353,9 +353,9 @@ def _elected(counts: tuple[tuple[int, float], ...], n: int, k: int) -> float:
 
 def _carried(call: Call) -> Type:
     need(call, *NUMERIC)
-    for place, node in enumerate(call.args):
+    for index, node in enumerate(call.args):
         if node.type.axis not in (None, Axis.STEP) or node.type.family:
-            call.fail("DL306.prev", arg=place, node=node, axis=per(node.type.axis))
+            call.fail("DL306.prev", arg=index, node=node, axis=per(node.type.axis))
     return broadcast(call)
 
 

@@ -147,7 +147,7 @@ def _jaccard(view: View, node: Node, texts: Array) -> Array:
 
 
 def _mean_distance(sets: list[set[str]]) -> float:
-    pairs = [(a, b) for place, a in enumerate(sets) for b in sets[place + 1 :]]
+    pairs = [(a, b) for index, a in enumerate(sets) for b in sets[index + 1 :]]
     distances = [1.0 - len(a & b) / len(a | b) if a | b else 0.0 for a, b in pairs]
     return sum(distances) / len(distances) if distances else float("nan")
 
@@ -165,8 +165,8 @@ def _majority_rule(call: Call) -> Type:
 )
 def _majority(view: View, node: Node, texts: Array) -> Array:
     made = np.empty(view.segments(Axis.COMPLETION, Axis.GROUP).count, object)
-    for place, group in enumerate(_by_group(view, texts)):
-        made[place] = Counter(group).most_common(1)[0][0] if group else None
+    for index, group in enumerate(_by_group(view, texts)):
+        made[index] = Counter(group).most_common(1)[0][0] if group else None
     return made
 
 
