@@ -1,7 +1,7 @@
 """The command line: ``declog VERB ...``, one file of ``verbs/`` per verb.
 
 A verb is a module with ``SUMMARY``, its line of help, ``GROUP``, where it stands among the others,
-``arguments(parser)``, which says what it takes, and ``run(given)``, which does it and returns the exit code. It imports
+``arguments(parser)``, which says what it takes, and ``run(args)``, which does it and returns the exit code. It imports
 what is heavy inside ``run``: ``declog --help`` and ``declog VERB --help`` load neither Hydra nor torch nor a tracker.
 
     0  all is well
@@ -75,17 +75,17 @@ def _run(words: list[str]) -> int:
     module = verb_of(words[0])
     parser = Parser(words[0], module.SUMMARY, module.__doc__ or "")
     module.arguments(parser)
-    given = parser.read(words[1:])
-    if given is None:
+    args = parser.read(words[1:])
+    if args is None:
         return OK
     try:
-        return int(module.run(given))
+        return int(module.run(args))
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
         raise Wrong(f"`declog {words[0]}` needs torch, which is not installed", install("torch")) from None
     except ConfigError as error:
-        if "format" not in given or given.format != "json":
+        if "format" not in args or args.format != "json":
             raise
         from declog.config.diagnostics import as_dict
 

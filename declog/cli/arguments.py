@@ -48,9 +48,9 @@ class Parser:
         self.add("--format", choices=("text", "json", *others), default="text", help="for people or for programs")
 
     def read(self, words: Sequence[str]) -> argparse.Namespace | None:
-        """What was given; None where only help was asked for. Raises ``Wrong``."""
+        """The arguments; None where only help was asked for. Raises ``Wrong``."""
         try:
-            given, unknown = self._argparse.parse_known_intermixed_args(
+            args, unknown = self._argparse.parse_known_intermixed_args(
                 [DIVIDER if word == "--" else word for word in words]
             )
         except SystemExit:  # --help has printed
@@ -59,7 +59,7 @@ class Parser:
             known = [name for name in self._argparse.options if name.startswith("--")]
             fix = suggestions.option(word, known, words)
             raise Wrong(f"{self._argparse.prog} has no {'option' if fix else 'use for'} `{word}`", fix)
-        return given
+        return args
 
 
 class _Argparse(argparse.ArgumentParser):

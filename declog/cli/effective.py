@@ -21,12 +21,12 @@ from declog.language.keys import is_entry
 COMMENTS_AT = 64  # no comment starts further to the right, unless its line is longer
 
 
-def report(given: argparse.Namespace, config: Composed) -> None:
+def report(args: argparse.Namespace, config: Composed) -> None:
     """Print it."""
     found = layered(config)
     inactive, broken = _inactive(config)
-    chosen = [known_key(found, key) for key in given.key or ()]
-    if given.format == "json":
+    chosen = [known_key(found, key) for key in args.key or ()]
+    if args.format == "json":
         data: Any = {".".join(map(str, path)): at(found.data, path) for path in chosen} if chosen else found.data
         paths = [path for path, _ in leaves(found.data) if not chosen or any(path[: len(key)] == key for key in chosen)]
         origins = {".".join(map(str, path)): found.place(path) for path in paths}
@@ -45,25 +45,25 @@ def _inactive(config: Composed) -> tuple[dict[str, str], str | None]:
         return {}, ", ".join(sorted({problem.code for problem in error.problems}))
 
 
-def _yaml(found: Layered, key: Path, inactive: Mapping[str, str]) -> list[str]:
+def _yaml(config: Layered, key: Path, inactive: Mapping[str, str]) -> list[str]:
     """The config, or one key of it, as YAML with a comment behind each value."""
-    value = at(found.data, key)
+    value = at(config.data, key)
     whole: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-    rows = list(_rows(found, {name: each for name, each in whole.items() if name != "tests"}, key, 0, inactive))
+    rows = list(_rows(config, {name: each for name, each in whole.items() if name != "tests"}, key, 0, inactive))
     if not key and whole.get("tests"):
         rows.append(("tests: ...", f"{', '.join(whole['tests'])}; shown with --key tests"))
     if key:
         depth = len(key) - 1
         above = [("  " * level + f"{name}:", "") for level, name in enumerate(key[:-1])]
         last = f"{'  ' * depth}{key[-1]}:"
-        rows = [*above, *([(last, "")] if whole else [_row(found, key, depth)])]
-        rows += list(_rows(found, whole, key, depth + 1, inactive))
+        rows = [*above, *([(last, "")] if whole else [_row(config, key, depth)])]
+        rows += list(_rows(config, whole, key, depth + 1, inactive))
     column = min(max((len(line) for line, comment in rows if comment), default=0), COMMENTS_AT)
     return [f"{line:<{column}}  {paint(f'# {comment}', DIM)}" if comment else line for line, comment in rows]
 
 
 def _rows(
-    found: Layered, data: Mapping[str, Any], path: Path, depth: int, inactive: Mapping[str, str]
+    config: Layered, data: Mapping[str, Any], path: Path, depth: int, inactive: Mapping[str, str]
 ) -> Iterator[tuple[str, str]]:
     for key, value in data.items():
         here = (*path, key)
@@ -72,16 +72,16 @@ def _rows(
         comment = "" if why is None else f"inactive: {why}"
         if isinstance(value, Mapping) and value:
             yield f"{'  ' * depth}{key}:", comment
-            yield from _rows(found, value, here, depth + 1, inactive)
+            yield from _rows(config, value, here, depth + 1, inactive)
         else:
-            line, place = _row(found, here, depth)
+            line, place = _row(config, here, depth)
             yield line, "; ".join(part for part in (place, comment) if part)
 
 
-def _row(found: Layered, path: Path, depth: int) -> tuple[str, str]:
-    value = at(found.data, path)
-    comment = found.place(path) or ""
-    source = at(found.written, path) if has(found.written, path) else value
+def _row(config: Layered, path: Path, depth: int) -> tuple[str, str]:
+    value = at(config.data, path)
+    comment = config.place(path) or ""
+    source = at(config.written, path) if has(config.written, path) else value
     if source != value and isinstance(source, str):
         comment += f"  from {source}"
     return f"{'  ' * depth}{path[-1]}: {shown_value(value)}", comment

@@ -78,13 +78,13 @@ def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[l
     return [list(words) for words in requested] if requested is not None else [shlex.split(each) for each in locked]
 
 
-def entry(made: Plan, config: Composed) -> dict[str, Any]:
+def entry(plan: Plan, config: Composed) -> dict[str, Any]:
     """What is written of one config."""
     from declog.plans.words import facts
 
-    found = facts(made, made)
+    found = facts(plan, plan)
     written = {
-        "packages": packages(made, config),
+        "packages": packages(plan, config),
         ENTRIES: ids(config.data),
         **{title: {name: _short(parts) for name, parts in found[title].items()} for title in SECTIONS},
     }
@@ -98,14 +98,14 @@ def _short(parts: tuple[str, ...]) -> list[str]:
     return [words, *others[:-1], *(hashlib.sha256(each.encode()).hexdigest()[:12] for each in others[-1:])]
 
 
-def packages(made: Plan, config: Composed) -> dict[str, str]:
+def packages(plan: Plan, config: Composed) -> dict[str, str]:
     """The packages that decide what is logged, with their versions."""
     from declog.language import functions, reductions, row_functions
     from declog.sinks import home_of
 
-    homes = [home_of(sink.kind) for sink in made.sinks]
+    homes = [home_of(sink.kind) for sink in plan.sinks]
     registries = (functions.DEFAULT, reductions.DEFAULT, row_functions.DEFAULT)
-    homes += [registry.home(name) for registry in registries for name in made.functions if name in registry]
+    homes += [registry.home(name) for registry in registries for name in plan.functions if name in registry]
     named = {name: made_version for home in homes for name, _, made_version in [home.partition(" ")] if made_version}
     named[distribution.NAME] = distribution.VERSION
     for name in config.packages():

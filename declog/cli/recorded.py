@@ -148,35 +148,21 @@ Place = tuple[str, int]
 
 
 def _values(events: Events) -> dict[str, dict[Place, Any]]:
-    """Everything that has a name, by name and log event."""
+    """Everything that has a name, by name and log event; what is no number in words, and what else tells it apart."""
     found: dict[str, dict[Place, Any]] = {}
     for step, records in events:
         at = (records.mode, step)
         for scalar in records.scalars:
             found.setdefault(scalar.name, {})[at] = scalar.value
         for histogram in records.histograms:
-            found.setdefault(histogram.name, {})[at] = (list(histogram.counts), list(histogram.edges))
+            counts, edges = list(histogram.counts), list(histogram.edges)
+            found.setdefault(histogram.name, {})[at] = (f"counts {counts}", edges)
         for table in records.tables:
-            found.setdefault(f"table {table.name}", {})[at] = _Rows(table)
+            words = f"{table.rows} rows of {', '.join(table.data)}"
+            found.setdefault(f"table {table.name}", {})[at] = (words, repr(table.data))
         for alert in records.alerts:
             found.setdefault(f"alert {alert.name}", {})[at] = alert.text
     return found
-
-
-class _Rows:
-    """A table that is shown in words, and compared by its rows."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Rows) and repr(self._table.data) == repr(other._table.data)
-
-    def __hash__(self) -> int:
-        return hash(self._table.name)
-
-    def __str__(self) -> str:
-        return f"{self._table.rows} rows of {', '.join(self._table.data)}"
 
 
 def _changed(left: dict[Place, Any], right: dict[Place, Any]) -> list[dict[str, Any]]:
@@ -197,7 +183,7 @@ def _words(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, tuple):
-        return f"counts {value[0]}"
+        return str(value[0])
     return number(value) if isinstance(value, float | int) else str(value)
 
 

@@ -62,10 +62,10 @@ def print_prompts(head: str, prompts: Sequence[Mapping[str, Any]]) -> None:
     texts = ["prompt", *(visible(" ".join(one["prompt"].split())) for one in prompts)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     room = max(width(sys.stdout) - sum(widths) - 2 * len(widths), 20) if sys.stdout.isatty() else None
-    for place, (numbers, text) in enumerate(zip(lines, texts, strict=True)):
+    for index, (numbers, text) in enumerate(zip(lines, texts, strict=True)):
         row = "  ".join(number.rjust(wide) for number, wide in zip(numbers, widths, strict=True))
         row += "  " + (text if room is None else beginning(text, room))
-        print(row if place else paint(row, DIM))
+        print(row if index else paint(row, DIM))
 
 
 def _prompt_cell(name: str, value: Any) -> str:

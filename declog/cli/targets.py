@@ -66,22 +66,22 @@ def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
 # -- one config
 
 
-def chosen(given: argparse.Namespace) -> Composed:
+def chosen(args: argparse.Namespace) -> Composed:
     """The configuration that the command line names; raises ``CompositionError``."""
-    return configured(given, given.words)
+    return configured(args, args.words)
 
 
-def configured(given: argparse.Namespace, words: Sequence[str]) -> Composed:
+def configured(args: argparse.Namespace, words: Sequence[str]) -> Composed:
     """The configuration that ``words`` name: a config first, if one is named, then overrides."""
     from declog.config.compose import composed
 
-    imported(given)
-    config = composed(replace(_origin(given, words), imports=tuple(given.modules or ())))
+    imported(args)
+    config = composed(replace(_origin(args, words), imports=tuple(args.modules or ())))
     hide(config.masked)
     return config
 
 
-def _origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
+def _origin(args: argparse.Namespace, words: Sequence[str]) -> Origin:
     """What is to be composed, in Hydra's words."""
     from declog.config.compose import named, overridden, project_folder
     from declog.config.origin import Origin
@@ -89,24 +89,24 @@ def _origin(given: argparse.Namespace, words: Sequence[str]) -> Origin:
     names, overrides = names_and_overrides(words)
     if len(names) > 1:
         raise Wrong(f"`{names[1]}` is no override", suggestions.override(names[1], words))
-    if given.config_name is None:
+    if args.config_name is None:
         name = names[0] if names else DEFAULT
         file = _config_of_run(name) or _committed(name)
-        return overridden(named(file or name, given.config_dir), overrides)
+        return overridden(named(file or name, args.config_dir), overrides)
     if names:
         raise Wrong(f"--config-name chooses the configuration, and `{names[0]}` is no override", f"declog={names[0]}")
-    folder = project_folder(given.config_dir) or Path.cwd()
+    folder = project_folder(args.config_dir) or Path.cwd()
     if not folder.is_dir():
-        raise Wrong(f"there is no directory {given.config_dir}", "--config-dir takes the folder of your configuration")
-    return overridden(Origin(given.config_name, config_dir=folder, application=True), overrides)
+        raise Wrong(f"there is no directory {args.config_dir}", "--config-dir takes the folder of your configuration")
+    return overridden(Origin(args.config_name, config_dir=folder, application=True), overrides)
 
 
-def imported(given: argparse.Namespace) -> None:
+def imported(args: argparse.Namespace) -> None:
     """Load the modules of ``--import``, and those of the project that one works in."""
     from declog.config.project import load_imports
 
     load_imports()
-    for name in given.modules or ():
+    for name in args.modules or ():
         _import(name)
 
 

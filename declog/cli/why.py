@@ -31,23 +31,23 @@ from declog.plans.ops import Plan
 from declog.records import names_of
 
 
-def report(given: argparse.Namespace, config: Composed) -> None:
+def report(args: argparse.Namespace, config: Composed) -> None:
     """Print it."""
-    key: str = given.why
-    run = run_named(given.words)
+    key: str = args.why
+    run = run_named(args.words)
     missing = {} if run is None else run[1].get("missing", {})
-    found = layered(config)
-    made = _plan(config)
-    paths = list(_paths(found, key, made))
+    layers = layered(config)
+    plan = _plan(config)
+    paths = list(_paths(layers, key, plan))
     late = {} if paths or run is None else _asked(run[0])
     if run is not None and late:
         lines = [f"metrics.{name}={line}" for name, (line, _) in late.items()]
-        config = configured(given, [*given.words, *lines])
-        found, made = layered(config), _plan(config)
-        paths = list(_paths(found, key, made))
+        config = configured(args, [*args.words, *lines])
+        layers, plan = layered(config), _plan(config)
+        paths = list(_paths(layers, key, plan))
     if not paths:
-        raise Wrong(f"nothing is called `{key}` in this config", _close(found, key, made))
-    facts = [_facts(found, path, made) for path in paths]
+        raise Wrong(f"nothing is called `{key}` in this config", _close(layers, key, plan))
+    facts = [_facts(layers, path, plan) for path in paths]
     for path, each in zip(paths, facts, strict=True):
         if path[0] == "metrics" and path[-1] in missing:
             each["notes"].append(f"no values in this run: {missing[str(path[-1])]}")
@@ -56,7 +56,7 @@ def report(given: argparse.Namespace, config: Composed) -> None:
             each["layers"] = [{"place": str(file.relative_to(run[0])), "value": line, "package": ""}]
             each.pop("keys", None)  # the line has them
             each["notes"].append("asked late" + "; the job goes on with it" * (path[-1] in run[1].get("late", {})))
-    if given.format == "json":
+    if args.format == "json":
         write_json(facts)
     else:
         print("\n\n".join(map(_text, facts)))
@@ -71,11 +71,11 @@ def _asked(folder: Path) -> Mapping[str, tuple[str, Path]]:
     return {name: (line, file) for file, lines in asked(folder) for name, line in lines.items()}
 
 
-def known_key(found: Layered, key: str) -> Key:
+def known_key(config: Layered, key: str) -> Key:
     """The path of a key that the config has; raises ``Wrong`` for another."""
     path = _split(key)
-    if not has(found.data, path):
-        raise Wrong(f"this config has no key `{key}`", _close(found, key, None))
+    if not has(config.data, path):
+        raise Wrong(f"this config has no key `{key}`", _close(config, key, None))
     return path
 
 
@@ -92,44 +92,44 @@ def _plan(config: Composed) -> Plan | None:
         return None
 
 
-def _paths(found: Layered, key: str, made: Plan | None) -> Iterator[Key]:
+def _paths(config: Layered, key: str, plan: Plan | None) -> Iterator[Key]:
     """What a word names: a key, entries with this id, the metric behind a name."""
-    old = {**old_names(found.data, "signals"), **old_names(found.data, "metrics")}
+    old = {**old_names(config.data, "signals"), **old_names(config.data, "metrics")}
     if (new := old.get(key.rpartition(".")[2])) is not None:
         raise Wrong(f"`{key}` is called `{new}` now", f"--why {key.removesuffix(key.rpartition('.')[2])}{new}")
     path = _split(key)
-    if has(found.data, path) or path in found.gone or known(found.data, path) is not None:
+    if has(config.data, path) or path in config.gone or known(config.data, path) is not None:
         yield path
         return
-    entries = [path for section in found.data for path, _ in paths_of(found.data, section) if path[-1] == key]
-    entries += [each for each in found.gone if is_entry(each) and each[-1] == key]
-    if made is not None:
-        given = has(found.data, ("metrics", LOGGED))  # else what `log_metric` gives may have any name
-        plain = _without_prefixes(key, made)
+    entries = [path for section in config.data for path, _ in paths_of(config.data, section) if path[-1] == key]
+    entries += [each for each in config.gone if is_entry(each) and each[-1] == key]
+    if plan is not None:
+        declared = has(config.data, ("metrics", LOGGED))  # else what `log_metric` gives may have any name
+        plain = _without_prefixes(key, plan)
         entries += [
             ("metrics", op.id)
-            for op in made.outputs
-            for names in [op.names if given or op.id != LOGGED else ()]
+            for op in plan.outputs
+            for names in [op.names if declared or op.id != LOGGED else ()]
             if op.key == key or any(re.fullmatch(names_of(name.template), each) for name in names for each in plain)
         ]
     yield from dict.fromkeys(entries)
 
 
-def _without_prefixes(name: str, made: Plan) -> list[str]:
+def _without_prefixes(name: str, plan: Plan) -> list[str]:
     """A tracker's name as the config has it: modes and sinks put something before."""
-    prefixes = {*(mode.prefix for mode in made.modes.values()), *(sink.prefix for sink in made.sinks), ""}
-    whole = {*prefixes, *(sink.prefix + mode.prefix for sink in made.sinks for mode in made.modes.values())}
+    prefixes = {*(mode.prefix for mode in plan.modes.values()), *(sink.prefix for sink in plan.sinks), ""}
+    whole = {*prefixes, *(sink.prefix + mode.prefix for sink in plan.sinks for mode in plan.modes.values())}
     return [name.removeprefix(prefix) for prefix in whole if name.startswith(prefix)]
 
 
-def _close(found: Layered, key: str, made: Plan | None) -> str:
+def _close(config: Layered, key: str, plan: Plan | None) -> str:
     keys: dict[str, None] = {}
-    for path, _ in leaves(found.data):
+    for path, _ in leaves(config.data):
         for depth in range(1, len(path) + 1):
             keys[".".join(map(str, path[:depth]))] = None
             if is_entry(path[:depth]):
                 keys[str(path[depth - 1])] = None
-    names = [name.template for op in made.outputs for name in op.names] if made is not None else []
+    names = [name.template for op in plan.outputs for name in op.names] if plan is not None else []
     if "." not in key and "/" not in key:
         return did_you_mean(key, [name for name in keys if "." not in name], what="keys")
     return did_you_mean(key, [*keys, *names], what="keys")
@@ -138,29 +138,31 @@ def _close(found: Layered, key: str, made: Plan | None) -> str:
 # ---- what is reported -----------------------------------------------------------------------------------
 
 
-def _facts(found: Layered, path: Key, made: Plan | None) -> dict[str, Any]:
-    there = has(found.data, path)
-    value = at(found.data, path) if there else None
-    spec = known(found.data, path)
-    if not there and spec is not None and not found.layers(path):
+def _facts(config: Layered, path: Key, plan: Plan | None) -> dict[str, Any]:
+    there = has(config.data, path)
+    value = at(config.data, path) if there else None
+    spec = known(config.data, path)
+    if not there and spec is not None and not config.layers(path):
         there, value = True, spec.default
     facts: dict[str, Any] = {"key": ".".join(map(str, path)), "value": value, "there": there}
-    layers = found.layers(path) or (found.provenance.find((*found.prefix, *path))[1] if has(found.data, path) else ())
+    layers = config.layers(path) or (
+        config.provenance.find((*config.prefix, *path))[1] if has(config.data, path) else ()
+    )
     facts["layers"] = [
-        {"place": shown_place(layer.place), "value": _given(layer, found), "package": shown_package(layer.place)}
+        {"place": shown_place(layer.place), "value": _given(layer, config), "package": shown_package(layer.place)}
         for layer in layers
         if there or layer.rank
     ]
     if isinstance(value, Mapping):
-        below = ((".".join(map(str, inner)), each, found.place((*path, *inner))) for inner, each in leaves(value))
+        below = ((".".join(map(str, inner)), each, config.place((*path, *inner))) for inner, each in leaves(value))
         facts["keys"] = [{"key": key, "value": each, "place": place} for key, each, place in below]
     facts["notes"] = [spec.help] if spec is not None and spec.help else []
     if is_entry(path):
-        facts["notes"] += _notes(found, path, made)
+        facts["notes"] += _notes(config, path, plan)
     return facts
 
 
-def _given(layer: Layer, found: Layered) -> str | None:
+def _given(layer: Layer, config: Layered) -> str | None:
     """What a layer gives a key, as it was written; None for a map."""
     place = layer.place
     if not layer.replaces:
@@ -168,32 +170,32 @@ def _given(layer: Layer, found: Layered) -> str | None:
     if isinstance(place, OverridePlace):
         return "deleted" if place.text.startswith("~") else place.text.partition("=")[2]
     if isinstance(place, FilePlace):
-        lines = found.provenance.texts[place.file].split("\n")
+        lines = config.provenance.texts[place.file].split("\n")
         span = place.value
         line = lines[span.line - 1][span.column - 1 : span.end_column - 1 if span.one_line else None]
         return line.rstrip() + ("" if span.one_line else " ...")
     return None
 
 
-def _notes(found: Layered, path: Key, made: Plan | None) -> Iterator[str]:
+def _notes(config: Layered, path: Key, plan: Plan | None) -> Iterator[str]:
     """What becomes of an entry: its outputs, how it is observed, who reads it, why it is inactive."""
     section, name = "signals" if path[0] == "derived" else str(path[0]), str(path[-1])
-    for what, why in made.inactive if made is not None else ():
+    for what, why in plan.inactive if plan is not None else ():
         if what == f"{section}.{name}":
             yield f"inactive: {why}"
-    if section == "metrics" and made is not None:
-        words = made.names()
-        for op in made.outputs:
+    if section == "metrics" and plan is not None:
+        words = plan.names()
+        for op in plan.outputs:
             yield from (f"{each.template}: {words[each.template]}" for each in op.names if op.id == name and op.shown)
-        yield from dict.fromkeys(line for op in made.outputs if op.id == name for line in op.about.lines)
-    if section == "signals" and made is not None:
-        for phase in made.phases.values():
+        yield from dict.fromkeys(line for op in plan.outputs if op.id == name for line in op.about.lines)
+    if section == "signals" and plan is not None:
+        for phase in plan.phases.values():
             for signal in phase.signals:
                 if signal.name == name:
                     what = f"{signal.dtype} per {signal.axis.label}"
                     yield f"observed as {signal.source} in the phase {phase.name}, {what}"
     if section in NAMED:
-        if used := readers(found.data, section, name):
+        if used := readers(config.data, section, name):
             yield f"read by {', '.join(used)}"
         elif section == "signals":
             yield "nothing reads it"

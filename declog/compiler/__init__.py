@@ -149,9 +149,9 @@ def compile(
     return replace(made, functions=_foreign(without, functions))
 
 
-def _foreign(made: Plan, functions: _functions.Functions) -> dict[str, str]:
+def _foreign(plan: Plan, functions: _functions.Functions) -> dict[str, str]:
     """The functions in a plan's expressions that are not declog's own, and where they come from."""
-    names = {node.op for node in walk(*expressions(made))}
+    names = {node.op for node in walk(*expressions(plan))}
     entries = {name: functions.get(name) for name in sorted(names)}
     found = {name: origin(entry.run) for name, entry in entries.items() if entry is not None}
     return {name: place for name, place in found.items() if not place.startswith("declog.")}

@@ -37,7 +37,7 @@ def _metric(work: Placement, op: MetricOp) -> MetricOp:
     if op.axis is not Axis.TOKEN:
         texts = op.reduction.texts  # which must be where they are reduced
         args = tuple(
-            work.label(node, phase) if place in texts else work.lower(node, phase) for place, node in enumerate(op.args)
+            work.label(node, phase) if index in texts else work.lower(node, phase) for index, node in enumerate(op.args)
         )
         return replace(op, args=args, **clauses, **work.lower_all(phase, where=op.where))
     (expr,) = op.args
@@ -208,7 +208,7 @@ def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]
         if node.type.phase not in (None, phase):
             draft.report("DL313.lengths", "axes.token.lengths", phase=phase, name=name, other=node.type.phase)
             continue
-        found = next((place for place, op in enumerate(by_phase[phase]) if op.name == name), None)
+        found = next((index for index, op in enumerate(by_phase[phase]) if op.name == name), None)
         if found is None:
             source, axis = draft.observed[name].from_ or name, Axis.COMPLETION
             op = SignalOp(name=name, source=source, dtype=DType.INT, axis=axis, phase=phase, folded=True)

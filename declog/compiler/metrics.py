@@ -116,7 +116,7 @@ class _Metric:
             reductions = self._reductions(reduce)
             if not spec.expr:
                 self.draft.report("DL203.expr", self.path)
-            nodes = [self._compile(text, ("metrics", self.id, "expr", place)) for place, text in enumerate(spec.expr)]
+            nodes = [self._compile(text, ("metrics", self.id, "expr", index)) for index, text in enumerate(spec.expr)]
             there = tuple(node for node in nodes if node is not None)
             return (there if nodes and len(there) == len(nodes) else None), reductions
         text = self.id if spec.expr is None else str(spec.expr)
@@ -261,10 +261,10 @@ class _Metric:
             return self._compile(texts, ("metrics", self.id, "by"))
         if not texts:
             self.draft.report("DL202.labels", ("metrics", self.id, "by"))
-        nodes = [self._compile(text, ("metrics", self.id, "by", place)) for place, text in enumerate(texts)]
+        nodes = [self._compile(text, ("metrics", self.id, "by", index)) for index, text in enumerate(texts)]
         found = [node for node in nodes if node is not None]
-        taken = [fits(self.draft, node, ("metrics", self.id, "by", place), LABELS, Axis.COMPLETION, "labels are")
-                 for place, node in enumerate(found)]  # fmt: skip
+        taken = [fits(self.draft, node, ("metrics", self.id, "by", index), LABELS, Axis.COMPLETION, "labels are")
+                 for index, node in enumerate(found)]  # fmt: skip
         if texts and taken == [True] * len(texts):
             with self.draft.at("metrics", self.id, "by"):
                 return labels(self.draft.graph, found, self.draft.order)

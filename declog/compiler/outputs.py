@@ -174,8 +174,8 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Names], set[str], bool]:
         """The outputs and the tables of some selectors, and whether any of these is of tables."""
         outputs, named, by_table = set[Names](), set[str](), False
-        for place, selector in enumerate(selectors):
-            path = ("profiles", name, key, place)
+        for index, selector in enumerate(selectors):
+            path = ("profiles", name, key, index)
             found, matched, had_table = _select(draft, selector, path)
             if selector.when is not None:
                 node = condition(draft, selector.when, (*path, "when"))

@@ -38,10 +38,10 @@ def of_table(draft: Draft, table: str) -> Columns:
     if not spec.columns:
         return known
     signal, path = ColumnSpec(), ("tables", table, "columns")
-    for place, name in enumerate(spec.columns):
+    for index, name in enumerate(spec.columns):
         if not IDENTIFIER.match(name):
-            draft.report("DL202.column", (*path, place), name=name, table=table, expr=in_flow(name))
-    return {name: known.get(name, (signal, (*path, place))) for place, name in enumerate(spec.columns)}
+            draft.report("DL202.column", (*path, index), name=name, table=table, expr=in_flow(name))
+    return {name: known.get(name, (signal, (*path, index))) for index, name in enumerate(spec.columns)}
 
 
 def columns(draft: Draft, specs: Columns, row: Axis) -> tuple[ColumnOp, ...]:

@@ -170,8 +170,8 @@ def modes(draft: Draft) -> None:
 def groups(draft: Draft) -> None:
     """What a group is."""
     spec = draft.spec.axes.group
-    for place, name in enumerate(spec.sources):
-        path: Path = ("axes", "group", "of", *(() if isinstance(spec.of, str) else (place,)))
+    for index, name in enumerate(spec.sources):
+        path: Path = ("axes", "group", "of", *(() if isinstance(spec.of, str) else (index,)))
         signal = _named(draft, name, path)
         if signal is None:
             continue

@@ -65,7 +65,7 @@ def _escaped(text: str, escapes: _Escapes) -> str:
     if "\u200c" not in text and "\u200d" not in text:
         return text.translate(escapes)
     parts = _JOINED.split(text)  # every second one is a joiner
-    return "".join(part if place % 2 else part.translate(escapes) for place, part in enumerate(parts))
+    return "".join(part if index % 2 else part.translate(escapes) for index, part in enumerate(parts))
 
 
 class _Logged(logging.Filter):

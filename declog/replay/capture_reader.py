@@ -109,8 +109,8 @@ def replay(
     """
     capture = load(path)
     composed = config_of(capture) if config is None else compose(config)
-    made = plan_for(capture, composed, functions=functions, reductions=reductions, columns=columns)
-    return execute(capture, made, composed, functions=functions).events
+    chosen = plan_for(capture, composed, functions=functions, reductions=reductions, columns=columns)
+    return execute(capture, chosen, composed, functions=functions).events
 
 
 def config_of(capture: Capture) -> Composed:
@@ -125,12 +125,12 @@ def plan_for(capture: Capture, config: Composed, **registries: Any) -> Plan:
     return plan(config, constants=run["constants"], profiles=shown, **registries)
 
 
-def execute(capture: Capture, made: Plan, config: Composed, *, functions: Functions = FUNCTIONS) -> Rehearsal:
+def execute(capture: Capture, plan: Plan, config: Composed, *, functions: Functions = FUNCTIONS) -> Rehearsal:
     """Execute a plan over a capture."""
-    profile = config.profile if capture.run["requested"] or not made.sinks else None
+    profile = config.profile if capture.run["requested"] or not plan.sinks else None
     scripts = {rank: partial(capture.calls, rank) for rank in capture.files}
     return rehearse(
-        made, scripts, capture.world_size, profile=profile, functions=functions, locate=partial(locate, config)
+        plan, scripts, capture.world_size, profile=profile, functions=functions, locate=partial(locate, config)
     )
 
 

@@ -85,7 +85,7 @@ def rehearse(
     return found
 
 
-def _routes(plan: Plan, rank: int, world_size: int, found: Rehearsal) -> list[Route]:
+def _routes(plan: Plan, rank: int, world_size: int, rehearsal: Rehearsal) -> list[Route]:
     """The sinks of a rank, as ``start`` opens them: on other ranks than 0 those that get the rank's own rows."""
     routes = []
     for op in plan.sinks:
@@ -93,13 +93,13 @@ def _routes(plan: Plan, rank: int, world_size: int, found: Rehearsal) -> list[Ro
         if rank == 0 or local:
             kind = traits(op.kind)
             most, last = kind.unfiltered_bytes, kind.shows_last
-            keeper = _keeper(found, op.id if rank == 0 else f"{op.id} of rank {rank}")
+            keeper = _keeper(rehearsal, op.id if rank == 0 else f"{op.id} of rank {rank}")
             routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, keeper, local, most, last))
     return routes
 
 
-def _keeper(found: Rehearsal, sink: str) -> Callable[[int, Records], None]:
-    events = found.events.setdefault(sink, [])
+def _keeper(rehearsal: Rehearsal, sink: str) -> Callable[[int, Records], None]:
+    events = rehearsal.events.setdefault(sink, [])
 
     def submit(step: int, records: Records) -> None:
         events.append((step, records))
@@ -121,11 +121,11 @@ class _Written(Clock):
 class _Player:
     """Makes the calls of a script on a recorder, in their order, whatever task or thread made them."""
 
-    def __init__(self, recorder: Recorder, clock: _Written, found: Rehearsal) -> None:
+    def __init__(self, recorder: Recorder, clock: _Written, rehearsal: Rehearsal) -> None:
         self._recorder = recorder
         self._session = recorder._session
         self._clock = clock
-        self._found = found
+        self._found = rehearsal
         self._scopes: dict[int, Scope] = {}
         self._origins: dict[int, _Origin] = {}
         self._session.main_task = self._origin(1)

@@ -79,15 +79,15 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
 
     The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
     """
-    spec, made = settings.profile(test), settings.plan(test)
+    spec, plan = settings.profile(test), settings.plan(test)
     phases = {
         name: replace(phase, signals=tuple(replace(signal, required=False) for signal in phase.signals))
-        for name, phase in made.phases.items()
+        for name, phase in plan.phases.items()
     }
     requested = {name for item in test.expectations for name in item.tables}
-    tables = tuple(op for op in made.tables if {op.id, op.name} & requested)
-    plan = replace(made, phases=phases, tables=tables, sinks=(), strict=False)
-    return test.profile or spec.profile, plan, list(wrong_names(test, spec, made))
+    tables = tuple(op for op in plan.tables if {op.id, op.name} & requested)
+    about = replace(plan, phases=phases, tables=tables, sinks=(), strict=False)
+    return test.profile or spec.profile, about, list(wrong_names(test, spec, plan))
 
 
 # -- what a test names
@@ -103,8 +103,8 @@ def wrong_names(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem
         spec.any for signals in profile.signals.values() for spec in signals.values()
     )  # takes what nobody declares
     worlds = {len(step.ranks) for step in test.given if step.ranks}
-    for place, step in enumerate(test.given):
-        path: tuple[str | int, ...] = () if step is test else ("steps", place)
+    for index, step in enumerate(test.given):
+        path: tuple[str | int, ...] = () if step is test else ("steps", index)
         if step.mode is not None and step.mode not in plan.modes:
             yield Problem.of("DL403.none", (*path, "mode"), noun="mode", name=step.mode, known=plan.modes)
         if worlds and len(step.ranks) != max(worlds):
@@ -113,15 +113,15 @@ def wrong_names(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem
         for signal in dict.fromkeys(name for call in item.calls for name in call):
             if signal not in plan.known and not open_:
                 yield names.signal(signal, where)
-    for place, expected in enumerate(test.expectations):
-        path = () if not place else ("steps", place - 1)
+    for index, expected in enumerate(test.expectations):
+        path = () if not index else ("steps", index - 1)
         yield from names.expected(expected, path)
 
 
 def givers(test: TestSpec) -> Iterator[tuple[tuple[str | int, ...], Input]]:
     """All that gives something, with its place: steps, or their ranks."""
-    for place, step in enumerate(test.given):
-        path: tuple[str | int, ...] = () if step is test else ("steps", place)
+    for index, step in enumerate(test.given):
+        path: tuple[str | int, ...] = () if step is test else ("steps", index)
         for rank, item in enumerate(step.ranks or [step]):
             yield (*path, *(("ranks", rank) if step.ranks else ())), item
 
@@ -151,9 +151,9 @@ class _Names:
         profile = self.profile
         tables = {*profile.tables, *(spec.name for spec in profile.tables.values() if spec.name)}
         for section, known in (("tables", tables), ("alerts", set(profile.alerts))):
-            for place, name in enumerate(getattr(item, section) or ()):
+            for index, name in enumerate(getattr(item, section) or ()):
                 if name not in known:
-                    at = place if isinstance(item.alerts, list) and section == "alerts" else name
+                    at = index if isinstance(item.alerts, list) and section == "alerts" else name
                     yield Problem.of("DL403.none", (*path, section, at), noun=section[:-1], name=name, known=known)
         for name in item.expect:
             if not self._is_of_a_metric(name):

@@ -72,11 +72,11 @@ class ProfileTest:
             return
         seen = [Seen(step, records) for step, records in done.events[CODE]]
         found = [*compare.compare(self.spec, seen, self.spec.tol, self.spec.mode or "train")]
-        for place, (step, number) in enumerate(_numbered(self.spec)):
+        for index, (step, number) in enumerate(_numbered(self.spec)):
             mode = step.mode or "train"
             mine = [one for one in seen if one.step == number and one.records.mode == mode]
             different = compare.compare(step, mine, self.spec.tol, mode) if self.spec.steps else ()
-            found += [one.at(f"steps.{place}") for one in different]
+            found += [one.at(f"steps.{index}") for one in different]
         excused = _excused(self.spec, self.plan)
         if found or any(not failure.startswith(excused) for failure in done.failures):
             found += [Difference("", "nothing fails", failure) for failure in done.failures]

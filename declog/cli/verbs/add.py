@@ -42,22 +42,22 @@ def arguments(parser: Parser) -> None:
     parser.formats()
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Compute the metrics, and keep them beside the run."""
     from declog.late import ask, rows_of, write
     from declog.late.live import hand_over
     from declog.runs.run import RUNNING, read
 
-    reading = read(given.run)
+    reading = read(args.run)
     folder = reading.path
-    goes_on = reading.state == RUNNING and rows_of(folder)["runs"][-1]["late"] and not given.dry_run
-    lines = dict(_lines(given.lines))
+    goes_on = reading.state == RUNNING and rows_of(folder)["runs"][-1]["late"] and not args.dry_run
+    lines = dict(_lines(args.lines))
     for name in lines.keys() & (reading.info.get("late") or {}).keys() if goes_on else ():
         raise Wrong(f"the run logs `{name}` since it was asked", "give the metric another name")
-    late = ask(folder, lines, to=[name.strip() for name in given.to.split(",") if name.strip()])
-    file = None if given.dry_run else write(folder, late)
+    late = ask(folder, lines, to=[name.strip() for name in args.to.split(",") if name.strip()])
+    file = None if args.dry_run else write(folder, late)
     answer = hand_over(folder, late, WAIT_S) if goes_on else None
-    if given.format == "json":
+    if args.format == "json":
         write_json({"file": None if file is None else str(file), "answer": answer, "series": _series(late)})
         return int(answer is not None and "refused" in answer)
     for name, values in _series(late).items():

@@ -70,42 +70,42 @@ def arguments(parser: Parser) -> None:
     parser.add("--timings", action="store_true", help="say how long imports, Hydra and declog took")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Compile them."""
     from declog.cli import locks
     from declog.cli.targets import targets
 
-    if given.lock and given.locked:
+    if args.lock and args.locked:
         raise Wrong("--lock writes the lock, and --locked compares with it", "one of them")
-    locked = locks.read() if given.lock or given.locked else {}
-    found = targets(given.words, sweep=given.multirun)
-    if given.locked or (given.lock and not given.words):
-        found = locks.targets(locked, found if given.words else None)
-    results = [_checked(given, words) for words in found]
-    if given.fix and _fixed(results, quiet=given.format != "text"):
-        results = [_checked(given, words) for words in found]
+    locked = locks.read() if args.lock or args.locked else {}
+    found = targets(args.words, sweep=args.multirun)
+    if args.locked or (args.lock and not args.words):
+        found = locks.targets(locked, found if args.words else None)
+    results = [_checked(args, words) for words in found]
+    if args.fix and _fixed(results, quiet=args.format != "text"):
+        results = [_checked(args, words) for words in found]
     entries = {}
-    if given.lock or given.locked:
+    if args.lock or args.locked:
         entries = {
             locks.key(result.words): locks.entry(result.plan, result.config)
             for result in results
             if result.plan is not None and result.config is not None
         }
-    if given.lock and not any(result.code for result in results):
+    if args.lock and not any(result.code for result in results):
         locks.write({**locked, **entries})
-    elif given.locked:
+    elif args.locked:
         for result in results:
             if (now := entries.get(locks.key(result.words))) is not None:
                 result.changes = locks.changes(locked, result.words, now)
                 result.code = result.code or (DIFFERENT if result.changes else OK)
     if (version := namesake()) is not None:
         print(f"warning: {RuntimeFailure.of('DL610', version=version)}", file=sys.stderr)
-    _shown(results, given)
-    codes = [result.code or int(given.strict and bool(result.warnings)) for result in results]
+    _shown(results, args)
+    codes = [result.code or int(args.strict and bool(result.warnings)) for result in results]
     return max(codes)
 
 
-def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
+def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     clock = [time.perf_counter()]
     from functools import partial
 
@@ -118,7 +118,7 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
     clock.append(time.perf_counter())
     done = Checked(words)
     try:
-        done.config = config = configured(given, words)
+        done.config = config = configured(args, words)
         clock.append(time.perf_counter())
         done.plan = plan(config)
         done.warnings = list(map(str, done.plan.warnings))
@@ -140,12 +140,12 @@ def _checked(given: argparse.Namespace, words: Sequence[str]) -> Checked:
     return done
 
 
-def _unseen(config: Composed, made: Plan) -> list[str]:
+def _unseen(config: Composed, plan: Plan) -> list[str]:
     """A note on metrics of one's own that no sink shows; a preset knows what its short list leaves out."""
-    names = [name for name in made.unseen if config.home(("metrics", name)) is None]
+    names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
     if not names:
         return []
-    profile = min(sink.profile for sink in made.sinks)
+    profile = min(sink.profile for sink in plan.sinks)
     edit = f"profiles: {{{profile}: {{show: [{', '.join(names)}]}}}}"
     return [f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"]
 
@@ -176,67 +176,67 @@ def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
 # -- what is printed
 
 
-def _shown(results: Sequence[Checked], given: argparse.Namespace) -> None:
-    if given.format == "json":
-        listed = [_as_dict(result, timings=given.timings) for result in results]
+def _shown(results: Sequence[Checked], args: argparse.Namespace) -> None:
+    if args.format == "json":
+        listed = [_as_dict(result, timings=args.timings) for result in results]
         write_json(listed[0] if len(listed) == 1 else listed)
         return
-    if given.format == "github":
+    if args.format == "github":
         for line in dict.fromkeys(line for result in results for line in as_github(result.problems, result.warnings)):
             print(line)
     reported: set[str] = set()
     several = len(results) > 1
     for result in results:
         if result.plan is not None:
-            _report(result, given, several=several)
+            _report(result, args, several=several)
             continue
         if several:
             sys.stdout.flush()
             print(paint(f"not ok {visible(result.label)}", RED))
-        if given.format == "text":
+        if args.format == "text":
             new = [each for each in result.problems if each.text() not in reported]  # a base that several extend
             reported |= {each.text() for each in new}
             if new:
                 write_error(ConfigError(new))
 
 
-def _report(result: Checked, given: argparse.Namespace, *, several: bool) -> None:
+def _report(result: Checked, args: argparse.Namespace, *, several: bool) -> None:
     from declog.cli import locks
     from declog.language.nodes import LOGGED
 
-    made = result.plan
-    assert made is not None
-    for warning in result.warnings if given.format == "text" else ():
+    plan = result.plan
+    assert plan is not None
+    for warning in result.warnings if args.format == "text" else ():
         print(wrapped(visible_lines(str(warning)), f"{paint('warning:', YELLOW)} ", len("warning: ")))
-    for note in result.notes if given.format == "text" else ():
+    for note in result.notes if args.format == "text" else ():
         print(wrapped(note, "note: ", len("note: ")))
-    for kind, extra in _missing(made).items():
+    for kind, extra in _missing(plan).items():
         print(f"note: the sink {kind} is not installed here: {install(extra)}")
-    if made.inactive and not several:
-        shown = ", ".join(what for what, _ in made.inactive[:3]) + (", ..." if len(made.inactive) > 3 else "")
+    if plan.inactive and not several:
+        shown = ", ".join(what for what, _ in plan.inactive[:3]) + (", ..." if len(plan.inactive) > 3 else "")
         print(paint(f"inactive: {shown}:\n  `declog show --inactive` says why", DIM))
     if result.changes:
         print(f"{result.changes}\n")
     parts = [
-        counted(sum(len(op.names) for op in made.outputs if op.shown and op.id != LOGGED), "output"),
-        counted(len(made.tables), "table"),
-        counted(len(made.alerts), "alert"),
-        f"{counted(len(made.sinks), 'sink')} ({', '.join(op.id for op in made.sinks)})" if made.sinks else "no sink",
+        counted(sum(len(op.names) for op in plan.outputs if op.shown and op.id != LOGGED), "output"),
+        counted(len(plan.tables), "table"),
+        counted(len(plan.alerts), "alert"),
+        f"{counted(len(plan.sinks), 'sink')} ({', '.join(op.id for op in plan.sinks)})" if plan.sinks else "no sink",
     ]
     mark = paint("ok", GREEN) if not result.changes else paint("changed", YELLOW)
-    label = result.label if several else made.name
+    label = result.label if several else plan.name
     print(wrapped(f"{visible(label)}: {', '.join(parts)}", f"{mark} ", 3))
     if result.changes:
         print(f"  fix: declog check {locks.key(result.words)} --lock, where that is wanted")
-    for name, seconds in result.timings.items() if given.timings else ():
+    for name, seconds in result.timings.items() if args.timings else ():
         print(f"  {name:<8} {seconds:.3f} s")
 
 
-def _missing(made: Plan) -> dict[str, str]:
+def _missing(plan: Plan) -> dict[str, str]:
     """The kinds of the enabled sinks whose package is not installed, each with the pip extra that brings it."""
     from declog.sinks import traits
 
-    kinds = {op.kind: traits(op.kind) for op in made.sinks}
+    kinds = {op.kind: traits(op.kind) for op in plan.sinks}
     return {
         kind: found.extra
         for kind, found in sorted(kinds.items())
@@ -248,13 +248,13 @@ def _as_dict(result: Checked, *, timings: bool) -> dict[str, Any]:
     from declog.config.diagnostics import as_dict
 
     found: dict[str, Any] = {"ok": result.plan is not None, "words": list(result.words)}
-    made = result.plan
-    if made is not None:
-        found |= {"name": made.name, "fingerprint": made.fingerprint}
+    plan = result.plan
+    if plan is not None:
+        found |= {"name": plan.name, "fingerprint": plan.fingerprint}
     found |= {"problems": [as_dict(problem) for problem in result.problems], "warnings": result.warnings}
     found |= {"notes": result.notes} if result.notes else {}
-    if made is not None:
-        found |= {"inactive": dict(made.inactive), "not_installed": list(_missing(made))}
+    if plan is not None:
+        found |= {"inactive": dict(plan.inactive), "not_installed": list(_missing(plan))}
     if result.changes:
         found["changes"] = result.changes
     return {**found, "timings": result.timings} if timings else found

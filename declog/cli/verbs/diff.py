@@ -32,22 +32,22 @@ def arguments(parser: Parser) -> None:
     parser.add("--strict", action="store_true", help="exit with 1 where they differ")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Compare them."""
     from declog.api import plan
     from declog.cli.targets import configured
     from declog.plans.words import facts
 
-    first, second = _sides(given.words, application=given.config_name is not None)
-    before, after = plan(configured(given, first)), plan(configured(given, second))
+    first, second = _sides(args.words, application=args.config_name is not None)
+    before, after = plan(configured(args, first)), plan(configured(args, second))
     changes = differences(facts(before, after), facts(after, before))
-    if given.format == "json":
+    if args.format == "json":
         write_json({"same": not changes, "changes": changes})
     elif not changes:
         print("they log the same")
     else:
         print(text(changes))
-    return int(bool(changes) and given.strict)
+    return int(bool(changes) and args.strict)
 
 
 def _sides(words: Sequence[str], *, application: bool) -> tuple[list[str], list[str]]:

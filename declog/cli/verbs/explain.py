@@ -23,27 +23,27 @@ def arguments(parser: Parser) -> None:
     parser.formats()
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print its page."""
     from declog.errors.catalogue import MESSAGES
     from declog.errors.pages import CODES, page
 
-    if given.code is None:
-        if given.format == "json":
+    if args.code is None:
+        if args.format == "json":
             write_json(CODES)
         else:
             print(columns(list(CODES.items()), colour=BOLD))
         return 0
-    code = given.code.strip("[]").upper()
+    code = args.code.strip("[]").upper()
     code = code if code.startswith("DL") else f"DL{code}"
     if code not in CODES:
         fix: str | None = did_you_mean(code, CODES, what="codes")
-        if given.code.isidentifier() and not re.search(r"\d{2}", given.code):
-            fix = f"of an entry of a config, `declog show CONFIG --why {given.code}` says what it is, and what feeds it"
-        raise Wrong(f"there is no error code `{given.code}`", fix)
+        if args.code.isidentifier() and not re.search(r"\d{2}", args.code):
+            fix = f"of an entry of a config, `declog show CONFIG --why {args.code}` says what it is, and what feeds it"
+        raise Wrong(f"there is no error code `{args.code}`", fix)
     messages = [(each, None) if isinstance(each, str) else each for key, each in MESSAGES.items() if key[:5] == code]
     shown = [(text, fix if isinstance(fix, str) and fix != "{fix}" else None) for text, fix in messages]
-    if given.format == "json":
+    if args.format == "json":
         write_json({"code": code, "meaning": CODES[code], "page": page(code), "messages": shown})
     else:
         print(paragraphs(page(code)))

@@ -55,35 +55,35 @@ def arguments(parser: Parser) -> None:
     )
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Write it."""
-    ways = [name for name, chosen in (("--from", given.run), ("--package", given.package), ("--editor", given.editor))
+    ways = [name for name, chosen in (("--from", args.run), ("--package", args.package), ("--editor", args.editor))
             if chosen]  # fmt: skip
     if len(ways) > 1:
         raise Wrong(f"init begins one thing: {' and '.join(ways)} are two", "leave one out")
-    if given.preset is not None and (given.run or given.editor):
+    if args.preset is not None and (args.run or args.editor):
         raise Wrong(f"--preset chooses what a config extends, and {ways[0]} has none to choose", "leave it out")
-    if given.editor is not None:
-        return _schema(given)
-    if given.run is not None:
-        return _of_run(given)
-    if given.name is None:
+    if args.editor is not None:
+        return _schema(args)
+    if args.run is not None:
+        return _of_run(args)
+    if args.name is None:
         raise Wrong("init needs a name", "declog init mine, or declog init acme-logging --package")
     from declog.config.compose import presets
 
-    preset = given.preset or DEFAULT
+    preset = args.preset or DEFAULT
     if preset not in (known := presets()):
         raise Wrong(f"there is no preset `{preset}`", did_you_mean(preset, known, what="presets"))
-    module = _module(given)
-    return _package(given.name, module, preset) if given.package else _config(module, preset)
+    module = _module(args)
+    return _package(args.name, module, preset) if args.package else _config(module, preset)
 
 
-def _module(given: argparse.Namespace) -> str:
+def _module(args: argparse.Namespace) -> str:
     """The name as Python and Hydra can have it."""
-    module = re.sub(r"[-.]+", "_", given.name).lower()
+    module = re.sub(r"[-.]+", "_", args.name).lower()
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
-        what, name = ("package", "acme-logging") if given.package else ("config", "mine")
-        raise Wrong(f"`{given.name}` cannot be the name of a {what}", f"letters, digits, - and _: {name}")
+        what, name = ("package", "acme-logging") if args.package else ("config", "mine")
+        raise Wrong(f"`{args.name}` cannot be the name of a {what}", f"letters, digits, - and _: {name}")
     return module
 
 
@@ -103,14 +103,14 @@ def _config(name: str, preset: str) -> int:
     return 0
 
 
-def _of_run(given: argparse.Namespace) -> int:
+def _of_run(args: argparse.Namespace) -> int:
     """A config of what a run logged, or of what a captured run observed."""
     from declog.replay.capture_reader import holds_capture
 
-    name = _module(given) if given.name is not None else "adopted"
-    path = Path(given.run)
+    name = _module(args) if args.name is not None else "adopted"
+    path = Path(args.run)
     text, calls = _captured(path) if holds_capture(path) else _adopted(path, name)
-    if given.name is None:
+    if args.name is None:
         print(visible_lines(text), end="")
         return 0
     _in_project({f"conf/declog/{name}.yaml": text})
@@ -143,10 +143,10 @@ def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:
     return adopted.text(name), calls
 
 
-def _schema(given: argparse.Namespace) -> int:
+def _schema(args: argparse.Namespace) -> int:
     from declog.cli.json_schema import json_schema, parts
 
-    part, file = given.editor, given.name
+    part, file = args.editor, args.name
     if part not in parts():
         raise Wrong(f"there is no schema of `{part}`", did_you_mean(part, parts(), what="schemas"))
     if file is not None:

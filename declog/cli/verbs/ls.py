@@ -35,13 +35,13 @@ def arguments(parser: Parser) -> None:
     parser.formats()
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """List it."""
     known = [*OF_DECLOG, *OF_A_CONFIG]
-    config = cache(lambda: _layered(given))
-    if given.what is None:
-        found = {what: _rows(what, given, config) for what in known}
-        if given.format == "json":
+    config = cache(lambda: _layered(args))
+    if args.what is None:
+        found = {what: _rows(what, args, config) for what in known}
+        if args.format == "json":
             write_json({what: [row[0] for row in rows] for what, rows in found.items()})
         else:
             print(
@@ -51,34 +51,34 @@ def run(given: argparse.Namespace) -> int:
                 )
             )
         return 0
-    if given.what not in known:
-        raise Wrong(f"there is nothing called `{given.what}` to list", did_you_mean(given.what, known, what="lists"))
-    if given.words and given.what in OF_DECLOG:
-        raise Wrong(f"{given.what} are those of every config", f"declog ls {given.what}")
-    rows = _rows(given.what, given, config)
-    if given.format == "json":
+    if args.what not in known:
+        raise Wrong(f"there is nothing called `{args.what}` to list", did_you_mean(args.what, known, what="lists"))
+    if args.words and args.what in OF_DECLOG:
+        raise Wrong(f"{args.what} are those of every config", f"declog ls {args.what}")
+    rows = _rows(args.what, args, config)
+    if args.format == "json":
         write_json([{"name": row[0], "what": [cell for cell in row[1:] if cell]} for row in rows])
     else:
-        print(columns(rows, colour=BOLD) if rows else f"this config has no {given.what}")
+        print(columns(rows, colour=BOLD) if rows else f"this config has no {args.what}")
     return 0
 
 
-def _rows(what: str, given: argparse.Namespace, config: Callable[[], Layered]) -> list[Row]:
+def _rows(what: str, args: argparse.Namespace, config: Callable[[], Layered]) -> list[Row]:
     if what == "presets":
-        return _presets(given)
+        return _presets(args)
     if what in OF_DECLOG:
         from declog.cli.targets import imported
 
-        imported(given)
+        imported(args)
         return OF_DECLOG[what][0]()
     return OF_A_CONFIG[what][0](config())
 
 
-def _layered(given: argparse.Namespace) -> Layered:
+def _layered(args: argparse.Namespace) -> Layered:
     from declog.cli.layers import layered
     from declog.cli.targets import chosen
 
-    return layered(chosen(given))
+    return layered(chosen(args))
 
 
 # ---- the language and what is installed -------------------------------------------------------------
@@ -134,12 +134,12 @@ def _sinks() -> list[Row]:
     return rows
 
 
-def _presets(given: argparse.Namespace) -> list[Row]:
+def _presets(args: argparse.Namespace) -> list[Row]:
     from declog.config.packages import faults
     from declog.config.presets import options
 
     rows: list[Row] = []
-    for option in options(given.config_dir):
+    for option in options(args.config_dir):
         name = "/".join([*option.group.split("/")[1:], option.name])
         shadows = ", ".join(str(home) for home in option.homes[1:])
         home = str(option.homes[0]) if option.homes else "from code"
@@ -153,13 +153,13 @@ def _presets(given: argparse.Namespace) -> list[Row]:
 def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
     """Lists a section's entries: the keys that say what they are, and their help; that of metrics is under `about`."""
 
-    def rows(found: Layered) -> list[Row]:
+    def rows(config: Layered) -> list[Row]:
         from declog.language.keys import entries
         from declog.language.spec import ANY
 
         listed: list[Row] = []
-        about = (found.data.get("about") or {}) if section == "metrics" else {}
-        for path, entry in entries(found.data, section):
+        about = (config.data.get("about") or {}) if section == "metrics" else {}
+        for path, entry in entries(config.data, section):
             if entry is None:
                 continue
             name = str(path[-1])
@@ -180,19 +180,19 @@ def _words(key: str, value: object) -> str:
     return str(value) if key in ("expr", "formula", "axis", "type", "kind", "when") else f"{key} {value}"
 
 
-def _schemas(found: Layered) -> list[Row]:
+def _schemas(config: Layered) -> list[Row]:
     return [
         (f"{name}.{column}", str(entry.get("type") or "") if isinstance(entry, Mapping) else str(entry))
-        for name, columns_ in (found.data.get("schemas") or {}).items()
+        for name, columns_ in (config.data.get("schemas") or {}).items()
         for column, entry in (columns_ or {}).items()
         if entry is not None
     ]
 
 
-def _tags(found: Layered) -> list[Row]:
+def _tags(config: Layered) -> list[Row]:
     """What `tag:core` stands for."""
     tagged: dict[str, list[str]] = {}
-    for name, entry in (found.data.get("metrics") or {}).items():
+    for name, entry in (config.data.get("metrics") or {}).items():
         for tag in (entry.get("tags") or ()) if isinstance(entry, Mapping) else ():
             tagged.setdefault(str(tag), []).append(name)
     return [(tag, ", ".join(names)) for tag, names in sorted(tagged.items())]

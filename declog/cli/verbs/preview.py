@@ -14,6 +14,7 @@ import argparse
 import logging
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
@@ -43,48 +44,52 @@ def arguments(parser: Parser) -> None:
     parser.add("--sink", metavar="ID", help="what this sink would have got only")
 
 
-def run(given: argparse.Namespace) -> int:
+@dataclass(frozen=True)
+class Executed:
+    """A config that was executed over a capture; ``sinks`` is what is shown of each sink."""
+
+    plan: Plan
+    title: str
+    rehearsal: Rehearsal
+    sinks: dict[str, Events]
+
+
+def run(args: argparse.Namespace) -> int:
     """Execute one config or two, and print what each sink would have got."""
     from declog.replay.capture_reader import config_of, load
 
-    requested = _steps(given.steps)
     logging.getLogger("declog").addHandler(logging.NullHandler())  # failures are printed once, below
-    capture = load(given.capture)
-    if given.words or given.config_name is not None:
-        config, title = _chosen(given, given.words)
+    _steps(args.steps)  # a wrong one is said first
+    capture = load(args.capture)
+    if args.words or args.config_name is not None:
+        one = _executed(capture, args, *_chosen(args, args.words))
     else:
-        config, title = config_of(capture), "as captured"
-    made, found = _executed(capture, config)
-    sinks = _sinks(found, given.sink, requested)
-    if given.diff is None:
-        if given.format == "json":
-            write_json({**_data(capture, made, found), "sinks": {key: as_data(one) for key, one in sinks.items()}})
-        else:
-            _head(capture)
-            _report(made, title, found)
-            _show(made, sinks, bool(given.steps))
-        return 0
-    words = shlex.split(given.diff)
-    config, other_title = _chosen(given, words, other=True)
-    other, other_found = _executed(capture, config)
-    others = _sinks(other_found, given.sink, requested)
-    _compare(given, capture, (made, title, found, sinks), (other, other_title, other_found, others))
+        one = _executed(capture, args, config_of(capture), "as captured")
+    if args.diff is not None:
+        other = argparse.Namespace(**{**vars(args), "config_name": None, "config_dir": None})
+        named = other if args.config_name is not None else args
+        _compare(args, capture, one, _executed(capture, args, *_chosen(named, shlex.split(args.diff))))
+    elif args.format == "json":
+        write_json({**_data(capture, one), "sinks": {key: as_data(events) for key, events in one.sinks.items()}})
+    else:
+        _head(capture)
+        _report(one)
+        _show(one, bool(args.steps))
     return 0
 
 
-def _chosen(given: argparse.Namespace, words: Sequence[str], *, other: bool = False) -> tuple[Any, str]:
+def _chosen(args: argparse.Namespace, words: Sequence[str]) -> tuple[Any, str]:
     from declog.cli.targets import configured
 
-    if other and given.config_name is not None:
-        given = argparse.Namespace(**{**vars(given), "config_name": None, "config_dir": None})
-    return configured(given, words), " ".join(words) or str(given.config_name)
+    return configured(args, words), " ".join(words) or str(args.config_name)
 
 
-def _executed(capture: Capture, config: Any) -> tuple[Plan, Rehearsal]:
+def _executed(capture: Capture, args: argparse.Namespace, config: Any, title: str) -> Executed:
     from declog.replay.capture_reader import execute, plan_for
 
-    made = plan_for(capture, config)
-    return made, execute(capture, made, config)
+    plan = plan_for(capture, config)
+    rehearsal = execute(capture, plan, config)
+    return Executed(plan, title, rehearsal, _sinks(rehearsal, args.sink, _steps(args.steps)))
 
 
 def _steps(text: str) -> Steps:
@@ -103,12 +108,12 @@ def _steps(text: str) -> Steps:
     )
 
 
-def _sinks(found: Rehearsal, only: str | None, requested: Steps) -> dict[str, Events]:
-    if only is not None and only not in found.events:
-        raise Wrong(f"the config has no sink `{only}`", did_you_mean(only, found.events, what="sinks"))
+def _sinks(rehearsal: Rehearsal, only: str | None, requested: Steps) -> dict[str, Events]:
+    if only is not None and only not in rehearsal.events:
+        raise Wrong(f"the config has no sink `{only}`", did_you_mean(only, rehearsal.events, what="sinks"))
     return {
         sink: [(step, records) for step, records in events if requested(step)]
-        for sink, events in found.events.items()
+        for sink, events in rehearsal.events.items()
         if only in (None, sink)
     }
 
@@ -128,18 +133,18 @@ def _head(capture: Capture) -> None:
         print(f"note: {part} was captured: what spans several log events differs from the run's")
 
 
-def _report(made: Plan, title: str, found: Rehearsal) -> None:
-    print(f"{paint(made.name, BOLD)} ({visible(title)})")
-    for name, what in found.unknown.items():
+def _report(one: Executed) -> None:
+    print(f"{paint(one.plan.name, BOLD)} ({visible(one.title)})")
+    for name, what in one.rehearsal.unknown.items():
         known = f"the run has the {what} `{visible(name)}`, which this config does not know (DL501)"
         print(f"{paint('warning:', YELLOW)} {known}")
-    for failure, times in found.failures.items():
+    for failure, times in one.rehearsal.failures.items():
         print(f"{paint('warning:', YELLOW)} {visible_lines(failure)}" + (f" (x{times})" if times > 1 else ""))
 
 
-def _show(made: Plan, sinks: dict[str, Events], everything: bool) -> None:
-    profiles = {op.id: op.profile for op in made.sinks}
-    for sink, events in sinks.items():
+def _show(one: Executed, everything: bool) -> None:
+    profiles = {op.id: op.profile for op in one.plan.sinks}
+    for sink, events in one.sinks.items():
         scalars = sum(len(records.scalars) for _, records in events)
         total = sum(size(step, records) for step, records in events)
         facts = [
@@ -151,20 +156,19 @@ def _show(made: Plan, sinks: dict[str, Events], everything: bool) -> None:
             print(line)
 
 
-def _compare(given: argparse.Namespace, capture: Capture, one: Any, other: Any) -> None:
-    (made, title, found, sinks), (made2, title2, found2, sinks2) = one, other
-    shared = {key: differences(sinks[key], sinks2[key]) for key in sinks if key in sinks2}
+def _compare(args: argparse.Namespace, capture: Capture, one: Executed, other: Executed) -> None:
+    shared = {key: differences(one.sinks[key], other.sinks[key]) for key in one.sinks if key in other.sinks}
     alone = {
-        "removed": [key for key in sinks if key not in sinks2],
-        "added": [key for key in sinks2 if key not in sinks],
+        "removed": [key for key in one.sinks if key not in other.sinks],
+        "added": [key for key in other.sinks if key not in one.sinks],
     }
-    if given.format == "json":
-        profiles = {"one": _data(capture, made, found), "other": _data(capture, made2, found2)}
-        write_json({**profiles, "sinks": {**alone, "changed": shared}})
+    if args.format == "json":
+        configs = {"one": _data(capture, one), "other": _data(capture, other)}
+        write_json({**configs, "sinks": {**alone, "changed": shared}})
         return
     _head(capture)
-    _report(made, title, found)
-    _report(made2, title2, found2)
+    _report(one)
+    _report(other)
     for sign, key in (("-", "removed"), ("+", "added")):
         for sink in alone[key]:
             print(f"\n{sign} {paint(sink, BOLD)}")
@@ -177,12 +181,12 @@ def _compare(given: argparse.Namespace, capture: Capture, one: Any, other: Any) 
 # -- for programs
 
 
-def _data(capture: Capture, made: Plan, found: Rehearsal) -> dict[str, Any]:
+def _data(capture: Capture, one: Executed) -> dict[str, Any]:
     return {
         "capture": {
             "folder": str(capture.folder), "name": capture.run["name"], "steps": capture.steps, "bytes": capture.bytes,
             "world_size": capture.world_size, "missing_ranks": capture.missing, "left_out": capture.gaps,
         },
-        "profile": made.name, "fingerprint": made.fingerprint,
-        "unknown": found.unknown, "failures": found.failures,
+        "profile": one.plan.name, "fingerprint": one.plan.fingerprint,
+        "unknown": one.rehearsal.unknown, "failures": one.rehearsal.failures,
     }  # fmt: skip

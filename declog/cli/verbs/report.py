@@ -46,28 +46,28 @@ def arguments(parser: Parser) -> None:
     parser.formats()
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Write it, and say where it is; with ``--watch`` until the run has ended."""
     from declog.runs.run import runs_in
 
-    seconds = _seconds(given.watch)
-    if len(given.compare) > MOST:
-        raise Wrong(f"--compare: {len(given.compare)} runs", f"name {MOST} at most")
-    folder = Path(os.path.realpath(given.run))
+    seconds = _seconds(args.watch)
+    if len(args.compare) > MOST:
+        raise Wrong(f"--compare: {len(args.compare)} runs", f"name {MOST} at most")
+    folder = Path(os.path.realpath(args.run))
     runs = runs_in(folder)
     if len(runs) > 1:
-        for option, value in (("--compare", given.compare), ("--run-id", given.run_id)):
+        for option, value in (("--compare", args.compare), ("--run-id", args.run_id)):
             if value:
-                raise Wrong(f"{option} is for one run, and {given.run} holds {len(runs)}", "name the folder of one")
-        path, write = _of_runs(given, folder)
+                raise Wrong(f"{option} is for one run, and {args.run} holds {len(runs)}", "name the folder of one")
+        path, write = _of_runs(args, folder)
         words = f"a table of {len(runs)} runs, with a page of each"
     else:
-        path, write = _of_run(given)
+        path, write = _of_run(args)
         words = "open it in a browser, or send it to somebody"
     try:
         try:
             live = write(seconds)
-            _tell(given, path, words)
+            _tell(args, path, words)
             while live and seconds is not None:
                 time.sleep(seconds)
                 live = write(seconds)
@@ -84,16 +84,16 @@ def run(given: argparse.Namespace) -> int:
 Write = Callable[[float | None], bool]  # writes what has grown, for a page that follows; whether a run goes on
 
 
-def _of_run(given: argparse.Namespace) -> tuple[Path, Write]:
+def _of_run(args: argparse.Namespace) -> tuple[Path, Write]:
     """The file of one run, beside others, and what writes it."""
     from declog.runs.report.page import goes_on, is_current, write
     from declog.runs.run import read
 
-    path = _file(Path(given.output or read(given.run, run_id=given.run_id).path))
-    samples = not given.no_samples
+    path = _file(Path(args.output or read(args.run, run_id=args.run_id).path))
+    samples = not args.no_samples
 
     def again(seconds: float | None) -> bool:
-        runs = [read(given.run, run_id=given.run_id), *map(read, given.compare)]
+        runs = [read(args.run, run_id=args.run_id), *map(read, args.compare)]
         live = any(map(goes_on, runs))
         every = seconds if live else None
         if seconds is None or not is_current(path, runs, samples=samples, every=every):
@@ -103,26 +103,26 @@ def _of_run(given: argparse.Namespace) -> tuple[Path, Write]:
     return path, again
 
 
-def _of_runs(given: argparse.Namespace, folder: Path) -> tuple[Path, Write]:
+def _of_runs(args: argparse.Namespace, folder: Path) -> tuple[Path, Write]:
     """The file of the table of the runs below a folder, and what writes it and their pages."""
     from declog.runs.report.many import RunsReport
     from declog.runs.run import runs_in
 
-    path = _file(Path(given.output or folder))
-    report = RunsReport(folder, path, samples=not given.no_samples)
+    path = _file(Path(args.output or folder))
+    report = RunsReport(folder, path, samples=not args.no_samples)
     return path, lambda seconds: report.write(runs_in(folder), seconds)
 
 
-def _seconds(given: str | None) -> float | None:
+def _seconds(text: str | None) -> float | None:
     """How often to look; None where nothing is watched."""
-    if given is None:
+    if text is None:
         return None
     try:
-        seconds = float(given)
+        seconds = float(text)
     except ValueError:
-        raise Wrong(f"--watch: `{given}` is no number of seconds", f"declog report {given} --watch") from None
+        raise Wrong(f"--watch: `{text}` is no number of seconds", f"declog report {text} --watch") from None
     if not 0.1 <= seconds <= 86400:
-        raise Wrong(f"--watch: {given} seconds", "between 0.1 and 86400")
+        raise Wrong(f"--watch: {text} seconds", "between 0.1 and 86400")
     return seconds
 
 
@@ -134,9 +134,9 @@ def _file(path: Path) -> Path:
     return file
 
 
-def _tell(given: argparse.Namespace, path: Path, what: str) -> None:
+def _tell(args: argparse.Namespace, path: Path, what: str) -> None:
     size = path.stat().st_size
-    if given.format == "json":
+    if args.format == "json":
         write_json({"file": str(path), "bytes": size})
     else:
         shown = path.resolve()

@@ -62,75 +62,75 @@ def arguments(parser: Parser) -> None:
     parser.add("--json", action="store_true", help="for programs: rows as they were written")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Print them."""
     from declog.runs.run import read
 
-    if given.solved is not None and not given.by_prompt:
-        raise Wrong("`--solved` says of prompts when they are solved", f"--by-prompt --solved {given.solved}")
-    if given.descending and given.sort is None:
+    if args.solved is not None and not args.by_prompt:
+        raise Wrong("`--solved` says of prompts when they are solved", f"--by-prompt --solved {args.solved}")
+    if args.descending and args.sort is None:
         raise Wrong("`--descending` has no column", "--sort COLUMN --descending")
-    found = read(given.run)
+    found = read(args.run)
     if not found.tables:
         raise Wrong(
             f"the run in {found.path} has no tables yet", "a sink that writes files, and a table in its profile"
         )
-    name, rows = _table(found.tables, given.table)
-    rows, mode = _of_mode(rows, given.mode)
-    asked = given.where is not None or given.prompt is not None or given.by_prompt
-    if given.step is not None or not asked or given.group is not None:
-        rows = _of_step(rows, given.step)
-    rows = _of_rank(rows, given.rank)
-    key = _key(rows, given.by)
-    rows = _answering(rows, given, found.constants)
+    name, rows = _table(found.tables, args.table)
+    rows, mode = _of_mode(rows, args.mode)
+    asked = args.where is not None or args.prompt is not None or args.by_prompt
+    if args.step is not None or not asked or args.group is not None:
+        rows = _of_step(rows, args.step)
+    rows = _of_rank(rows, args.rank)
+    key = _key(rows, args.by)
+    rows = _answering(rows, args, found.constants)
     head = f"{found.name} · {name} · {mode} · {_steps(rows)}"
-    if given.by_prompt:
-        _show_prompts(rows, key, given, head)
+    if args.by_prompt:
+        _show_prompts(rows, key, args, head)
         return 0
-    chosen = _chosen(rows, key, given)
-    if given.json:
+    chosen = _chosen(rows, key, args)
+    if args.json:
         write_json([_strict(row) for row in chosen])
         return 0
     from declog.cli.sample_cards import printed
 
     left = len(rows) - len(chosen)
     head = f"{head} · {len(chosen)} of {len(rows)} rows"
-    printed(head, chosen, key=key, colour=given.color, by_place=_ends(chosen, rows, key))
-    if left and given.worst is None and given.best is None and given.group is None:
+    printed(head, chosen, key=key, colour=args.color, by_place=_ends(chosen, rows, key))
+    if left and args.worst is None and args.best is None and args.group is None:
         print(f"and {left} more: --worst N, --best N, --group G, or --limit 0")
     return 0
 
 
-def _answering(rows: Sequence[Row], given: argparse.Namespace, constants: Mapping[str, Any]) -> Sequence[Row]:
+def _answering(rows: Sequence[Row], args: argparse.Namespace, constants: Mapping[str, Any]) -> Sequence[Row]:
     """The rows that --prompt and --where ask for, in the order of --sort."""
-    if given.prompt is not None:
+    if args.prompt is not None:
         column = _prompts(rows)
-        text = given.prompt.casefold()
+        text = args.prompt.casefold()
         rows = [row for row in rows if text in prompt_of(row.get(column)).casefold()]
         if not rows:
-            raise Wrong(f"no prompt has the text `{given.prompt}`", "declog samples RUN --by-prompt lists the prompts")
-    if given.where is not None:
+            raise Wrong(f"no prompt has the text `{args.prompt}`", "declog samples RUN --by-prompt lists the prompts")
+    if args.where is not None:
         from declog.runs.row_conditions import matching
 
-        rows = matching(rows, given.where, constants)
-    return rows if given.sort is None or given.by_prompt else _sorted(rows, given, dict.fromkeys(_columns(rows)))
+        rows = matching(rows, args.where, constants)
+    return rows if args.sort is None or args.by_prompt else _sorted(rows, args, dict.fromkeys(_columns(rows)))
 
 
-def _sorted(rows: Sequence[Row], given: argparse.Namespace, columns: Iterable[str]) -> list[Row]:
+def _sorted(rows: Sequence[Row], args: argparse.Namespace, columns: Iterable[str]) -> list[Row]:
     """In the order of a column, missing values last; texts by their letters, behind numbers."""
-    if given.sort not in columns and rows:
-        raise Wrong(f"there is no column `{given.sort}` to sort by", did_you_mean(given.sort, columns, what="columns"))
+    if args.sort not in columns and rows:
+        raise Wrong(f"there is no column `{args.sort}` to sort by", did_you_mean(args.sort, columns, what="columns"))
 
     def place(row: Row) -> tuple[bool, float, str]:
-        value = row.get(given.sort)
+        value = row.get(args.sort)
         number = float(value) if isinstance(value, bool) else as_number(value)
         return number is None, number or 0.0, "" if number is not None else str(value)
 
     def missing(row: Row) -> bool:
-        value = row.get(given.sort)
+        value = row.get(args.sort)
         return value is None or value != value
 
-    there = sorted((row for row in rows if not missing(row)), key=place, reverse=given.descending)
+    there = sorted((row for row in rows if not missing(row)), key=place, reverse=args.descending)
     return there + [row for row in rows if missing(row)]
 
 
@@ -145,20 +145,20 @@ def _prompts(rows: Sequence[Row]) -> str:
     return column or ""
 
 
-def _show_prompts(rows: Sequence[Row], key: str | None, given: argparse.Namespace, head: str) -> None:
+def _show_prompts(rows: Sequence[Row], key: str | None, args: argparse.Namespace, head: str) -> None:
     if key is None:
         raise Wrong("nothing says how good a row is", "--by COLUMN")
-    prompts: Sequence[Row] = prompts_of(rows, _prompts(rows), key, given.solved)
+    prompts: Sequence[Row] = prompts_of(rows, _prompts(rows), key, args.solved)
     total, never = len(prompts), sum(not one["solved"] for one in prompts)
-    if given.sort is not None:
-        prompts = _sorted(prompts, given, PROMPTS)
-    if given.best is not None:
-        prompts = prompts[::-1][: given.best]
-    elif given.worst is not None:
-        prompts = prompts[: given.worst]
+    if args.sort is not None:
+        prompts = _sorted(prompts, args, PROMPTS)
+    if args.best is not None:
+        prompts = prompts[::-1][: args.best]
+    elif args.worst is not None:
+        prompts = prompts[: args.worst]
     else:
-        prompts = prompts[: (PROMPT_LIMIT if given.limit is None else given.limit) or None]
-    if given.json:
+        prompts = prompts[: (PROMPT_LIMIT if args.limit is None else args.limit) or None]
+    if args.json:
         write_json([_strict(one) for one in prompts])
         return
     from declog.cli.sample_cards import print_prompts
@@ -238,25 +238,25 @@ def _key(rows: Sequence[Row], name: str | None) -> str | None:
     return name or next((key for key in KEYS if key in numbers), next(iter(numbers), None))
 
 
-def _chosen(rows: Sequence[Row], key: str | None, given: argparse.Namespace) -> list[Row]:
-    if given.group is not None:
+def _chosen(rows: Sequence[Row], key: str | None, args: argparse.Namespace) -> list[Row]:
+    if args.group is not None:
         groups = sorted({row["group"] for row in rows if row.get("group") is not None})
-        if given.group not in groups:
+        if args.group not in groups:
             fix = f"groups here: {', '.join(map(str, groups))}" if groups else "this table's rows say no group"
-            raise Wrong(f"there is no group {given.group}", fix)
-        rows = [row for row in rows if row.get("group") == given.group]
+            raise Wrong(f"there is no group {args.group}", fix)
+        rows = [row for row in rows if row.get("group") == args.group]
         ranks = sorted({row[RANK] for row in rows if row.get(RANK) is not None})
         if len(ranks) > 1:
             said = ", ".join(map(str, ranks))
-            raise Wrong(f"ranks {said} each have a group {given.group}", f"--group {given.group} --rank {ranks[0]}")
+            raise Wrong(f"ranks {said} each have a group {args.group}", f"--group {args.group} --rank {ranks[0]}")
     ordered = _ordered(rows, key)
-    if given.best is None and given.worst is None:
-        shown = ordered if given.group is not None else list(rows)
-        limit = LIMIT if given.limit is None else given.limit
-        return shown[:limit] if limit and given.group is None else shown
+    if args.best is None and args.worst is None:
+        shown = ordered if args.group is not None else list(rows)
+        limit = LIMIT if args.limit is None else args.limit
+        return shown[:limit] if limit and args.group is None else shown
     if key is None:
         raise Wrong("nothing says which rows are better", "--by COLUMN")
-    best, worst = given.best or 0, given.worst or 0
+    best, worst = args.best or 0, args.worst or 0
     known = [row for row in ordered if as_number(row.get(key)) is not None]
     return known[:best] + known[max(len(known) - worst, min(best, len(known))) :]
 

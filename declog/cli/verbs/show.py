@@ -38,55 +38,55 @@ def arguments(parser: Parser) -> None:
     parser.add("--inactive", action="store_true", help="what is not compiled, and why")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Show it."""
     from declog.api import plan
     from declog.cli import effective, why
     from declog.cli.targets import chosen
 
-    ways = [name for name in ("why", "yaml", "key", "plan", "inactive") if vars(given)[name]]
+    ways = [name for name in ("why", "yaml", "key", "plan", "inactive") if vars(args)[name]]
     if len(ways) > 1 and set(ways) != {"yaml", "key"}:
         raise Wrong(f"show shows one thing: --{ways[0]} and --{ways[1]} are two", "leave one out")
-    config = chosen(given)
-    if given.why is not None:
-        why.report(given, config)
-    elif given.yaml or given.key:
-        effective.report(given, config)
+    config = chosen(args)
+    if args.why is not None:
+        why.report(args, config)
+    elif args.yaml or args.key:
+        effective.report(args, config)
     else:
-        _of_plan(plan(config), given)
+        _of_plan(plan(config), args)
     return 0
 
 
-def _of_plan(made: Plan, given: argparse.Namespace) -> None:
-    inactive = dict(made.inactive)
+def _of_plan(plan: Plan, args: argparse.Namespace) -> None:
+    inactive = dict(plan.inactive)
     data: dict[str, Any]
-    if given.plan:
-        text, data = visible_lines(made.explain().rstrip()), {"plan": made.explain()}
-    elif given.inactive:
+    if args.plan:
+        text, data = visible_lines(plan.explain().rstrip()), {"plan": plan.explain()}
+    elif args.inactive:
         text = columns(list(inactive.items()), colour=BOLD) or "nothing is inactive"
         data = {"inactive": inactive}
     else:
-        outputs = _outputs(made)
-        text, data = _names(made, outputs), {"names": outputs, "inactive": inactive}
-    if given.format == "json":
+        outputs = _outputs(plan)
+        text, data = _names(plan, outputs), {"names": outputs, "inactive": inactive}
+    if args.format == "json":
         write_json(data)
     else:
         print(text)
 
 
-def _outputs(made: Plan) -> list[dict[str, Any]]:
+def _outputs(plan: Plan) -> list[dict[str, Any]]:
     """Every name that trackers see, and who shows it."""
     from declog.language.nodes import LOGGED
     from declog.plans.words import as_data
 
-    words = made.names()
+    words = plan.names()
     found = []
-    for op in made.outputs:
+    for op in plan.outputs:
         about = replace(op.about, help="what `log_metric` gives") if op.id == LOGGED and not op.about.help else op.about
         for item in op.names if op.shown else ():
-            profiles = [each.name for each in made.profiles.values() if (op.key, item.alias) in each.outputs]
+            profiles = [each.name for each in plan.profiles.values() if (op.key, item.alias) in each.outputs]
             sinks = [
-                sink.id for sink in made.sinks if sink.profile in profiles and sink.accepts & {"scalar", "histogram"}
+                sink.id for sink in plan.sinks if sink.profile in profiles and sink.accepts & {"scalar", "histogram"}
             ]
             found.append(
                 {
@@ -113,24 +113,24 @@ def _deviation(op: MetricOp | FormulaOp) -> str:
     return "" if known is None else f"; of a {known}"
 
 
-def _names(made: Plan, outputs: list[dict[str, Any]]) -> str:
+def _names(plan: Plan, outputs: list[dict[str, Any]]) -> str:
     """The names with what they are, and a line for each other section."""
-    rows = [(output["name"], output["what"] + _to(made, output)) for output in outputs]
+    rows = [(output["name"], output["what"] + _to(plan, output)) for output in outputs]
     parts = [columns(rows, colour=BOLD) or "no metric is shown"]
     parts += [wrapped(f"{', '.join(names)}", f"{paint(f'{title}:', BOLD)} ", len(title) + 2)
-              for title, names in _sections(made) if names]  # fmt: skip
+              for title, names in _sections(plan) if names]  # fmt: skip
     return "\n".join(parts)
 
 
-def _to(made: Plan, output: Mapping[str, Any]) -> str:
+def _to(plan: Plan, output: Mapping[str, Any]) -> str:
     """The sinks that show a name, unless all of them do."""
-    scalars = [sink.id for sink in made.sinks if sink.accepts & {"scalar", "histogram"}]
+    scalars = [sink.id for sink in plan.sinks if sink.accepts & {"scalar", "histogram"}]
     return "" if output["sinks"] == scalars else f" (to {', '.join(output['sinks'])} only)"
 
 
-def _sections(made: Plan) -> Iterator[tuple[str, list[str]]]:
-    yield "tables", [op.id for op in made.tables]
-    yield "alerts", [op.id for op in made.alerts]
-    yield "sinks", [f"{op.id} ({op.profile})" for op in made.sinks]
-    inactive = [name for name, _ in made.inactive]
+def _sections(plan: Plan) -> Iterator[tuple[str, list[str]]]:
+    yield "tables", [op.id for op in plan.tables]
+    yield "alerts", [op.id for op in plan.alerts]
+    yield "sinks", [f"{op.id} ({op.profile})" for op in plan.sinks]
+    inactive = [name for name, _ in plan.inactive]
     yield "inactive (--inactive says why)", inactive

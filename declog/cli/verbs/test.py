@@ -27,24 +27,24 @@ def arguments(parser: Parser) -> None:
     parser.add("-k", dest="select", metavar="NAME", default="", help="those whose name contains this, or matches it")
 
 
-def run(given: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     """Run the tests and print what is not as expected."""
     from declog.cli.targets import chosen
     from declog.replay.profile_tests import profile_tests
 
     logging.getLogger("declog").addHandler(logging.NullHandler())  # what fails is a difference, and reported as one
-    tests = profile_tests(chosen(given), select=given.select)
+    tests = profile_tests(chosen(args), select=args.select)
     if not tests:
-        fix = "declog test without -k" if given.select else "tests: {NAME: {observe: {...}, expect: {...}}}"
-        raise Wrong(f"the config has no test{f' like `{given.select}`' if given.select else ''}", fix)
+        fix = "declog test without -k" if args.select else "tests: {NAME: {observe: {...}, expect: {...}}}"
+        raise Wrong(f"the config has no test{f' like `{args.select}`' if args.select else ''}", fix)
     results = []
     for test in tests:
         result = test.run()
         results.append(result)
-        if given.format == "text":
+        if args.format == "text":
             print(paint(str(result), GREEN if result.passed else RED))
     failed = sum(not result.passed for result in results)
-    if given.format == "json":
+    if args.format == "json":
         shown = {one.name: list(map(asdict, one.differences)) for one in results}
         write_json([{"name": name, "passed": not found, "differences": found} for name, found in shown.items()])
     else:
