@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Iterable
 from importlib import metadata
+from typing import Any
 
 NAME = "declog-rl"
 VERSION = "0.9.0"
@@ -20,6 +22,17 @@ _SCRIPT = "declog.cli:main"  # an entry point of ours, under whichever name an o
 def install(extra: str) -> str:
     """What to type for an extra."""
     return f"pip install '{NAME}[{extra}]'"
+
+
+def entry_points(group: str) -> Iterable[metadata.EntryPoint]:
+    """The entry points of a group, of all installed packages."""
+    found: Iterable[metadata.EntryPoint] = _entry_points(tuple(sys.path)).select(group=group)
+    return found
+
+
+@functools.cache  # all packages' metadata is read for any group, which takes some 20 ms
+def _entry_points(path: tuple[str, ...]) -> Any:
+    return metadata.entry_points()
 
 
 def namesake() -> str | None:

@@ -9,9 +9,10 @@ import abc
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any, Generic, Protocol, TypeVar
 
+from declog.distribution import entry_points
 from declog.errors import UsageError
 
 
@@ -136,10 +137,10 @@ def installed(group: str) -> Mapping[str, Sequence[EntryPoint]]:
     return _installed(group, tuple(sys.path))
 
 
-@functools.cache  # reading all packages' metadata takes milliseconds, and a name that nobody knows is looked up often
+@functools.cache  # a name that nobody knows is looked up often
 def _installed(group: str, path: tuple[str, ...]) -> Mapping[str, Sequence[EntryPoint]]:
     found: dict[str, dict[str, EntryPoint]] = {}
-    for entry in sorted(entry_points(group=group), key=home):
+    for entry in sorted(entry_points(group), key=home):
         found.setdefault(entry.name, {}).setdefault(entry.value, entry)  # two of one object are no collision
     return {name: tuple(entries.values()) for name, entries in found.items()}
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from declog.errors import Coded, Path, Problem, UsageError
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
-from declog.language.expression import latest
 from declog.language.functions import Functions
 from declog.language.functions.rules import of_type
 from declog.language.model import Model
 from declog.language.nodes import COMBINED, LOGGED, Graph, Node
+from declog.language.phases import latest
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions

@@ -9,8 +9,8 @@ from declog.compiler.draft import Draft, as_written, fits
 from declog.compiler.scopes import typed
 from declog.errors import Path
 from declog.language.dtypes import NUMERIC, Axis, DType
-from declog.language.expression import join
 from declog.language.nodes import Node
+from declog.language.phases import join
 from declog.language.spec_of_tables import FilterSpec
 from declog.plans.ops import FilterOp
 

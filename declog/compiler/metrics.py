@@ -15,10 +15,11 @@ from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, UsageError, nearest
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
-from declog.language.expression import Compiler, join, labels
+from declog.language.expression import Compiler
 from declog.language.functions import REQUIRED
 from declog.language.nodes import LOGGED, SIGNAL, Node, walk
 from declog.language.notation import SEVERAL
+from declog.language.phases import join, labels
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import AboutSpec, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse

@@ -8,8 +8,9 @@ from typing import Any
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem
 from declog.language.dtypes import AXES, Axis, DType, Type
-from declog.language.expression import compile_expression, join
+from declog.language.expression import compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
+from declog.language.phases import join
 from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import MetricOp

@@ -14,8 +14,8 @@ from declog.compiler.schemas import ROWS, coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, Axis, DType, per
-from declog.language.expression import join
 from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
+from declog.language.phases import join
 from declog.language.spec import AlertSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import entry_points, version
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, ListConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from declog.distribution import NAME, VERSION
+from declog.distribution import NAME, VERSION, entry_points
 
 PROVIDER = "declog"
 GROUP = "declog"
@@ -46,10 +46,10 @@ def conf_location() -> str:
     return f"file://{(package.parent / 'conf').as_posix()}"
 
 
-@cache  # reading all installed packages' metadata takes some 20 ms
+@cache  # their folders are looked for
 def _teams_on(path: tuple[str, ...]) -> list[tuple[str, str]]:
     """The installed packages with presets, each with the package that is its `conf`."""
-    found = sorted(entry_points(group=TEAMS), key=lambda entry: entry.name)
+    found = sorted(entry_points(TEAMS), key=lambda entry: entry.name)
     named = [(entry.dist.name if entry.dist else entry.name, entry.value) for entry in found]
     return [(name, conf) for name, conf in named if ":" not in conf and _places(conf)]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
@@ -18,10 +18,11 @@ import numpy as np
 
 from declog.errors import Problem, did_you_mean, nearest
 from declog.language import idioms
-from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type, finest
+from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
 from declog.language.functions.rules import Stage, of_type
-from declog.language.nodes import COMBINED, CONST, JOIN, WRITTEN, Graph, Node
+from declog.language.nodes import COMBINED, CONST, WRITTEN, Graph, Node
+from declog.language.phases import join, latest
 from declog.language.reductions import quantile_level
 from declog.language.syntax import ExpressionError, parse, refuse
 
@@ -30,12 +31,8 @@ _WORDS = (MISSING, "inf", "true", "false")  # which are values
 MAX_POWER = 64  # the greatest constant exponent
 
 _BINARY: dict[type[ast.operator], str] = {
-    ast.Add: "add",
-    ast.Sub: "sub",
-    ast.Mult: "mul",
-    ast.Div: "div",
-    ast.Pow: "pow",
-}
+    ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow",
+}  # fmt: skip
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
@@ -443,38 +440,6 @@ class _Site:
 
 def _is_value(node: ast.expr) -> bool:
     return not isinstance(node, ast.Name) or not any(node.id == axis.label for axis in Axis)
-
-
-def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:
-    """One label of several values: texts, ints, bools, or tags; those of earlier phases are looked up."""
-    phases = {node.type.phase for node in nodes if node.type.phase is not None}
-    phase = latest(phases, order) if phases else None
-    parts = []
-    for node in nodes:
-        part = join(graph, node, phase, order)
-        if part.type.dtype in WRITTEN:
-            part = graph.make(WRITTEN[part.type.dtype], [part], type=part.type.with_dtype(DType.TEXT))
-        parts.append(part)
-    dtype = DType.OBJECT if any(part.type.dtype is DType.OBJECT for part in parts) else DType.TEXT
-    type = Type(dtype, finest(*(part.type.axis for part in parts)), False, phase)
-    return graph.make(COMBINED, parts, type=type)
-
-
-def latest(phases: Iterable[str], order: Callable[[str], int]) -> str:
-    """The last of several phases, whose rows a value of all has; ``ExpressionError`` where no order is known."""
-    *_, before, last = sorted({*phases, ""}, key=lambda phase: (order(phase) if phase else -2, phase))
-    if before and order(before) == order(last) >= 0:
-        raise ExpressionError(Problem.of("DL313.order", first=before, second=last))
-    return last
-
-
-def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int]) -> Node:
-    """A value for the rows of a phase: one of an earlier phase is looked up, per completion or, without rows, batch."""
-    if phase is None or node.type.phase in (None, phase):
-        return node
-    assert node.type.phase is not None
-    axis = Axis.STEP if order(node.type.phase) < 0 else Axis.COMPLETION
-    return graph.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
 
 
 def compile_expression(text: str, scope: Scope, graph: Graph, registry: Functions = BUILTIN) -> Node:

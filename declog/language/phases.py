@@ -1,0 +1,46 @@
+"""Values of several phases together: the latest has the rows, and values of earlier ones are looked up for them.
+
+Imports the tree of expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from declog.errors import Problem
+from declog.language.dtypes import Axis, DType, Type, finest
+from declog.language.nodes import COMBINED, JOIN, WRITTEN, Graph, Node
+from declog.language.syntax import ExpressionError
+
+
+def labels(graph: Graph, nodes: Sequence[Node], order: Callable[[str], int]) -> Node:
+    """One label of several values: texts, ints, bools, or tags; those of earlier phases are looked up."""
+    phases = {node.type.phase for node in nodes if node.type.phase is not None}
+    phase = latest(phases, order) if phases else None
+    parts = []
+    for node in nodes:
+        part = join(graph, node, phase, order)
+        if part.type.dtype in WRITTEN:
+            part = graph.make(WRITTEN[part.type.dtype], [part], type=part.type.with_dtype(DType.TEXT))
+        parts.append(part)
+    dtype = DType.OBJECT if any(part.type.dtype is DType.OBJECT for part in parts) else DType.TEXT
+    type = Type(dtype, finest(*(part.type.axis for part in parts)), False, phase)
+    return graph.make(COMBINED, parts, type=type)
+
+
+def latest(phases: Iterable[str], order: Callable[[str], int]) -> str:
+    """The last of several phases, whose rows a value of all has; ``ExpressionError`` where no order is known."""
+    *_, before, last = sorted({*phases, ""}, key=lambda phase: (order(phase) if phase else -2, phase))
+    if before and order(before) == order(last) >= 0:
+        raise ExpressionError(Problem.of("DL313.order", first=before, second=last))
+    return last
+
+
+def join(graph: Graph, node: Node, phase: str | None, order: Callable[[str], int]) -> Node:
+    """A value for the rows of a phase: one of an earlier phase is looked up, per completion or, without rows, batch."""
+    if phase is None or node.type.phase in (None, phase):
+        return node
+    assert node.type.phase is not None
+    axis = Axis.STEP if order(node.type.phase) < 0 else Axis.COMPLETION
+    return graph.make(JOIN, [node], type=replace(node.type, axis=axis, phase=phase), phase=phase)
