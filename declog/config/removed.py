@@ -44,7 +44,7 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
     Where a file of one's own empties a section, what presets lack for it is left out.
     """
     known = config.provenance
-    empty = [section for section in NAMED if known is not None and config.data.get(section, {}) is None]
+    empty = [section for section in (*NAMED, "derived") if known is not None and config.data.get(section, {}) is None]
     if known is None or not empty:
         return [_explained(config, problem) for problem in problems]
     rest = [each for each in problems if _own(known, (*config.prefix, *entry_path(each.path)))]

@@ -167,7 +167,7 @@ def _ends(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array]:
 
 @_kind
 def _random(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """So many rows by chance, the same for the same seed."""
+    """So many rows by chance, the same again in another run."""
     return rows[_best(_hashes(op, view, rows), _scopes(op, view, rows), op.n, _ties(op, view, rows))]
 
 
@@ -229,10 +229,10 @@ def _ties(op: FilterOp, view: View, rows: Rows) -> Array:
 
 
 def _hashes(op: FilterOp, view: View, rows: Rows) -> Array:
-    """A uniform 64-bit number per row from (seed, step, id), or (seed, step, batch, rank, place in the batch)."""
+    """A uniform 64-bit number per row from (step, id), or (step, batch, rank, place in the batch)."""
     batches = view.frame.batches
     batch = _batches(op, view, rows)
-    state = np.full(len(rows), np.uint64((op.seed * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) % 2**64), np.uint64)
+    state = np.full(len(rows), np.uint64(0x632BE59BD9B4E019))
     alone = op.axis is Axis.STEP  # a batch of a rank is one row
     place = np.zeros_like(rows) if alone else view.frame.parts(op.axis, Axis.STEP).position[rows]
     keys = (batches.step[batch], batches.batch[batch], batches.rank[batch], place)

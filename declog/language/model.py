@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 Scalar = bool | int | float | str
@@ -54,3 +54,38 @@ class Model(BaseModel):
     def _named(cls, data: Any) -> Any:
         plain = bool(cls._plain) and not isinstance(data, Mapping) and isinstance(data, cls._plain_type)
         return {cls._plain: data} if plain else data
+
+
+class Described(Model):
+    """What has a help."""
+
+    help: str = ""
+    """What it is or is for, in a line."""
+
+
+class Switched(Model):
+    """What can be switched off."""
+
+    enabled: bool | Constants = True
+    """A constant expression; switched off, it is not compiled, and takes what only it feeds with it."""
+
+
+class Conditional(Model):
+    """What holds under a condition."""
+
+    when: Metrics | None = None
+    """A condition over metrics' values, checked at each log event."""
+
+
+class Windowed(Model):
+    """What may have a window of its own."""
+
+    every: int | None = Field(None, ge=1)
+    """Its own window in optimizer steps: a multiple of the profile's."""
+
+
+class Masked(Model):
+    """What may have values per token."""
+
+    mask: Signals | None = None
+    """Which of its tokens exist; ``all``: every one."""

@@ -165,7 +165,7 @@ class _Writer:
         """``group: 4``, ``group: prompt_id``, ``token: completion_mask``."""
         if isinstance(node.value, bool) or not isinstance(node.value, int | str):
             return node
-        words = {"group": "size" if isinstance(node.value, int) else "of", "token": "mask", "completion": "ids"}
+        words = {"group": "size" if isinstance(node.value, int) else "of", "token": "mask"}
         return said({words[name]: node}, node.place, replaces=True) if name in words else node
 
 

@@ -15,7 +15,21 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from declog.errors import Path
 from declog.language.dtypes import DType
-from declog.language.model import Constants, Metrics, Model, Says, Scalar, Short, Signals, refused
+from declog.language.model import (
+    Conditional,
+    Constants,
+    Described,
+    Masked,
+    Metrics,
+    Model,
+    Says,
+    Scalar,
+    Short,
+    Signals,
+    Switched,
+    Windowed,
+    refused,
+)
 from declog.language.spec_of_tables import ColumnSpec, FilterSpec, TableSpec
 from declog.language.spec_of_tests import CaptureSpec, TestSpec
 
@@ -29,7 +43,7 @@ _EMA = re.compile(r"ema\(\s*(0?\.\d*[1-9]\d*)\s*\)\Z")  # the weight of the past
 IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]*\Z")
 
 
-class ConstantSpec(Model):
+class ConstantSpec(Described):
     """A value known at compile time. A plain value in YAML pins it."""
 
     _plain = "value"
@@ -37,8 +51,6 @@ class ConstantSpec(Model):
     """Used where neither the profile nor an adapter gives a value."""
     value: Scalar | None = None
     """The pinned value."""
-    help: str = ""
-    """What it is, in a line."""
 
     @field_validator("default", "value")
     @classmethod
@@ -68,7 +80,6 @@ class GroupAxis(Model):
 class CompletionAxis(Model):
     """How completions are distinguished."""
 
-    _short = Annotated[str, Field(description="The signal of the ids.")]
     ids: Signals | None = None
     """The signal that names each completion in every phase."""
 
@@ -100,7 +111,7 @@ class ModeSpec(Model):
     """A log event each N steps of a block, or at its `end`, as without it; train has the profile's."""
 
 
-class Observed(Model):
+class Observed(Masked):
     """What the training code gives, as `signals` and `observe` of a metric declare it."""
 
     _short = Annotated[str, Field(pattern=r"^(step|group|completion|token)\b", description="`completion text`.")]
@@ -112,8 +123,6 @@ class Observed(Model):
     """One value per member: a mapping of member to values is observed; a list names the only members that there are."""
     from_: str | None = Field(None, alias="from")
     """The name it is observed under."""
-    mask: Signals | None = None
-    """Which of its tokens exist; ``all``: every one."""
     required: bool = False
     """Each batch has it: the first is refused without it. Otherwise it may be absent, also for good."""
     any: bool = False
@@ -133,11 +142,9 @@ class Observed(Model):
         return tuple(self.family) if isinstance(self.family, list) else ()
 
 
-class Named(Model):
+class Named(Switched):
     """What signals, derived values and metrics have in common."""
 
-    enabled: bool | Constants = True
-    """A constant expression; switched off, it is not compiled, and takes what only it feeds with it."""
     renamed: str | list[str] | None = None
     """What it was called before: an error names this one where it is still used."""
     deprecated: str | None = None
@@ -149,14 +156,11 @@ class Named(Model):
         return (self.renamed,) if isinstance(self.renamed, str) else tuple(self.renamed or ())
 
 
-class SignalSpec(Named, Observed):
+class SignalSpec(Named, Observed, Described):
     """A signal of a phase."""
 
-    help: str = ""
-    """What it is, in a line."""
 
-
-class DerivedSpec(Named):
+class DerivedSpec(Named, Masked, Described):
     """A value per completion, token or step that is computed from signals."""
 
     _plain = "expr"
@@ -164,10 +168,6 @@ class DerivedSpec(Named):
     """What it is computed by; a text in place of the map says the same."""
     phase: str | None = None
     """The phase whose rows have it, where it is not that of its parts."""
-    mask: Signals | None = None
-    """Which of its tokens exist; ``all``: every one."""
-    help: str = ""
-    """What it is, in a line."""
 
 
 class ObserveSpec(Observed):
@@ -177,7 +177,7 @@ class ObserveSpec(Observed):
     """Where in the step it is observed; by default in any phase."""
 
 
-class MetricSpec(Named):
+class MetricSpec(Named, Conditional, Windowed):
     """A reduction of an expression, or a formula over other metrics."""
 
     _short = Scalar
@@ -205,10 +205,6 @@ class MetricSpec(Named):
     """For selectors: `tag:core`."""
     log: bool = True
     """Whether it is shown; a formula can use it all the same."""
-    when: Metrics | None = None
-    """A condition over other metrics' values, checked at each log event."""
-    every: int | None = Field(None, ge=1)
-    """Its own window in optimizer steps: a multiple of the profile's."""
     over: Over | None = None
     """What one value covers, the window by default: each step, batch or rank of it; the run; each step of the run."""
     combine: str | None = None
@@ -258,7 +254,7 @@ class MetricSpec(Named):
         return self.over.removeprefix("run").removeprefix("_") or "window"
 
 
-class AboutSpec(Model):
+class AboutSpec(Described):
     """What a metric is to whoever reads its curve; the section `metrics` says how it is computed."""
 
     title: str = ""
@@ -273,8 +269,6 @@ class AboutSpec(Model):
     """What to do where it is not."""
     chart: str = ""
     """The name of the chart of a report that its curve shares with all metrics that say it."""
-    help: str = ""
-    """What it is, in a line."""
 
     @field_validator("healthy", mode="before")
     @classmethod
@@ -290,18 +284,16 @@ class AboutSpec(Model):
         return low, high
 
 
-class SelectorSpec(Model):
+class SelectorSpec(Conditional):
     """Metrics, reductions or tables by id, tag or glob; several are separated by spaces."""
 
     _plain, _plain_type = "select", str
     _short = str
     select: Annotated[str, Says("metrics", "selector")]
     """Ids, `id.suffix`, `tag:core`, globs, `table:samples`."""
-    when: Metrics | None = None
-    """A condition over metrics, under which it holds."""
 
 
-class ProfileSpec(Model):
+class ProfileSpec(Described):
     """What is shown: everything, or a closed list. `slim` is `only: ["tag:core"]` unless it says otherwise."""
 
     only: list[SelectorSpec] | None = None
@@ -312,11 +304,9 @@ class ProfileSpec(Model):
     """These too, whatever `only` and `hide` say."""
     self_metrics: bool = False
     """Show what declog itself costs, under `declog/...`."""
-    help: str = ""
-    """Who it is for, in a line."""
 
 
-class AlertSpec(Model):
+class AlertSpec(Switched, Conditional, Described):
     """A condition over metrics that is worth a message: bounds of the metric of its own id, or `when`."""
 
     _short = str
@@ -324,8 +314,6 @@ class AlertSpec(Model):
     """It fires where the metric of its id is above that."""
     below: float | None = None
     """It fires where the metric of its id is below that; with `above` too: outside of both."""
-    when: Metrics | None = None
-    """A condition over metrics, instead of bounds."""
     for_: int = Field(1, alias="for", ge=1)
     """Log events in a row."""
     cooldown: int = Field(0, ge=0)
@@ -336,10 +324,6 @@ class AlertSpec(Model):
     """What else it does: `stop` ends training, on every rank after the same step."""
     text: Annotated[str, Says("metrics", "template")] = ""
     """What it says, with values by their ids: `KL is {kl:.3f}`."""
-    enabled: bool | Constants = True
-    """A constant expression; switched off, it never fires."""
-    help: str = ""
-    """What it watches, in a line."""
 
     @model_validator(mode="after")
     def _room(self) -> AlertSpec:
@@ -365,10 +349,8 @@ class SinkSpec(Model):
     """Who writes a table without a filter: `each` rank its own rows, as file sinks do, or `main`: rank 0, all."""
     on_error: Literal["report", "raise"] = "report"
     """Whether a failure of it is a failure of the log event, too."""
-    overflow: Literal["block_worker", "drop_oldest"] = "block_worker"
-    """What happens when the sink's queue is full."""
     queue_bytes: int = Field(64 * 2**20, ge=1)
-    """How much may wait for it."""
+    """How much may wait for it; then log events wait for the sink."""
 
 
 class RunSpec(Model):

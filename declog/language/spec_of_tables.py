@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from declog.language.dtypes import DType
-from declog.language.model import Constants, Model, Says, Scalar, Signals, refused
+from declog.language.model import Described, Model, Says, Scalar, Signals, Switched, Windowed, refused
 
 ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 
@@ -36,8 +36,6 @@ class FilterSpec(Model):
     """What is chosen; `group`: whole groups, by values per group, and with them all their completions."""
     within: Literal["group", "batch", "step", "window"] = "step"
     """What is chosen from."""
-    seed: int = 0
-    """Another seed picks other rows."""
     limit: int | None = Field(None, ge=0)
     """At most so many per log event."""
     where: Signals | None = None
@@ -69,7 +67,7 @@ class Length(Model):
         return (self.head, self.tail) if self.most is None else self.most
 
 
-class ColumnSpec(Model):
+class ColumnSpec(Described):
     """One column of a schema: its type is a contract."""
 
     _plain, _plain_type = "type", str
@@ -96,8 +94,6 @@ class ColumnSpec(Model):
     """What happens to columns of log_extra that the schema does not name; `error` raises where they are given."""
     role: Literal["system", "user", "assistant", "tool"] | None = None
     """Who says the text, where rows are shown as conversations."""
-    help: str = ""
-    """What it is, in a line."""
 
     @property
     def dtype(self) -> DType | None:
@@ -105,7 +101,7 @@ class ColumnSpec(Model):
         return None if self.type in (None, "tokens") else DType(self.type)
 
 
-class TableSpec(Model):
+class TableSpec(Switched, Windowed, Described):
     """Rows of a schema's columns, picked by a filter, sent to some sinks."""
 
     name: str | None = None
@@ -118,8 +114,6 @@ class TableSpec(Model):
     """Its columns: names of the schema's, or of signals."""
     filter: Annotated[str, Says("filters", "name")] | FilterSpec | None = None
     """Which rows: a filter's name, a condition, or a filter in place; by default all."""
-    every: int | None = Field(None, ge=1)
-    """Its own window in optimizer steps: a multiple of the profile's."""
     keep: Literal["window", "last_batch"] = "window"
     """Rows of the whole window, or of its last batch."""
     to: dict[str, bool] = {}
@@ -128,10 +122,6 @@ class TableSpec(Model):
     """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""
     max_bytes: int | None = Field(None, ge=1)
     """How much one log event may hold: later rows are cut, and that is reported."""
-    enabled: bool | Constants = True
-    """A constant expression; switched off, it is not made."""
-    help: str = ""
-    """What it shows, in a line."""
 
     @model_validator(mode="after")
     def _has_columns(self) -> TableSpec:

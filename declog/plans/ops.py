@@ -289,7 +289,6 @@ class FilterOp:
     within: str
     n: int
     fraction: float
-    seed: int
     limit: int | None
     source: FilterOp | None = None
     axis: Axis = Axis.COMPLETION
@@ -436,7 +435,6 @@ class SinkOp:
     prefix: str
     ranks: str
     on_error: Literal["report", "raise"]
-    overflow: Literal["block_worker", "drop_oldest"]
     queue_bytes: int
     accepts: frozenset[str]
 

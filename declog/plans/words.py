@@ -343,7 +343,7 @@ def _rows(table: TableOp) -> str:
 
 def _filter(one: FilterOp) -> str:
     words = [one.kind] + ([f"by {one.key}"] if one.key is not None else [])
-    numbers = {"top": one.top, "bottom": one.bottom, "n": one.n, "fraction": one.fraction, "seed": one.seed}
+    numbers = {"top": one.top, "bottom": one.bottom, "n": one.n, "fraction": one.fraction}
     words += [f"{name} {value}" for name, value in numbers.items() if value]
     words += [f"at most {one.limit}"] if one.limit is not None else []
     words += [f"where {one.where}"] if one.where is not None else []

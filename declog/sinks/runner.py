@@ -24,7 +24,6 @@ from declog.sinks import Coalescing, Live, Movable, Rewindable, Sink
 logger = logging.getLogger("declog")
 
 Progress = Callable[[], tuple[int | None, int | None]]
-Overflow = Literal["block_worker", "drop_oldest"]
 OnError = Literal["report", "raise"]
 
 DEFAULT_MAX_BYTES = 64 * 2**20
@@ -53,13 +52,12 @@ class SinkRunner:
         id: str,
         sink: Sink,
         *,
-        overflow: Overflow = "block_worker",
         max_bytes: int = DEFAULT_MAX_BYTES,
         on_error: OnError = "report",
     ) -> None:
         self.id = id
         self._sink = sink
-        self._overflow = overflow
+        self._released = False  # nobody waits for room any more
         self._max_bytes = max_bytes
         self._on_error = on_error
         self._changed = threading.Condition()
@@ -176,11 +174,11 @@ class SinkRunner:
     def release(self) -> None:
         """Let nobody wait for room any more: what does not fit is dropped from now on."""
         with self._changed:
-            self._overflow = "drop_oldest"
+            self._released = True
             self._changed.notify_all()
 
     def submit(self, step: int, records: Records) -> None:
-        """Queue one log event. A full queue blocks the caller or drops the oldest events, as ``overflow`` says.
+        """Queue one log event. A full queue blocks the caller, or drops the oldest events once it is released.
 
         An event larger than the bound is taken alone. With ``on_error: raise``, an earlier failure is raised here.
         """
@@ -188,7 +186,7 @@ class SinkRunner:
         with self._changed:
             self._raise_failure()
             while self._queue and self._bytes + size > self._max_bytes and not self._closing:
-                if self._overflow == "drop_oldest":
+                if self._released:
                     _, _, freed = self._queue.popleft()
                     self._bytes -= freed
                     self._drop(f"its queue was full ({self._max_bytes} bytes)")

@@ -111,9 +111,6 @@ FAULTS: Mapping[str, Fault] = {
     ),
     "a sink takes 3 s": Fault(profile=sink("Slow")),
     "a sink takes 3 s, its queue is full": Fault(profile=sink("Slow", queue_bytes=1)),
-    "a sink takes long, its queue drops": Fault(  # all but the first that it got, and the last
-        profile=sink("Held", queue_bytes=1, overflow="drop_oldest"), shows="log events: 6 dropped"
-    ),
     "a sink blocks for ever": Fault(profile=sink("Blocked"), close_s=5.0, shows="was left behind"),
     "a sink blocks for ever, its queue is full": Fault(
         profile=sink("Blocked", queue_bytes=1), start=SHORT, close_s=5.0, shows="was left behind"

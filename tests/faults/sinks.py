@@ -7,7 +7,6 @@ import time
 from typing import ClassVar
 
 from declog.records import Records, RunInfo
-from tests.faults.strikes import STEPS
 
 
 class Faulty:
@@ -37,21 +36,6 @@ class Blocked(Faulty):
 
     def write(self, step: int, records: Records) -> None:
         threading.Event().wait()
-
-
-class Held(Faulty):
-    """A backend that takes its time over its first log event: all others have come when it is done."""
-
-    def open(self, run: RunInfo) -> None:
-        self._lines = run.output_dir / "lines" / "scalars.jsonl"
-
-    def write(self, step: int, records: Records) -> None:
-        while self._written() < STEPS:
-            time.sleep(0.05)
-
-    def _written(self) -> int:
-        """The log events in the other sink's file, which opens at its first one, perhaps after this sink's."""
-        return len(self._lines.read_text().splitlines()) if self._lines.exists() else 0
 
 
 class Slow(Faulty):

@@ -106,7 +106,7 @@ SAME = {
         "signals: {any: {float: {axis: step}, row: {axis: step}}}\nderived: {a: {expr: float}, b: {expr: row}}",
     ),
     "axes": (
-        "axes: {group: 4, token: mask, completion: id}",
+        "axes: {group: 4, token: mask, completion: {ids: id}}",
         "axes: {group: {size: 4}, token: {mask: mask}, completion: {ids: id}}",
     ),
     "groups by name": ("axes: {group: prompt_id}", "axes: {group: {of: prompt_id}}"),

@@ -237,10 +237,11 @@ def test_flush_waits_for_what_was_submitted(tmp_path: Path) -> None:
 
 
 def test_a_full_queue_drops_the_oldest_events(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With drop_oldest the newest events stay, submit never waits, and the drops are counted and said once."""
+    """Once released, the newest events stay, submit never waits, and the drops are counted and said once."""
     gate = Gate()
     sink = Probe(gate)
-    runner = started(sink, tmp_path, overflow="drop_oldest", max_bytes=3 * estimate_bytes(event(1)))
+    runner = started(sink, tmp_path, max_bytes=3 * estimate_bytes(event(1)))
+    runner.release()
     runner.submit(0, event(0))
     assert gate.inside.wait(PATIENCE_S)
     with caplog.at_level(logging.WARNING, logger="declog"):
@@ -254,10 +255,10 @@ def test_a_full_queue_drops_the_oldest_events(tmp_path: Path, caplog: pytest.Log
 
 
 def test_a_full_queue_blocks_the_worker_and_loses_nothing(tmp_path: Path) -> None:
-    """With block_worker submit waits for room, and every event arrives."""
+    """Submit waits for room, and every event arrives."""
     gate = Gate()
     sink = Probe(gate)
-    runner = started(sink, tmp_path, overflow="block_worker", max_bytes=2 * estimate_bytes(event(1)))
+    runner = started(sink, tmp_path, max_bytes=2 * estimate_bytes(event(1)))
     submitted: list[int] = []
 
     def worker() -> None:
@@ -288,12 +289,11 @@ def test_an_event_larger_than_the_bound_is_taken_alone(tmp_path: Path) -> None:
     assert (runner.close(10), sink.steps) == (CloseReport(), [0, 1, 2])
 
 
-@pytest.mark.parametrize("overflow", ["block_worker", "drop_oldest"])
-def test_close_leaves_a_stuck_sink_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture, overflow: str) -> None:
+def test_close_leaves_a_stuck_sink_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """When time runs out close says what was not written, and frees a worker that waits for room."""
     gate = Gate()
     sink = Probe(gate)
-    runner = started(sink, tmp_path, overflow=overflow, max_bytes=estimate_bytes(event(1)))
+    runner = started(sink, tmp_path, max_bytes=estimate_bytes(event(1)))
     runner.submit(0, event(0))
     assert gate.inside.wait(PATIENCE_S)
     runner.submit(1, event(1))
@@ -347,7 +347,8 @@ def test_what_waits_and_what_was_dropped_can_be_read_at_any_time(tmp_path: Path)
     """For declog's metrics of itself, while the sink is busy."""
     gate = Gate()
     size = estimate_bytes(event(0))
-    runner = started(Probe(gate), tmp_path, max_bytes=2 * size, overflow="drop_oldest")
+    runner = started(Probe(gate), tmp_path, max_bytes=2 * size)
+    runner.release()
     assert (runner.queued_bytes, runner.dropped) == (0, 0)
     runner.submit(0, event(0))
     assert gate.inside.wait(PATIENCE_S)

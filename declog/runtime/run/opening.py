@@ -300,9 +300,7 @@ def _open_sink(
     gathers: bool,
 ) -> None:  # fmt: skip
     sink = sink_kinds.make_sink(op.kind, dict(op.options))
-    runner = runners[op.id] = SinkRunner(
-        op.id, sink, overflow=op.overflow, max_bytes=op.queue_bytes, on_error=op.on_error
-    )
+    runner = runners[op.id] = SinkRunner(op.id, sink, max_bytes=op.queue_bytes, on_error=op.on_error)
     runner.open(run, left_s)
     local = frozenset(table.id for table in plan.tables if gathers and op.id in table.local)
     traits = sink_kinds.traits(op.kind)
