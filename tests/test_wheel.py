@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from declog.config.compose import compose, profile_of
+from declog.distribution import VERSION
 from declog.errors.pages import CODES
 
 REPOSITORY = Path(__file__).parents[1]
@@ -66,6 +68,23 @@ def test_the_wheel_holds_the_package_and_the_presets_in_it(wheel: Path) -> None:
     assert [name for name in names if name.startswith("hydra_plugins/")] == ["hydra_plugins/declog_presets.py"]
     assert "declog/conf/__init__.py" in names
     assert {name for name in names if name.endswith(".md")} == {f"declog/errors/pages/{code}.md" for code in CODES}
+
+
+def test_the_wheel_says_where_its_parts_come_from(wheel: Path) -> None:
+    """Each file of other people's is beside its licence, and an index shows the README with whole addresses."""
+    archive = zipfile.ZipFile(wheel)
+    names = set(archive.namelist())
+    vendored = {name for name in names if "/vendor/" in name}
+    assert {Path(name).name.partition(".")[0] for name in vendored} == {"uPlot", "uPlot-LICENSE"}
+    info = wheel.name.rsplit("-", 3)[0] + ".dist-info"
+    licences = {name.removeprefix(f"{info}/licenses/") for name in names if name.startswith(f"{info}/licenses/")}
+    assert licences == {"LICENSE", "declog/runs/report/assets/vendor/uPlot-LICENSE"}
+    metadata, _, readme = archive.read(f"{info}/METADATA").decode().partition("\n\n")
+    assert f"Version: {VERSION}\n" in metadata and "License-Expression: Apache-2.0 AND MIT\n" in metadata
+    assert {"Repository", "Documentation", "Changelog", "Issues"} == set(
+        re.findall(r"^Project-URL: (\w+)", metadata, re.M)
+    )
+    assert readme.startswith("# declog\n") and not re.search(r"\]\((?!https://|#)", readme)
 
 
 def test_the_installed_package_is_the_wheels(python: Path) -> None:

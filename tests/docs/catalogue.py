@@ -86,32 +86,48 @@ def sections() -> Iterator[tuple[str, list[tuple[str, Entry, list[str]]]]]:
 
 
 def catalogue() -> str:
-    """Every metric: its name, what it is, its formula, its unit, what is healthy, what to do, and who has it."""
+    """Every metric: its name, what it is, its formula and phase, its unit, what is healthy, what to do, who has it."""
     parts = []
     for title, found in sections():
         rows = []
         for id, entry, havers in found:
             name = f"`{entry.get('name') or id}`"
             what = ": ".join(part for part in (entry.get("title"), entry.get("help")) if part)
-            rows.append((name, what, f"`{formula(entry)}`", _facts(entry), entry.get("runbook") or "", _shared(havers)))
+            facts = (_phase(title, id, havers), _facts(entry), entry.get("runbook") or "", _shared(havers))
+            rows.append((name, what, f"`{formula(entry)}`", *facts))
         heading = title[0].upper() + title[1:] if title.startswith("the pack") else f"The preset {title}"
-        head = ("name", "what it is", "formula", "unit; healthy", "what to do where it is not", "presets")
+        head = ("name", "what it is", "formula", "phase", "unit; healthy", "what to do where it is not", "presets")
         parts.append(f"## {heading}\n\n{_table(head, rows)}\n\n{_reads(title, found)}")
     return "\n\n".join(parts)
+
+
+def _phase(title: str, id: str, havers: Sequence[str]) -> str:
+    """The phase whose rows a metric reduces; empty of a formula, and of a metric that is off by default."""
+    presets = [source for source in havers if not source.startswith("packs/")]
+    by_preset = [_phases(preset, "") for preset in presets] or [_phases("grpo", title.removeprefix("the pack "))]
+    return " or ".join(dict.fromkeys(f"`{each[id]}`" for each in by_preset if id in each))
+
+
+@functools.cache
+def _phases(preset: str, pack: str) -> Mapping[str, str]:
+    plan = declog.plan(declog.compose(preset, [f"packs=[{pack}]"] if pack else []))
+    return {op.id: op.phase for op in plan.metrics}
 
 
 def _reads(title: str, found: Sequence[tuple[str, Entry, list[str]]]) -> str:
     """What the metrics of a section read: tokens, groups and names, of the first preset and where others differ."""
     configs: dict[str, Mapping[str, Any]] = {}
+    phases: dict[str, Mapping[str, str]] = {}
     ids: dict[str, list[str]] = {}
     for id, _, havers in found:
         for preset in [source for source in havers if not source.startswith("packs/")] or [""]:
-            configs[preset] = _plain(preset or "grpo", "" if preset else title.removeprefix("the pack "))
+            named = (preset or "grpo", "" if preset else title.removeprefix("the pack "))
+            configs[preset], phases[preset] = _plain(*named), _phases(*named)
             ids.setdefault(preset, []).append(id)
     said: dict[str, tuple[str, str, str]] = {}
     more: list[tuple[str, str, str]] = []
     for preset, config in configs.items():
-        for name, row in _names(config, ids[preset]).items():
+        for name, row in _names(config, ids[preset], phases[preset]).items():
             if said.setdefault(name, row) != row:
                 more.append((f"{row[0]} of {preset}", *row[1:]))
     first = next(iter(configs.values()))
@@ -134,16 +150,15 @@ def _axes(config: Mapping[str, Any]) -> str:
     return " ".join(part for part in parts if part) or "It reads neither tokens nor groups."
 
 
-def _names(config: Mapping[str, Any], ids: Sequence[str]) -> dict[str, tuple[str, str, str]]:
+def _names(config: Mapping[str, Any], ids: Sequence[str], phases: Mapping[str, str]) -> dict[str, tuple[str, str, str]]:
     """The names that metrics of a config read: metrics of formulas, derived values, signals and constants."""
     metrics_of = {name: entry for name, entry in config["metrics"].items() if entry is not None}
     derived, constants = config.get("derived") or {}, config.get("constants") or {}
-    signals = {
-        name: (phase, entry)
-        for phase, entries in (config.get("signals") or {}).items()
-        for name, entry in entries.items()
-        if entry is not None
-    }
+    signals: dict[str, tuple[list[str], Entry]] = {}
+    for phase, entries in (config.get("signals") or {}).items():
+        for name, entry in entries.items():
+            if entry is not None:
+                signals.setdefault(name, ([], entry))[0].append(f"`{phase}`")
     rows: dict[str, tuple[str, str, str]] = {}
     waiting = [(name, entry) for id in ids for name, entry in [(id, metrics_of.get(id) or {})]]
     seen = set[str]()
@@ -153,7 +168,11 @@ def _names(config: Mapping[str, Any], ids: Sequence[str]) -> dict[str, tuple[str
         for name in sorted(inside_formula & set(metrics_of)):
             if name not in ids and name not in seen:
                 seen.add(name)
-                rows[f"metric {name}"] = (f"`{name}`", f"`{formula(metrics_of[name])}`", "a metric of a formula")
+                rows[f"metric {name}"] = (
+                    f"`{name}`",
+                    f"`{formula(metrics_of[name])}`",
+                    f"a metric, of `{phases.get(name, '')}`",
+                )
                 waiting.append((name, metrics_of[name]))
         keys = ("expr", "where", "weight", "by", "prefer", "enabled", "mask")
         read = _read(*(entry.get(key) for key in keys)) or ([] if entry.get("formula") else [id])
@@ -167,9 +186,13 @@ def _names(config: Mapping[str, Any], ids: Sequence[str]) -> dict[str, tuple[str
                 seen.add(name)
                 waiting.append((name, more))
             elif name in signals:
-                phase, more = signals[name]
+                named, more = signals[name]
                 seen.add(name)
-                rows[name] = (f"`{name}`", _signal(more), f"observed in `{phase}`{_observed_as(name, more)}")
+                rows[name] = (
+                    f"`{name}`",
+                    _signal(more),
+                    f"observed in {' and '.join(named)}{_observed_as(name, more)}",
+                )
             elif name in constants:
                 seen.add(name)
                 value = constants[name].get("value", constants[name].get("default"))
@@ -214,8 +237,10 @@ def lengths() -> str:
         own = _lines(CONF / f"{name}.yaml")
         chosen = [pack for pack in packs() if f" {pack}," in _packs(name) or f" {pack}]" in _packs(name)]
         shared = sum(_lines(CONF / "packs" / f"{pack}.yaml") for pack in chosen)
-        rows.append((f"`{name}`", str(len(metrics(name))), str(own), str(shared or "")))
-    return _table(("preset", "metrics", "lines of its own", "of its packs"), rows)
+        modes = declog.profile_of(name).get("modes") or {}
+        prefixes = [f"`{mode['prefix']}`" for mode in modes.values() if mode and mode.get("prefix")]
+        rows.append((f"`{name}`", str(len(metrics(name))), ", ".join(prefixes), str(own), str(shared or "")))
+    return _table(("preset", "metrics", "before the names of a mode", "lines of its own", "of its packs"), rows)
 
 
 def _packs(name: str) -> str:
