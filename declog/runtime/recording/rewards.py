@@ -8,10 +8,12 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, ParamSpec
 
 from declog.errors import InputError
 from declog.runtime.rows import context
+from declog.runtime.rows.scopes import within
 
 P = ParamSpec("P")
 
@@ -32,19 +34,8 @@ def reward(function: Callable[P, Any]) -> Callable[P, Any]:
         raise TypeError(f"@declog.reward takes a function or an object with `__call__`, not {function!r}")
     name = _name(function)
 
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call(function)):
-
-        async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return _taken(name, await function(*args, **kwargs))
-
-        wrapped: Callable[P, Any] = asynchronous
-    else:
-
-        def synchronous(*args: P.args, **kwargs: P.kwargs) -> Any:
-            return _taken(name, function(*args, **kwargs))
-
-        wrapped = synchronous
-    functools.update_wrapper(wrapped, function)
+    columns_taken = nullcontext(functools.partial(_taken, name))
+    wrapped = within(function, lambda: columns_taken, awaited=inspect.iscoroutinefunction(_call(function)))
     wrapped.__name__ = name
     return wrapped
 

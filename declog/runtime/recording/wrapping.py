@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from declog.errors import UsageError
-from declog.runtime.rows.scopes import Recording
+from declog.runtime.rows.scopes import Recording, within
 
 LOSS = "loss"
 _USES = "return a mapping, a dataclass, a named tuple, (loss, mapping), a number as the loss, or None"
@@ -22,38 +23,27 @@ def wrap(recorder: Recording, function: Callable[..., Any]) -> Callable[..., Any
     """The function, observed; raises ``UsageError`` for a generator, whose calls are no steps."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError.of("DL510.wrap_generator", name=function.__name__)
-    if inspect.iscoroutinefunction(function):
 
-        @functools.wraps(function)
-        async def asynchronous(*args: Any, **kwargs: Any) -> Any:
-            with recorder._next_step():
-                result = await function(*args, **kwargs)
-                take(recorder, function, result)
-            return result
-
-        return asynchronous
-
-    @functools.wraps(function)
-    def synchronous(*args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def step() -> Iterator[Callable[[Any], Any]]:
         with recorder._next_step():
-            result = function(*args, **kwargs)
-            take(recorder, function, result)
-        return result
+            yield functools.partial(observed, recorder, function)
 
-    return synchronous
+    return within(function, step)
 
 
-def take(recorder: Recording, function: Callable[..., Any], result: Any) -> None:
-    """Observe what a step function returned; raises ``UsageError`` for what has no names."""
-    found = fields_of(result)
-    if found is None:
+def observed(recorder: Recording, function: Callable[..., Any], result: Any) -> Any:
+    """What a step function returned, which is observed; raises ``UsageError`` for what has no names."""
+    signals = fields_of(result)
+    if signals is None:
         name = function.__name__ if inspect.isroutine(function) else type(function).__name__
         fix = "wrap an `async def`, not what returns its coroutine" if inspect.isawaitable(result) else _USES
         if inspect.iscoroutine(result):
             result.close()
         raise UsageError.of("DL510.wrap", name=name, type=type(result).__name__, fix=fix)
-    if found:
-        recorder._observe((), found, strict=False)
+    if signals:
+        recorder._observe((), signals, strict=False)
+    return result
 
 
 def fields_of(result: Any) -> Mapping[str, Any] | None:

@@ -13,8 +13,8 @@ import inspect
 import itertools
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -244,37 +244,50 @@ def here(recorder: object | None = None) -> Scope | None:
     return None
 
 
+def within(
+    function: Callable[..., Any], block: Callable[[], AbstractContextManager[Callable[[Any], Any]]], *,
+    awaited: bool | None = None,
+) -> Callable[..., Any]:  # fmt: skip
+    """The function, called in a block, which says what its result becomes.
+
+    ``awaited``: calls are awaited; by default those of ``async def`` are.
+    """
+    if inspect.iscoroutinefunction(function) if awaited is None else awaited:
+
+        @functools.wraps(function)
+        async def asynchronous(*args: Any, **kwargs: Any) -> Any:
+            with block() as returned:
+                return returned(await function(*args, **kwargs))
+
+        return asynchronous
+
+    @functools.wraps(function)
+    def synchronous(*args: Any, **kwargs: Any) -> Any:
+        with block() as returned:
+            return returned(function(*args, **kwargs))
+
+    return synchronous
+
+
 def bind(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, bound to the current step and mode: for executors and bare threads.
+    """The function with the scope of here: for executors and bare threads, which inherit none.
 
     What it records belongs to the step in which it was bound. For plain functions and ``async def``.
     """
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UsageError.of("DL510.bind")
     bound = _scope.get()
-    if inspect.iscoroutinefunction(function):
 
-        @functools.wraps(function)
-        async def asynchronous(*args: P.args, **kwargs: P.kwargs) -> Any:
-            before = _scope.get()
-            _scope.set(bound)
-            try:
-                return await function(*args, **kwargs)
-            finally:
-                _scope.set(before)
-
-        return asynchronous  # type: ignore[return-value]  # it is a function that returns what that one did
-
-    @functools.wraps(function)
-    def synchronous(*args: P.args, **kwargs: P.kwargs) -> R:
+    @contextmanager
+    def in_scope() -> Iterator[Callable[[Any], Any]]:
         before = _scope.get()
         _scope.set(bound)
         try:
-            return function(*args, **kwargs)
+            yield lambda result: result
         finally:
             _scope.set(before)
 
-    return synchronous
+    return within(function, in_scope)
 
 
 def place() -> str:
