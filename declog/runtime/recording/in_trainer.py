@@ -67,8 +67,8 @@ class InTrainer:
 
     def taking(self, column: object) -> AbstractContextManager[None]:
         """A block that takes a column of training code's: inside a trainer that must go on it guards."""
-        known = isinstance(column, str) and column in self.plan.extras
-        return self._taking(f"the column `{column}`", "" if known else "the column is left out")
+        declared = isinstance(column, str) and column in self.plan.extras
+        return self._taking(f"the column `{column}`", "" if declared else "the column is left out")
 
     def _taking(self, what: str, left_out: str = "") -> AbstractContextManager[None]:
         if self._caller is None or self._inside.guards:

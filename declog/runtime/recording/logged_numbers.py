@@ -47,7 +47,7 @@ def split(
     numbers: dict[str, Any] = {}
 
     def rest(values: Mapping[str, Any], before: str) -> dict[str, Any]:
-        others: dict[str, Any] = {}
+        remaining: dict[str, Any] = {}
         for key, value in values.items():
             name = f"{before}{key}"
             number = is_number(value)
@@ -56,10 +56,10 @@ def split(
             elif number:
                 numbers[name] = value if isinstance(value, int | float | torch.Tensor) else np.asarray(value).item()
             elif not isinstance(value, Mapping) or not value:
-                others[key] = value
+                remaining[key] = value
             elif inside := rest(value, name + between):
-                others[key] = inside
-        return others
+                remaining[key] = inside
+        return remaining
 
     return signals, numbers, rest(values, "")
 

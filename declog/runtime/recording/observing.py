@@ -16,7 +16,7 @@ from declog.runtime.recording import timing
 from declog.runtime.recording.in_trainer import InTrainer, usable
 from declog.runtime.recording.logged_numbers import LoggedNumbers
 from declog.runtime.recording.session import Session
-from declog.runtime.rows.packets import Given, Packet, named, rows_of
+from declog.runtime.rows.packets import Argument, Packet, named, rows_of
 from declog.runtime.rows.scopes import Recording, Scope, innermost, origin
 from declog.runtime.worker.background import Background
 
@@ -35,7 +35,7 @@ class Observing(InTrainer, Recording):
         self._said_so = False
         self._drives = background.merger is not None
 
-    def observe(self, *given: Given, step: Any = None, **signals: Any) -> None:
+    def observe(self, *arguments: Argument, step: Any = None, **signals: Any) -> None:
         """Record signals, and the rows of packets, in the scope of here. A signal given again opens the next batch.
 
         Signals come by keyword, or in mappings of names to values, for names such as ``train/loss``. They are tensors,
@@ -46,10 +46,10 @@ class Observing(InTrainer, Recording):
         scope they are left out, which is counted in ``failures`` and reported once (``run.strict``: raised).
         """
         scope = innermost()
-        if scope is None or scope.takes is not self or given or step is not None or self._special:
+        if scope is None or scope.takes is not self or arguments or step is not None or self._special:
             meter = self._session.meter
             began = time.perf_counter() if meter.timed else 0.0
-            self._observe_any(given, signals, step)
+            self._observe_any(arguments, signals, step)
             meter.recording += time.perf_counter() - began if meter.timed else 0.0
         else:  # the common case
             session, me = self._session, origin()
@@ -57,24 +57,24 @@ class Observing(InTrainer, Recording):
                 batches = scope.batches.get(me)  # of an explicit batch none
                 session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
 
-    def _observe_any(self, given: Sequence[Given], signals: Mapping[str, Any], step: Any) -> None:
+    def _observe_any(self, arguments: Sequence[Argument], signals: Mapping[str, Any], step: Any) -> None:
         if self._caller is None:
-            self._observe(given, signals, step)
+            self._observe(arguments, signals, step)
         elif not self._idle:
             guarded = self._inside.guards
             with self._taking(", ".join(f"`{name}`" for name in signals)):
-                packets, together = named(given, signals)
-                own = frozenset() if guarded else self._own.intersection(together)
-                if own:
-                    raise InputError.of("DL509.signal", name=min(own))
+                packets, together = named(arguments, signals)
+                reserved = frozenset() if guarded else self._own.intersection(together)
+                if reserved:
+                    raise InputError.of("DL509.signal", name=min(reserved))
                 self._observe(packets, together, step)
 
     def _observe(
-        self, given: Sequence[Given], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True
+        self, arguments: Sequence[Argument], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True
     ) -> None:
         if not self._records():
             return
-        packets, signals = named(given, signals)
+        packets, signals = named(arguments, signals)
         if step is None:
             scope = self._here()
             if scope is not None:
@@ -91,12 +91,12 @@ class Observing(InTrainer, Recording):
             session.take(session.batches(None, origin()), packets, signals, strict=strict)
 
     def _observe_in(
-        self, scope: Scope, given: Sequence[Given], signals: Mapping[str, Any], *, strict: bool = True
+        self, scope: Scope, arguments: Sequence[Argument], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None:
         """Record in a scope that is known, whatever is open here."""
         if self._in_fork():
             return
-        packets, signals = named(given, signals)
+        packets, signals = named(arguments, signals)
         session = self._session
         with session.lock:
             if scope.closed:

@@ -88,7 +88,7 @@ class Recorder(Observing):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            public = [each for each in dir(type(self)) if not each.startswith("_")]
+            public = [member for member in dir(type(self)) if not member.startswith("_")]
             raise AttributeError(f"'Recorder' object has no attribute {name!r}{meant(name, public, 'log')}")
 
     # -- the run
@@ -370,9 +370,9 @@ class Recorder(Observing):
         """
         self._original()
         with self._session.lock:
-            place, frames = session_state.state(self._session, usable(here(self)), self._background.comm.rank)
-            others, data = self._background.state()
-        return pack(self.plan, self._background.comm, place, frames | others, data, self.output_dir, self.run_id)
+            progress, frames = session_state.state(self._session, usable(here(self)), self._background.comm.rank)
+            facts, data = self._background.state()
+        return pack(self.plan, self._background.comm, progress, frames | facts, data, self.output_dir, self.run_id)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue a run where ``state_dict`` was called: windows, totals, files. Before the first step.
@@ -384,11 +384,11 @@ class Recorder(Observing):
         self._original()
         if self._session.begun:
             raise UsageError.of("DL510.load")
-        place, frames, data, equal = unpack(self.plan, self._background.comm, state)
+        progress, frames, data, equal = unpack(self.plan, self._background.comm, state)
         if (run := self._background.go_on(state)) is not None:
             self.output_dir, self.run_id = run.output_dir, run.run_id
-        session_state.load(self._session, place, frames if equal else {})
-        self._background.load(frames, data, place.step, equal=equal)
+        session_state.load(self._session, progress, frames if equal else {})
+        self._background.load(frames, data, progress.step, equal=equal)
 
     def in_child(self) -> None:
         """This process is a fork of the run's: it has no threads, and its locks may be held for ever."""

@@ -26,24 +26,24 @@ def state(session: Session, scope: Scope | None, rank: int) -> tuple[RecorderSta
         window = stream.window(*stream.ended(session.logged))
         rows = window.frames(plan.phases, rank, plan.grouping, session.failures.report)
         frames |= {f"window/{mode}/{phase}": frame for phase, frame in rows.items()}
-    place = RecorderState(
+    progress = RecorderState(
         session.last_step, dict(events.begun), session.intake.order, dict(events.counts), sorted(session.intake.seen),
         session.clock.elapsed(), train.last, train.watermark, train.seconds(None),
     )  # fmt: skip
-    return place, frames
+    return progress, frames
 
 
-def load(session: Session, place: RecorderState, frames: Mapping[str, Frame]) -> None:
+def load(session: Session, progress: RecorderState, frames: Mapping[str, Frame]) -> None:
     """Continue where ``state`` was called."""
     train = session.train
     with session.lock:
-        session.last_step, session.intake.order = place.step, place.order
-        session.events.load(place.sent, place.counts)
-        session.intake.seen.update(place.seen)
-        session.clock.resume(place.elapsed)
-        if place.counts.get("train"):
-            train.last = place.step if place.train is None else place.train
-            train.watermark, train.spent = place.edge, place.spent
+        session.last_step, session.intake.order = progress.step, progress.order
+        session.events.load(progress.sent, progress.counts)
+        session.intake.seen.update(progress.seen)
+        session.clock.resume(progress.elapsed)
+        if progress.counts.get("train"):
+            train.last = progress.step if progress.train is None else progress.train
+            train.watermark, train.spent = progress.edge, progress.spent
         session.modes.update(session.plan.modes)  # other ranks may have rows of others
         for name, frame in frames.items():
             kind, mode, phase = (*name.split("/", 2), "", "")[:3]

@@ -16,7 +16,7 @@ from declog.runtime.rows.window import Window
 
 def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[str, Span]]:
     """The steps of each phase's batches, of each signal and each column of log_extra. Called by the worker."""
-    found: dict[str, dict[str, Span]] = {}
+    by_phase: dict[str, dict[str, Span]] = {}
     for phase, records in window.batches.items():
         if phase not in phases:
             continue
@@ -30,8 +30,8 @@ def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[st
             record.pack()
             for name in (key[0] for key in record.texts if key[0].startswith(EXTRA)):
                 spans[name] = spans.get(name, Span(record.step, record.step)).then(Span(record.step, record.step))
-        found[phase] = spans
-    return found
+        by_phase[phase] = spans
+    return by_phase
 
 
 def _runs(records: list[BatchRecord]) -> list[tuple[Set[str], Span]]:

@@ -20,10 +20,10 @@ from declog.errors import InputError, MissingSignalError
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping, PhaseOp
 from declog.runtime.recording.timing import Timed
-from declog.runtime.rows.calls import Known, Stack
+from declog.runtime.rows.calls import LearnedCall, Stack
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.kept import PREFIX as KEPT
-from declog.runtime.rows.observation import Array, Columns, Copy, Observation, Place
+from declog.runtime.rows.observation import Array, Columns, Copy, Observation, PackKey
 from declog.runtime.values.packs import Pack
 from declog.runtime.values.streams import Streams
 
@@ -67,16 +67,16 @@ class BatchRecord:
 
     def pack(self) -> None:
         """Lay what each call gave to what is like it. Called by the worker, but for what is on a GPU."""
-        packs: dict[Place, Pack] = {}
+        packs: dict[PackKey, Pack] = {}
         for call in self.calls:
             self.numbers |= call.numbers
             self.texts |= call.texts
-        for (place, axis, keys), data in self.copies:
+        for (pack_key, axis, keys), data in self.copies:
             if isinstance(data, Tensor) and data.is_cpu:
                 data = data.numpy(force=True)
-            pack = packs.get(place)
+            pack = packs.get(pack_key)
             if pack is None:
-                packs[place] = Pack(axis, list(keys), [data])
+                packs[pack_key] = Pack(axis, list(keys), [data])
             else:
                 pack.keys.extend(keys)
                 pack.parts.append(data)
@@ -88,9 +88,9 @@ class BatchRecord:
     def tensors(self) -> Iterator[Pack]:
         """All that is tensors, in packs."""
         yield from self.packs
-        for _, given in self.texts.values():
-            if isinstance(given, Pack):
-                yield given
+        for _, values in self.texts.values():
+            if isinstance(values, Pack):
+                yield values
 
 
 class OpenBatch:
@@ -130,32 +130,32 @@ class OpenBatch:
         """How many completions the batch has; None where nothing said so yet."""
         return self.counts.get("completions")
 
-    def again(self, given: Observation) -> Set[str]:
+    def again(self, call: Observation) -> Set[str]:
         """The signals of a call that the batch has already; of a family those of which a member comes again."""
-        names, members = self.names & given.names, given.members
+        names, members = self.names & call.names, call.members
         return {
             name for name in names
             if name not in members
-            or any(not members[name].isdisjoint(call.members.get(name, ())) for call in self.calls)
+            or any(not members[name].isdisjoint(earlier.members.get(name, ())) for earlier in self.calls)
         }  # fmt: skip
 
-    def take(self, given: Observation) -> None:
+    def take(self, call: Observation) -> None:
         """Copy what a call gave, and fold what can be folded. Raises ``InputError`` where it is of other rows."""
-        counts, labels, names = self.counts, self.labels, self.names | given.names
+        counts, labels, names = self.counts, self.labels, self.names | call.names
         copies, calls, unfolded, folded = self.copies, self.calls, self.unfolded, None
-        if not given.counts.items() <= counts.items():
-            for what, count in given.counts.items():
+        if not call.counts.items() <= counts.items():
+            for what, count in call.counts.items():
                 if counts.get(what, count) != count:
-                    raise given.uneven(what, (counts[what], labels[what]), (count, given.labels[what]))
-            counts, labels = {**counts, **given.counts}, {**given.labels, **labels}
-        if given.inputs:
-            unfolded, folded = self.folds.after(unfolded, given, names, self._streams)
-            given.inputs = {}
-        if given.columns:
-            given.copy()
-        if given.devices:
-            self._streams.made(given.devices)
-        for part in (given,) if folded is None else (given, folded):
+                    raise call.uneven(what, (counts[what], labels[what]), (count, call.labels[what]))
+            counts, labels = {**counts, **call.counts}, {**call.labels, **labels}
+        if call.inputs:
+            unfolded, folded = self.folds.after(unfolded, call, names, self._streams)
+            call.inputs = {}
+        if call.columns:
+            call.copy()
+        if call.devices:
+            self._streams.made(call.devices)
+        for part in (call,) if folded is None else (call, folded):
             if part.copies:
                 copies = [*copies, *part.copies]
             if part.numbers or part.texts or part.members:
@@ -165,7 +165,7 @@ class OpenBatch:
             names, counts, labels, copies, calls, unfolded
         )  # fmt: skip
 
-    def take_stack(self, call: Known, stack: Stack, data: Tensor | Array) -> bool:
+    def take_stack(self, call: LearnedCall, stack: Stack, data: Tensor | Array) -> bool:
         """Take a call of one stack of columns on the host, as ``take`` would; false where it is of other rows.
 
         It is the most frequent call: eight of one column in a step take 1.4 times as long without this.
@@ -196,12 +196,12 @@ class OpenBatch:
             return False
         key: Key = (f"{KEPT}{name}", None)
         if isinstance(column, list):
-            given = Observation(self.phase, frozenset())
-            given.texts = {key: (Axis.COMPLETION, column)}
-            self.calls = [*self.calls, given]
+            call = Observation(self.phase, frozenset())
+            call.texts = {key: (Axis.COMPLETION, column)}
+            self.calls = [*self.calls, call]
         else:
-            place = (Axis.COMPLETION.label, column.dtype, column.get_device())
-            self.copies = [*self.copies, (Columns(place, Axis.COMPLETION, (key,)), column)]
+            pack_key = (Axis.COMPLETION.label, column.dtype, column.get_device())
+            self.copies = [*self.copies, (Columns(pack_key, Axis.COMPLETION, (key,)), column)]
             self._streams.update(streams)
         return True
 
@@ -253,9 +253,9 @@ class OpenBatch:
                 key: Key = (f"extra:{column}", None)
                 kept = values if isinstance(values, list) else Pack(Axis.COMPLETION, [key], [values])
                 texts[key] = (Axis.COMPLETION, kept)
-        given = Observation(self.phase, frozenset())
-        given.texts = texts
-        return given, misfits
+        call = Observation(self.phase, frozenset())
+        call.texts = texts
+        return call, misfits
 
     def _complete(self, elsewhere: Collection[str]) -> None:
         here = self.names.union(elsewhere)
@@ -271,10 +271,10 @@ class OpenBatch:
 
     def _grouped(self, rows: int, grouping: Grouping, size: int, first: bool) -> None:
         """Raise where values per group, or the ids of a first batch, are not of groups of the size."""
-        known = self.counts.get("groups")
-        if known is not None and known * size != rows:
+        count = self.counts.get("groups")
+        if count is not None and count * size != rows:
             name = self.labels["groups"]
-            raise InputError.of("DL505.groups", name=name, count=known, phase=self.phase.name, rows=rows, size=size)
+            raise InputError.of("DL505.groups", name=name, count=count, phase=self.phase.name, rows=rows, size=size)
         source = next((name for name in grouping.of if name in self.names), None) if first else None
         ids = None if source is None else self._on_host(source)
         if ids is None or not rows or rows % size:
@@ -289,8 +289,8 @@ class OpenBatch:
         key: Key = (name, None)
         for call in self.calls:
             if key in call.texts:
-                given = call.texts[key][1]
-                return given if isinstance(given, list) else None if given.device else given.columns()[0].tolist()
+                column = call.texts[key][1]
+                return column if isinstance(column, list) else None if column.device else column.columns()[0].tolist()
         for (_, _, keys), data in self.copies:
             if key in keys and not (isinstance(data, Tensor) and data.is_cuda):
                 values: list[Any] = data.reshape(len(keys), -1)[list(keys).index(key)].tolist()

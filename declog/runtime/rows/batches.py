@@ -19,7 +19,7 @@ from declog.language.dtypes import Axis
 from declog.language.functions import Functions
 from declog.plans.ops import Plan, SignalOp
 from declog.runtime.rows.batch import BatchRecord, OpenBatch
-from declog.runtime.rows.calls import Known, Stack
+from declog.runtime.rows.calls import LearnedCall, Stack
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.observation import Observation, ReadObservation
 from declog.runtime.rows.split_rows import SplitRows
@@ -86,7 +86,7 @@ class Intake:
         self._undeclared = Undeclared(plan)
         self._split = SplitRows(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
-        self._calls: dict[tuple[str, ...], Sequence[Known]] = {}  # by the names of their values
+        self._calls: dict[tuple[str, ...], Sequence[LearnedCall]] = {}  # by the names of their values
         self._learned: Counter[tuple[str, ...]] = Counter()  # how often calls with these names were learned
         self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is reported once
 
@@ -105,92 +105,89 @@ class Intake:
             fix = f"it is observed as `{sources[name]}`"
         raise UnknownSignalError.of("DL501.signal", profile=self._plan.name, name=name, fix=fix)
 
-    def observe(self, holder: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
+    def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all.
 
         With ``strict`` a name that the profile does not know is an error.
         """
-        known = self._calls.get(tuple(signals))
-        if known is not None:
+        learned = self._calls.get(tuple(signals))
+        if learned is not None:
             values = [*signals.values()]
-            if (
-                len(known) == 1
-                and (stack := known[0].alone) is not None
-                and self._take_stack(holder, known[0], stack, values)
-            ):
+            stack = learned[0].alone if len(learned) == 1 else None
+            if stack is not None and self._take_stack(batches, learned[0], stack, values):
                 return
             calls: list[Observation] = []
-            for call in known:
-                given = call.given(values)
-                if given is None:  # it is not like the first one with these names
+            for learned_call in learned:
+                call = learned_call.read(values)
+                if call is None:  # it is not like the first one with these names
                     break
-                calls.append(given)
+                calls.append(call)
             else:
-                self._take(holder, calls)
+                self._take(batches, calls)
                 return
         if strict:
             self.check(signals)
-        self._read(holder, signals)
+        self._read(batches, signals)
 
-    def _take_stack(self, holder: OpenBatches, call: Known, stack: Stack, values: Sequence[Any]) -> bool:
+    def _take_stack(self, batches: OpenBatches, call: LearnedCall, stack: Stack, values: Sequence[Any]) -> bool:
         """Take a call of one stack, the most frequent, without an ``Observation``; false where it is another call."""
         data = stack.copy(values)
         if data is None:
             return False
         phase = call.phase
-        batch = holder.get(phase.name)
+        batch = batches.get(phase.name)
         if batch is None or batch.record is not None or not batch.names.isdisjoint(call.names):
-            if batch is not None and (holder.once or batch.size is not None):
+            if batch is not None and (batches.once or batch.size is not None):
                 return False
             batch = OpenBatch(phase, self._folds[phase.name])
         if not batch.take_stack(call, stack, data):
             return False
         if not batch.order:
-            self._put(holder, {phase.name: batch})
+            self._put(batches, {phase.name: batch})
         return True
 
-    def _read(self, holder: OpenBatches, signals: Mapping[str, Any]) -> None:
+    def _read(self, batches: OpenBatches, signals: Mapping[str, Any]) -> None:
         """Keep a call's values, read one by one; the next one with the same names is like it, mostly."""
         sources, homes = self._plan.sources, self._homes
         chosen: list[tuple[int, SignalOp]] = []
         # whether neither the values nor what came before decide which signals are meant
         alike = not self._any and self._plan.known.issuperset(signals)
         intended: Mapping[str, Sequence[SignalOp]] | None = None
-        for place, (source, value) in enumerate(signals.items()):
+        for position, (source, value) in enumerate(signals.items()):
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
             if self._any and not ops and source not in self._plan.known:
-                self._undeclared_signal(holder, source, value)
+                self._undeclared_signal(batches, source, value)
                 continue
             if source not in homes and ops:  # it belongs to the phase of what it is observed with
                 if intended is None:
-                    intended = self._intended(holder, signals)
+                    intended = self._intended(batches, signals)
                 alike = alike and len(ops) == 1
                 ops = intended[source]
             if len(ops) > 1:
                 alike = alike and len({op.axis is Axis.STEP for op in ops}) == 1
                 ops = _fitting(ops, value)
-            chosen += [(place, op) for op in ops]
+            chosen += [(position, op) for op in ops]
         values = [*signals.values()]
-        made = {
+        calls = {
             phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase})
             for phase in dict.fromkeys(op.phase for _, op in chosen)
         }
-        for place, op in chosen:
-            made[op.phase].add(op, values[place])
-        self._take(holder, [*made.values()])
+        for position, op in chosen:
+            calls[op.phase].add(op, values[position])
+        self._take(batches, [*calls.values()])
         names = tuple(signals)
         if alike and self._learned[names] < LEARNED and len(self._calls) < CALLS:
             self._learned[names] += 1
             self._calls[names] = [
-                Known(given, [(place, op) for place, op in chosen if op.phase == phase], values)
-                for phase, given in made.items()
+                LearnedCall(call, [(position, op) for position, op in chosen if op.phase == phase], values)
+                for phase, call in calls.items()
             ]
 
-    def _undeclared_signal(self, holder: OpenBatches, name: str, value: Any) -> None:
+    def _undeclared_signal(self, batches: OpenBatches, name: str, value: Any) -> None:
         """Keep what nobody declared: numbers and rows of numbers by name, texts for tables, each member for itself."""
         if isinstance(value, Mapping):
             for member, inside in value.items():
-                self._undeclared_signal(holder, f"{name}/{member}", inside)
+                self._undeclared_signal(batches, f"{name}/{member}", inside)
             return
         kind, plain = undeclared(value)
         op = None if kind is None else self._any.get(kind)
@@ -198,14 +195,14 @@ class Intake:
             if kind is Axis.COMPLETION and op is None:
                 return
             if op is not None:
-                given = ReadObservation(self._plan.phases[op.phase], {name})
-                given.add(op, {name: plain})
-                self._take(holder, [given])
+                call = ReadObservation(self._plan.phases[op.phase], {name})
+                call.add(op, {name: plain})
+                self._take(batches, [call])
             if plain is None and value is not None:
                 self._leave_out(name, f"{describe(value)} is neither a number nor a list, array or tensor of values")
             elif kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
-                Intake.extra(self, holder, name, plain)  # a part of this call
-                if (batch := holder.get(self._plan.extra)) is not None:
+                Intake.extra(self, batches, name, plain)  # a part of this call
+                if (batch := batches.get(self._plan.extra)) is not None:
                     batch.loose = True
         except InputError as error:  # of other rows than the batch's: nobody said what they are
             self._leave_out(name, error.message)
@@ -215,80 +212,80 @@ class Intake:
             self._left_out.add(name)
             log.warning("`%s` is left out: %s", name, why)
 
-    def metrics(self, holder: OpenBatches, values: Mapping[str, Any]) -> None:
+    def metrics(self, batches: OpenBatches, values: Mapping[str, Any]) -> None:
         """Keep values of ``log_metric``, where the profile shows those."""
         op = self._plan.logged
         if op is not None:
             # each is given, and given again, for itself
-            given = ReadObservation(self._plan.phases[op.phase], {*values})
-            given.add(op, values)
-            self._take(holder, [given])
+            call = ReadObservation(self._plan.phases[op.phase], {*values})
+            call.add(op, values)
+            self._take(batches, [call])
 
-    def _take(self, holder: OpenBatches, calls: Sequence[Observation]) -> None:
+    def _take(self, batches: OpenBatches, calls: Sequence[Observation]) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
         taken: dict[str, OpenBatch] = {}
         new = several = len(calls) > 1
-        for given in calls:
-            phase = given.phase.name
-            batch = holder.get(phase)
+        for call in calls:
+            phase = call.phase.name
+            batch = batches.get(phase)
             if (
                 batch is None
                 or batch.record is not None
-                or (not batch.names.isdisjoint(given.names) and self._again(holder, batch, given))
+                or (not batch.names.isdisjoint(call.names) and self._again(batches, batch, call))
             ):
-                batch, new = OpenBatch(given.phase, self._folds[phase]), True
+                batch, new = OpenBatch(call.phase, self._folds[phase]), True
             elif several:  # the batches of all phases are replaced at once, or none is
                 batch = batch.copied()
-            batch.take(given)
+            batch.take(call)
             taken[phase] = batch
         if new:
-            self._put(holder, taken)
+            self._put(batches, taken)
 
-    def _again(self, holder: OpenBatches, batch: OpenBatch, given: Observation) -> bool:
+    def _again(self, batches: OpenBatches, batch: OpenBatch, call: Observation) -> bool:
         """Whether a call gives a value that the open batch has: it opens the next one."""
-        if not (again := batch.again(given)):
+        if not (again := batch.again(call)):
             return False
-        if holder.once or batch.size is not None:
+        if batches.once or batch.size is not None:
             raise _given_twice(f"`{min(again)}`", batch)
         return True
 
-    def _put(self, holder: OpenBatches, taken: Mapping[str, OpenBatch]) -> None:
+    def _put(self, batches: OpenBatches, taken: Mapping[str, OpenBatch]) -> None:
         """Batches take the place of those that are open, which close where they are others: one store for a call."""
         refused: Exception | None = None
         for phase, batch in taken.items():
             if not batch.order:
-                if phase in holder:
+                if phase in batches:
                     try:
-                        self.close(holder, phase)
+                        self.close(batches, phase)
                     except Exception as error:  # noqa: BLE001  (raised below: it is of the batch before)
                         refused = refused or error
                 self.order += 1
                 batch.order = self.order
-        holder.update(taken)
+        batches.update(taken)
         if refused is not None:
             raise refused
 
-    def extra(self, holder: OpenBatches, column: str, values: Any) -> None:
+    def extra(self, batches: OpenBatches, column: str, values: Any) -> None:
         """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
         if column in self._plan.extras:
-            Intake.observe(self, holder, {column: values})  # a part of this call
+            Intake.observe(self, batches, {column: values})  # a part of this call
             return
         if not self._undeclared.takes(column):
             return
         phase = self._plan.extra
         assert phase is not None
         plain = plain_column(column, values)
-        known = holder.get(phase)
-        if known is None and phase == self.explicit:
+        open_batch = batches.get(phase)
+        if open_batch is None and phase == self.explicit:
             raise InputError.of("DL509.under_way", column=column, phase=phase)
-        again = known is not None and column in known.extras
-        if again and known is not None and (holder.once or known.size is not None):
-            raise _given_twice(f"the column `{column}`", known)
-        batch = OpenBatch(self._plan.phases[phase], self._folds[phase]) if known is None or again else known
+        again = open_batch is not None and column in open_batch.extras
+        if again and open_batch is not None and (batches.once or open_batch.size is not None):
+            raise _given_twice(f"the column `{column}`", open_batch)
+        batch = OpenBatch(self._plan.phases[phase], self._folds[phase]) if open_batch is None or again else open_batch
         batch.add_extra(column, plain)
-        self._put(holder, {phase: batch})
+        self._put(batches, {phase: batch})
 
-    def keep(self, holder: OpenBatches, columns: Mapping[str, Any]) -> None:
+    def keep(self, batches: OpenBatches, columns: Mapping[str, Any]) -> None:
         """Keep columns for later; they wait for the end of the batch that is open, or of the next one."""
         for name, values in columns.items() if self._plan.kept is not None else ():
             try:
@@ -298,14 +295,14 @@ class Intake:
                 continue
             if isinstance(column, torch.Tensor) and column.is_cuda:
                 streams.made([column.device])
-            holder.kept.setdefault(name, deque()).append((column, streams))
+            batches.kept.setdefault(name, deque()).append((column, streams))
 
-    def _give_kept(self, holder: OpenBatches, batch: OpenBatch) -> None:
+    def _give_kept(self, batches: OpenBatches, batch: OpenBatch) -> None:
         """A batch ends: the columns that wait for it are among its own, where they are of its completions."""
-        for name, waiting in [*holder.kept.items()]:
+        for name, waiting in [*batches.kept.items()]:
             column, streams = waiting.popleft()
             if not waiting:
-                del holder.kept[name]
+                del batches.kept[name]
             if not batch.keep(name, column, streams):
                 rows = batch.rows or 0
                 self._leave_out(name, f"it has {len(column)} values to keep, and its batch {rows} completions")
@@ -315,7 +312,7 @@ class Intake:
         Intake.observe(self, alone, signals, strict=False)
         self.close_all(alone, refused)
 
-    def _intended(self, holder: OpenBatches, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
+    def _intended(self, batches: OpenBatches, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
         """Of one call's signals that have several phases, or none of their own, those that are meant."""
         sources, homes = self._plan.sources, self._plan.homes
         asked = {source: sources[source] for source in signals if source not in homes and source in sources}
@@ -331,59 +328,59 @@ class Intake:
         names: dict[str, set[str]] = {}
         for op in itertools.chain(*asked.values()):
             names.setdefault(op.phase, set()).add(op.name)
-        lacking = {phase for phase in names if phase in holder and holder[phase].names.isdisjoint(names[phase])}
-        return {source: [op for op in ops if op.phase in lacking] or ops[:1] for source, ops in asked.items()}
+        unfilled = {phase for phase in names if phase in batches and batches[phase].names.isdisjoint(names[phase])}
+        return {source: [op for op in ops if op.phase in unfilled] or ops[:1] for source, ops in asked.items()}
 
-    def begin(self, holder: OpenBatches, phase: str, rows: int) -> None:
+    def begin(self, batches: OpenBatches, phase: str, rows: int) -> None:
         """Open a batch of so many completions, which takes each value once."""
-        self._put(holder, {phase: OpenBatch(self._plan.phases[phase], self._folds[phase], size=rows)})
+        self._put(batches, {phase: OpenBatch(self._plan.phases[phase], self._folds[phase], size=rows)})
 
     def _report(self, failure: RuntimeFailure) -> None:
         """Report what of a batch could not be computed."""
         self._failures.report(failure)
         _forget_frames(failure)
 
-    def adopt(self, own: OpenBatches, other: OpenBatches) -> None:
+    def adopt(self, main: OpenBatches, other: OpenBatches) -> None:
         """Columns of a task that has no rows are of the rows that its scope's own code has open, where they fit."""
         for phase, batch in list(other.items()):
-            known = own.get(phase)
-            if batch.names or known is None or known.rows is None:
+            main_batch = main.get(phase)
+            if batch.names or main_batch is None or main_batch.rows is None:
                 continue
             extras = {
                 column: values for column, values in batch.extras.items()
-                if column not in known.extras and len(values) == known.rows
+                if column not in main_batch.extras and len(values) == main_batch.rows
             }  # fmt: skip
-            known.extras = {**known.extras, **extras}
+            main_batch.extras = {**main_batch.extras, **extras}
             batch.extras = {column: values for column, values in batch.extras.items() if column not in extras}
             if not batch.extras:
                 del other[phase]
 
     # -- closing
 
-    def close_all(self, holder: OpenBatches, refused: Refused, *, only: str | None = None) -> None:
+    def close_all(self, batches: OpenBatches, refused: Refused, *, only: str | None = None) -> None:
         """Close all; what is refused is one batch's."""
-        for phase in [*holder] if only is None else [only]:
+        for phase in [*batches] if only is None else [only]:
             try:
-                self.close(holder, phase, partly=refused.failing)
+                self.close(batches, phase, partly=refused.failing)
             except Exception as error:  # noqa: BLE001  (it is raised when all is closed)
                 refused.add(error)
-        for name in holder.kept if only is None else ():
+        for name in batches.kept if only is None else ():
             self._leave_out(name, "it was to be kept, and no completions came with it")
-        holder.kept = holder.kept if only is not None else {}
+        batches.kept = batches.kept if only is not None else {}
 
-    def close(self, holder: OpenBatches, phase: str, *, partly: bool = False) -> None:
+    def close(self, batches: OpenBatches, phase: str, *, partly: bool = False) -> None:
         """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""
-        batch = holder.get(phase)
+        batch = batches.get(phase)
         if batch is None:
             return
-        if holder.kept and phase == self._plan.kept and batch.names and batch.record is None:
-            self._give_kept(holder, batch)
-        partial = holder.partial_step
+        if batches.kept and phase == self._plan.kept and batch.names and batch.record is None:
+            self._give_kept(batches, batch)
+        partial = batches.partial_step
         came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
         try:
             record = batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, partial=partial)
         except Exception as error:
-            del holder[phase]
+            del batches[phase]
             if self._locate is None or not isinstance(error, MissingSignalError):
                 raise
             raise self._locate(error) from None
@@ -395,10 +392,10 @@ class Intake:
             if not partly:
                 if batch.phase.folds:
                     self._folds[phase] = batch.folds.next(batch.names)
-                if before := holder.step.batches.get(phase):
+                if before := batches.step.batches.get(phase):
                     self._split.compare(phase, before[-1], record)
-            self._keep(holder, phase, record)
-        holder.pop(phase, None)
+            self._keep(batches, phase, record)
+        batches.pop(phase, None)
         if batch.misfits:
             for misfit in batch.misfits[1:] if not partly else ():
                 self._failures.report(misfit)

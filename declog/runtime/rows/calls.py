@@ -25,7 +25,7 @@ _dtype = attrgetter("dtype")
 Chosen = Sequence[tuple[int, SignalOp]]  # the place of a value in the call, and the signal that it is
 
 
-class Known:
+class LearnedCall:
     """What a call gives to one phase: stacks, tokens that folds read, and what is read for itself.
 
     Learned from what a first call came to. ``alone`` is the one stack of a call on the host that has nothing else.
@@ -38,25 +38,25 @@ class Known:
         stacks: dict[tuple[str, torch.dtype, bool], list[tuple[int, SignalOp]]] = {}
         self._tokens: list[tuple[int, SignalOp, torch.dtype]] = []
         self._others: list[tuple[int, SignalOp]] = []
-        for place, op in chosen:
-            value = values[place]
+        for position, op in chosen:
+            value = values[position]
             plain = type(value) is Tensor and not op.family and value.dtype in DTYPES[op.dtype]
             if not plain or value.ndim != NDIM[op.shape_name] or op.folded is op.recorded:
-                self._others.append((place, op))
+                self._others.append((position, op))
             elif op.recorded:
-                stacks.setdefault((op.shape_name, value.dtype, value.is_cpu), []).append((place, op))
+                stacks.setdefault((op.shape_name, value.dtype, value.is_cpu), []).append((position, op))
             elif op.axis is Axis.TOKEN and value.is_cpu:
-                self._tokens.append((place, op, value.dtype))
+                self._tokens.append((position, op, value.dtype))
             else:
-                self._others.append((place, op))
+                self._others.append((position, op))
         self._stacks = [_stack(items, values) for items in stacks.values()]
         alone = len(self._stacks) == 1 and not self._others and not self._tokens and self._stacks[0].on_host
         self.alone = self._stacks[0] if alone else None
 
-    def given(self, values: Sequence[Any]) -> Observation | None:
+    def read(self, values: Sequence[Any]) -> Observation | None:
         """What a call gives; None where it must be read value by value."""
-        given = self._read(values) if self._others else Observation(self.phase, self.names, self.labels)
-        if given is None or (self._tokens and not self._take_tokens(given, values)):
+        call = self._read_others(values) if self._others else Observation(self.phase, self.names, self.labels)
+        if call is None or (self._tokens and not self._take_tokens(call, values)):
             return None
         for stack in self._stacks:
             data = stack.copy(values)
@@ -64,29 +64,29 @@ class Known:
                 return None
             if stack.counted is not None:
                 count = data.shape[-1]
-                if given.counts.setdefault(stack.counted, count) != count:
+                if call.counts.setdefault(stack.counted, count) != count:
                     return None
             if stack.on_host:
-                given.copies.append((stack.columns, data))
+                call.copies.append((stack.columns, data))
             elif isinstance(data, Tensor):
-                given.put(stack.columns.place[0], stack.columns.axis, stack.columns.keys, data)
-        return given
+                call.put(stack.columns.pack_key[0], stack.columns.axis, stack.columns.keys, data)
+        return call
 
-    def _read(self, values: Sequence[Any]) -> Observation | None:
-        given = ReadObservation(self.phase, self.names)
+    def _read_others(self, values: Sequence[Any]) -> Observation | None:
+        call = ReadObservation(self.phase, self.names)
         try:
-            for place, op in self._others:
-                given.add(op, values[place])
+            for position, op in self._others:
+                call.add(op, values[position])
         except InputError:  # it is reported where all values are read
             return None
-        given.labels = {**self.labels}
-        return given
+        call.labels = {**self.labels}
+        return call
 
-    def _take_tokens(self, given: Observation, values: Sequence[Any]) -> bool:
+    def _take_tokens(self, call: Observation, values: Sequence[Any]) -> bool:
         """Take what folds read; false where it is not as it was in the first call."""
-        inputs, tokens = dict(given.inputs), given.tokens
-        for place, op, dtype in self._tokens:
-            value = values[place]
+        inputs, tokens = dict(call.inputs), call.tokens
+        for position, op, dtype in self._tokens:
+            value = values[position]
             if type(value) is not Tensor or value.dtype is not dtype or not value.is_cpu or value.requires_grad:
                 return False
             if wrapped(value):
@@ -94,13 +94,13 @@ class Known:
             if tokens is None:
                 if value.layout is not torch.strided or value.is_nested or value.ndim != NDIM[op.shape_name]:
                     return False
-                tokens = given.tokens = value.shape, op.source, value.device
-                if given.counts.setdefault(op.counted, len(value)) != len(value):
+                tokens = call.tokens = value.shape, op.source, value.device
+                if call.counts.setdefault(op.counted, len(value)) != len(value):
                     return False
             elif value.shape != tokens[0] or value.layout is not torch.strided or value.is_nested:
                 return False
             inputs[op.name] = value
-        given.inputs = inputs
+        call.inputs = inputs
         return True
 
 
@@ -155,10 +155,10 @@ class Column(Stack):
 
     def __init__(self, items: Chosen, first: Tensor) -> None:
         super().__init__(items, first)
-        self._place = items[0][0]
+        self._position = items[0][0]
 
     def copy(self, values: Sequence[Any]) -> Array | None:
-        value = values[self._place]
+        value = values[self._position]
         if type(value) is not Tensor or value.dtype is not self._dtype or wrapped(value):
             return None
         try:

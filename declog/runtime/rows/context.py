@@ -84,11 +84,11 @@ def running() -> Recording | None:
     return recorder
 
 
-def observe(*given: Any, step: Any = None, **signals: Any) -> None:
+def observe(*arguments: Any, step: Any = None, **signals: Any) -> None:
     """``Recorder.observe`` of the current recorder, from anywhere; a warning, once, if no run is open."""
     recorder = running() or _nobody("observe")
     if recorder is not None:
-        recorder.observe(*given, step=step, **signals)
+        recorder.observe(*arguments, step=step, **signals)
 
 
 def merge(exports: Iterable[bytes], wait_s: float | None = None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from declog.errors import RuntimeFailure, UsageError
 from declog.runtime.rows.packets import Packet
-from declog.runtime.rows.scopes import Scope, place
+from declog.runtime.rows.scopes import Scope, call_site
 from declog.runtime.run.failures import Failures
 from declog.runtime.run.self_metrics import Meter
 
@@ -45,11 +45,11 @@ class DroppedRows:
     def late(self, step: int, rows: int) -> None:
         """Rows of a step whose window is closed."""
         self._meter.late += rows
-        self._failures.count(RuntimeFailure.of("DL513.late", step=step), rows, place())
+        self._failures.count(RuntimeFailure.of("DL513.late", step=step), rows, call_site())
 
     def partial(self, edge: int, steps: list[int]) -> None:
         """A window was closed while scopes of it are open: they took longer than others are waited for."""
-        self._failures.count(RuntimeFailure.of("DL513.partial", edge=edge, steps=steps[:4]), 1, place())
+        self._failures.count(RuntimeFailure.of("DL513.partial", edge=edge, steps=steps[:4]), 1, call_site())
 
     def _wrong(self, rows: int, key: str, **facts: object) -> None:
         if self._strict:
@@ -58,4 +58,4 @@ class DroppedRows:
 
     def _note(self, failure: RuntimeFailure, rows: int) -> None:
         self._meter.dropped += rows
-        self._failures.count(failure, rows, place())
+        self._failures.count(failure, rows, call_site())

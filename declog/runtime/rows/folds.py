@@ -56,37 +56,37 @@ class Folds:
         return self if expected == self._expected else Folds(self._phase, expected, self._functions, self._report)
 
     def after(
-        self, before: Unfolded, given: Observation, names: Set[str], streams: Streams
+        self, before: Unfolded, call: Observation, names: Set[str], streams: Streams
     ) -> tuple[Unfolded, Observation | None]:
         """Fold what can be folded with the values of a call, after which the batch has these ``names``.
 
         Raises ``InputError`` where tokens are not alike.
         """
-        self._check(before, given)
+        self._check(before, call)
         streams.join(before.kept.values())
-        inputs = {**before.kept, **given.inputs} if before.kept else given.inputs
-        return self._run(before, inputs, names, before.tokens or given.tokens, before.lists or given.lists)
+        inputs = {**before.kept, **call.inputs} if before.kept else call.inputs
+        return self._run(before, inputs, names, before.tokens or call.tokens, before.lists or call.lists)
 
     def at_last(self, before: Unfolded, names: Set[str]) -> Observation | None:
         """Fold with all that came: what folds still wait for never comes."""
         return self._run(before, before.kept, names, before.tokens, before.lists, last=True)[1]
 
-    def _check(self, before: Unfolded, given: Observation) -> None:
-        if given.tokens is not None and before.tokens is not None and given.tokens[0] != before.tokens[0]:
-            raise of_other_tokens(before.tokens, given.tokens)
-        if given.lists is not None and before.lists is not None and given.lists[0] != before.lists[0]:
-            raise of_other_lists(before.lists, given.lists)
+    def _check(self, before: Unfolded, call: Observation) -> None:
+        if call.tokens is not None and before.tokens is not None and call.tokens[0] != before.tokens[0]:
+            raise of_other_tokens(before.tokens, call.tokens)
+        if call.lists is not None and before.lists is not None and call.lists[0] != before.lists[0]:
+            raise of_other_lists(before.lists, call.lists)
         name = self._phase.lengths
         if name is None:
             return
-        lengths = given.inputs.get(name, before.kept.get(name))
-        tokens = given.tokens or before.tokens
-        if lengths is None or tokens is None or (name not in given.inputs and given.tokens is None):
+        lengths = call.inputs.get(name, before.kept.get(name))
+        tokens = call.tokens or before.tokens
+        if lengths is None or tokens is None or (name not in call.inputs and call.tokens is None):
             return
         if not lengths.is_cpu:
             return
-        if len(odd := lengths[(lengths >= 0).logical_not()]):  # negative ones, and what is missing
-            raise InputError.of("DL503.token_length", name=name, length=odd[0].item())
+        if len(wrong := lengths[(lengths >= 0).logical_not()]):  # negative ones, and what is missing
+            raise InputError.of("DL503.token_length", name=name, length=wrong[0].item())
         if len(torch.nonzero(lengths.sum() - tokens[0][0])):
             raise InputError.of("DL503.token_count", name=tokens[1], count=tokens[0][0], lengths=int(lengths.sum()))
 
@@ -110,9 +110,9 @@ class Folds:
                 for name, value in inputs.items() if name in needed
             }  # fmt: skip
         after = Unfolded(waiting, kept, tokens, lists)
-        if not ready or (known := self._known_tokens(inputs, tokens)) is None:
+        if not ready or (all_tokens := self._known_tokens(inputs, tokens)) is None:
             return after, None
-        shape, _, device = known
+        shape, _, device = all_tokens
         for value in inputs.values():  # a mask on the host is copied to the values on a GPU, and not they to it
             if value.is_cuda:
                 device = value.device if device.type != "cuda" else device
@@ -125,15 +125,15 @@ class Folds:
             failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self._phase.name, error=error_text(error))
             failure.__cause__ = error
             self._report(failure)
-        given, rows = Observation(self._phase, frozenset()), Axis.COMPLETION
-        given.copies = [(Columns((rows.label, dtype, -1), rows, keys), sums) for dtype, keys, sums in folded.sums]
+        call, rows = Observation(self._phase, frozenset()), Axis.COMPLETION
+        call.copies = [(Columns((rows.label, dtype, -1), rows, keys), sums) for dtype, keys, sums in folded.sums]
         for key, column in folded.columns.items():
             column = column.float() if column.dtype in HALF else column
-            given.copies.append((Columns((rows.label, column.dtype, column.get_device()), rows, (key,)), column))
+            call.copies.append((Columns((rows.label, column.dtype, column.get_device()), rows, (key,)), column))
         if folded.traces or folded.sketches:
             texts = [(rows, folded.traces), (Axis.STEP, folded.sketches)]
-            given.texts = {key: (axis, Pack(axis, [key], [data])) for axis, some in texts for key, data in some.items()}
-        return given
+            call.texts = {key: (axis, Pack(axis, [key], [data])) for axis, some in texts for key, data in some.items()}
+        return call
 
     def _known_tokens(self, inputs: Mapping[str, Tensor], tokens: Tokens | None) -> Tokens | None:
         """Which tokens there are: as many as came, or, where none came, as the lengths say without a wait."""

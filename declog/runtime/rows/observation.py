@@ -23,7 +23,7 @@ from declog.runtime.values.tensors import HALF, wrapped
 
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
-Place = tuple[str, torch.dtype, int]  # the columns that are packed together: of one axis, by name, dtype and device
+PackKey = tuple[str, torch.dtype, int]  # the columns that are packed together: of one axis, by name, dtype and device
 Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
 Lists = tuple[tuple[int, ...], str]  # how many tokens each completion has where they came as lists, and in which signal
 _NONE: Mapping[Any, Any] = MappingProxyType({})
@@ -32,7 +32,7 @@ _NONE: Mapping[Any, Any] = MappingProxyType({})
 class Columns(NamedTuple):
     """Which columns a copy has, one above the other."""
 
-    place: Place
+    pack_key: PackKey
     axis: Axis
     keys: Sequence[Key]
 
@@ -49,7 +49,7 @@ class Observation:
     lists: Lists | None = None
     numbers: Numbers = _NONE
     texts: Texts = _NONE
-    columns: Mapping[Place, tuple[Axis, list[Key], list[Tensor]]] = _NONE  # that are no copies yet
+    columns: Mapping[PackKey, tuple[Axis, list[Key], list[Tensor]]] = _NONE  # that are no copies yet
     inputs: Mapping[str, Tensor] = _NONE  # what folds read
     devices: Set[torch.device] = frozenset()  # of CUDA
     members: Mapping[str, Set[str]] = _NONE  # of families
@@ -70,20 +70,20 @@ class Observation:
 
     def copy(self) -> None:
         """Copy the columns that are no copies yet."""
-        for place, (axis, keys, values) in self.columns.items():
-            self.put(place[0], axis, keys, torch.stack(values))
+        for pack_key, (axis, keys, values) in self.columns.items():
+            self.put(pack_key[0], axis, keys, torch.stack(values))
         self.columns = _NONE
 
-    def uneven(self, what: str, known: tuple[int, str], other: tuple[int, str]) -> InputError:
+    def uneven(self, what: str, first: tuple[int, str], other: tuple[int, str]) -> InputError:
         """The error of values that describe other rows than those before: all of one batch describe the same."""
-        (fewer, few), (more, _) = sorted((known, other))
+        (fewer, few), (more, _) = sorted((first, other))
         if what == "completions" and few.isidentifier() and fewer > 1 and more % fewer == 0:  # one per group, mostly
             return InputError.of(
-                "DL505.repeated", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
+                "DL505.repeated", phase=self.phase.name, name=first[1], count=first[0], what=what, other=other[1],
                 other_count=other[0], few=few, times=more // fewer,
             )  # fmt: skip
         return InputError.of(
-            "DL505.counts", phase=self.phase.name, name=known[1], count=known[0], what=what, other=other[1],
+            "DL505.counts", phase=self.phase.name, name=first[1], count=first[0], what=what, other=other[1],
             other_count=other[0],
         )  # fmt: skip
 
@@ -98,7 +98,7 @@ class ReadObservation(Observation):
         self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         self.inputs: dict[str, Tensor] = {}
         self.members: dict[str, set[str]] = {}
-        self.columns: dict[Place, tuple[Axis, list[Key], list[Tensor]]] = {}
+        self.columns: dict[PackKey, tuple[Axis, list[Key], list[Tensor]]] = {}
 
     def add(self, op: SignalOp, value: Any) -> None:
         """Check a signal's value."""
@@ -146,10 +146,10 @@ class ReadObservation(Observation):
                 copy = checked.float() if checked.dtype in HALF else checked.clone()
                 self.texts[key] = op.axis, Pack(op.axis, [key], [copy])
             elif op.recorded:
-                place = (op.shape_name, checked.dtype, checked.get_device())
-                columns = self.columns.get(place)
+                pack_key = (op.shape_name, checked.dtype, checked.get_device())
+                columns = self.columns.get(pack_key)
                 if columns is None:
-                    self.columns[place] = op.axis, [key], [checked]
+                    self.columns[pack_key] = op.axis, [key], [checked]
                 else:
                     columns[1].append(key)
                     columns[2].append(checked)
@@ -173,10 +173,10 @@ class ReadObservation(Observation):
 
     def _ragged(self, label: str, value: Any) -> None:
         """Note how many tokens the lists of a signal have: all lists of a batch have as many."""
-        mine = tuple(map(len, listed(value))), label
-        if self.lists is not None and self.lists[0] != mine[0]:
-            raise of_other_lists(self.lists, mine)
-        self.lists = mine
+        lists = tuple(map(len, listed(value))), label
+        if self.lists is not None and self.lists[0] != lists[0]:
+            raise of_other_lists(self.lists, lists)
+        self.lists = lists
 
     def _put_plain(
         self, op: SignalOp, key: Key, label: str, value: list[Any] | float | int | bool | str | Timed
@@ -206,7 +206,7 @@ def of_other_tokens(first: Tokens, other: Tokens) -> InputError:
 def of_other_lists(first: Lists, other: Lists) -> InputError:
     """The error of lists with other numbers of tokens than those before: padded alike, tokens would be missing."""
     (counts, name), (other_counts, other_name) = first, other
-    row = next(place for place, (one, two) in enumerate(zip(counts, other_counts, strict=True)) if one != two)
+    row = next(index for index, (one, two) in enumerate(zip(counts, other_counts, strict=True)) if one != two)
     return InputError.of(
         "DL503.token_counts", name=name, count=counts[row], other=other_name, other_count=other_counts[row], row=row
     )

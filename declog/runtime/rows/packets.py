@@ -18,7 +18,7 @@ import numpy as np
 
 from declog.errors import InputError, UsageError
 from declog.runtime.rows import context
-from declog.runtime.rows.scopes import place
+from declog.runtime.rows.scopes import call_site
 
 REMEMBERED = 100_000  # ids of packets that were consumed
 
@@ -120,7 +120,7 @@ class Packet:
 
     def __init__(self, signals: Mapping[str, Any]) -> None:
         self.signals = {name: copied(value) for name, value in signals.items()}
-        self._fate = Fate(uuid.uuid4().hex, place(), rows_of(signals))
+        self._fate = Fate(uuid.uuid4().hex, call_site(), rows_of(signals))
         self._note()
 
     @property
@@ -170,23 +170,23 @@ class Packet:
         return f"<declog.rows of {', '.join(self.signals)}: {self.rows} rows>"
 
 
-Given = Packet | Mapping[str, Any]  # without a keyword
+Argument = Packet | Mapping[str, Any]  # without a keyword
 
 
-def named(given: Sequence[Given], signals: Mapping[str, Any]) -> tuple[Sequence[Packet], Mapping[str, Any]]:
+def named(arguments: Sequence[Argument], signals: Mapping[str, Any]) -> tuple[Sequence[Packet], Mapping[str, Any]]:
     """What was given without a keyword: packets, and signals of mappings beside those with one."""
-    if not given:
+    if not arguments:
         return (), signals
     packets, together = [], dict(signals)
-    for each in given:
-        if isinstance(each, Packet):
-            packets.append(each)
+    for argument in arguments:
+        if isinstance(argument, Packet):
+            packets.append(argument)
             continue
-        if not isinstance(each, Mapping) or not all(isinstance(name, str) for name in each):
-            raise UsageError.of("DL510.unnamed", type=type(each).__name__)
-        if twice := together.keys() & each.keys():
+        if not isinstance(argument, Mapping) or not all(isinstance(name, str) for name in argument):
+            raise UsageError.of("DL510.unnamed", type=type(argument).__name__)
+        if twice := together.keys() & argument.keys():
             raise UsageError.of("DL510.twice", name=min(twice))
-        together |= each
+        together |= argument
     return packets, together
 
 

@@ -72,7 +72,7 @@ class Recording(Protocol):
     def innermost(self) -> int:
         """The number of the block that was made last of those that are open; 0 where none is."""
 
-    def observe(self, *given: Any, step: Any = None, **signals: Any) -> None:
+    def observe(self, *arguments: Any, step: Any = None, **signals: Any) -> None:
         """Record signals, and the rows of packets."""
 
     def log_metric(self, name: str, value: Any) -> None:
@@ -107,10 +107,10 @@ class Recording(Protocol):
     def _here(self) -> Scope | None: ...
     def _next_step(self) -> Scope: ...
     def _observe(
-        self, given: Sequence[Any], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True
+        self, arguments: Sequence[Any], signals: Mapping[str, Any], step: Any = None, *, strict: bool = True
     ) -> None: ...
     def _observe_in(
-        self, scope: Scope, given: Sequence[Any], signals: Mapping[str, Any], *, strict: bool = True
+        self, scope: Scope, arguments: Sequence[Any], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None: ...
     def _metrics_in(self, scope: Scope | None, values: Mapping[str, Any]) -> None: ...
     def _extra_in(self, scope: Scope | None, column: str, values: Any) -> None: ...
@@ -204,9 +204,9 @@ class Scope:
 
     # -- what is recorded in it, from anywhere
 
-    def observe(self, *given: Any, **signals: Any) -> None:
+    def observe(self, *arguments: Any, **signals: Any) -> None:
         """``Recorder.observe`` into this scope, from any task or thread; each has batches of its own."""
-        self.recorder._observe_in(self, given, signals)
+        self.recorder._observe_in(self, arguments, signals)
 
     def log_metric(self, name: str, value: Any) -> None:
         """``Recorder.log_metric`` into this scope."""
@@ -290,7 +290,7 @@ def bind(function: Callable[P, R]) -> Callable[P, R]:
     return within(function, in_scope)
 
 
-def place() -> str:
+def call_site() -> str:
     """Where the call comes from: the innermost file and line that is not declog's own."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):

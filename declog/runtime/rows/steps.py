@@ -182,11 +182,11 @@ class Stream:
 
     def rewind(self, number: int) -> None:
         """The steps after this one are made again. What came for steps that were not made yet is of those still."""
-        made = self.last if self.last is not None else number
+        last = self.last if self.last is not None else number
         self.last = number
         self.watermark = None if self.watermark is None else min(self.watermark, number)
         for one, step in {**self._in_parts, **self._open}.items():
-            if number < one <= made:
+            if number < one <= last:
                 step.packets = _NO_PACKETS
                 if one not in self.holds.values():
                     self._in_parts.pop(one, None)

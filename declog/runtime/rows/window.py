@@ -54,8 +54,8 @@ class Window:
         """About how many bytes the rows take."""
         records = [*itertools.chain.from_iterable(self.batches.values())]
         copies = sum([data.nbytes for record in records for _, data in record.copies])
-        others = [record for record in records if record.calls or record.packs or record.texts]
-        return copies + sum([record.bytes_besides for record in others])
+        besides = [record for record in records if record.calls or record.packs or record.texts]
+        return copies + sum([record.bytes_besides for record in besides])
 
     def frames(
         self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report
@@ -64,15 +64,15 @@ class Window:
 
         Called by the worker.
         """
-        found = {name: frame.with_group_ids() for name, frame in self.earlier.items() if name in phases}
+        frames = {name: frame.with_group_ids() for name, frame in self.earlier.items() if name in phases}
         for record in itertools.chain.from_iterable(self.batches.values()):
             record.pack()
         for name, records in self.batches.items():
             if name in phases:
                 counted = _counted(phases[name], records, rank, grouping, report)
-                made = _frame(phases[name], counted, rank, grouping, report)
-                found[name] = Frame.merge([found[name], made]) if name in found else made
-        return found
+                frame = _frame(phases[name], counted, rank, grouping, report)
+                frames[name] = Frame.merge([frames[name], frame]) if name in frames else frame
+        return frames
 
 
 def _frame(
@@ -101,7 +101,7 @@ def _counted(
         replace(
             record,
             packs=[pack for pack in record.packs if names & {name for name, _ in pack.keys}],
-            texts={key: given for key, given in record.texts.items() if key[0] in names}, numbers={},
+            texts={key: values for key, values in record.texts.items() if key[0] in names}, numbers={},
         )
         for record in records
     ]  # fmt: skip
@@ -117,11 +117,11 @@ def _counted(
     checked = []
     for record in records:
         groups = begun[record.step, record.batch]
-        given = _groups_given(record)
-        wrong = [name for name, count in given.items() if count != groups]
+        values = _group_counts(record)
+        wrong = [name for name, count in values.items() if count != groups]
         if wrong:
             where = f"step {record.step} of phase `{phase.name}` has {groups} in its batch {record.batch}"
-            report(RuntimeFailure.of("DL505.window", name=wrong[0], count=given[wrong[0]], where=where))
+            report(RuntimeFailure.of("DL505.window", name=wrong[0], count=values[wrong[0]], where=where))
             packs = [pack for pack in record.packs if pack.axis is not Axis.GROUP]
             texts = {key: item for key, item in record.texts.items() if item[0] is not Axis.GROUP}
             record = replace(record, packs=packs, texts=texts)
@@ -129,12 +129,12 @@ def _counted(
     return checked
 
 
-def _groups_given(record: BatchRecord) -> dict[str, int]:
+def _group_counts(record: BatchRecord) -> dict[str, int]:
     """How many values each signal per group has in a batch."""
     packs = {name: pack.rows for pack in record.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
     texts = {
-        name: len(given) if isinstance(given, list) else given.rows
-        for (name, _), (axis, given) in record.texts.items() if axis is Axis.GROUP
+        name: len(values) if isinstance(values, list) else values.rows
+        for (name, _), (axis, values) in record.texts.items() if axis is Axis.GROUP
     }  # fmt: skip
     return packs | texts
 
@@ -166,9 +166,9 @@ def _joined(
     first = records[0]
     integers = {signal.name for signal in phase.signals if signal.dtype is DType.INT}
     blocks = []
-    for place, pack in enumerate(first.packs):
+    for index, pack in enumerate(first.packs):
         with guarded(*pack.keys):
-            parts = [record.packs[place].columns() for record in records]
+            parts = [record.packs[index].columns() for record in records]
             data = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
             blocks.append(Block(pack.axis, tuple(pack.keys), data))
     by_type: dict[type, list[Key]] = {}
