@@ -100,16 +100,16 @@ class CaptureLog(Clock):
         self._now = super().elapsed()
         self._follow(name, what, scope)
         keep = name == "close" or (self._keeps(name, what, scope) and not self._broken and not self._ended)
-        made = self._copy(name, what) if keep and not self._writer.stopped else None
-        self._kept |= made is not None
-        if made is not None:
-            made.scope, made.origin = scope, origin
+        copy = self._copy(name, what) if keep and not self._writer.stopped else None
+        self._kept |= copy is not None
+        if copy is not None:
+            copy.scope, copy.origin = scope, origin
         failed = True
         try:
             yield
             failed = False
         finally:
-            self._done(name, made, failed)
+            self._done(name, copy, failed)
 
     def _keeps(self, name: str, what: Sequence[Any], scope: int) -> bool:
         """Whether a call is of a log event that is kept: its scope says, and of a scope the one around it."""
@@ -161,7 +161,7 @@ class CaptureLog(Clock):
     def _copy(self, name: str, what: Sequence[Any]) -> Call | None:
         snapshot = Snapshot(self._op.queue - self._writer.waiting)
         try:
-            given = tuple(self._copies(name, what, snapshot))
+            copies = tuple(self._copies(name, what, snapshot))
         except Full:
             self._leave_out("its queue is full: training is faster than the disk")
             return None
@@ -170,7 +170,7 @@ class CaptureLog(Clock):
         except BaseException as error:  # noqa: BLE001  (whatever was given, training goes on)
             self._leave_out(error_text(error))
             return None
-        return Call(name, given, self._now, self._part, snapshot=snapshot)
+        return Call(name, copies, self._now, self._part, snapshot=snapshot)
 
     def _copies(self, name: str, what: Sequence[Any], snapshot: Snapshot) -> Iterator[Any]:
         if name in OBSERVING:
@@ -288,7 +288,7 @@ class _Writer:
             }
             return [{"map": [[key, encode(value, packer, redacts[key])] for key, value in call.what[0].items()]}]
         redact = self._redact.get(call.what[0], self._redact.get("*")) if call.name == "extra" else None
-        return [encode(item, packer, redact if place else None) for place, item in enumerate(call.what)]
+        return [encode(item, packer, redact if index else None) for index, item in enumerate(call.what)]
 
     def _stop(self, why: str) -> None:
         self.stopped = True

@@ -41,11 +41,11 @@ class RecorderState:
 
 
 def pack(
-    plan: Plan, comm: Comm, mine: RecorderState, frames: Mapping[str, Frame], collected: Mapping[str, Any] | None,
+    plan: Plan, comm: Comm, progress: RecorderState, frames: Mapping[str, Frame], collected: Mapping[str, Any] | None,
     output_dir: Path | None, run_id: str,
 ) -> dict[str, Any]:  # fmt: skip
     """The state as numbers, texts and one uint8 tensor. Frames have names like ``window/train/rollout``."""
-    data = encode(frames, {"recorder": asdict(mine), "collected": collected})
+    data = encode(frames, {"recorder": asdict(progress), "collected": collected})
     return {
         "version": FORMATS[-1],
         "declog": version_of("declog") or "0",
@@ -53,7 +53,7 @@ def pack(
         "windows": plan.windows,
         "rank": comm.rank,
         "world_size": comm.world_size,
-        "step": mine.step,
+        "step": progress.step,
         "output_dir": None if output_dir is None else str(output_dir),
         "run_id": run_id,
         "data": torch.from_numpy(np.frombuffer(data, np.uint8).copy()),
@@ -62,37 +62,37 @@ def pack(
 
 def place(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """Where a state is in its run, as text can say it, to be compared with those of other ranks."""
-    mine, frames, _ = _read(plan, state, rank)
+    progress, frames, _ = _read(plan, state, rank)
     rows = any(len(frame.batches) for name, frame in frames.items() if name.startswith("window/"))
     run = {"run_id": state["run_id"], "world_size": state["world_size"], "fingerprint": state["fingerprint"]}
     run["windows"] = state.get("windows")
-    return {**run, **asdict(replace(mine, order=0)), "open": rows}
+    return {**run, **asdict(replace(progress, order=0)), "open": rows}
 
 
 def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alone: bool = False) -> UsageError | None:
     """What is wrong with the states of all ranks, by rank; every rank finds the same. ``alone``: one place is known."""
-    broken = {rank: found["error"] for rank, found in enumerate(places) if found is not None and "error" in found}
+    broken = {rank: facts["error"] for rank, facts in enumerate(places) if facts is not None and "error" in facts}
     if broken:
         rank, error = next(iter(broken.items()))
         return UsageError.of("DL510.resume", rank=rank, error=error)
-    given = {rank: found for rank, found in enumerate(places) if found is not None}
-    if not given:
+    present = {rank: facts for rank, facts in enumerate(places) if facts is not None}
+    if not present:
         return None
-    first = next(iter(given.values()))
+    first = next(iter(present.values()))
     before, fix = first["world_size"], "pass the states of one checkpoint: each rank its own"
     if alone:
         if before == world_size:
             return None
         return UsageError.of("DL510.actors", before=before, world_size=world_size)
     for word in ("run_id", "world_size", "fingerprint", "step", "counts", "sent"):
-        known = [found[word] for found in given.values() if found[word] != ""]  # ranks without files know no run
-        if any(value != known[0] for value in known):
-            shown = ", ".join(f"{found[word]} on rank {rank}" for rank, found in list(given.items())[:4])
+        values = [facts[word] for facts in present.values() if facts[word] != ""]  # ranks without files know no run
+        if any(value != values[0] for value in values):
+            shown = ", ".join(f"{facts[word]} on rank {rank}" for rank, facts in list(present.items())[:4])
             return UsageError.of("DL510.checkpoints", word=word, shown=shown, fix=fix)
-    missing = sorted(set(range(min(before, world_size))) - set(given))
+    missing = sorted(set(range(min(before, world_size))) - set(present))
     if missing:
         return UsageError.of("DL510.no_state", before=before, missing=missing, fix=fix)
-    if world_size < before and any(found["open"] for found in given.values()):
+    if world_size < before and any(facts["open"] for facts in present.values()):
         return _too_few(before, world_size)
     return None
 
@@ -103,8 +103,8 @@ def _too_few(before: int, now: int) -> UsageError:
 
 def joined(plan: Plan, comm: Comm, first: Mapping[str, Any]) -> dict[str, Any]:
     """The state of a rank that the run had not before, given rank 0's place: it begins where the others go on."""
-    mine = RecorderState(**{item.name: first[item.name] for item in fields(RecorderState)})
-    state = pack(plan, comm, mine, {}, None, None, first["run_id"])
+    progress = RecorderState(**{item.name: first[item.name] for item in fields(RecorderState)})
+    state = pack(plan, comm, progress, {}, None, None, first["run_id"])
     return {**state, "fingerprint": first["fingerprint"], "windows": first["windows"]}
 
 
@@ -112,7 +112,7 @@ def unpack(
     plan: Plan, comm: Comm, state: Mapping[str, Any]
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None, bool]:
     """A rank's place in its run, frames by name, rank 0's data, and whether its windows go on under the plan of now."""
-    mine, frames, collected = _read(plan, state, comm.rank)
+    progress, frames, collected = _read(plan, state, comm.rank)
     windows = state.get("windows")  # None of format 3
     equal = windows == plan.windows if windows is not None else state["fingerprint"] == plan.fingerprint
     if not equal:
@@ -121,7 +121,7 @@ def unpack(
         )
     elif comm.world_size < state["world_size"] and any(name.startswith("window/") for name in frames):
         raise _too_few(state["world_size"], comm.world_size)
-    return mine, frames, collected, equal
+    return progress, frames, collected, equal
 
 
 def _read(
@@ -136,10 +136,10 @@ def _read(
             by = state.get("declog", "another version")
             raise UsageError.of("DL510.version", version=version, known=" to ".join(map(str, FORMATS)), by=by)
         read, meta = decode(data, plan.grouping)
-        mine, collected = RecorderState(**meta["recorder"]), meta["collected"]
+        progress, collected = RecorderState(**meta["recorder"]), meta["collected"]
     except (KeyError, TypeError, AttributeError, CommError) as error:
         raise UsageError.of("DL510.state_of", error=error) from None
     if of != rank:
         raise UsageError.of("DL510.other_state", rank=rank, of=of)
     frames = {name: replace(frame, phase=name.rpartition("/")[2]) for name, frame in read.items()}
-    return mine, frames, collected
+    return progress, frames, collected

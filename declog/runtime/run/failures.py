@@ -28,10 +28,10 @@ class Failures:
         Never raises, whatever came from a user's code.
         """
         name = error_text(error)
-        known = self.counts.get(name, 0)
-        self.counts[name] = known + 1
+        before = self.counts.get(name, 0)
+        self.counts[name] = before + 1
         self.first = self.first or raisable(error, name)
-        if not known:
+        if not before:
             cause = error.__cause__ if isinstance(error, RuntimeFailure) else error
             detail = "" if cause is None else "\n" + "".join(traceback.format_exception(cause))
             log.error("%s: %s%s", what, name, detail)
@@ -39,10 +39,10 @@ class Failures:
     def count(self, error: Coded, times: int, where: str) -> None:
         """Note what happened so many times: reported the first time, with its fix and the place of the call."""
         name = f"[{error.code}] {error.message}"
-        known = self.counts.get(name, 0)
-        self.counts[name] = known + times
+        before = self.counts.get(name, 0)
+        self.counts[name] = before + times
         self.first = self.first or error
-        if not known:
+        if not before:
             log.error("%s\n  at %s\n  fix: %s", name, where, error.fix)
 
     def guarded(self, what: str, error: BaseException, left_out: str) -> None:

@@ -32,21 +32,21 @@ _DUMPER: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper  #
 
 
 def facts(
-    made: Plan, run_id: str, world_size: int, modules: Iterable[str], packages: Iterable[str], overrides: Sequence[str]
+    plan: Plan, run_id: str, world_size: int, modules: Iterable[str], packages: Iterable[str], overrides: Sequence[str]
 ) -> dict[str, Any]:
     """What is known when a run starts, as plain data.
 
     ``modules`` are those of the functions, reductions, columns and sinks that somebody registered, ``packages`` the
     distributions that gave presets.
     """
-    found: dict[str, Any] = {
-        "run_id": run_id, "name": made.name, "started": now(), "host": socket.gethostname(), "pid": getpid(),
-        "world_size": world_size, "fingerprint": made.fingerprint, "declog": VERSION,
+    manifest: dict[str, Any] = {
+        "run_id": run_id, "name": plan.name, "started": now(), "host": socket.gethostname(), "pid": getpid(),
+        "world_size": world_size, "fingerprint": plan.fingerprint, "declog": VERSION,
         "python": platform.python_version(), "torch": version_of("torch"),
-        "packages": _packages(made, frozenset(modules), packages), "overrides": list(overrides),
+        "packages": _packages(plan, frozenset(modules), packages), "overrides": list(overrides),
     }  # fmt: skip
     git = commit(str(Path.cwd()))
-    return found if git is None else {**found, "git": git}
+    return manifest if git is None else {**manifest, "git": git}
 
 
 def now() -> str:
@@ -60,12 +60,12 @@ def yaml_text(config: Mapping[str, Any]) -> str:
     return text
 
 
-def plan_text(made: Plan, places: Mapping[str, str], mask: Callable[[str], str]) -> str:
+def plan_text(plan: Plan, places: Mapping[str, str], mask: Callable[[str], str]) -> str:
     """What the plan logs as JSON, for those who read the run later. ``places`` are those of its metrics.
 
     ``mask`` takes out of a text what the environment gave.
     """
-    return json.dumps(_masked(described(made, places), mask), ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(_masked(described(plan, places), mask), ensure_ascii=False, indent=1) + "\n"
 
 
 def _masked(value: Any, mask: Callable[[str], str]) -> Any:
@@ -116,10 +116,10 @@ def _git(folder: str, *words: str) -> str | None:
     return done.stdout.strip()
 
 
-def _packages(made: Plan, modules: frozenset[str], packages: Iterable[str]) -> dict[str, str | None]:
+def _packages(plan: Plan, modules: frozenset[str], packages: Iterable[str]) -> dict[str, str | None]:
     """The distributions that gave something to the plan, by name, with their versions."""
-    names = {*packages, *(package for op in made.sinks if (package := traits(op.kind).package))}
-    kinds = {op.kind for op in made.sinks}
+    names = {*packages, *(package for op in plan.sinks if (package := traits(op.kind).package))}
+    kinds = {op.kind for op in plan.sinks}
     names |= {package for kind, package in _sinks(tuple(sys.path)) if kind in kinds}
     tops = {module.partition(".")[0] for module in modules | {kind for kind in kinds if ":" in kind}}
     tops = {top.partition(":")[0] for top in tops} - {"declog", "__main__"} - sys.stdlib_module_names

@@ -41,20 +41,20 @@ class Meter:
         """The training thread's figures since the last reading, by name: what was lost, and what was timed."""
         if not (self.timed or self.dropped or self.late):
             return {}
-        found: dict[str, float] = {DROPPED: self.dropped, LATE: self.late}
+        figures: dict[str, float] = {DROPPED: self.dropped, LATE: self.late}
         if self.timed:
-            found["declog/observe_us"] = 1e6 * self.recording / max(self.steps, 1)
-            found["declog/flush_us"] = 1e6 * self.handing
+            figures["declog/observe_us"] = 1e6 * self.recording / max(self.steps, 1)
+            figures["declog/flush_us"] = 1e6 * self.handing
         self.recording = self.handing = 0.0
         self.steps = self.dropped = self.late = 0
-        return found
+        return figures
 
     def read_worker(self) -> dict[str, float]:
         """The worker's figures since the last reading, by name. Called by the worker."""
         now = time.thread_time()
-        found = {"declog/worker_ms": 1e3 * (now - self.worker)}
+        figures = {"declog/worker_ms": 1e3 * (now - self.worker)}
         self.worker = now
-        return found
+        return figures
 
 
 def greatest(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:

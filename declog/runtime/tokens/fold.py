@@ -51,10 +51,10 @@ class TokenView:
         device: torch.device,
         functions: Functions = DEFAULT,
         *,
-        whole: bool = False,
+        complete: bool = False,
     ) -> None:
         self.layout = layout
-        self._whole = whole  # nothing is absent
+        self._whole = complete  # nothing is absent
         self._device = device
         self._signals = signals
         self._functions = functions
@@ -69,20 +69,20 @@ class TokenView:
         """The value of a node: a tensor, or a Python constant. What failed once is not called again."""
         if node.index in self._failed:
             raise self._failed[node.index]
-        known = self._values.get(node.index)
-        if known is None:
+        cached = self._values.get(node.index)
+        if cached is None:
             try:
-                known = self._values[node.index] = self._found(node)
+                cached = self._values[node.index] = self._evaluate(node)
             except BaseException as error:
                 self._failed[node.index] = error
                 raise
-        return known
+        return cached
 
-    def _found(self, node: Node) -> Any:
-        gone = self.absent(node)
-        if gone is True:
+    def _evaluate(self, node: Node) -> Any:
+        absent = self.absent(node)
+        if absent is True:
             return torch.tensor(math.nan)
-        return self._compute(node) if gone is False else _there(gone.logical_not(), self._compute(node))
+        return self._compute(node) if absent is False else _there(absent.logical_not(), self._compute(node))
 
     def absent(self, node: Node) -> Absence:
         """Where a value is absent: what is computed of a signal that did not come with this batch."""
@@ -90,33 +90,35 @@ class TokenView:
             return False
         if node.op == "signal":
             return node.param("name") not in self._signals
-        known = self._gone.get(node.index)
-        if known is None:
-            known = self._gone[node.index] = self._absent(node)
-        return known
+        cached = self._gone.get(node.index)
+        if cached is None:
+            cached = self._gone[node.index] = self._absent(node)
+        return cached
 
     def _absent(self, node: Node) -> Absence:
         of_mask = node.op in ("size", "index") or node.over is Axis.TOKEN
         masks = [self.absent(item) for item in node.mask] if of_mask else []
-        gone = [self.absent(arg) for arg in node.args]
+        of_args = [self.absent(arg) for arg in node.args]
         if node.op in ("size", "index") or node.over is Axis.TOKEN:
-            if any(part is True for part in (*masks, *gone)) or (node.args and self.nowhere(node.args[0])):
+            if any(part is True for part in (*masks, *of_args)) or (node.args and self.nowhere(node.args[0])):
                 return True
-            found = False if not gone or gone[0] is False else self._without(gone[0], tuple(node.args[0].mask))
-            return either(found, self._few(node))
-        if all(part is False for part in gone):
+            absent = (
+                False if not of_args or of_args[0] is False else self._without(of_args[0], tuple(node.args[0].mask))
+            )
+            return either(absent, self._few(node))
+        if all(part is False for part in of_args):
             return False
-        found = self._passed_on(node, gone)
+        absent = self._passed_on(node, of_args)
         # of a batch without the signal one answer is enough, and it is known without waiting for a device
-        return bool(found) if isinstance(found, Tensor) and not found.ndim and found.is_cpu else found
+        return bool(absent) if isinstance(absent, Tensor) and not absent.ndim and absent.is_cpu else absent
 
     def _few(self, node: Node) -> Absence:
         """The completions with too few tokens for an aggregate: some, but not enough."""
         least = FORMULAS[node.op].least if node.over is Axis.TOKEN else 1
         if least < 2:
             return False
-        found = self._statistics(node, ("n",))["n"]
-        return (found > 0) & (found < least)
+        counts = self._statistics(node, ("n",))["n"]
+        return (counts > 0) & (counts < least)
 
     def _statistics(self, node: Node, stats: Sequence[str]) -> dict[str, Tensor]:
         """Of the tokens that an aggregate is over."""
@@ -135,21 +137,21 @@ class TokenView:
         """Where an elementwise value lacks something, by where its arguments do."""
         per_token = node.type.axis is Axis.TOKEN
 
-        def over(place: int, value: Any) -> Any:
-            own = node.args[place].type.axis
+        def over(position: int, value: Any) -> Any:
+            axis = node.args[position].type.axis
             return (
                 self.layout.spread(value)
-                if per_token and own is Axis.COMPLETION and isinstance(value, Tensor)
+                if per_token and axis is Axis.COMPLETION and isinstance(value, Tensor)
                 else value
             )
 
-        def truth(place: int) -> Tensor:
-            value = torch.as_tensor(over(place, self.value(node.args[place])))
+        def truth(position: int) -> Tensor:
+            value = torch.as_tensor(over(position, self.value(node.args[position])))
             return value if value.dtype is torch.bool else (value != 0) & (value == value)
 
         return elementwise(
-            node, [over(place, part) for place, part in enumerate(parts)], truth,
-            lambda place: over(place, self.undecided(node.args[place])),
+            node, [over(position, part) for position, part in enumerate(parts)], truth,
+            lambda position: over(position, self.undecided(node.args[position])),
         )  # fmt: skip
 
     def undecided(self, node: Node) -> Absence:
@@ -159,23 +161,23 @@ class TokenView:
         function = self._functions.get(node.op)
         if function is None or function.stage != "elementwise":
             return self._gaps(node)
-        known = self._undecided.get(node.index)
-        if known is None:
+        cached = self._undecided.get(node.index)
+        if cached is None:
             find = self._gaps if node.op in COMPARISONS else self.undecided
             parts = [find(arg) for arg in node.args]
-            known = False if all(part is False for part in parts) else self._passed_on(node, parts)
-            self._undecided[node.index] = known
-        return known
+            cached = False if all(part is False for part in parts) else self._passed_on(node, parts)
+            self._undecided[node.index] = cached
+        return cached
 
     def _gaps(self, node: Node) -> Absence:
         """Where a value is missing; on a GPU one does not wait to learn whether any is."""
         value = self.value(node)
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
             return False
-        known = self._missing.get(node.index)
-        if known is None:
-            known = self._missing[node.index] = _missing(value)
-        return known
+        cached = self._missing.get(node.index)
+        if cached is None:
+            cached = self._missing[node.index] = _missing(value)
+        return cached
 
     def counted(self, node: Node, masks: Sequence[Node]) -> Tensor | None:
         """The tokens of a mask for which a value is reduced: a comparison of a missing value is missing."""
@@ -184,10 +186,10 @@ class TokenView:
     def traced(self, node: Node, mask: Tensor | None) -> Tensor:
         """The value of each token, integers as they are; NaN where it is none of its own mask."""
         value = torch.broadcast_to(self._tensor(self._spread(node)).to(self._device), self.layout.shape)
-        own = self.mask(tuple(node.mask))
-        return value if own is None or own is mask else _there(own, value)
+        own_mask = self.mask(tuple(node.mask))
+        return value if own_mask is None or own_mask is mask else _there(own_mask, value)
 
-    def given(self, node: Node, mask: Tensor | None) -> Tensor | None:
+    def present(self, node: Node, mask: Tensor | None) -> Tensor | None:
         """The tokens of a mask at which a value is not absent; all of them where it is absent as a whole."""
         return self._but(self.absent(node), node, mask)
 
@@ -195,14 +197,14 @@ class TokenView:
         """The tokens of a mask without those that are out by themselves."""
         if isinstance(out, bool):
             return mask
-        own = self.layout.spread(out) if node.type.axis is Axis.COMPLETION else out
-        there = torch.broadcast_to(own.logical_not(), self.layout.shape)
+        per_token = self.layout.spread(out) if node.type.axis is Axis.COMPLETION else out
+        there = torch.broadcast_to(per_token.logical_not(), self.layout.shape)
         return there if mask is None else mask & there
 
-    def _without(self, gone: Tensor, masks: Sequence[Node]) -> Tensor:
+    def _without(self, absent: Tensor, masks: Sequence[Node]) -> Tensor:
         """The completions all of whose tokens are absent."""
         mask = self.mask(masks)
-        here = torch.broadcast_to(gone, self.layout.shape).logical_not()
+        here = torch.broadcast_to(absent, self.layout.shape).logical_not()
         some = self.layout.fold(None, here if mask is None else here & mask, ("n",))["n"]
         return (some == 0) & (self.layout.fold(None, mask, ("n",))["n"] > 0)
 
@@ -210,13 +212,13 @@ class TokenView:
         """The tokens that exist under all of some masks; None where every token does."""
         key = nodes[0].index if len(nodes) == 1 else frozenset(node.index for node in nodes)
         if key not in self._masks:
-            found: Tensor | None = None
+            combined: Tensor | None = None
             for node in nodes:
                 one = self._spread(node)
                 if one.dtype is not torch.bool:  # some of it is absent: nothing is known to exist there
                     one = (one != 0) & (one == one)
-                found = one if found is None else found & one
-            self._masks[key] = None if found is None else torch.broadcast_to(found, self.layout.shape)
+                combined = one if combined is None else combined & one
+            self._masks[key] = None if combined is None else torch.broadcast_to(combined, self.layout.shape)
         return self._masks[key]
 
     def _spread(self, node: Node) -> Any:
@@ -251,10 +253,10 @@ class TokenView:
                 arrays = [item.numpy() if isinstance(item, Tensor) else item for item in arrays]
                 return torch.from_numpy(np.asarray(function.run(np, *arrays)))
             return function.run(torch, *arrays)
-        whole = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
-        result = function.run(*(item.clone() for item in whole))  # it may write into its arguments, or keep them
-        if not isinstance(result, Tensor) or result.shape != whole[0].shape:
-            raise RuntimeFailure.of("DL314.tokens", function=node.op, shape=tuple(whole[0].shape))
+        arguments = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
+        result = function.run(*(item.clone() for item in arguments))  # it may write into its arguments, or keep them
+        if not isinstance(result, Tensor) or result.shape != arguments[0].shape:
+            raise RuntimeFailure.of("DL314.tokens", function=node.op, shape=tuple(arguments[0].shape))
         return result
 
     def _tensor(self, value: Any) -> Tensor:
@@ -276,10 +278,10 @@ class TokenView:
 
 def _promoted(node: Node, values: list[Any]) -> list[Any]:
     """Arguments as they are computed with: no integer is narrower than the numbers per completion are."""
-    for place, (value, arg) in enumerate(zip(values, node.args, strict=True)):
+    for position, (value, arg) in enumerate(zip(values, node.args, strict=True)):
         if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.dtype is not DType.BOOL:
             exact = node.op in COMPARISONS and all(one.type.dtype is DType.INT for one in node.args)
-            values[place] = value.to(torch.int64 if exact else torch.float64)
+            values[position] = value.to(torch.int64 if exact else torch.float64)
     return values
 
 
@@ -323,8 +325,8 @@ def run(
     sums: Sums = []
     if lengths is None and device.type == "cpu":
         simple = [op for op in ops if op.sums is not None]
-        if any(op.expr is not None for op in simple) and (found := fold_sums(simple, signals, shape)) is not None:
-            sums, ops = found, [op for op in ops if op.sums is None]
+        if any(op.expr is not None for op in simple) and (plain_sums := fold_sums(simple, signals, shape)) is not None:
+            sums, ops = plain_sums, [op for op in ops if op.sums is None]
             if not ops:
                 return Folded(sums)
     here = {
@@ -333,10 +335,10 @@ def run(
     }
     traced = [op for op in ops if op.trace is not None]
     if traced and len(traced) < len(ops):  # their own blocks, and no cost to the others
-        others = run([op for op in ops if op.trace is None], here, shape, device, lengths, functions)
+        untraced = run([op for op in ops if op.trace is None], here, shape, device, lengths, functions)
         rows = run(traced, here, shape, device, lengths, functions)
-        others.sums += sums
-        return replace(others, traces=rows.traces, failed={**others.failed, **rows.failed})
+        untraced.sums += sums
+        return replace(untraced, traces=rows.traces, failed={**untraced.failed, **rows.failed})
     if lengths is not None:
         parts = [_fold(ops, here, Packed(shape, here[lengths]), device, functions)]
     else:
@@ -355,13 +357,13 @@ def run(
 def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
     """What was folded in blocks; a fold that failed in one of them has failed."""
     failed = {name: failure for part in reversed(parts) for name, failure in part.failed.items()}
-    gone = {key for op in ops if op.name in failed for key in op.keys.values()}
+    lost = {key for op in ops if op.name in failed for key in op.keys.values()}
     first = parts[0]
-    columns = {key: torch.cat([part.columns[key] for part in parts]) for key in first.columns if key not in gone}
+    columns = {key: torch.cat([part.columns[key] for part in parts]) for key in first.columns if key not in lost}
     sketches = {
-        key: torch.stack([part.sketches[key] for part in parts]).sum(0) for key in first.sketches if key not in gone
+        key: torch.stack([part.sketches[key] for part in parts]).sum(0) for key in first.sketches if key not in lost
     }
-    traces = {key: torch.cat([part.traces[key] for part in parts]) for key in first.traces if key not in gone}
+    traces = {key: torch.cat([part.traces[key] for part in parts]) for key in first.traces if key not in lost}
     return Folded([], columns, sketches, traces, failed)
 
 
@@ -374,7 +376,7 @@ def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> in
 
 def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout) -> Folded | None:
     """Folds of signals as they are, which most are; None where one is of more than that, and all are left."""
-    found: list[tuple[FoldOp, Tensor | None, Tensor | None]] = []
+    plain: list[tuple[FoldOp, Tensor | None, Tensor | None]] = []
     for op in ops:
         if op.plain is None:
             return None
@@ -383,10 +385,10 @@ def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: 
             return None
         if value is not None and (value.dtype not in _PLAIN or value.shape != layout.shape):
             return None
-        found.append((op, value, mask))
+        plain.append((op, value, mask))
     folded = Folded()
     try:
-        for op, value, mask in found:
+        for op, value, mask in plain:
             keys = op.keys
             for stat, column in layout.fold(value, mask, op.stats).items():
                 folded.columns[keys[stat]] = column
@@ -398,25 +400,25 @@ def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: 
 def _fold(
     ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
 ) -> Folded:
-    whole = all(op.reads <= signals.keys() and op.whole for op in ops)
-    if whole and (done := _fold_signals(ops, signals, layout)) is not None:
+    complete = all(op.reads <= signals.keys() and op.whole for op in ops)
+    if complete and (done := _fold_signals(ops, signals, layout)) is not None:
         return done
     with torch.no_grad():
-        return _fold_expressions(ops, signals, layout, device, functions, whole=whole)
+        return _fold_expressions(ops, signals, layout, device, functions, complete=complete)
 
 
 def _fold_expressions(
     ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions, *,
-    whole: bool,
+    complete: bool,
 ) -> Folded:  # fmt: skip
     """Folds one after the other, whatever they are of; user's functions need no gradients."""
-    view = TokenView(signals, layout, device, functions, whole=whole)
+    view = TokenView(signals, layout, device, functions, complete=complete)
     folded = Folded()
     for op in ops:
         what: Sequence[Node] = op.mask
         try:
             values = tuple(node for node in (op.expr, op.of) if node is not None)
-            if not whole and (
+            if not complete and (
                 any(view.absent(node) is True for node in (*op.mask, *values))
                 or (not op.mask and any(map(view.nowhere, values)))
             ):
@@ -427,22 +429,22 @@ def _fold_expressions(
                 folded.traces[op.keys["trace"]] = layout.trace(view.traced(op.expr, mask), mask, *op.trace)
                 continue
             if op.expr is None:
-                found = layout.fold(None, mask if op.of is None else view.given(op.of, mask), op.stats)
+                statistics = layout.fold(None, mask if op.of is None else view.present(op.of, mask), op.stats)
             else:
                 mask = view.counted(op.expr, op.mask)
                 value = view._tensor(view._spread(op.expr))
                 value = value if value.ndim else value.to(device)
-                found = layout.fold(
+                statistics = layout.fold(
                     value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
                 )
-                gone = view.absent(op.expr)
-                if isinstance(gone, Tensor) and "n" in found:  # where all of a completion's tokens are, it is
-                    found["n"] = _there(view._without(gone, op.mask).logical_not(), found["n"])
+                absent = view.absent(op.expr)
+                if isinstance(absent, Tensor) and "n" in statistics:  # where all of a completion's tokens are, it is
+                    statistics["n"] = _there(view._without(absent, op.mask).logical_not(), statistics["n"])
         except (KeyboardInterrupt, SystemExit):  # on the training thread they may be a signal's
             raise
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
             folded.failed[op.name] = " and ".join(f"`{node}`" for node in what), error
         else:
-            for stat, column in found.items():
+            for stat, column in statistics.items():
                 (folded.sketches if stat == "hist" else folded.columns)[op.keys[stat]] = column
     return folded

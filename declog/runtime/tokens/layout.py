@@ -38,22 +38,22 @@ class Layout(ABC):
         if value is None:
             return {"n": self._count(mask, torch.device("cpu"))}
         moments = [stat for stat in stats if stat in STATS]
-        found: dict[str, Tensor] = {}
+        statistics: dict[str, Tensor] = {}
         if not value.dtype.is_floating_point and value.dtype is not torch.bool:
             value = value.double()
         if moments and value.dtype is torch.bool:
-            found = _of_bools(self._count(mask, value.device), self._true(value, mask), moments)
+            statistics = _of_bools(self._count(mask, value.device), self._true(value, mask), moments)
         elif moments:
-            found = self._moments(value, mask, moments)
+            statistics = self._moments(value, mask, moments)
         if len(moments) == len(stats):
-            return found
+            return statistics
         value = value if value.dtype.is_floating_point else value.float()
         for stat in ("first", "last"):
             if stat in stats:
-                found[stat] = self._edge(value, mask, last=stat == "last")
+                statistics[stat] = self._edge(value, mask, last=stat == "last")
         if "hist" in stats:
-            found["hist"] = histogram(value, mask)
-        return found
+            statistics["hist"] = histogram(value, mask)
+        return statistics
 
     def trace(self, value: Tensor, mask: Tensor | None, head: int, tail: int) -> Tensor:
         """The first and the last values of the tokens of a mask, and how many there are: ``[completions, k]``.
@@ -70,10 +70,10 @@ class Layout(ABC):
         _, slots, counts = self._slots[key]
         value = value if value.dtype.is_floating_point else value.long()
         nothing = math.nan if value.dtype.is_floating_point else 0
-        found = torch.full((len(counts), size + 1), nothing, dtype=value.dtype, device=value.device)
-        found.view(-1).scatter_(0, slots.reshape(-1), value.reshape(-1))
-        found[:, size] = counts
-        return found
+        rows = torch.full((len(counts), size + 1), nothing, dtype=value.dtype, device=value.device)
+        rows.view(-1).scatter_(0, slots.reshape(-1), value.reshape(-1))
+        rows[:, size] = counts
+        return rows
 
     def _slotted(self, mask: Tensor | None, device: torch.device, head: int, tail: int) -> tuple[Tensor, Tensor]:
         """Where each token goes in what ``trace`` gives, the last place of a row for what is left out; the counts."""
@@ -140,36 +140,36 @@ class Padded(Layout):
             return None
         scratch = value if _SPREAD.isdisjoint(stats) else self._buffer(value)
         n = self._number(value, mask)
-        found = {"n": n, "total": total}
+        statistics = {"n": n, "total": total}
         if "m2" in stats:
             torch.sub(value, (total / n.clamp(min=1)).unsqueeze(1).to(value.dtype), out=scratch)
             if weight is not None:
                 scratch.mul_(weight)
-            found["m2"] = scratch.mul_(scratch).sum(1)
+            statistics["m2"] = scratch.mul_(scratch).sum(1)
         if "min" in stats or "max" in stats:
             wall = None if mask is None else self._wall(mask, value.dtype)
             if "min" in stats:
-                found["min"] = _lowest(value if wall is None else torch.add(value, wall, out=scratch))
+                statistics["min"] = _lowest(value if wall is None else torch.add(value, wall, out=scratch))
             if "max" in stats:
-                found["max"] = _highest(value if wall is None else torch.sub(value, wall, out=scratch))
-        return {stat: found[stat] for stat in stats}
+                statistics["max"] = _highest(value if wall is None else torch.sub(value, wall, out=scratch))
+        return {stat: statistics[stat] for stat in stats}
 
     def _fold_any(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
         """Whatever the values and the padding hold: what does not exist is made NaN, and NaN is left out."""
         self._weights.clear()  # three buffers at most, here as there
         self._walls.clear()
-        known = value if mask is None else _masked(value, mask)
+        kept = value if mask is None else _masked(value, mask)
         scratch = self._buffer(value)
-        n, total = torch.isnan(known).logical_not_().sum(1).to(value.dtype), torch.nansum(known, 1)
-        found = {"n": n, "total": total}
+        n, total = torch.isnan(kept).logical_not_().sum(1).to(value.dtype), torch.nansum(kept, 1)
+        statistics = {"n": n, "total": total}
         if "m2" in stats:
-            distance = torch.sub(known, (total / n.clamp(min=1)).unsqueeze(1), out=scratch)
-            found["m2"] = torch.where(total.isfinite(), torch.nansum(distance.mul_(distance), 1), math.nan)
+            distance = torch.sub(kept, (total / n.clamp(min=1)).unsqueeze(1), out=scratch)
+            statistics["m2"] = torch.where(total.isfinite(), torch.nansum(distance.mul_(distance), 1), math.nan)
         for stat, wall, extreme in (("min", math.inf, _lowest), ("max", -math.inf, _highest)):
             if stat in stats:
-                torch.nan_to_num(known, nan=wall, posinf=math.inf, neginf=-math.inf, out=scratch)
-                found[stat] = extreme(scratch)
-        return {stat: found[stat] for stat in stats}
+                torch.nan_to_num(kept, nan=wall, posinf=math.inf, neginf=-math.inf, out=scratch)
+                statistics[stat] = extreme(scratch)
+        return {stat: statistics[stat] for stat in stats}
 
     def _true(self, value: Tensor, mask: Tensor | None) -> Tensor:
         return _true(value if mask is None else value & mask)
@@ -179,20 +179,20 @@ class Padded(Layout):
             return torch.full((value.shape[0],), math.nan, dtype=value.dtype, device=value.device)
         exists = _exists(value, mask)
         places = torch.arange(1, value.shape[1] + 1, device=value.device)
-        best, place = torch.where(exists, places if last else value.shape[1] + 1 - places, 0).max(1)
-        return torch.where(best > 0, value.gather(1, place.unsqueeze(1)).squeeze(1), math.nan)
+        best, position = torch.where(exists, places if last else value.shape[1] + 1 - places, 0).max(1)
+        return torch.where(best > 0, value.gather(1, position.unsqueeze(1)).squeeze(1), math.nan)
 
     # -- what is shared
 
     def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
         if mask is None:
             return torch.full((self.shape[0],), self.shape[1], device=device)
-        known = self._counts.get(id(mask))
-        if known is None:
+        cached = self._counts.get(id(mask))
+        if cached is None:
             weighed = self._sums.get((id(mask), torch.float32))
-            known = self._counts[id(mask)] = _true(mask) if weighed is None else weighed.long()
+            cached = self._counts[id(mask)] = _true(mask) if weighed is None else weighed.long()
             self._kept.append(mask)
-        return known
+        return cached
 
     def _weight(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """1 where a token exists, else 0."""
@@ -253,15 +253,15 @@ class Packed(Layout):
         exists = _exists(value, mask)
         n = self._sum(exists.long())
         total = self._sum(torch.where(exists, value, 0.0))
-        found = {"n": n, "total": total}
+        statistics = {"n": n, "total": total}
         if "m2" in stats:
             distance = torch.where(exists, value - (total / n.clamp(min=1)).index_select(0, self._row), 0.0)
-            found["m2"] = self._sum(distance * distance)
+            statistics["m2"] = self._sum(distance * distance)
         for stat, wall in (("min", math.inf), ("max", -math.inf)):
             if stat in stats:
                 start = torch.full((self._rows,), wall, dtype=value.dtype, device=value.device)
-                found[stat] = start.scatter_reduce_(0, self._row, torch.where(exists, value, wall), f"a{stat}")
-        return {stat: found[stat] for stat in stats}
+                statistics[stat] = start.scatter_reduce_(0, self._row, torch.where(exists, value, wall), f"a{stat}")
+        return {stat: statistics[stat] for stat in stats}
 
     def _sum(self, values: Tensor) -> Tensor:
         return torch.zeros(self._rows, dtype=values.dtype, device=values.device).index_add_(0, self._row, values)
@@ -308,25 +308,23 @@ def _highest(values: Tensor) -> Tensor:
 
 
 def _of_bools(n: Tensor, true: Tensor, stats: Sequence[str]) -> dict[str, Tensor]:
-    made: Mapping[str, Tensor] = {"n": n, "total": true}
-    found = {stat: made[stat] for stat in stats if stat in made}
+    sums: Mapping[str, Tensor] = {"n": n, "total": true}
+    statistics = {stat: sums[stat] for stat in stats if stat in sums}
     if "m2" in stats:
-        found["m2"] = (true * (n - true)).double() / n.clamp(min=1)
+        statistics["m2"] = (true * (n - true)).double() / n.clamp(min=1)
     if "min" in stats:
-        found["min"] = torch.where(n > 0, (true == n).float(), math.inf)
+        statistics["min"] = torch.where(n > 0, (true == n).float(), math.inf)
     if "max" in stats:
-        found["max"] = torch.where(n > 0, (true > 0).float(), -math.inf)
-    return found
+        statistics["max"] = torch.where(n > 0, (true > 0).float(), -math.inf)
+    return statistics
 
 
 def histogram(value: Tensor, mask: Tensor | None) -> Tensor:
     """How many tokens fall into each bin of a sketch, ``[sketch.SIZE]``."""
     exists = _exists(value, mask)
     size = value.abs()
-    place = (
-        torch.log(size.clamp(sketch.SMALLEST, sketch.GREATEST) / sketch.SMALLEST).div_(sketch.GROWTH).round_().long()
-    )
-    bin = torch.where(value < 0, sketch.SIDE - 1 - place, sketch.SIDE + 1 + place)
+    bins = torch.log(size.clamp(sketch.SMALLEST, sketch.GREATEST) / sketch.SMALLEST).div_(sketch.GROWTH).round_().long()
+    bin = torch.where(value < 0, sketch.SIDE - 1 - bins, sketch.SIDE + 1 + bins)
     bin = torch.where(size < sketch.SMALLEST, sketch.SIDE, bin)
     bin = torch.where(exists, bin, sketch.SIZE)  # a bin of its own for what does not exist
     counts = torch.zeros(sketch.SIZE + 1, dtype=torch.int64, device=value.device)

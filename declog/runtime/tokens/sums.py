@@ -42,7 +42,7 @@ def fold_sums(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], shape: torch
         by_mask.setdefault((mask, value.dtype), []).append((value.numpy(), op))
     for mask in counts:
         by_mask.setdefault((mask, torch.float32), [])
-    found: Sums = []
+    columns: Sums = []
     with np.errstate(all="ignore"):
         for (mask, dtype), values in by_mask.items():
             exists = signals.get(mask)
@@ -51,13 +51,13 @@ def fold_sums(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], shape: torch
             weight = exists.numpy().astype(FLOATS[dtype])
             number = _dots(weight, weight)  # exact to 2**24 tokens
             if keys := counts.pop(mask, None):
-                found.append((torch.int64, keys, np.array([number] * len(keys), np.int64)))
+                columns.append((torch.int64, keys, np.array([number] * len(keys), np.int64)))
             if values:
                 sums = np.array([_dots(value, weight) for value, _ in values] + [number] * len(values))
                 if not math.isfinite(np.add.reduce(sums, None)):
                     return None
-                found.append((dtype, [op.keys[stat] for stat in ("total", "n") for _, op in values], sums))
-    return found
+                columns.append((dtype, [op.keys[stat] for stat in ("total", "n") for _, op in values], sums))
+    return columns
 
 
 def _dots(values: Array, weights: Array) -> Array:

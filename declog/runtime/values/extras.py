@@ -182,8 +182,8 @@ def _copied(item: Any, above: tuple[int, ...]) -> Any:
     if isinstance(item, Mapping):
         if "type" not in item and "data" not in item and "array" not in item:
             return {_key(key): plain_value(value, inside) for key, value in item.items()}
-        given = media.without_data(item)
-        return media.image_part({_key(key): plain_value(value, inside) for key, value in given.items()})
+        plain = media.without_data(item)
+        return media.image_part({_key(key): plain_value(value, inside) for key, value in plain.items()})
     if isinstance(item, set | frozenset):
         return sorted((plain_value(value, inside) for value in item), key=lambda value: (str(type(value)), str(value)))
     if isinstance(item, list | tuple | deque | range):

@@ -171,8 +171,8 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
     if op.dtype in (DType.INT, DType.BOOL):
         wrong |= types & {float}
     if wrong:
-        places = [place for place, item in enumerate(value) if type(item) in wrong]
-        at = next((place for place in places if not _one_number(value[place])), places[0])
+        places = [position for position, item in enumerate(value) if type(item) in wrong]
+        at = next((position for position in places if not _one_number(value[position])), places[0])
         if op.family and isinstance(value[at], Sequence) and not isinstance(value[at], str):
             raise InputError.of(
                 "DL504.family_rows", label=label, declared=_declared(op), place=at, item=describe(value[at]),
@@ -303,10 +303,10 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
         return [plain_value(item) for item in items]
     if {*map(type, items)} <= {str, NoneType}:  # most
         return items
-    for place, item in enumerate(items):
+    for position, item in enumerate(items):
         if item is not None and not isinstance(item, str):
             raise InputError.of(
-                "DL504.object", label=label, declared=_declared(op), place=place, item=describe(item), name=op.name
+                "DL504.object", label=label, declared=_declared(op), place=position, item=describe(item), name=op.name
             )
     return items
 

@@ -104,8 +104,8 @@ def picture(item: Any) -> Image | None:
         width, height = item.size
         return _image({"width": width, "height": height}, lambda: item.copy(), width * height * len(item.getbands()))
     if isinstance(item, str):
-        found = _url(item)
-        return None if found is None else _encoded(*found)
+        link = _url(item)
+        return None if link is None else _encoded(*link)
     if isinstance(item, bytes | bytearray | memoryview):
         data = bytes(item[:16])
         kind = next((kind for start, kind in SIGNATURES.items() if data.startswith(start)), None)
@@ -113,8 +113,8 @@ def picture(item: Any) -> Image | None:
             kind = None
         if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
             kind = "webp"
-        whole = item
-        return None if kind is None else _encoded(f"image/{kind}", len(item), lambda: bytes(whole))
+        original = item
+        return None if kind is None else _encoded(f"image/{kind}", len(item), lambda: bytes(original))
     return None
 
 
@@ -145,11 +145,11 @@ def without_data(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
 def image_part(item: dict[str, Any]) -> dict[str, Any]:
     """A message's part, in any of the usual spellings of one image, as that image; any other map is itself."""
     if item.get("type") in ("image", "image_url", "input_image"):
-        found = [image for _, image in images_in(item)]
-        if len(found) == 1:
+        images = [image for _, image in images_in(item)]
+        if len(images) == 1:
             nothing = (dict, list, type(None))  # data sets give each part all keys
             rest = {key: value for key, value in item.items() if key != "type" and not isinstance(value, nothing)}
-            return found[0].with_keys(rest)
+            return images[0].with_keys(rest)
     return item
 
 
@@ -168,8 +168,8 @@ def _short(value: Any) -> Any:
 def _base64(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """A map with its data in base64, as chat interfaces have it."""
     media, data = str(item.get("media_type") or item.get("format")), item["data"]
-    found = _encoded(media, len(data) * 3 // 4, lambda: _decoded(data)) if media.startswith("image/") else None
-    return {**item, "data": f"… ({len(data)} characters)" if found is None else found}
+    image = _encoded(media, len(data) * 3 // 4, lambda: _decoded(data)) if media.startswith("image/") else None
+    return {**item, "data": f"… ({len(data)} characters)" if image is None else image}
 
 
 def _url(text: str) -> tuple[str, int, Callable[[], bytes]] | None:

@@ -67,8 +67,8 @@ class Pack:
     def columns(self) -> Array:
         """The columns ``[k, rows]`` in numpy. Called by the worker."""
         flat = [part.reshape(-1) for part in self.on_host()]
-        whole = flat[0] if len(flat) == 1 else np.concatenate(flat)
-        return whole.reshape(len(self.keys), len(whole) // len(self.keys))
+        joined = flat[0] if len(flat) == 1 else np.concatenate(flat)
+        return joined.reshape(len(self.keys), len(joined) // len(self.keys))
 
 
 def _size(part: Tensor | Array) -> int:
@@ -110,8 +110,8 @@ class Landed:
 
     def array(self) -> Array:
         """The tensor in numpy. Called by the worker: it waits for the device."""
-        found = torch.from_numpy(self.landing.bytes()[self.start : self.end])
-        return found.view(self.dtype).view(self.shape).numpy()
+        data = torch.from_numpy(self.landing.bytes()[self.start : self.end])
+        return data.view(self.dtype).view(self.shape).numpy()
 
 
 def land(device: torch.device, packs: Sequence[Pack]) -> None:
@@ -119,10 +119,10 @@ def land(device: torch.device, packs: Sequence[Pack]) -> None:
     stream = torch.cuda.current_stream(device)
     for event in {id(pack.ready): pack.ready for pack in packs}.values():
         stream.wait_event(event)
-    given = [part for pack in packs for part in pack.parts if isinstance(part, Tensor)]
-    by_size = sorted({part.dtype for part in given}, key=lambda dtype: -dtype.itemsize)
-    chosen = {dtype: [part for part in given if part.dtype is dtype] for dtype in by_size}
-    for part in given:
+    tensors = [part for pack in packs for part in pack.parts if isinstance(part, Tensor)]
+    by_size = sorted({part.dtype for part in tensors}, key=lambda dtype: -dtype.itemsize)
+    chosen = {dtype: [part for part in tensors if part.dtype is dtype] for dtype in by_size}
+    for part in tensors:
         part.record_stream(stream)
     runs = [torch.cat([part.reshape(-1) for part in parts]).view(torch.uint8) for parts in chosen.values()]
     landing = Landing(runs[0] if len(runs) == 1 else torch.cat(runs), stream)
