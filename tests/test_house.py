@@ -24,6 +24,7 @@ RETIRED = {
     "Program": "take_alike requested_tokens",
     "Input": "TaskInput RankInput",
     "Node.deepest": "_deepest",
+    "refusal": "in_hydras_words _may_be_added _existing_key _key_problem",
 }
 
 

@@ -150,9 +150,9 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
             folder = word.partition("=")[2]
             fix = f"output_dir={folder}" if ".run.dir=" in word else "leave it out"
             raise _refused("DL101.hydra_key", line=word, fix=fix)
-        found = _WORD.match(word)
-        assert found is not None
-        sign, key, equals, value = map(str.strip, found.group("sign", "key", "equals", "value"))
+        match = _WORD.match(word)
+        assert match is not None
+        sign, key, equals, value = map(str.strip, match.group("sign", "key", "equals", "value"))
         if key == GROUP and not sign:
             name = value
             continue

@@ -104,9 +104,9 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
 
 
 def _group_problem(loader: Loader, override: Override, line: str, error: Exception) -> Problem:
-    group, given = override.key_or_group, override.value()
+    group, value = override.key_or_group, override.value()
     options = loader.get_group_options(group)
-    for name in given if isinstance(given, list) else [given]:
+    for name in value if isinstance(value, list) else [value]:
         if isinstance(name, str) and name not in options:
             at = line.find(name, line.find("="))
             span = (at, at + len(name)) if at >= 0 else None

@@ -141,7 +141,7 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
     if override.is_delete():
         if node.value is None:
             return problem_of(line, "DL101.null_already", key=key)
-        return None if value in (None, node.plain) else problem_of(line, "DL101.other_value", key=key, value=node.plain)
+        return None if value in (None, node.plain) else problem_of(line, "DL101.other_value", key=key)
     if isinstance(node.value, dict) and isinstance(value, list):
         return _list_of_map(line, key)
     if isinstance(node.value, list) and isinstance(value, dict):

@@ -113,6 +113,8 @@ def test_several_words_build_on_each_other(small: Path) -> None:
     assert data["metrics"]["p"] == {"expr": "reward", "where": "length > 3"}
     assert data["metrics"]["reward"] is None
     assert list(profile(small, "sinks=[]").get("sinks") or {}) == []
+    short = profile(small, "metrics.p=p95(reward)", "metrics.p.where=length > 3", "metrics.p.where=length > 4")
+    assert short["metrics"]["p"] == {"expr": "reward", "reduce": "p95", "where": "length > 4"}
 
 
 @pytest.mark.parametrize(

@@ -320,6 +320,16 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
             """,
         ),
         (
+            "~declog.profile=slim",
+            """
+            error[DL101] override '~declog.profile=slim'
+              declog.profile has another value here, and `~key=value` deletes the value that it names
+                ~declog.profile=slim
+                ^^^^^^^^^^^^^^^^^^^^
+              fix: ~declog.profile
+            """,
+        ),
+        (
             "+declog.profile=slim",
             """
             error[DL101] override '+declog.profile=slim'

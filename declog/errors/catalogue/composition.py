@@ -42,7 +42,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL101.no_value": ("this override has no value", "{line}=..."),
     "DL101.not_chosen": ("nothing is chosen of the group {group} yet: add it", "{fix}"),
     "DL101.null_already": ("{key} is null already: an earlier layer deleted it", "leave this override out"),
-    "DL101.other_value": ("{key} is `{value}` here, and `~key=value` deletes that value alone", "~{key}"),
+    "DL101.other_value": ("{key} has another value here, and `~key=value` deletes the value that it names", "~{key}"),
     "DL101.overrides": ("overrides are a list of texts, and a {type} came", "{fix}"),
     "DL101.package_header": ("this line takes the preset `{name}` out of the node `{group}`",
         "delete it, and write the keys of a profile at the top, without `{group}:`"),
