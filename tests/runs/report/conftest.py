@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("playwright", reason="playwright is not installed")
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from tests.forks import PATIENCE_S
 
@@ -70,16 +70,19 @@ def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Open]:
-    """Opens a report, at a link into it, and waits until it is shown. ``script`` runs before those of the page."""
-    contexts = []
+    """Opens a report, at a link into it, and waits until it is shown. ``script`` runs before those of the page.
+
+    The pages share a context, since a new one takes longer than a page does; reports store nothing in it.
+    """
+    pages: list[Page] = []
 
     def open_page(file: Path, link: str = "", script: str = "", **options: Any) -> Opened:
-        context = browser.new_context(offline=True, viewport=options.pop("viewport", WIDE), **options)
-        context.set_default_timeout(1000 * PATIENCE_S)
-        context.add_init_script(script)
-        contexts.append(context)
-        found = Opened(context.new_page())
-        page = found.page
+        page = _context(browser).new_page()
+        pages.append(page)
+        page.set_viewport_size(options.pop("viewport", WIDE))
+        page.emulate_media(**options)
+        page.add_init_script(script)
+        found = Opened(page)
         page.on("request", lambda asked: found.requests.append(asked.url))
         page.on("console", lambda message: found.said.append(message.text))
         page.on("pageerror", lambda error: found.said.append(str(error)))
@@ -89,5 +92,14 @@ def opened(browser: Browser) -> Iterator[Open]:
         return found
 
     yield open_page
-    for context in contexts:
-        context.close()
+    for page in pages:
+        page.close()
+
+
+def _context(browser: Browser) -> BrowserContext:
+    """Without a network; an empty page stays open in it, whose process draws all others."""
+    if not browser.contexts:
+        context = browser.new_context(offline=True)
+        context.set_default_timeout(1000 * PATIENCE_S)
+        context.new_page()
+    return browser.contexts[0]

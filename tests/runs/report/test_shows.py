@@ -70,9 +70,9 @@ def test_a_run_that_is_well_has_no_onset(tmp_path: Path, opened: Open) -> None:
     sink = ParquetSink()
     sink.open(run_info(tmp_path))
     curves = [(name, values) for name, values, _ in healthy(0)]
-    for step in range(len(curves[0][1])):
-        scalars = tuple(Scalar(name, float(values[step]), name) for name, values in curves)
-        sink.write(step, Records(time=float(step), scalars=scalars))
+    steps = range(len(curves[0][1]))
+    scalars = [tuple(Scalar(name, float(values[step]), name) for name, values in curves) for step in steps]
+    sink.write_many([(step, Records(time=float(step), scalars=scalars[step])) for step in steps])
     sink.close()
     reports.write(tmp_path / "report.html", read(tmp_path))
     page = opened(tmp_path / "report.html").page
