@@ -165,7 +165,7 @@ class Dispatcher:
         alerts = tuple(self._alerts(mode, step, results, due.keys(), report))
         broken = self._naming.broken(results)
         exact = self._naming.passed_through(beside.exact, partial=partial is not None)
-        blank = Records(mode, time.time())
+        blank = Records(mode, facts.time)
         event = _Event(blank, prefix, results, named, tables, alerts, broken, costs, partial, exact)
         self._events[mode] += 1
         for place, route in enumerate(self._routes):

@@ -252,11 +252,8 @@ def _only(columns: Mapping[str, _Columns], frames: Frames) -> dict[str, Frame]:
 
 def _size(frame: Frame) -> int:
     """About how many bytes a frame holds."""
-    numbers = sum(block.data.nbytes for block in frame.blocks)
-    texts = sum(8 * len(values) for _, values in frame.texts.values())
-    return (
-        numbers
-        + texts
-        + sum(len(item) for _, values in frame.texts.values() for item in values if isinstance(item, str))
-        + sum(item.nbytes for _, values in frame.texts.values() for item in values if isinstance(item, np.ndarray))
-    )
+    items = [item for _, values in frame.texts.values() for item in values]
+    texts = [
+        len(item) if isinstance(item, str) else item.nbytes for item in items if isinstance(item, str | np.ndarray)
+    ]
+    return sum(block.data.nbytes for block in frame.blocks) + 8 * len(items) + sum(texts)

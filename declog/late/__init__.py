@@ -79,7 +79,7 @@ def ask(run: str | FilePath, lines: Mapping[str, str], *, to: Sequence[str] = ()
     """
 
     def submit(step: int, records: Records) -> None:
-        late.events.append((step, replace(records, time=answer.time)))
+        late.events.append((step, records))
 
     answer = Answer(FilePath(run), lines, to, [Route(PROFILE, PROFILE, 1, "", SHOWN, submit)])
     late = Late(dict(lines), answer.plan, answer.kept[0].first, failures=answer.failures.counts)
@@ -101,7 +101,6 @@ class Answer:
         self.plan, self.columns = _Question(folder, segments[-1], lines, to).answerable(segments)
         self.failures = Failures()
         self.inactive: dict[str, str] = {}
-        self.time = 0.0  # of the log event that is taken
         self._dispatcher = Dispatcher(self.plan, routes, FUNCTIONS, self.inactive.update)
         self.evaluation = Evaluation(self.plan, self._dispatcher, self.failures.report)
 
@@ -115,8 +114,7 @@ class Answer:
 
     def take(self, event: RowEvent, reader: Columns) -> None:
         """Evaluate the next log event."""
-        facts, self.time = event.facts, event.facts.time
-        frames = reader.ready(event.frames)
+        facts, frames = event.facts, reader.ready(event.frames)
         if facts.mode in self.plan.modes:
             self._dispatcher.inactive.came(facts.mode, facts.event, facts.count, _came(frames, self.plan))
             self.evaluation.add(facts, frames)

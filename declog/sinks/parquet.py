@@ -47,6 +47,7 @@ OBJECT = {"declog.type": "object"}  # in the metadata of a column whose texts ar
 
 # A column's name, Arrow type or field, and values.
 Columns = dict[str, tuple[Any, Sequence[Any]]]
+Events = Sequence[tuple[int, Records]]
 
 
 class ParquetSink(BaseSink):
@@ -130,22 +131,22 @@ class ParquetSink(BaseSink):
         for error in self.write_many([(step, records)]).values():
             raise error
 
-    def write_many(self, events: Sequence[tuple[int, Records]]) -> dict[int, Exception]:
+    def write_many(self, events: Events) -> dict[int, Exception]:
         """Add log events to each dataset, as one part of it; a broken dataset or event costs no other one a row."""
-        frames: dict[str, list[tuple[int, Any]]] = {}
+        tables: dict[str, list[tuple[Sequence[int], Any]]] = {}
         reasons: dict[int, list[tuple[str, Exception]]] = {}
-        for place, (step, records) in enumerate(events):
-            for name, make in self._frames(step, records):
-                try:
-                    frames.setdefault(name, []).append((place, make()))
-                except (SinkError, self._pa.ArrowException, ValueError, TypeError) as error:
-                    reasons.setdefault(place, []).append((name, error))
-        for name, found in frames.items():
-            places = [place for place, _ in found]
-            for place, failed in zip(places, self._append(name, [table for _, table in found]), strict=True):
-                if failed is not None:
+        for name, places, make in self._frames(events):
+            try:
+                tables.setdefault(name, []).append((places, make()))
+            except (SinkError, self._pa.ArrowException, ValueError, TypeError) as error:
+                if len(places) > 1:  # one of them is broken: each is written by itself
+                    return {at: error for at, event in enumerate(events) for error in self.write_many([event]).values()}
+                reasons.setdefault(places[0], []).append((name, error))
+        for name, parts in tables.items():
+            for (places, _), failed in zip(parts, self._append(name, [table for _, table in parts]), strict=True):
+                for place in places if failed is not None else ():
                     reasons.setdefault(place, []).append((name, failed))
-        return {place: _joined(found) for place, found in reasons.items()}
+        return {place: _joined(failures) for place, failures in reasons.items()}
 
     def _append(self, name: str, tables: Sequence[Any]) -> Sequence[Exception | None]:
         try:
@@ -185,53 +186,50 @@ class ParquetSink(BaseSink):
             )
         return self._datasets[name]
 
-    def _frames(self, step: int, records: Records) -> Iterator[tuple[str, Callable[[], Any]]]:
-        if records.scalars:
-            yield "scalars", partial(self._scalars, step, records)
-        if records.histograms:
-            yield "histograms", partial(self._histograms, step, records)
-        if records.alerts:
-            yield "alerts", partial(self._alerts, step, records)
-        for table in records.tables:
-            if table.rows:
-                yield f"tables/{table.table}", partial(self._table, step, records.mode, table)
+    def _frames(self, events: Events) -> Iterator[tuple[str, Sequence[int], Callable[[], Any]]]:
+        """The datasets that log events have rows for, each with the places of those, and what makes an Arrow table."""
+        for kind in ("scalars", "histograms", "alerts"):
+            places = [place for place, (_, records) in enumerate(events) if getattr(records, kind)]
+            if places:
+                yield kind, places, partial(self._events, kind, [events[place] for place in places])
+        for place, (step, records) in enumerate(events):
+            for table in records.tables:
+                if table.rows:
+                    yield f"tables/{table.table}", [place], partial(self._table, step, records.mode, table)
 
-    def _scalars(self, step: int, records: Records) -> Any:
-        pa, scalars = self._pa, records.scalars
-        values = [scalar.value for scalar in scalars]
-        own: Columns = {
+    def _events(self, kind: str, events: Events) -> Any:
+        """The scalars, histograms or alerts of log events, a row for each."""
+        pa = self._pa
+        rows = [(step, records, item) for step, records in events for item in getattr(records, kind)]
+        columns: Columns = {
+            "step": (pa.int64(), [step for step, _, _ in rows]),
+            "mode": (pa.string(), [records.mode for _, records, _ in rows]),
+            "name": (pa.string(), [item.name for _, _, item in rows]),
+        }
+        columns |= getattr(self, f"_{kind}")([item for _, _, item in rows])
+        columns["time"] = pa.float64(), [records.time for _, records, _ in rows]
+        return self._frame({**columns, "run_id": (pa.string(), [self._run_id] * len(rows))})
+
+    def _scalars(self, scalars: Sequence[Scalar]) -> Columns:
+        pa, values = self._pa, [scalar.value for scalar in scalars]
+        return {
             "metric": (pa.string(), [scalar.metric for scalar in scalars]),
             "value": (pa.float64(), [as_float(value) for value in values]),
             "int_value": (pa.int64(), [int(v) if isinstance(v, int) and v in INT64 else None for v in values]),
             "partial": (pa.bool_(), [scalar.partial for scalar in scalars]),
         }
-        return self._events(step, records, scalars, own)
 
-    def _histograms(self, step: int, records: Records) -> Any:
-        pa, histograms = self._pa, records.histograms
-        own: Columns = {
+    def _histograms(self, histograms: Sequence[Histogram]) -> Columns:
+        pa = self._pa
+        return {
             "metric": (pa.string(), [histogram.metric for histogram in histograms]),
             "counts": (pa.list_(pa.int64()), [list(histogram.counts) for histogram in histograms]),
             "edges": (pa.list_(pa.float64()), [[float(e) for e in histogram.edges] for histogram in histograms]),
         }
-        return self._events(step, records, histograms, own)
 
-    def _alerts(self, step: int, records: Records) -> Any:
-        own: Columns = {
-            "level": (self._pa.string(), [alert.level for alert in records.alerts]),
-            "text": (self._pa.string(), [alert.text for alert in records.alerts]),
-        }
-        return self._events(step, records, records.alerts, own)
-
-    def _events(self, step: int, records: Records, items: Sequence[Scalar | Histogram | Alert], own: Columns) -> Any:
-        pa, count = self._pa, len(items)
-        columns: Columns = {
-            "step": (pa.int64(), [step] * count),
-            "mode": (pa.string(), [records.mode] * count),
-            "name": (pa.string(), [item.name for item in items]),
-        }
-        columns |= {**own, "time": (pa.float64(), [records.time] * count)}
-        return self._frame({**columns, "run_id": (pa.string(), [self._run_id] * count)})
+    def _alerts(self, alerts: Sequence[Alert]) -> Columns:
+        text = self._pa.string()
+        return {"level": (text, [alert.level for alert in alerts]), "text": (text, [alert.text for alert in alerts])}
 
     def _table(self, step: int, mode: str, table: Table) -> Any:
         pa = self._pa

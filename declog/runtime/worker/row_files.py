@@ -241,13 +241,10 @@ def read_chunk(
         _PhaseReader(folder, chunk, phase, [[_Column(*one) for one in layout] for layout in some], grouping, names)
         for phase, some in layouts.items()
     ]
-    for row in range(table.num_rows):
-        frames = {
-            reader.phase: frame
-            for reader in phases
-            if (frame := reader.frame(*(events_table[f"{reader.phase}.{key}"][row] for key in _SIZES))) is not None
-        }
-        yield RowEvent(EventFacts(**{item.name: events_table[item.name][row] for item in _FACTS}), frames)
+    sizes = [zip(*(events_table[f"{reader.phase}.{key}"] for key in _SIZES), strict=True) for reader in phases]
+    for facts in zip(*(events_table[item.name] for item in _FACTS), strict=True):
+        frames = {reader.phase: reader.frame(*next(of_phase)) for reader, of_phase in zip(phases, sizes, strict=True)}
+        yield RowEvent(EventFacts(*facts), {phase: frame for phase, frame in frames.items() if frame is not None})
 
 
 _SIZES = ("layout", "batches", "groups")
