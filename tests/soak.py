@@ -11,6 +11,7 @@
     python -m tests.soak --only ppo                     the whole PPO example: each value of each step, twice
     python -m tests.soak --only mutations               mistakes in the metrics of all presets: their tests find them
     python -m tests.soak --only mistakes                all mistakes of new users: each is caught, nearly all answered
+    python -m tests.soak --only late                    all metrics of all presets, late beside early: equal, refused
     python -m tests.soak --only trl                     all of TRL, live: without declog, with it, and in its sinks
 
 Each part alone takes less than ten minutes.
@@ -43,6 +44,7 @@ from tests.faults import jobs, test_faults, test_resume
 from tests.faults.cases import FAULTS
 from tests.faults.resuming import STEPS
 from tests.integrations import ppo_runs
+from tests.late.test_late import compared
 from tests.oracle import ppo
 from tests.oracle.compare import differences, report
 from tests.oracle.generator import generated
@@ -74,6 +76,7 @@ PARTS = (
     "ppo",
     "mutations",
     "mistakes",
+    "late",
     "trl",
 )
 
@@ -99,6 +102,7 @@ def main() -> int:
         "ppo": learned,
         "mutations": lambda folder: mutations(),
         "mistakes": lambda folder: mistaken(),
+        "late": asked_late,
         "trl": live,
     }
     failed = []
@@ -187,6 +191,13 @@ def live(folder: Path) -> Iterator[str]:
     yield from struck(model, folder / "struck")
     for _, problems in found:
         yield from problems
+
+
+def asked_late(folder: Path) -> Iterator[str]:
+    """Every metric that a profile test of a preset logs, asked of the rows that the test kept."""
+    found = compared(folder)
+    print(found)
+    yield from found.different
 
 
 def mistaken() -> Iterator[str]:

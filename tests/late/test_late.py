@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -150,49 +151,76 @@ def test_late_is_early(ranks: int, tmp_path: Path) -> None:
     assert {name.partition("/")[0].removeprefix("eval") for _, _, name in early} >= {*LINES} - {"family", "by_source"}
 
 
-def test_every_preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each metric of each shipped preset that rows allow, over its profile tests: modes, tasks, joins and ranks.
+def test_every_preset(tmp_path: Path) -> None:
+    """Each metric of each shipped preset, over some of its profile tests: modes, tasks, joins and ranks.
 
-    A test executes the preset's own plan; the metric is asked under another id, with what its line says.
+    A test executes the preset's own plan; the metric is asked under another id, with what its line says. All metrics of
+    all profile tests: ``python -m tests.soak --only late``.
     """
-    counts = {"equal": 0, "refused": 0}
+    found = compared(tmp_path, tests=TESTS, metrics=SOME)
+    print(found)
+    assert not found.different and not found.refused
+    assert found.values > 100 and len(found.equal) > 30, found
+
+
+@dataclass
+class Compared:
+    """Metrics of presets that were asked late of profile tests: preset and metric."""
+
+    values: int = 0
+    equal: set[tuple[str, str]] = field(default_factory=set)
+    different: list[str] = field(default_factory=list)
+    refused: dict[tuple[str, str], str] = field(default_factory=dict)  # with the reason
+    unlogged: set[tuple[str, str]] = field(default_factory=set)  # no test that was taken has a value of it
+
+    def __str__(self) -> str:
+        lines = [f"late == early: {self.values} values of {len(self.equal)} metrics; different: {len(self.different)}"]
+        lines += [f"  rows do not allow {preset}: {name}: {why}" for (preset, name), why in self.refused.items()]
+        lines += [f"  no test logs {preset}: {name}" for preset, name in sorted(self.unlogged)]
+        return "\n".join(lines)
+
+
+def compared(folder: Path, *, tests: int | None = None, metrics: int | None = None) -> Compared:
+    """What presets' tests log, beside what is asked of their rows: of so many tests and metrics of each, or of all."""
+    found = Compared()
     for preset in declog.presets():
         composed = declog.compose(preset)
-        tests = profile_tests(preset)
-        for place, test in enumerate(random.Random(preset).sample(tests, min(TESTS, len(tests)))):
-            folder = tmp_path / preset / str(place)
-            folder.mkdir(parents=True)
-            events = rehearsed(test, folder, monkeypatch)
-            shown = {scalar.metric for _, records in events for scalar in records.scalars}
+        all_tests = profile_tests(preset)
+        draw = random.Random(preset)
+        for place, test in enumerate(draw.sample(all_tests, min(tests or len(all_tests), len(all_tests)))):
+            run = folder / preset / str(place)
+            run.mkdir(parents=True)
+            events = rehearsed(test, run)
+            shown = {scalar.metric.split(".")[0] for _, records in events for scalar in records.scalars}
             pinned = {name: {"value": value} for name, value in test.spec.constants.items()}
             data = merged(dict(composed.data), dict(test.spec.with_))
             data["constants"] = {**data.get("constants", {}), **pinned}
-            (folder / "config.yaml").write_text(yaml_text({**data, "tests": {}}), encoding="utf-8")
-            asked = {}
-            for id, line in composed.data["metrics"].items():
-                if line is not None and any(metric.split(".")[0] == id for metric in shown):
-                    asked[f"l_{id}"] = renamed(id, line)
-            some = random.Random(place).sample(sorted(asked), min(SOME, len(asked)))
-            asked = {id: line for id, line in asked.items() if id in some}
-            late, refused = answered(folder, asked)
-            counts["refused"] += len(refused)
-            if late is None:
-                continue
-            early = {
-                (step, records.mode, scalar.metric, repr(float(scalar.value)))
-                for step, records in events
-                for scalar in records.scalars
-                if f"l_{scalar.metric.split('.')[0]}" in late.names
-            }
-            found = {
-                (step, records.mode, scalar.metric.removeprefix("l_"), repr(float(scalar.value)))
-                for step, records in late.events
-                for scalar in records.scalars
-                if scalar.metric.split(".")[0] in late.names
-            }
-            assert found == early if test.profile == "full" else found >= early, f"{preset}: {test.name}"
-            counts["equal"] += len(early)
-    assert counts["equal"] > 100 and counts["refused"] == 0, counts
+            (run / "config.yaml").write_text(yaml_text({**data, "tests": {}}), encoding="utf-8")
+            lines = {id: line for id, line in composed.data["metrics"].items() if line is not None}
+            found.unlogged |= {(preset, id) for id in lines}
+            logged = sorted(shown & lines.keys())
+            some = logged if metrics is None else random.Random(place).sample(logged, min(metrics, len(logged)))
+            late, refused = answered(run, {f"l_{id}": renamed(id, lines[id]) for id in some})
+            found.refused |= {(preset, id.removeprefix("l_")): why for id, why in refused.items()}
+            names = () if late is None else late.names
+            early = scalars_of(events, {name.removeprefix("l_") for name in names})
+            answers = set() if late is None else scalars_of(late.events, set(names))
+            if not (answers == early if test.profile == "full" else answers >= early):
+                found.different.append(f"{preset}: {test.name}")
+            found.values += len(early)
+            found.equal |= {(preset, name.removeprefix("l_")) for name in names}
+    found.unlogged -= found.equal | found.refused.keys()
+    return found
+
+
+def scalars_of(events: list[tuple[int, Records]], ids: set[str]) -> set[tuple[int, str, str, str]]:
+    """The values of some metrics: step, mode, the metric as it is declared, and the value as text."""
+    return {
+        (step, records.mode, scalar.metric.removeprefix("l_"), repr(float(scalar.value)))
+        for step, records in events
+        for scalar in records.scalars
+        if scalar.metric.split(".")[0] in ids
+    }
 
 
 def test_groups_of_ids_that_are_no_values(tmp_path: Path) -> None:
@@ -224,7 +252,7 @@ def renamed(id: str, line: Mapping[str, Any]) -> dict[str, Any]:
     return kept if "expr" in kept or "formula" in kept else {**kept, "expr": id}
 
 
-def rehearsed(test: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Records]]:
+def rehearsed(test: Any, folder: Path) -> list[tuple[int, Records]]:
     """What a profile test logs, with its rows kept in a folder."""
     done: list[Rehearsal] = []
 
@@ -237,7 +265,7 @@ def rehearsed(test: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[
         run = RunInfo(name="t", run_id="1", output_dir=folder, fingerprint=plan.fingerprint)
         return RowKeeper(plan, lambda: run, plan.keep_bytes) if background.comm.collects and not done else None
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(profile_tests_module, "rehearse", rehearse)
         patch.setattr(Background, "_rows", rows)
         test.run()
