@@ -144,8 +144,9 @@ class ParquetSink(BaseSink):
                 reasons.setdefault(places[0], []).append((name, error))
         for name, parts in tables.items():
             for (places, _), failed in zip(parts, self._append(name, [table for _, table in parts]), strict=True):
-                for place in places if failed is not None else ():
-                    reasons.setdefault(place, []).append((name, failed))
+                if failed is not None:
+                    for place in places:
+                        reasons.setdefault(place, []).append((name, failed))
         return {place: _joined(failures) for place, failures in reasons.items()}
 
     def _append(self, name: str, tables: Sequence[Any]) -> Sequence[Exception | None]:
