@@ -81,7 +81,7 @@ class Windowed(Model):
     """What may have a window of its own."""
 
     every: int | None = Field(None, ge=1)
-    """Its own window in optimizer steps: a multiple of the profile's."""
+    """Its own window in optimizer steps: a multiple of the config's."""
 
 
 class Masked(Model):

@@ -48,7 +48,7 @@ class ConstantSpec(Described):
 
     _plain = "value"
     default: Scalar | None = None
-    """Used where neither the profile nor an adapter gives a value."""
+    """Used where neither the config nor an adapter gives a value."""
     value: Scalar | None = None
     """The pinned value."""
 
@@ -108,7 +108,7 @@ class ModeSpec(Model):
     prefix: str = ""
     """Put before the names of its values."""
     every: Every | Literal["end"] | None = None
-    """A log event each N steps of a block, or at its `end`, as without it; train has the profile's."""
+    """A log event each N steps of a block, or at its `end`, as without it; train has the config's."""
 
 
 class Observed(Masked):
@@ -148,7 +148,7 @@ class Named(Switched):
     renamed: str | list[str] | None = None
     """What it was called before: an error names this one where it is still used."""
     deprecated: str | None = None
-    """What to use instead: a warning for everybody else's profile that uses it."""
+    """What to use instead: a warning for every other config that uses it."""
 
     @property
     def before(self) -> tuple[str, ...]:

@@ -161,7 +161,7 @@ class TestSpec(StepInput):
     constants: dict[str, Scalar] = {}
     """Values for this test, also of pinned constants."""
     with_: dict[str, Any] = Field({}, alias="with")
-    """What else is different in the profile for this test, such as `{axes: {group: {size: 2}}}`."""
+    """What else is different in the config for this test, such as `{axes: {group: {size: 2}}}`."""
     profile: str | None = None
     """Which profile's output is looked at; by default the profile's own."""
     steps: list[StepInput] = []
