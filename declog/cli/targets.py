@@ -12,7 +12,6 @@ import itertools
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -156,6 +155,8 @@ def _committed(name: str) -> str | None:
     revision, colon, file = name.partition(":")
     if not colon or file.startswith("//") or not file.endswith((".yaml", ".yml")) or Path(name).exists():
         return None
+    import tarfile
+
     parent = Path(file).parent
     folder = parent.parent if parent.name == GROUP else parent
     configs = f":(glob){(folder / '**').as_posix()}/*.y*ml"

@@ -47,7 +47,9 @@ class Model(BaseModel):
     _short: ClassVar[Any] = None
     _plain: ClassVar[str] = ""
     _plain_type: ClassVar[type] = object
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True, defer_build=True
+    )
 
     @model_validator(mode="before")
     @classmethod
