@@ -52,10 +52,10 @@ def place_key(op: MetricOp) -> tuple[object, ...]:
 def placed(op: MetricOp, view: View) -> Placed:
     """Which rows count, and where."""
     key = place_key(op)
-    known = view.placed.get(key)
-    if known is None:
-        known = view.placed[key] = _placed(op, view)
-    return known
+    cached = view.placed.get(key)
+    if cached is None:
+        cached = view.placed[key] = _placed(op, view)
+    return cached
 
 
 def _placed(op: MetricOp, view: View) -> Placed:
@@ -66,12 +66,12 @@ def _placed(op: MetricOp, view: View) -> Placed:
         weighs = ~(view.lost(op.weight, axis) | (view.rows(op.weight, axis) == 0))
         keep = weighs if keep is None else keep & weighs
     if op.ranks == "main":
-        mine = ranks(view, axis) == 0
-        keep = mine if keep is None else keep & mine
+        first_rank = ranks(view, axis) == 0
+        keep = first_rank if keep is None else keep & first_rank
     counting = np.arange(count) if keep is None else np.flatnonzero(keep)
-    known, rows, label = labels(op, view, axis, counting)
-    found, piece = pieces(op, view, axis)
-    return Placed(rows, known, label, tuple(found), piece[rows])
+    names, rows, label = labels(op, view, axis, counting)
+    units, piece = pieces(op, view, axis)
+    return Placed(rows, names, label, tuple(units), piece[rows])
 
 
 def ranks(view: View, axis: Axis) -> Array:
@@ -101,24 +101,25 @@ def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple
     """
     if op.by is None:
         return (), counting, np.zeros(len(counting), np.int64)
-    whole = op.by.type.dtype is DType.INT
-    raw = np.asarray(view.picked(op.by, axis, np.arange(view.frame.count(axis))) if whole else view.judged(op.by, axis))
+    integers = op.by.type.dtype is DType.INT
+    every_row = np.arange(view.frame.count(axis))
+    raw = np.asarray(view.picked(op.by, axis, every_row) if integers else view.judged(op.by, axis))
     rows = counting[present(raw)[counting]]
     if by_rank(op):  # a rank is there though none of its rows counts
-        known = np.unique(view.frame.batches.rank)
-        known = known if op.ranks == "all" else known[known == 0]
-        return tuple(known.tolist()), rows, np.searchsorted(known, raw[rows])
-    if whole or raw.dtype.kind != "O":
-        distinct, label = np.unique(raw[rows].astype(np.int64) if whole else raw[rows], return_inverse=True)
+        names = np.unique(view.frame.batches.rank)
+        names = names if op.ranks == "all" else names[names == 0]
+        return tuple(names.tolist()), rows, np.searchsorted(names, raw[rows])
+    if integers or raw.dtype.kind != "O":
+        distinct, label = np.unique(raw[rows].astype(np.int64) if integers else raw[rows], return_inverse=True)
         return tuple(distinct.tolist()), rows, label
     if op.by.type.dtype is DType.OBJECT:
-        found = [tags(item) for item in raw[rows]]
-        rows = np.repeat(rows, list(map(len, found)))
-        texts = [text for row in found for text in row]
+        tag_lists = [tags(item) for item in raw[rows]]
+        rows = np.repeat(rows, list(map(len, tag_lists)))
+        texts = [text for row in tag_lists for text in row]
     else:  # an array of texts would give each the room of the longest
         texts = [str(item) for item in raw[rows]]
-    place = {text: at for at, text in enumerate(sorted(set(texts)))}
-    return tuple(place), rows, np.array([place[text] for text in texts], np.int64)
+    position = {text: at for at, text in enumerate(sorted(set(texts)))}
+    return tuple(position), rows, np.array([position[text] for text in texts], np.int64)
 
 
 def by_rank(op: MetricOp) -> bool:
@@ -128,8 +129,8 @@ def by_rank(op: MetricOp) -> bool:
 
 def pooled(labels: Iterable[str]) -> str:
     """The name of the rows beyond the limit, which no label has."""
-    known, name = set(labels), OTHER
-    while name in known:
+    names, name = set(labels), OTHER
+    while name in names:
         name = f"_{name}"
     return name
 
@@ -164,9 +165,9 @@ def named(labels: tuple[str, ...], counts: Array, limit: int, run: Names = NAMEL
     if len(new) <= free:
         return Names(labels), np.arange(len(labels))
     chosen = np.sort(np.r_[np.flatnonzero(old), new[np.lexsort((new, -counts[new]))[:free]]])
-    place = np.full(len(labels), len(chosen))
-    place[chosen] = np.arange(len(chosen))
-    return Names(tuple(labels[item] for item in chosen), run.rest or pooled((*run.shown, *labels))), place
+    positions = np.full(len(labels), len(chosen))
+    positions[chosen] = np.arange(len(chosen))
+    return Names(tuple(labels[item] for item in chosen), run.rest or pooled((*run.shown, *labels))), positions
 
 
 def shown(value: Label, dtype: DType) -> str:
@@ -180,10 +181,10 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]],
     The latest is last, the lowest rank of equal ones.
     """
     key = "pieces", axis is Axis.BATCH, op.pool, op.ranks
-    known = view.placed.get(key)
-    if known is None:
-        known = view.placed[key] = _pieces_of_batches(op, view, axis)
-    names, index = known
+    cached = view.placed.get(key)
+    if cached is None:
+        cached = view.placed[key] = _pieces_of_batches(op, view, axis)
+    names, index = cached
     if axis is Axis.STEP:
         return names, index
     if axis is not Axis.BATCH:

@@ -76,7 +76,7 @@ class Cells:
     def of_labels(self, places: list[int]) -> Cells:
         """Those of some labels."""
         kept, infinite = (None if marks is None else marks[:, places] for marks in (self.kept, self.infinite))
-        labels = tuple(self.labels[place] for place in places)
+        labels = tuple(self.labels[position] for position in places)
         return replace(self, values=self.values[:, places], labels=labels, kept=kept, infinite=infinite)
 
     def hidden(self) -> Cells:
@@ -105,9 +105,9 @@ def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
     if values.shape[-1] == 1 and how != "var":  # the variance of one value is absent
         return values[..., 0], there[..., 0]
     if how == "last":
-        place = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
+        position = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
         padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # -1: there is none
-        return np.take_along_axis(padded, place[..., None], -1)[..., 0], place >= 0
+        return np.take_along_axis(padded, position[..., None], -1)[..., 0], position >= 0
     moments = Moments.of(values, frozenset(stat for stat in STATS if stat in FORMULAS[how].stats), there)
     return FORMULAS[how].of(moments), moments.n > (1 if how == "var" else 0)
 
@@ -126,9 +126,9 @@ class MetricValues(MutableMapping[str, Cells]):
         self.cells: dict[str, Cells] = {}
 
     def __getitem__(self, key: str) -> Cells:
-        found = self.cells.get(key)
-        if found is not None:
-            return found
+        cells = self.cells.get(key)
+        if cells is not None:
+            return cells
         value = np.full((1, 1, 1), self.numbers[key])
         return Cells(value, skipped=self.gaps.get(key, 0), pieces=self.pieces.get(key, WHOLE))
 
@@ -166,7 +166,7 @@ class MetricValues(MutableMapping[str, Cells]):
         finite = np.isfinite(values)
         self.add_whole([*itertools.compress(keys, finite.tolist())], values[finite].tolist())
         self.gaps.update(
-            (keys[place], int(skipped[place])) for place in np.flatnonzero(finite & (skipped > 0)).tolist()
+            (keys[position], int(skipped[position])) for position in np.flatnonzero(finite & (skipped > 0)).tolist()
         )
 
     def skipped(self) -> dict[str, int]:
@@ -306,8 +306,9 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     missing, counted = np.zeros((height, *shape)), np.zeros((height, *shape), bool)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
-    gone = either(*(view.lost(node, axis) for node in op.args))  # of what did not come nothing is missing: it is absent
-    asked = ~np.broadcast_to(gone, (height, view.frame.count(axis)))[:, chosen]
+    # of what did not come nothing is missing: it is absent
+    absent = either(*(view.lost(node, axis) for node in op.args))
+    asked = ~np.broadcast_to(absent, (height, view.frame.count(axis)))[:, chosen]
     between = np.zeros(values.shape, bool)  # NaN, of infinities
     outside = 0  # infinities are outside of all bins
     for member in range(height):
@@ -315,22 +316,22 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
         ok = np.logical_and.reduce([present(part) for part in parts])
         gaps = ~ok & asked[member]
         for index in range(shape[0] * shape[1]):
-            mine = cell == index
-            rows = np.flatnonzero(mine & ok)
+            in_cell = cell == index
+            rows = np.flatnonzero(in_cell & ok)
             at = divmod(index, max(shape[1], 1))
-            missing[(member, *at)] = np.count_nonzero(mine & gaps)
+            missing[(member, *at)] = np.count_nonzero(in_cell & gaps)
             counted[(member, *at)] = bool(len(rows))
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
             result = reductions.finish(op.reduction, [part[rows] for part in parts], dict(op.params))
-            odd = sum(int(np.isinf(part[rows]).sum()) for part in parts if part.dtype.kind == "f")
+            infinite = sum(int(np.isinf(part[rows]).sum()) for part in parts if part.dtype.kind == "f")
             if isinstance(result, tuple):
                 histograms[member, at[0]] = result
             else:
                 values[(member, *at)] = result
             if op.reduction.histogram:
-                outside += odd
-            elif odd and result != result:
+                outside += infinite
+            elif infinite and result != result:
                 between[(member, *at)] = True
     block = Rules([op], [members], [height]).apply(
         values, missing, counted, np.broadcast_to(came, values.shape), between

@@ -65,31 +65,31 @@ class View:
 
     def value(self, node: Node) -> Array:
         """The value of a node on its own axis, missing where it is absent; 0-dimensional: a constant, or all absent."""
-        known = self._values.get(node.index)
-        if known is None:
-            gone = self.absent(node)
-            known = _nothing(node) if gone is True else self._compute(node)
-            if gone is not True and gone is not False and node.op not in COLUMNS:
-                known = _blanked(known, gone)
-            self._values[node.index] = known
-        return known
+        cached = self._values.get(node.index)
+        if cached is None:
+            absent = self.absent(node)
+            cached = _nothing(node) if absent is True else self._compute(node)
+            if absent is not True and absent is not False and node.op not in COLUMNS:
+                cached = _blanked(cached, absent)
+            self._values[node.index] = cached
+        return cached
 
     def rows(self, node: Node, axis: Axis) -> Array:
         """The value repeated over ``axis``: ``[rows]`` or ``[members, rows]``."""
         values = self.value(node)
-        own = node.type.axis
-        if own is None or not values.ndim:
+        node_axis = node.type.axis
+        if node_axis is None or not values.ndim:
             height = (len(members),) if not values.ndim and (members := self.members(node)) else values.shape
             return np.broadcast_to(values, (*height, self.frame.count(axis)))
-        return self.frame.spread(values, own, axis)
+        return self.frame.spread(values, node_axis, axis)
 
     def lost(self, node: Node, axis: Axis) -> Absence:
         """The rows of ``axis`` in which a value is absent: ``[rows]``, or by member ``[members, rows]``."""
-        gone = self.absent(node)
-        if gone is True or gone is False:
-            return gone
+        absent = self.absent(node)
+        if absent is True or absent is False:
+            return absent
         assert node.type.axis is not None
-        return self.frame.spread(gone, node.type.axis, axis)
+        return self.frame.spread(absent, node.type.axis, axis)
 
     def judged(self, node: Node, axis: Axis) -> Array:
         """The value over ``axis`` as it is reduced: a comparison of a missing value is missing, neither true nor false.
@@ -105,11 +105,11 @@ class View:
         """Where a bool is neither true nor false, since something that it compares is missing."""
         if node.type.dtype is not DType.BOOL or node.op in ("const", "builtin"):
             return False
-        known = self._unknown.get(node.index)
-        if known is None:
-            found = self._undecided(node)
-            known = self._unknown[node.index] = found if isinstance(found, np.ndarray) and found.any() else False
-        return known
+        cached = self._unknown.get(node.index)
+        if cached is None:
+            result = self._undecided(node)
+            cached = self._unknown[node.index] = result if isinstance(result, np.ndarray) and result.any() else False
+        return cached
 
     def _undecided(self, node: Node) -> Absence:
         function = self._functions.get(node.op)
@@ -136,13 +136,13 @@ class View:
 
     def absent(self, node: Node) -> Absence:
         """Where a value is absent, on its own axis: ``[rows]`` or ``[members, rows]``."""
-        known = self._absences.get(node.index)
-        if known is None:
-            known = self._absent(node)
-            if known is not True and known is not False and (not known.ndim or not known.any()):
-                known = bool(known.any())
-            self._absences[node.index] = known
-        return known
+        cached = self._absences.get(node.index)
+        if cached is None:
+            cached = self._absent(node)
+            if cached is not True and cached is not False and (not cached.ndim or not cached.any()):
+                cached = bool(cached.any())
+            self._absences[node.index] = cached
+        return cached
 
     def _absent(self, node: Node) -> Absence:
         axis = node.type.axis
@@ -163,57 +163,57 @@ class View:
             least = FORMULAS[node.param("stat")].least
             return nowhere if least < 2 else either(nowhere, groups.few(counts, least))
         function = self._functions.get(node.op)
-        gone = [self.absent(arg) for arg in node.args]
+        of_args = [self.absent(arg) for arg in node.args]
         if function is not None and function.stage == "elementwise":
-            return self._passed_on(node, gone) if [part for part in gone if part is not False] else False
-        found = either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
-        return True if found is True else either(found, self._too_few(node))
+            return self._passed_on(node, of_args) if [part for part in of_args if part is not False] else False
+        absent = either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
+        return True if absent is True else either(absent, self._too_few(node))
 
     def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
         """Where an elementwise value lacks something, by where its arguments do."""
         across = self._across(node)
         return elementwise(
-            node, [across(place, part) for place, part in enumerate(parts)],
-            lambda place: segmented.truth(np.asarray(across(place, self.value(node.args[place])))),
-            lambda place: across(place, self.undecided(node.args[place])),
+            node, [across(position, part) for position, part in enumerate(parts)],
+            lambda position: segmented.truth(np.asarray(across(position, self.value(node.args[position])))),
+            lambda position: across(position, self.undecided(node.args[position])),
         )  # fmt: skip
 
     def _across(self, node: Node) -> Callable[[int, Any], Any]:
         """Brings what belongs to an argument to the rows of a node, and its members into the order of the first's."""
         order = self._order(node) if node.type.family else {}
 
-        def across(place: int, values: Any) -> Any:
-            own, axis = node.args[place].type.axis, node.type.axis
-            if np.ndim(values) and own is not None and axis is not None:
-                values = self.frame.spread(values, own, axis)
-            return values[order[place]] if place in order and np.ndim(values) > 1 else values
+        def across(position: int, values: Any) -> Any:
+            arg_axis, axis = node.args[position].type.axis, node.type.axis
+            if np.ndim(values) and arg_axis is not None and axis is not None:
+                values = self.frame.spread(values, arg_axis, axis)
+            return values[order[position]] if position in order and np.ndim(values) > 1 else values
 
         return across
 
     def _within(self, node: Node, arg: Node) -> Absence:
         """Where a value that knows how axes nest is absent for want of an argument: where all of that is."""
-        gone = self.absent(arg)
+        absent = self.absent(arg)
         if node.op in PICKS:
-            return self._picked_members(node, gone)
+            return self._picked_members(node, absent)
         begun: Absence = False
         if node.over is Axis.GROUP:  # a batch in which no group begins has no values of its groups
             empty = self.frame.parts(Axis.GROUP, Axis.BATCH).counts == 0
             begun = empty if empty.any() else False
-        if gone is True or gone is False:
-            return either(begun, gone)
+        if absent is True or absent is False:
+            return either(begun, absent)
         if node.over == MEMBER or node.op == "members":
-            return gone.all(0) if gone.ndim > 1 else gone
+            return absent.all(0) if absent.ndim > 1 else absent
         fine, coarse = arg.type.axis, node.type.axis
         if coarse is fine or fine is None or coarse is None:
-            return gone
-        return either(begun, _all_of(gone, self.frame.parts(fine, coarse)))
+            return absent
+        return either(begun, _all_of(absent, self.frame.parts(fine, coarse)))
 
     def _picked_members(self, node: Node, marks: Absence) -> Absence:
         """What is marked of the members of a family that a node picks; True: none of them came."""
         members = self.members(node.args[0])
         if node.op == "member":
-            place = members.index(node.param("member")) if node.param("member") in members else None
-            return True if place is None else marks[place] if np.ndim(marks) > 1 else marks
+            position = members.index(node.param("member")) if node.param("member") in members else None
+            return True if position is None else marks[position] if np.ndim(marks) > 1 else marks
         places = selected(node, members)
         return True if not places else marks[places] if np.ndim(marks) > 1 else marks
 
@@ -224,10 +224,10 @@ class View:
             return False
         if self.frame.column(GROUP_ID) is None:
             return True
-        gone = self.frame.absent(GROUP_ID, Axis.COMPLETION)
-        if gone is None or axis is Axis.COMPLETION:
-            return False if gone is None else gone
-        return _all_of(gone, self.frame.parts(Axis.COMPLETION, axis))
+        absent = self.frame.absent(GROUP_ID, Axis.COMPLETION)
+        if absent is None or axis is Axis.COMPLETION:
+            return False if absent is None else absent
+        return _all_of(absent, self.frame.parts(Axis.COMPLETION, axis))
 
     def _too_few(self, node: Node) -> Absence:
         """Where a group, or what else a value is computed of, has fewer values than that takes."""
@@ -256,18 +256,18 @@ class View:
         function = self._functions.get(node.op) if plain else None
         if function is None or function.stage != "elementwise" or node.op in WRITTEN.values():
             return self._at(node, self.value(node), axis, rows)
-        gone = self.absent(node)
-        if gone is True:
+        absent = self.absent(node)
+        if absent is True:
             return _nothing(node)
         arrays = [self._picked(arg, axis, rows) for arg in node.args]
-        made = _applied(function, arrays)
-        return made if gone is False else _blanked(made, gone[rows])
+        result = _applied(function, arrays)
+        return result if absent is False else _blanked(result, absent[rows])
 
     def _at(self, node: Node, values: Array, axis: Axis, rows: Array) -> Array:
-        own = node.type.axis
-        if own is None or not values.ndim:
+        node_axis = node.type.axis
+        if node_axis is None or not values.ndim:
             return values
-        return np.asarray(values[..., rows if own is axis else self.frame.parts(axis, own).index[rows]])
+        return np.asarray(values[..., rows if node_axis is axis else self.frame.parts(axis, node_axis).index[rows]])
 
     def _exact(self, node: Node) -> Array:
         """An integer's value where something is missing: objects where it is a column, or its first or last."""
@@ -277,8 +277,8 @@ class View:
         if node.op in ("first", "last") and node.over is Axis.COMPLETION:
             values = self._exact(node.args[0])
             groups = self.frame.parts(Axis.COMPLETION, Axis.GROUP)
-            whole = values.astype(object) if values.dtype.kind == "i" else values
-            return segmented.aggregate(AGGREGATES[node.op], whole, groups) if values.ndim else values
+            exact = values.astype(object) if values.dtype.kind == "i" else values
+            return segmented.aggregate(AGGREGATES[node.op], exact, groups) if values.ndim else values
         return self.value(node)
 
     def _compute(self, node: Node) -> Array:
@@ -302,7 +302,7 @@ class View:
         if node.type.family and node.args:
             members = self.members(node.args[0])
             places = selected(node, members) if node.op in SELECTIONS else range(len(members))
-            self._members[node.index] = tuple(members[place] for place in places)
+            self._members[node.index] = tuple(members[position] for position in places)
         argument = self._all_rows if node.op in PICKS else self._counted
         return np.asarray(function.run(self, node, *map(argument, node.args)))
 
@@ -337,9 +337,11 @@ class View:
         """What a token aggregate is finished to, from the statistics that the device folded."""
         name, stat = node.param("name"), node.param("stat")
         columns = {part: self.frame.column(f"{name}.{part}") for part in FORMULAS[stat].takes}
-        found = {part: np.asarray(np.nan) if values is None else floats(values) for part, values in columns.items()}
-        made: Array = FORMULAS[stat](np, found)
-        return np.nan_to_num(made).astype(np.int64) if stat == "count" and made.ndim else made
+        statistics = {
+            part: np.asarray(np.nan) if values is None else floats(values) for part, values in columns.items()
+        }
+        result: Array = FORMULAS[stat](np, statistics)
+        return np.nan_to_num(result).astype(np.int64) if stat == "count" and result.ndim else result
 
     def _aggregate(self, node: Node, run: Callable[[Array, Segments], Array]) -> Array:
         (arg,) = node.args
@@ -372,24 +374,26 @@ class View:
         if len(axes) < 2 and not node.type.family:  # most: nothing is to be brought anywhere
             return _applied(function, [self.value(arg) for arg in node.args])
         across = self._across(node)
-        return _applied(function, [across(place, self.value(arg)) for place, arg in enumerate(node.args)])
+        return _applied(function, [across(position, self.value(arg)) for position, arg in enumerate(node.args)])
 
     def _order(self, node: Node) -> dict[int, list[int]]:
         """How to bring the members of families into the order of the first; different members are an error."""
         families = [
-            (place, self.members(arg)) for place, arg in enumerate(node.args) if arg.type.family and self.members(arg)
+            (position, self.members(arg))
+            for position, arg in enumerate(node.args)
+            if arg.type.family and self.members(arg)
         ]
         if not families:
             return {}
         first = families[0][1]
         self._members[node.index] = first
         order = {}
-        for place, members in families[1:]:
+        for position, members in families[1:]:
             if set(members) != set(first):
                 missing = sorted(set(first) ^ set(members))
                 raise RuntimeFailure.of("DL503.members", node=node, missing=", ".join(missing))
             if members != first:
-                order[place] = [members.index(member) for member in first]
+                order[position] = [members.index(member) for member in first]
         return order
 
 
@@ -425,10 +429,10 @@ def by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:
     """A user's function of tensors, of arrays."""
     import torch
 
-    whole = np.broadcast_arrays(*(array.astype(np.float64) for array in arrays))
+    arguments = np.broadcast_arrays(*(array.astype(np.float64) for array in arrays))
     with torch.no_grad():
-        result = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in whole))
+        result = run(*(torch.from_numpy(np.ascontiguousarray(array)) for array in arguments))
     values = np.asarray(result.numpy() if isinstance(result, torch.Tensor) else result)
-    if values.shape != whole[0].shape:
-        raise RuntimeFailure.of("DL314.rows", shape=values.shape, arguments=whole[0].shape)
+    if values.shape != arguments[0].shape:
+        raise RuntimeFailure.of("DL314.rows", shape=values.shape, arguments=arguments[0].shape)
     return values

@@ -48,27 +48,27 @@ class Sheet:
         self._facts = facts
         self._cells = {key: cells[key] for key in keys if key in cells}
         self._functions = functions
-        found = self._cells.values()
-        self.members: tuple[str, ...] = tuple(sorted(_union(item.members for item in found)))
-        self.labels: tuple[str, ...] = tuple(sorted(_union(item.labels for item in found)))
-        labelled = {(frozenset(item.labels), item.rest) for item in found if item.labels}
+        values = self._cells.values()
+        self.members: tuple[str, ...] = tuple(sorted(_union(item.members for item in values)))
+        self.labels: tuple[str, ...] = tuple(sorted(_union(item.labels for item in values)))
+        labelled = {(frozenset(item.labels), item.rest) for item in values if item.labels}
         rests = {rest for _, rest in labelled if rest is not None}
         self._unlike = rests if len(labelled) > 1 else set()  # rests of other labels each: they do not compare
         self.rest = next(iter(rests - self._unlike), None)
-        self.pieces = tuple(sorted(_union(item.pieces for item in found))) or WHOLE
+        self.pieces = tuple(sorted(_union(item.pieces for item in values))) or WHOLE
         self._memo: dict[int, tuple[Array, Absence]] = {}
 
     def value(self, node: Node) -> tuple[Array, Absence]:
         """A node's value, NaN where it is absent, and where that is."""
-        known = self._memo.get(node.index)
-        if known is None:
-            values, gone = self._compute(node)
-            if gone is not False:
-                if not isinstance(gone, bool) and (gone.all() or not gone.any()):
-                    gone = bool(gone.all())
-                values = np.where(gone, np.nan, values)
-            known = self._memo[node.index] = values, gone
-        return known
+        cached = self._memo.get(node.index)
+        if cached is None:
+            values, absent = self._compute(node)
+            if absent is not False:
+                if not isinstance(absent, bool) and (absent.all() or not absent.any()):
+                    absent = bool(absent.all())
+                values = np.where(absent, np.nan, values)
+            cached = self._memo[node.index] = values, absent
+        return cached
 
     def broken(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Where a metric that an expression reads is NaN or infinite: what it makes of that is no gap.
@@ -78,11 +78,11 @@ class Sheet:
         found, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
         for node in walk(expr):
             if node.op == METRIC and (read := self.value(node))[1] is not True:
-                odd = ~np.isfinite(read[0]) & ~np.asarray(read[1])
-                found |= odd if len(odd) <= shape[0] else odd.any(0, keepdims=True)
+                nonfinite = ~np.isfinite(read[0]) & ~np.asarray(read[1])
+                found |= nonfinite if len(nonfinite) <= shape[0] else nonfinite.any(0, keepdims=True)
                 cells = self._cells.get(str(node.param("name")))
                 if cells is not None:
-                    marks = odd & self._reindexed(cells, cells.infinities, False)
+                    marks = nonfinite & self._reindexed(cells, cells.infinities, False)
                     infinite |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
         return found, infinite
 
@@ -97,48 +97,48 @@ class Sheet:
         function = self._functions.get(node.op)
         if function is None:
             raise RuntimeFailure.of("DL605.function", function=node.op)
-        arrays, gone = zip(*(self.value(arg) for arg in node.args), strict=True)
+        arrays, of_args = zip(*(self.value(arg) for arg in node.args), strict=True)
         if node.op == "member":
             member = node.param("member")
-            if gone[0] is True or member not in self.members:
+            if of_args[0] is True or member not in self.members:
                 return NOWHERE, True
             at = self.members.index(member)
-            absent: Any = np.broadcast_to(gone[0], arrays[0].shape)
+            absent: Any = np.broadcast_to(of_args[0], arrays[0].shape)
             return arrays[0][at : at + 1], absent[at : at + 1]
         if function.stage == "aggregate":  # over=member
             shape = (max(len(self.members), 1), *np.broadcast_shapes(arrays[0].shape, (1, 1, 1))[1:])
             last = np.moveaxis(np.broadcast_to(arrays[0], shape), 0, -1)
             reduced = function.run(last.reshape(-1, shape[0]), Segments.whole(shape[0])).reshape(1, *shape[1:])
-            return reduced, gone[0] if isinstance(gone[0], bool) else np.broadcast_to(gone[0], shape).all(
+            return reduced, of_args[0] if isinstance(of_args[0], bool) else np.broadcast_to(of_args[0], shape).all(
                 0, keepdims=True
             )
-        absence = elementwise(node, gone, lambda place: truth(np.asarray(arrays[place])), lambda _: False)
+        absence = elementwise(node, of_args, lambda position: truth(np.asarray(arrays[position])), lambda _: False)
         if absence is True:
             return NOWHERE, True
-        made = by_tensors(function.run, list(arrays)) if function.tensors else np.asarray(function.run(np, *arrays))
-        return made, absence
+        result = by_tensors(function.run, list(arrays)) if function.tensors else np.asarray(function.run(np, *arrays))
+        return result, absence
 
     def _metric(self, name: str) -> tuple[Array, Absence]:
         """A metric, or a function of it: ``columns:id``, ``nan_count:id``, which there always is."""
         function, _, key = name.rpartition(":")
-        found = self._cells.get(key)
+        cells = self._cells.get(key)
         if function:
-            known = 0 if found is None else len(found.members) if function == "members" else found.skipped
-            return np.full((1, 1, 1), float(known)), False
-        if found is None:
+            count = 0 if cells is None else len(cells.members) if function == "members" else cells.skipped
+            return np.full((1, 1, 1), float(count)), False
+        if cells is None:
             return NOWHERE, True
-        there = found.there
-        if self._unlike and found.labels:
-            there = there & np.array([label not in self._unlike for label in found.labels])[:, None]
-        there = self._reindexed(found, there, False)
-        return self._reindexed(found, found.values, np.nan), False if there.size and there.all() else ~there
+        there = cells.there
+        if self._unlike and cells.labels:
+            there = there & np.array([label not in self._unlike for label in cells.labels])[:, None]
+        there = self._reindexed(cells, there, False)
+        return self._reindexed(cells, cells.values, np.nan), False if there.size and there.all() else ~there
 
     def _reindexed(self, cells: Cells, values: Array, nothing: float | bool) -> Array:
         """A metric's values among the members, labels and pieces of all."""
         axes = ((cells.members, self.members), (cells.labels, self.labels), (cells.pieces, self.pieces))
-        for axis, (own, whole) in enumerate(axes):
-            if own != whole and (own or not values.shape[axis]):  # without names it is one for all of them
-                values = reindexed(values, axis, own, whole, nothing)
+        for axis, (names, target) in enumerate(axes):
+            if names != target and (names or not values.shape[axis]):  # without names it is one for all of them
+                values = reindexed(values, axis, names, target, nothing)
         return values
 
 
@@ -162,20 +162,20 @@ def formula(
     if keys and not sources:
         return None
     sheet = Sheet(cells, keys, functions, facts)
-    values, gone = sheet.value(op.expr)
+    values, absent = sheet.value(op.expr)
     members = sheet.members if op.family else ()
     shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
     result = np.array(np.broadcast_to(np.asarray(values, np.float64), shape))
-    missing = np.broadcast_to(gone, shape) | ~present(result)
-    made = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
+    missing = np.broadcast_to(absent, shape) | ~present(result)
+    logged = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
     if missing.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
         broken, infinite = sheet.broken(op.expr, shape)
-        made.kept = missing & ~np.broadcast_to(gone, shape) & broken
-        made.infinite = made.kept & infinite
-        missing = missing & ~made.kept
+        logged.kept = missing & ~np.broadcast_to(absent, shape) & broken
+        logged.infinite = logged.kept & infinite
+        missing = missing & ~logged.kept
     if op.empty is not None and (sheet.labels or not op.labels):  # without labels it has no cell
-        made.values = np.where(missing, op.empty, result)
-    return made
+        logged.values = np.where(missing, op.empty, result)
+    return logged
 
 
 def first_place(
@@ -194,23 +194,23 @@ def first_place(
 
 
 def shown(
-    fields: Mapping[str, Node], cells: Mapping[str, Cells], combine: Mapping[str, str], place: CellName
+    fields: Mapping[str, Node], cells: Mapping[str, Cells], combine: Mapping[str, str], cell_name: CellName
 ) -> dict[str, float | None]:
     """The values of metrics for a text about a condition that held: those that it read; None for one that is absent."""
     numbers: dict[str, float | None] = {}
     for name, node in fields.items():
         (key,) = read(node)
         logged = _logged(cells, [key], combine)
-        values, gone = Sheet(logged, [key]).value(node)
+        values, absent = Sheet(logged, [key]).value(node)
         at = [
             names.index(one) if names and one in names else 0
-            for names, one in ((logged[key].members, place.member), (logged[key].labels, place.label))
+            for names, one in ((logged[key].members, cell_name.member), (logged[key].labels, cell_name.label))
         ] if key in logged else [0, 0]  # fmt: skip
         at = [
-            place if place < size else 0 for place, size in zip(at, values.shape, strict=False)
+            cell_name if cell_name < size else 0 for cell_name, size in zip(at, values.shape, strict=False)
         ]  # of members one value
         value = float(values[*at, 0]) if values.size else np.nan
-        numbers[name] = None if np.broadcast_to(gone, values.shape)[*at, 0] else value
+        numbers[name] = None if np.broadcast_to(absent, values.shape)[*at, 0] else value
     return numbers
 
 

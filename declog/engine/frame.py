@@ -51,7 +51,7 @@ class Frame:
 
     @cached_property
     def _order(self) -> dict[int, int]:
-        return {id(block): place for place, block in enumerate(self.blocks)}
+        return {id(block): position for position, block in enumerate(self.blocks)}
 
     @cached_property
     def layout(self) -> Layout:
@@ -73,8 +73,8 @@ class Frame:
 
     def members(self, name: str) -> tuple[str, ...]:
         """The members of a family, in the order in which they were first seen; none where it never came."""
-        found = [member for member, _, _ in self._places.get(name, []) if member is not None]
-        return tuple(found) + tuple(member for text, member in self.texts if text == name and member is not None)
+        members = [member for member, _, _ in self._places.get(name, []) if member is not None]
+        return tuple(members) + tuple(member for text, member in self.texts if text == name and member is not None)
 
     def column(self, name: str, *, exact: bool = False) -> Array | None:
         """A column ``[rows]`` or a family ``[members, rows]`` in its own dtype; None where it never came.
@@ -92,7 +92,7 @@ class Frame:
             return block.column(row, exact=exact)
         if all(other is block for _, other, _ in places) and len(places) == places[-1][2] - row + 1:
             return block.column(slice(row, row + len(places)), exact=exact)
-        return np.stack([other.column(place, exact=exact) for _, other, place in places])
+        return np.stack([other.column(position, exact=exact) for _, other, position in places])
 
     def plain(self, name: str) -> tuple[Block, int] | None:
         """The block and row of a column of numbers ``[rows]``; None: it is something else, or never came."""
@@ -103,8 +103,8 @@ class Frame:
         """Columns of completions, ``[k, rows]`` of float64; of NaN where one never came."""
         rows = self.count(Axis.COMPLETION)
         nothing = np.full(rows, np.nan)
-        found = [nothing if (one := self.plain(name)) is None else one[0].floats[one[1]] for name in names]
-        return np.concatenate(found).reshape(len(found), rows)
+        columns = [nothing if (one := self.plain(name)) is None else one[0].floats[one[1]] for name in names]
+        return np.concatenate(columns).reshape(len(columns), rows)
 
     @cached_property
     def gaps(self) -> bool:
@@ -147,10 +147,10 @@ class Frame:
 
     def parts(self, fine: Axis, coarse: Axis) -> Segments:
         """The partition of the entries of an axis by those of a coarser one."""
-        known = self._memo.get((fine, coarse))
-        if known is None:
-            known = self._memo[fine, coarse] = self._parts(fine, coarse)
-        return known
+        cached = self._memo.get((fine, coarse))
+        if cached is None:
+            cached = self._memo[fine, coarse] = self._parts(fine, coarse)
+        return cached
 
     def _parts(self, fine: Axis, coarse: Axis) -> Segments:
         if fine is Axis.COMPLETION and coarse is Axis.STEP:
@@ -279,9 +279,9 @@ class Frame:
             blocks = [_end_to_end(blocks) for blocks in zip(*(frame.blocks for frame in frames), strict=True)]
         else:
             blocks = _joined(frames)
-        whole = cls(frames[0].phase, batches, blocks, _joined_texts(frames), frames[0].grouping)
+        merged = cls(frames[0].phase, batches, blocks, _joined_texts(frames), frames[0].grouping)
         order = np.lexsort((batches.rank, batches.batch, batches.step))
-        return whole if (order[1:] > order[:-1]).all() else whole.take(order)
+        return merged if (order[1:] > order[:-1]).all() else merged.take(order)
 
 
 def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
@@ -333,11 +333,11 @@ def _absences(frames: Sequence[Frame], columns: Sequence[Mapping[Key, Block]]) -
 
     A fold says it itself: its count is missing where its tokens did not come.
     """
-    had = [{*known, *frame.texts} for known, frame in zip(columns, frames, strict=True)]
-    made = []
+    had = [{*column, *frame.texts} for column, frame in zip(columns, frames, strict=True)]
+    absences = []
     for key in dict.fromkeys(key for keys in had for key in keys if key[0].isidentifier()):
         mark = (key[0] + ABSENT, key[1])
-        marks = [known.get(mark) for known in columns]
+        marks = [column.get(mark) for column in columns]
         if all(key in keys for keys in had) and not any(marks):
             continue
         axis = max((block.axis for block in marks if block is not None), default=Axis.STEP)
@@ -346,8 +346,8 @@ def _absences(frames: Sequence[Frame], columns: Sequence[Mapping[Key, Block]]) -
             else frame.spread(np.asarray(block.data[0], bool), block.axis, axis)
             for frame, keys, block in zip(frames, had, marks, strict=True)
         ]  # fmt: skip
-        made.append(Block(axis, (mark,), np.concatenate(parts)[None]))
-    return made
+        absences.append(Block(axis, (mark,), np.concatenate(parts)[None]))
+    return absences
 
 
 def _end_to_end(blocks: Sequence[Block]) -> Block:
@@ -355,8 +355,8 @@ def _end_to_end(blocks: Sequence[Block]) -> Block:
     data = np.concatenate([block.data for block in blocks], axis=1)
     valid = None
     if any(block.valid is not None for block in blocks):
-        each = [np.ones(block.data.shape, bool) if block.valid is None else block.valid for block in blocks]
-        valid = np.concatenate(each, axis=1)
+        masks = [np.ones(block.data.shape, bool) if block.valid is None else block.valid for block in blocks]
+        valid = np.concatenate(masks, axis=1)
     return Block(blocks[0].axis, blocks[0].keys, data, valid)
 
 

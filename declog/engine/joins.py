@@ -41,11 +41,11 @@ class Carryover:
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
         """For a checkpoint: the rows by phase, and the previous values."""
-        known = {
+        held = {
             name: [[rank, *steps[-1]] for rank, steps in values.items() if steps]
             for name, values in self._previous.items()
         }
-        return dict(self._rows), {"previous": known}
+        return dict(self._rows), {"previous": held}
 
     def load(self, rows: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
         """Continue from a checkpoint."""
@@ -58,9 +58,9 @@ class Carryover:
     def rewind(self, step: int) -> None:
         """What came of later steps is of no step that follows."""
         for by_rank in self._previous.values():
-            for known in by_rank.values():
-                while known and known[-1][0] > step:
-                    known.pop()
+            for held in by_rank.values():
+                while held and held[-1][0] > step:
+                    held.pop()
         for phase, latest in list(self._rows.items()):
             rows = _held(*self._steps[phase]) if phase in self._steps else latest
             rows = rows.take(np.flatnonzero(rows.batches.step <= step))
@@ -73,48 +73,48 @@ class Carryover:
 
     def apply(self, frames: Mapping[str, Frame], report: Report) -> dict[str, Frame]:
         """The window's frames with the columns that come from other rows than theirs."""
-        made = dict(frames)
+        joined = dict(frames)
         for previous in self._plan.previous:
-            if previous.phase in made:
-                made[previous.phase] = self._with_previous(previous, made[previous.phase])
+            if previous.phase in joined:
+                joined[previous.phase] = self._with_previous(previous, joined[previous.phase])
         sources = {op.source for op in self._plan.joins}
-        whole = {phase: self._searched(phase, made) for phase in sources}
+        searched = {phase: self._searched(phase, joined) for phase in sources}
         for op in self._plan.joins:
-            target, source = made.get(op.target), whole[op.source]
+            target, source = joined.get(op.target), searched[op.source]
             if target is None:
                 continue
             try:
-                made[op.target] = self._joined(op, source, target)
+                joined[op.target] = self._joined(op, source, target)
             except RuntimeFailure as error:
                 report(error)
             if op.target in sources:
-                whole[op.target] = self._searched(op.target, made)
-        for phase in sources & made.keys():
+                searched[op.target] = self._searched(op.target, joined)
+        for phase in sources & joined.keys():
             if phase in self._steps:
-                self._steps[phase].append(made[phase])
-                self._rows[phase] = _latest_step(_held(self._rows.get(phase), made[phase]))
+                self._steps[phase].append(joined[phase])
+                self._rows[phase] = _latest_step(_held(self._rows.get(phase), joined[phase]))
             else:
-                self._rows[phase] = _latest_rows(self._rows.get(phase), made[phase])
-        return made
+                self._rows[phase] = _latest_rows(self._rows.get(phase), joined[phase])
+        return joined
 
     def _searched(self, phase: str, frames: Mapping[str, Frame]) -> Frame | None:
         """The rows of a source that a window's rows may be looked up in: its own, and those that it still needs."""
-        known, new = self._rows.get(phase), frames.get(phase)
-        if known is None or new is None:
-            found = new if known is None else known
-            return _held(found) if found is not None and phase in self._steps else found
+        held, new = self._rows.get(phase), frames.get(phase)
+        if held is None or new is None:
+            rows = new if held is None else held
+            return _held(rows) if rows is not None and phase in self._steps else rows
         if phase in self._steps:
-            return _held(known, new)
-        if not known.keys <= new.keys:  # members that only rows have which nobody asks for are no members here
-            batches = Batches.join([known.batches, new.batches])
+            return _held(held, new)
+        if not held.keys <= new.keys:  # members that only rows have which nobody asks for are no members here
+            batches = Batches.join([held.batches, new.batches])
             needed = {
                 int(item)
                 for op in self._plan.joins if op.source == phase and op.target in frames
                 for batch in range(len(frames[op.target].batches))
                 for item in _candidates(batches, frames[op.target].batches, batch)
             }  # fmt: skip
-            known = known.take(np.array([item for item in range(len(known.batches)) if item in needed], np.int64))
-        return Frame.merge([known, new])
+            held = held.take(np.array([item for item in range(len(held.batches)) if item in needed], np.int64))
+        return Frame.merge([held, new])
 
     # -- previous values
 
@@ -123,22 +123,22 @@ class Carryover:
         view = View(frame, self._functions)
         values = np.asarray(view.rows(op.expr, Axis.STEP), np.float64)
         column = np.array(view.rows(op.first, Axis.STEP), np.float64)
-        gone = np.array(np.broadcast_to(view.lost(op.expr, Axis.STEP), column.shape))  # there is no step before it
-        known = self._previous[op.name]
+        absent = np.array(np.broadcast_to(view.lost(op.expr, Axis.STEP), column.shape))  # there is no step before it
+        previous = self._previous[op.name]
         pending: dict[int, tuple[int, float]] = {}  # of the step that is being read, by rank
         batches = zip(frame.batches.step.tolist(), frame.batches.rank.tolist(), strict=True)
-        for place, (step, rank) in enumerate(batches):
+        for position, (step, rank) in enumerate(batches):
             if rank in pending and pending[rank][0] != step:
-                known.setdefault(rank, deque(maxlen=KEPT)).append(pending.pop(rank))
-            earlier = (value for at, value in reversed(known.get(rank, ())) if at < step)  # a flush may cut a step
+                previous.setdefault(rank, deque(maxlen=KEPT)).append(pending.pop(rank))
+            earlier = (value for at, value in reversed(previous.get(rank, ())) if at < step)  # a flush may cut a step
             if (value := next(earlier, None)) is not None:
-                column[place], gone[place] = value, False
-            if values[place] == values[place]:
-                pending[rank] = (step, float(values[place]))
+                column[position], absent[position] = value, False
+            if values[position] == values[position]:
+                pending[rank] = (step, float(values[position]))
         for rank, last in pending.items():
-            known.setdefault(rank, deque(maxlen=KEPT)).append(last)
-        column[gone] = np.nan
-        return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, absent=gone if gone.any() else False)
+            previous.setdefault(rank, deque(maxlen=KEPT)).append(last)
+        column[absent] = np.nan
+        return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, absent=absent if absent.any() else False)
 
     # -- joins
 
@@ -150,18 +150,18 @@ class Carryover:
         values, lost = np.asarray(view.rows(op.expr, Axis.STEP)), np.asarray(view.lost(op.expr, Axis.STEP))
         places = np.full(len(target.batches), -1, np.int64)
         for batch, (step, rank) in enumerate(zip(target.batches.step, target.batches.rank, strict=True)):
-            known = np.flatnonzero((source.batches.rank == rank) & (source.batches.step <= step))
-            if len(known):
-                places[batch] = known[np.lexsort((source.batches.order[known], source.batches.step[known]))[-1]]
+            earlier = np.flatnonzero((source.batches.rank == rank) & (source.batches.step <= step))
+            if len(earlier):
+                places[batch] = earlier[np.lexsort((source.batches.order[earlier], source.batches.step[earlier]))[-1]]
         rows = np.maximum(places, 0)
-        gone = (places < 0) | (lost[..., rows] if lost.ndim else lost)
-        if gone.all():
+        absent = (places < 0) | (lost[..., rows] if lost.ndim else lost)
+        if absent.all():
             return target
         members = view.members(op.expr) if op.expr.type.family else ()
         undecided = view.undecided(op.expr)
         return target.with_column(
             op.name, Axis.STEP, values[..., rows], op.expr.type.dtype, members,
-            absent=gone if gone.any() else False,
+            absent=absent if absent.any() else False,
             undecided=undecided[..., rows] if isinstance(undecided, np.ndarray) else undecided,
         )  # fmt: skip
 
@@ -191,9 +191,9 @@ class Carryover:
             assert op.expr.type.axis is not None
             return source.spread(marks, op.expr.type.axis, Axis.COMPLETION)[..., places]
 
-        gone, undecided = looked_up(view.absent(op.expr)), looked_up(view.undecided(op.expr))
+        absent, undecided = looked_up(view.absent(op.expr)), looked_up(view.undecided(op.expr))
         return target.with_column(
-            op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, absent=gone, undecided=undecided
+            op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, absent=absent, undecided=undecided
         )
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
@@ -212,7 +212,7 @@ class Carryover:
         at, doubles = 0, set[tuple[int, int]]()
         for batch in range(len(target.batches)):
             count = int(target.batches.rows[batch])
-            mine = slice(at, at + count)
+            span = slice(at, at + count)
             at += count
             batches = _candidates(source.batches, target.batches, batch)
             if not len(batches):
@@ -223,10 +223,10 @@ class Carryover:
                     raise RuntimeFailure.of(
                         "DL511.position", target=op.target, source=op.source, count=count, sizes=sizes
                     )
-                places[mine] = starts[batches[0]] + np.arange(count)
+                places[span] = starts[batches[0]] + np.arange(count)
                 continue
             rows = np.concatenate([starts[item] + np.arange(source.batches.rows[item]) for item in batches])
-            places[mine], doubled = _by_id(source_ids[rows], rows, target_ids[mine])
+            places[span], doubled = _by_id(source_ids[rows], rows, target_ids[span])
             if doubled:
                 of = np.repeat(np.arange(len(source.batches)), source.batches.rows)
                 doubles |= {(one, other) for one, other in doubled if of[one] == of[other]}
@@ -247,9 +247,9 @@ def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int6
     return np.flatnonzero(before)
 
 
-def _by_id(known: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
+def _by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
     """The row of each id, the latest of equal ones; -1 where it is not known. And each with the others of its id."""
-    pairs = list(zip(known.tolist(), rows.tolist(), strict=True))
+    pairs = list(zip(source_ids.tolist(), rows.tolist(), strict=True))
     table = dict(pairs)
     table.pop(None, None)  # a row without an id is nobody's
     wanted = ids.tolist()
@@ -266,15 +266,15 @@ def _same(one: Array, other: Array) -> bool:
     return all(a == b or (a != a and b != b) for a, b in pairs)
 
 
-def _latest_rows(known: Frame | None, new: Frame) -> Frame:
+def _latest_rows(held: Frame | None, new: Frame) -> Frame:
     """Each rank's batches of its latest step in either; most often all of it is in the new one, and nothing merges."""
     new = _latest_step(new)
-    if known is None:
+    if held is None:
         return new
     steps = dict(zip(new.batches.rank.tolist(), new.batches.step.tolist(), strict=True))
-    batches = zip(known.batches.rank.tolist(), known.batches.step.tolist(), strict=True)
-    kept = [place for place, (rank, step) in enumerate(batches) if rank not in steps or step >= steps[rank]]
-    return _latest_step(Frame.merge([known.take(np.array(kept, np.int64)), new])) if kept else new
+    batches = zip(held.batches.rank.tolist(), held.batches.step.tolist(), strict=True)
+    kept = [position for position, (rank, step) in enumerate(batches) if rank not in steps or step >= steps[rank]]
+    return _latest_step(Frame.merge([held.take(np.array(kept, np.int64)), new])) if kept else new
 
 
 def _held(*frames: Frame | None) -> Frame:
@@ -290,10 +290,10 @@ def _held(*frames: Frame | None) -> Frame:
         there = ~absent.get((name.partition(".")[0] + ABSENT, member), np.zeros(len(batches))).astype(bool)
         places = np.arange(len(batches))
         for rank in np.unique(batches.rank):
-            mine = np.flatnonzero(batches.rank == rank)
-            mine = mine[np.lexsort((batches.order[mine], batches.step[mine]))]
-            last = np.maximum.accumulate(np.where(there[mine], np.arange(len(mine)), -1))
-            places[mine] = np.where(last < 0, mine, mine[last])
+            of_rank = np.flatnonzero(batches.rank == rank)
+            of_rank = of_rank[np.lexsort((batches.order[of_rank], batches.step[of_rank]))]
+            last = np.maximum.accumulate(np.where(there[of_rank], np.arange(len(of_rank)), -1))
+            places[of_rank] = np.where(last < 0, of_rank, of_rank[last])
         return places
 
     blocks = [block.some([row]).pick(latest(*key)) for block in frame.blocks for row, key in enumerate(block.keys)]
@@ -305,6 +305,6 @@ def _latest_step(frame: Frame) -> Frame:
     """Each rank's batches of the latest step in which it had any."""
     keep = np.zeros(len(frame.batches), bool)
     for rank in np.unique(frame.batches.rank):
-        mine = frame.batches.rank == rank
-        keep |= mine & (frame.batches.step == frame.batches.step[mine].max())
+        of_rank = frame.batches.rank == rank
+        keep |= of_rank & (frame.batches.step == frame.batches.step[of_rank].max())
     return frame.take(np.flatnonzero(keep))

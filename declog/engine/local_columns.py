@@ -30,13 +30,13 @@ def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = 
             continue
         name = source.phase
         view = views[name] = views[name] if name in views and views[name].frame is source else View(source, functions)
-        values, gone, open_ = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr), view.undecided(op.expr)
+        values, absent, open_ = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr), view.undecided(op.expr)
         if op.source is not None:
             rows = same_rows(frame, source, plan.ids)
-            gone, open_ = either(rows < 0, np.asarray(gone)[..., rows] if np.ndim(gone) else gone), False
+            absent, open_ = either(rows < 0, np.asarray(absent)[..., rows] if np.ndim(absent) else absent), False
             values = values[..., rows] if values.shape[-1] else np.full(len(rows), np.nan)
             values = np.where(rows < 0, np.nan, values)
-        made[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, absent=gone, undecided=open_)
+        made[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, absent=absent, undecided=open_)
     return made
 
 
@@ -50,18 +50,20 @@ def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:
     here, there = (np.cumsum(one.batches.rows) - one.batches.rows for one in (frame, later))
     known, wanted = (None if ids is None else one.column(ids, exact=True) for one in (later, frame))
     for step in np.unique(frame.batches.step):
-        mine, others = (np.flatnonzero(one.batches.step == step) for one in (frame, later))
+        earlier_rows, later_rows = (np.flatnonzero(one.batches.step == step) for one in (frame, later))
         if known is not None and wanted is not None:
-            places = [there[batch] + row for batch in others for row in range(later.batches.rows[batch])]
-            by_id = {known[place]: place for place in places if known[place] is not None}
-            for batch in mine:
+            places = [there[batch] + row for batch in later_rows for row in range(later.batches.rows[batch])]
+            by_id = {known[position]: position for position in places if known[position] is not None}
+            for batch in earlier_rows:
                 for row in range(here[batch], here[batch] + frame.batches.rows[batch]):
                     rows[row] = by_id.get(wanted[row], -1)
             continue
-        mine, others = (some[np.argsort(one.batches.order[some])] for some, one in ((mine, frame), (others, later)))
-        if len(mine) > 1 and not _in_turns(frame.batches.order[mine], later.batches.order[others]):
+        earlier_rows, later_rows = (
+            some[np.argsort(one.batches.order[some])] for some, one in ((earlier_rows, frame), (later_rows, later))
+        )
+        if len(earlier_rows) > 1 and not _in_turns(frame.batches.order[earlier_rows], later.batches.order[later_rows]):
             continue
-        for batch, other in zip(mine, others, strict=False):
+        for batch, other in zip(earlier_rows, later_rows, strict=False):
             count = frame.batches.rows[batch]
             if later.batches.rows[other] == count:
                 rows[here[batch] + np.arange(count)] = there[other] + np.arange(count)

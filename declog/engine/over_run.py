@@ -62,16 +62,16 @@ class OverRun:
 
     def _learned(self, op: MetricOp | FormulaOp, mode: str, window: Cells) -> Cells:
         """A window whose labels all have names over the run; the labels of a formula, as many as have room."""
-        key, found = _key(op, mode), Names(tuple(name for name in window.labels if name != window.rest), window.rest)
-        whole = self._names.get(key, NAMELESS).with_others(found)
-        if isinstance(op, FormulaOp) and len(whole.shown) > op.max_labels:
-            whole = Names(whole.shown[: op.max_labels], whole.rest)
-            gone = sorted({*window.labels} - {*whole.all})
-            if gone and key not in self._reported:
+        key, names = _key(op, mode), Names(tuple(name for name in window.labels if name != window.rest), window.rest)
+        together = self._names.get(key, NAMELESS).with_others(names)
+        if isinstance(op, FormulaOp) and len(together.shown) > op.max_labels:
+            together = Names(together.shown[: op.max_labels], together.rest)
+            dropped = sorted({*window.labels} - {*together.all})
+            if dropped and key not in self._reported:
                 self._reported.add(key)
-                log.warning("the metric `%s` leaves out labels beyond %d: %s", op.id, op.max_labels, ", ".join(gone))
-            window = window.of_labels([place for place, name in enumerate(window.labels) if name not in gone])
-        self._names[key] = whole
+                log.warning("the metric `%s` leaves out labels beyond %d: %s", op.id, op.max_labels, ", ".join(dropped))
+            window = window.of_labels([position for position, name in enumerate(window.labels) if name not in dropped])
+        self._names[key] = together
         return window
 
     def _reduced(self, op: MetricOp, mode: str, window: Cells | None, state: State | None) -> Cells | None:
@@ -79,19 +79,19 @@ class OverRun:
         key, names = _key(op, mode), self.names(op, mode)
         if op.pool != "window" and window is not None:
             state = _of_pieces(op, window)
-        known = self._states.get(key)
-        if state is None and known is None:
+        before = self._states.get(key)
+        if state is None and before is None:
             return None
-        whole = known if state is None else state if known is None else State.merged([known, state])
-        assert whole is not None
-        self._states[key] = whole
+        merged = before if state is None else state if before is None else State.merged([before, state])
+        assert merged is not None
+        self._states[key] = merged
         if op.pool == "window":
-            here = replace(whole, missing=np.zeros_like(whole.missing)) if state is None else _latest(whole, state)
-            return cells_of(op, here.among(names.all), names.rest, whole.among(names.all).missing)
-        whole = whole.among(names.all)
-        values, n = FORMULAS[op.combine].of(whole.moments), whole.moments.n
+            here = replace(merged, missing=np.zeros_like(merged.missing)) if state is None else _latest(merged, state)
+            return cells_of(op, here.among(names.all), names.rest, merged.among(names.all).missing)
+        merged = merged.among(names.all)
+        values, n = FORMULAS[op.combine].of(merged.moments), merged.moments.n
         infinite = np.isnan(values) & (n > (1 if op.combine == "var" else 0))
-        return _shown(op, Cells(values, whole.members, names.all, rest=names.rest), infinite, n > 0, window)
+        return _shown(op, Cells(values, merged.members, names.all, rest=names.rest), infinite, n > 0, window)
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
         """The latest values, or their moving averages, piece by piece in the order of the steps."""
@@ -193,12 +193,12 @@ def _shown(op: MetricOp | FormulaOp, cells: Cells, infinite: Array, counted: Arr
     if window is not None:
         cells.skipped = window.skipped
     if window is not None and window.kept is not None:
-        gone: Array = np.asarray((window.kept & ~window.counted).any(-1, keepdims=True))
-        for axis, (own, whole) in enumerate(((window.members, cells.members), (window.labels, cells.labels))):
-            gone = reindexed(gone, axis, own, whole, False) if whole else gone
+        absent: Array = np.asarray((window.kept & ~window.counted).any(-1, keepdims=True))
+        for axis, (present, target) in enumerate(((window.members, cells.members), (window.labels, cells.labels))):
+            absent = reindexed(absent, axis, present, target, False) if target else absent
         shows = isinstance(op, MetricOp) and op.nan == "propagate"
         came = came_at_all(op, counted) if isinstance(op, MetricOp) else counted
-        kept = infinite | (gone if shows else gone & ~came)
+        kept = infinite | (absent if shows else absent & ~came)
         cells.values = np.where(kept, np.nan, cells.values)
     cells.kept, cells.infinite = (marks if marks.any() else None for marks in (kept, infinite))
     cells.nonfinite = int(np.isinf(cells.values).sum() + kept.sum())
