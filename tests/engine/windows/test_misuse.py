@@ -146,7 +146,7 @@ def joined(*batches: Mapping[str, Any], folder: Path, axes: Mapping[str, Any] = 
 
 def test_missing_ids(tmp_path: Path) -> None:
     """The ids were observed with one phase and not with the other."""
-    config = profile({**EVENTS, "row": {**EVENTS["row"]}}, JOINED, axes=IDS)
+    config = profile(EVENTS, JOINED, axes=IDS)
     body = observing({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]})
 
     assert raised(config, body, tmp_path) == (
@@ -156,7 +156,10 @@ def test_missing_ids(tmp_path: Path) -> None:
 
 def test_required_ids_that_are_missing(tmp_path: Path) -> None:
     """Ids that are required are missed where the batch closes."""
-    assert joined({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]}, folder=tmp_path) == (
+    config = profile({**EVENTS, "row": {**EVENTS["row"], "required": True}}, JOINED, axes=IDS)
+    body = observing({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]})
+
+    assert raised(config, body, tmp_path) == (
         "[DL502] `row` was not observed in the first batch of phase `update`\n"
         "  fix: observe(row=...), or drop its `required`, or switch off what needs it"
     )
