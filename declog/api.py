@@ -97,9 +97,11 @@ def plan(
         raise composed.located(ConfigError(explained(composed, map(declared, found)))) from None
     if odd:
         raise composed.located(ConfigError(explained(composed, odd)))
+    names = data.get("metrics") or {} if composed.provenance is not None else {}
     made = replace(
-        made, warnings=(*made.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed))
-    )
+        made, warnings=(*made.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed)),
+        own=frozenset(name for name in names if composed.home(("metrics", name)) is None),
+    )  # fmt: skip
     _plans.append((ref(composed), given, made))
     return made
 

@@ -240,7 +240,7 @@ class Inactive:
 
     @property
     def errors(self) -> list[MissingSignalError]:
-        """For `strict`, at the end: signals that stopped and did not come again, and required ones that never came."""
+        """For `strict`, at the end: what stopped for good, what own metrics lack, what is required and never came."""
         train = self._modes["train"]
         began = train.judged and not self._signals.keys().isdisjoint(train.spans)  # else it says so of all
         made = [
@@ -248,6 +248,10 @@ class Inactive:
                 "DL502.stopped", source=self._signals[need].source, phase=need.phase, when=self._when(mode, last)
             )
             for mode, state in self._modes.items() for need, last in state.stopped.items()
+        ]  # fmt: skip
+        made += [
+            MissingSignalError.of("DL502.never", id=id, why=why)
+            for id in train.inactive if id in self._plan.own and (why := self._why(id, train))
         ]  # fmt: skip
         absent: dict[str, list[SignalOp]] = {}
         for need, op in self._signals.items():

@@ -27,6 +27,7 @@ OWN: Mapping[str, str] = {
     "Plan.run_config": "as `config`",
     "Plan.inactive": "words about what is not compiled",
     "Plan.unseen": "words about what no sink shows",
+    "Plan.own": "whose lines declare a metric, for what `strict` raises",
     "Plan.warnings": "words of the compiler",
     "Plan.renamed": "words of an error",
     "Plan.strict": "whether this rank's `close` raises",

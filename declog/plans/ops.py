@@ -513,6 +513,7 @@ class Plan:
     modes: Mapping[str, ModeOp] = field(default_factory=dict)
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
     unseen: tuple[str, ...] = ()  # metrics that no sink shows
+    own: frozenset[str] = frozenset()  # metrics that the lines of the user's config and overrides declare
     warnings: tuple[str, ...] = ()  # what is allowed and probably a mistake
     known: frozenset[str] = frozenset()  # names that may be observed, needed or not
     renamed: Mapping[str, str] = field(default_factory=dict)  # the names that they had before

@@ -347,6 +347,16 @@ def test_required_signals_that_never_came_are_raised_under_strict(
         run(config, contributed, tmp_path / "tasks", caplog)
 
 
+def test_what_an_own_line_names_is_raised_under_strict(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A metric of a file or an override whose signal never came; those of the preset are named once, and no more."""
+    words = ["sinks=none", "run.strict=true", "metrics.mine=mean(truncated)"]
+    given = steps(3, lambda step: {"reward": [0.0, 1.0]})
+    with pytest.raises(declog.InputError, match=r"DL502.*`mine`.*: truncated never came"):
+        run("grpo", given, tmp_path / "own", caplog, overrides=words)
+    told, missing = run("grpo", given, tmp_path / "preset", caplog, overrides=words[:2])
+    assert "truncated" in missing and any("inactive" in line for line in told)
+
+
 @pytest.mark.parametrize("preset", ["minimal", "trainer", "tee"])
 def test_presets_of_whatever_comes_say_nothing(preset: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where nobody declared what should come nothing can be inactive."""

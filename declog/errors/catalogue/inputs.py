@@ -13,6 +13,8 @@ MESSAGES: Mapping[str, Message] = {
 
     "DL502": ("{names} {were} not observed in the first batch of phase `{phase}`",
         "observe({source}=...), or drop its `required`, or switch off what needs it"),
+    "DL502.never": ("the metric `{id}` of your config never had a value: {why}",
+        "observe what it reads, or delete it: `{id}: null`"),
     "DL502.stopped": ("`{source}` of phase `{phase}` came until {when}, and not since",
         "observe({source}=...) to the end, or say `run: {strict: false}`"),
 
