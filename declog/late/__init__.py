@@ -210,7 +210,7 @@ def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> li
     """The rows of a run, by default the last one of the folder, behind those of the runs that it is a branch of."""
     facts = rows_of(folder)
     run_id = run_id or str(facts["runs"][-1]["run_id"])
-    segments = [one for one in facts["runs"] if one["run_id"] == run_id]
+    segments = [segment for segment in facts["runs"] if segment["run_id"] == run_id]
     rows = folder / FOLDER
     numbers = (event.facts.number for chunk in chunks(rows) for event in read_chunk(rows, chunk, None, ()))
     # one that lies behind the branch was made when the branch was there
@@ -266,8 +266,8 @@ class _Question:
             problems = [
                 problem
                 for name, alone in plans.items()
-                for one in segments
-                for problem in missing_rows(alone, one, name)
+                for segment in segments
+                for problem in missing_rows(alone, segment, name)
             ]
             raise self._config.located(ConfigError(list(dict.fromkeys(problems))))
         return replace(plan, strict=False), [Columns.of(plan, segment) for segment in segments]
@@ -303,7 +303,7 @@ def _logged(plan: FilePath) -> set[str]:
         outputs = json.loads(plan.read_text(encoding="utf-8")).get("outputs", [])
     except (OSError, ValueError):
         return set()
-    return {str(one.get("name")) for one in outputs}
+    return {str(output.get("name")) for output in outputs}
 
 
 # -- the columns
@@ -344,7 +344,7 @@ class _Kept:
     @classmethod
     def of(cls, segment: Mapping[str, Any], phase: str) -> _Kept:
         data = segment["columns"].get(phase, {"signals": {}, "kept": {}, "folds": {}, "locals": {}})
-        folds = {one["key"]: (name, one["stats"]) for name, one in data["folds"].items()}
+        folds = {fold["key"]: (name, fold["stats"]) for name, fold in data["folds"].items()}
         return cls(data["signals"], folds, {key: name for name, key in data["locals"].items()})
 
 
@@ -375,10 +375,10 @@ class Columns:
 
     def ready(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
         """The frames as the plan reads them."""
-        some = {name: frame for name, frame in frames.items() if name in self.computed.phases}
+        read = {name: frame for name, frame in frames.items() if name in self.computed.phases}
         if any(name != plain for plain, name in self.names.items()):
-            some = {name: self._renamed(frame) for name, frame in some.items()}
-        return with_locals(some, self.computed, FUNCTIONS)
+            read = {name: self._renamed(frame) for name, frame in read.items()}
+        return with_locals(read, self.computed, FUNCTIONS)
 
     def _renamed(self, frame: Frame) -> Frame:
         blocks = [
@@ -401,7 +401,7 @@ def _events(
     kept: Sequence[_Rows], grouping: Grouping | None, columns: Sequence[Columns]
 ) -> Iterator[tuple[RowEvent, Columns]]:
     """The log events of the run in order, each with how the rows of its process are read: ``columns`` are theirs."""
-    names = frozenset[str]().union(*(one.read for one in columns))
+    names = frozenset[str]().union(*(reader.read for reader in columns))
     readers = iter(columns)
     for rows in kept:
         starts = [(segment["from"], next(readers)) for segment in rows.segments]

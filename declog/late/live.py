@@ -103,7 +103,7 @@ class Live:
             return
         self._metrics.append(metrics)
         replace_text(answer, json.dumps({"taken": event.facts.number, "step": event.facts.step}))
-        self._told({name: line for one in self._metrics for name, line in one.lines.items()})
+        self._told({name: line for metrics in self._metrics for name, line in metrics.lines.items()})
 
     def close(self) -> None:
         """No more log events will come."""
@@ -170,12 +170,12 @@ def _inherit(folder: Path) -> None:
         return
     for answer in (Path(parent["output_dir"]) / FOLDER_OF_LATE).glob(f"*/{ANSWER}"):
         if "taken" in _read(answer):
-            own = folder / FOLDER_OF_LATE / answer.parent.name
-            own.mkdir(parents=True)
+            target = folder / FOLDER_OF_LATE / answer.parent.name
+            target.mkdir(parents=True)
             for name in (ASKED, PLAN):
-                shutil.copyfile(answer.with_name(name), own / name)
+                shutil.copyfile(answer.with_name(name), target / name)
             request = {"lines": _read(answer.with_name(REQUEST))["lines"], "through": None}
-            (own / REQUEST).write_text(json.dumps(request), encoding="utf-8")
+            (target / REQUEST).write_text(json.dumps(request), encoding="utf-8")
 
 
 def _read(path: Path) -> dict[str, Any]:

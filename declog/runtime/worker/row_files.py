@@ -90,19 +90,19 @@ def write_chunk(folder: Path, chunk: int, events: Sequence[RowEvent]) -> int:
     """Log events as parquet; how many bytes they take. Raises ``OSError``."""
     import pyarrow as pa
 
-    table: dict[str, list[Any]] = {item.name: [getattr(one.facts, item.name) for one in events] for item in _FACTS}
+    table: dict[str, list[Any]] = {item.name: [getattr(event.facts, item.name) for event in events] for item in _FACTS}
     layouts: dict[str, list[tuple[_Column, ...]]] = {}
     size = 0
-    for phase in dict.fromkeys(name for one in events for name in one.frames):
-        frames = [one.frames.get(phase) for one in events]
+    for phase in dict.fromkeys(name for event in events for name in event.frames):
+        frames = [event.frames.get(phase) for event in events]
         there = [frame for frame in frames if frame is not None]
-        known: dict[tuple[_Column, ...], int] = {}
+        places: dict[tuple[_Column, ...], int] = {}
         table[f"{phase}.layout"] = [
-            None if one is None else known.setdefault(_layout(one), len(known)) for one in frames
+            None if frame is None else places.setdefault(_layout(frame), len(places)) for frame in frames
         ]
-        table[f"{phase}.batches"] = [0 if one is None else len(one.batches) for one in frames]
-        table[f"{phase}.groups"] = [0 if one is None else _length(one, Axis.GROUP) for one in frames]
-        layouts[phase] = list(known)
+        table[f"{phase}.batches"] = [0 if frame is None else len(frame.batches) for frame in frames]
+        table[f"{phase}.groups"] = [0 if frame is None else _length(frame, Axis.GROUP) for frame in frames]
+        layouts[phase] = list(places)
         for axis, columns in _by_axis(there, layouts[phase]).items():
             size += _save(folder / f"{chunk:06d}-{phase}-{axis.label}.parquet", pa.table(columns))
     events_table = pa.table({name: pa.array(values) for name, values in table.items()})
@@ -115,8 +115,8 @@ _FACTS = fields(EventFacts)
 
 def _layout(frame: Frame) -> tuple[_Column, ...]:
     numbers = [
-        _Column(int(block.axis), *key, block.data.dtype.str, place)
-        for place, block in enumerate(frame.blocks)
+        _Column(int(block.axis), *key, block.data.dtype.str, number)
+        for number, block in enumerate(frame.blocks)
         for key in block.keys
     ]
     return (*numbers, *(_Column(int(axis), *key, _TEXT, -1) for key, (axis, _) in frame.texts.items()))
@@ -137,7 +137,9 @@ def _by_axis(frames: Sequence[Frame], layouts: Sequence[tuple[_Column, ...]]) ->
 
     batches = Batches.join([frame.batches for frame in frames])
     arrays: dict[Axis, dict[str, Any]] = {Axis.STEP: {f"#{part}": pa.array(getattr(batches, part)) for part in PARTS}}
-    keys = dict.fromkeys((Axis(one.axis), one.field, (one.name, one.member)) for layout in layouts for one in layout)
+    keys = dict.fromkeys(
+        (Axis(column.axis), column.field, (column.name, column.member)) for layout in layouts for column in layout
+    )
     columns = [_columns_of(frame) for frame in frames]
     for axis, field, key in keys:
         pieces = [
@@ -218,9 +220,9 @@ def remove_chunk(folder: Path, chunk: int) -> None:
 
 def chunks(folder: Path) -> list[int]:
     """The numbers of chunks that are in a folder, whole and open, in order."""
-    whole = [path.name.removesuffix(EVENTS) for path in folder.glob(f"*{EVENTS}")]
+    ended = [path.name.removesuffix(EVENTS) for path in folder.glob(f"*{EVENTS}")]
     journals = [path.stem.rpartition("-")[2] for path in folder.glob(TAIL.format(0).replace("000000", "*"))]
-    return sorted({*map(int, whole), *map(int, journals)})
+    return sorted({*map(int, ended), *map(int, journals)})
 
 
 def read_chunk(
@@ -231,15 +233,17 @@ def read_chunk(
 
     if not is_whole(folder, chunk):
         events, _ = journal(tail_of(folder, chunk), grouping)
-        yield from (one if names is None else RowEvent(one.facts, picked(one.frames, names)) for one in events)
+        yield from (event if names is None else RowEvent(event.facts, picked(event.frames, names)) for event in events)
         return
     with pq.ParquetFile(folder / f"{chunk:06d}{EVENTS}") as file:
         table = file.read()
     layouts = json.loads(table.schema.metadata[_LAYOUTS])
     events_table = table.to_pydict()
     phases = [
-        _PhaseReader(folder, chunk, phase, [[_Column(*one) for one in layout] for layout in some], grouping, names)
-        for phase, some in layouts.items()
+        _PhaseReader(
+            folder, chunk, phase, [[_Column(*column) for column in layout] for layout in lists], grouping, names
+        )
+        for phase, lists in layouts.items()
     ]
     sizes = [zip(*(events_table[f"{reader.phase}.{key}"] for key in _SIZES), strict=True) for reader in phases]
     for facts in zip(*(events_table[item.name] for item in _FACTS), strict=True):
@@ -271,10 +275,10 @@ class _PhaseReader:
         self.phase = phase
         self._grouping = grouping
         self._starts = dict.fromkeys((Axis.STEP, Axis.GROUP, Axis.COMPLETION), 0)
-        self._layouts = [[one for one in layout if names is None or one.name in names] for layout in layouts]
+        self._layouts = [[column for column in layout if names is None or column.name in names] for layout in layouts]
         wanted: dict[Axis, dict[str, None]] = {Axis.STEP: {f"#{part}": None for part in PARTS}}
-        for one in (one for layout in self._layouts for one in layout):
-            wanted.setdefault(Axis(one.axis), {})[one.field] = None
+        for column in (column for layout in self._layouts for column in layout):
+            wanted.setdefault(Axis(column.axis), {})[column.field] = None
         self._columns = {
             axis: _arrays(folder / f"{chunk:06d}-{phase}-{axis.label}.parquet", list(fields_))
             for axis, fields_ in wanted.items()
@@ -285,19 +289,19 @@ class _PhaseReader:
     def _stacked(self, layout: Sequence[_Column]) -> Iterator[tuple[Axis, tuple[Key, ...], Array, Array | None]]:
         """The columns of a layout block by block: axis, keys, values of all log events, and where they are there."""
         blocks: dict[tuple[int, int | Key], list[_Column]] = {}
-        for one in layout:
-            place = (one.name, one.member) if one.dtype == _TEXT else one.block
-            blocks.setdefault((one.axis, place), []).append(one)
+        for column in layout:
+            block = (column.name, column.member) if column.dtype == _TEXT else column.block
+            blocks.setdefault((column.axis, block), []).append(column)
         for (number, _), columns in blocks.items():
             axis = Axis(number)
-            keys = tuple((one.name, one.member) for one in columns)
-            parts = [self._columns[axis][one.field] for one in columns]
+            keys = tuple((column.name, column.member) for column in columns)
+            parts = [self._columns[axis][column.field] for column in columns]
             if columns[0].dtype == _TEXT:
                 yield axis, keys, parts[0][0], None
                 continue
             data = np.stack([values for values, _ in parts]).astype(columns[0].dtype, copy=False)
             missing = any(valid is not None for _, valid in parts)
-            valid = [np.ones(data.shape[1], bool) if one is None else one for _, one in parts] if missing else []
+            valid = [np.ones(data.shape[1], bool) if part is None else part for _, part in parts] if missing else []
             yield axis, keys, data, np.stack(valid) if missing else None
 
     def frame(self, layout: int | None, batches: int, groups: int) -> Frame | None:
@@ -305,10 +309,12 @@ class _PhaseReader:
         if layout is None:
             return None
         start = self._starts
-        own = Batches(*(getattr(self._batches, part)[start[Axis.STEP] : start[Axis.STEP] + batches] for part in PARTS))
+        taken = Batches(
+            *(getattr(self._batches, part)[start[Axis.STEP] : start[Axis.STEP] + batches] for part in PARTS)
+        )
         end = {
             Axis.STEP: start[Axis.STEP] + batches, Axis.GROUP: start[Axis.GROUP] + groups,
-            Axis.COMPLETION: start[Axis.COMPLETION] + int(own.rows.sum()),
+            Axis.COMPLETION: start[Axis.COMPLETION] + int(taken.rows.sum()),
         }  # fmt: skip
         blocks: list[Block] = []
         texts: dict[Key, tuple[Axis, Array]] = {}
@@ -320,7 +326,7 @@ class _PhaseReader:
                 some = None if valid is None or valid[:, cut].all() else valid[:, cut]
                 blocks.append(Block(axis, keys, data[:, cut], some))
         self._starts = end
-        return Frame(self.phase, own, blocks, texts, self._grouping)
+        return Frame(self.phase, taken, blocks, texts, self._grouping)
 
 
 def _arrays(path: Path, names: Sequence[str]) -> dict[str, tuple[Array, Array | None]]:
