@@ -18,7 +18,7 @@ ROWS, GROUP = 8, 4
 PADDING = 99.0
 Values = dict[str, Any]
 # a call of observe for each batch of a step; what numpy gives for the window of all steps
-Case = tuple[Sequence[Sequence[Values]], Mapping[str, float]]
+Case = tuple[Sequence[Sequence[Values]], Mapping[str, Any]]
 
 
 def batch(rows: int, width: int, *names: str) -> Values:
@@ -113,7 +113,7 @@ def maxent_grpo() -> Case:
 
 
 def forge_grpo() -> Case:
-    rollout = {
+    rollout: dict[str, Any] = {
         "rewards": {"math": RNG.normal(0, 1, ROWS)},
         "response_len": RNG.integers(1, 9, ROWS),
         "policy_age": RNG.integers(0, 5, ROWS),
@@ -209,7 +209,7 @@ def trl_rloo() -> Case:
 
 
 def trl_ppo() -> Case:
-    rollout, expected = ppo()[0][0], {}
+    rollout = ppo()[0][0]
     first, *two = rollout
     kl = completions(first, -(first["ref_logprobs"] - first["old_logprobs"]), np.sum)
     ratios, losses = [], []
@@ -218,8 +218,7 @@ def trl_ppo() -> Case:
         ratios.append(np.where(mask, ratio, 1).mean())
         greater = np.maximum(-each["advantages"] * ratio, -each["advantages"] * np.clip(ratio, 0.8, 1.2))
         losses.append(greater[mask].mean())
-    expected |= {"objective/kl": kl.mean(), "val/ratio": np.mean(ratios), "loss/policy_avg": np.mean(losses)}
-    return [rollout], expected
+    return [rollout], {"objective/kl": kl.mean(), "val/ratio": np.mean(ratios), "loss/policy_avg": np.mean(losses)}
 
 
 def verl_ppo() -> Case:
