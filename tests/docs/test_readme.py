@@ -58,6 +58,15 @@ def test_the_pages_stand_in_one_order() -> None:
     assert named == [page for page in pages if page in named]
 
 
+def test_the_documentation_stays_short() -> None:
+    """Sixteen pages, and 35,000 words beside what is generated: tables of keys, metrics, errors and benchmarks."""
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md")]
+    generated = re.compile(r"<!-- reference: .*?<!-- end -->", re.DOTALL)
+    table = re.compile(r"^\|.*\n\|-+:\|.*\n(\|.*\n)*", re.MULTILINE)  # as benchmarks write them
+    assert len(pages) <= 16
+    assert sum(len(table.sub("", generated.sub("", page)).split()) for page in pages) <= 35_000
+
+
 REFUSED = {
     "families per token": "signals: {any: {heads: {axis: token, family: true}}}",
     "families of text": "signals: {any: {answers: {axis: completion, family: true, type: text}}}",
