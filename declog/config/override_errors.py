@@ -17,7 +17,9 @@ from declog.config.overrides import may_be_added, parsed, pasted, taken, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, nearest
-from declog.language.keys import SECTIONS
+from declog.language.keys import SECTIONS, below, model_of
+from declog.language.keys import keys as keys_of
+from declog.language.spec import LogSpec
 from declog.language.tree import Node
 from declog.language.validation import sinks_and_options
 
@@ -200,6 +202,14 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     if override.is_delete():
         fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")
         return problem_of(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
+    model: Any = LogSpec  # whose keys are fixed: a plus adds one of them, and no other
+    for key in keys[1:depth] if keys[0] == GROUP else keys[:depth]:
+        model = below(model, key)
+    fixed = model_of(model)
+    if fixed is not None and wrong not in keys_of(fixed) and (near := nearest(wrong, keys_of(fixed))):
+        plus = "" if near in names else "+"
+        intended = pasted(f"{plus}{before}{near}{after}")
+        return problem_of(line, "DL101.no_key", span, name=wrong, place=place, fix=intended)
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
     return problem_of(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
 

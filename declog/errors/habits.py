@@ -43,6 +43,7 @@ _MEANT: Mapping[str, str] = {
         ("summary define_metric", _SUMMARY),
         ("run get_run active_run recorder", _RUN),
         ("begin_step start_step end_step next_step set_step", _STEPS),
+        ("evaluation evaluate eval validate validation", 'with LOG.mode("eval"): LOG.observe(...)'),
         ("watch unwatch", "norms of gradients are numbers that the loop observes: LOG.observe(grad_norm=...)"),
         ("SummaryWriter add_graph add_pr_curve add_embedding", "a writer is wrapped: writer = declog.tee(writer)"),
         ("sink sinks add_sink", 'sinks are the YAML\'s: declog.start(config, ["sinks=[console,wandb]"])'),

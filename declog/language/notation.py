@@ -27,9 +27,11 @@ SEVERAL = {  # words that stand for several reductions
 # What other libraries call an axis; in a signal such a word alone is no expression.
 _AXIS_WORDS = {
     **dict.fromkeys(("per_token", "tokens"), "token"),
-    **dict.fromkeys(("sample", "samples", "sequence", "row", "per_sample", "rollout"), "completion"),
-    **dict.fromkeys(("scalar", "batch", "per_step"), "step"),
-    "per_group": "group",
+    **dict.fromkeys(
+        ("sample", "samples", "sequence", "row", "per_sample", "rollout", "completions", "responses"), "completion"
+    ),
+    **dict.fromkeys(("scalar", "batch", "per_step", "steps"), "step"),
+    **dict.fromkeys(("per_group", "groups"), "group"),
 }
 
 

@@ -95,7 +95,9 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     if nearest(key, ["defaults"]):
         return replace(problem, fix="did you mean `defaults`?")
     if key in ("packs", "pack"):
-        return replace(problem, fix="a pack is chosen in the defaults list: defaults: [grpo, packs: [...], _self_]")
+        packs = in_flow(data[key] if isinstance(data[key], list) else [data[key]]).replace(" ", "")
+        listed = f"defaults: [grpo, packs: {packs}, _self_]"
+        return replace(problem, fix=f"a pack is chosen in the defaults list: {listed}, or +declog/packs@declog={packs}")
     if key in keys(RunSpec) or key == "run_config":
         return replace(problem, fix=f"run: {{{in_flow({key.removeprefix('run_'): data[key]})[1:-1]}}}")
     if empty and nearest(key, keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
@@ -161,6 +163,9 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         return f"{name}: {{columns: {in_flow(given)}}}"
     if section == "filters" and not key and isinstance(given, str):
         return f"{name}: {{where: {in_flow(given)}}}"
+    if section == "metrics" and key == "over" and given in ("token", "completion", "group"):
+        expr = data[section][name].get("expr", name)
+        return f"expr: {in_flow(f'mean({expr}, over={given})')}: `over` of a metric says which steps or ranks it covers"
     if section == "metrics" and key == "reduce" and isinstance(given, Mapping):
         return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in given.items()])}"
     if section == "metrics" and key == "alias" and not isinstance(given, list):
@@ -295,8 +300,15 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
     for section in SECTIONS:
         phases = data.get(section) if section == "signals" else None
         paths = [(section, phase) for phase in phases] if isinstance(phases, Mapping) else []
+        open_id, open_text = "", ""  # the last expression, which a comma may have cut inside its parentheses
         for path, entry in [*((path, None) for path in paths), *entries(data, section)]:
             key = path[-1]
+            if section == "metrics" and not entry and open_text.count("(") > open_text.count(")"):
+                open_text = f"{open_text}, {key}"
+                if open_text.count("(") > open_text.count(")"):
+                    continue
+            elif isinstance(expr := entry.get("expr") if isinstance(entry, Mapping) else None, str):
+                open_id, open_text = str(key), expr
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
                 plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
                 plain = f"_{plain}" if plain[0].isdigit() else plain
@@ -305,6 +317,8 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                     fix = f"{deleted[1]}: null"
                 elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
                     fix = f'{of[1]}: "{of[2]}"'
+                elif open_text.endswith(f", {key}"):
+                    fix = f'{open_id}: "{open_text}": in {{...}}, YAML ends a value at a comma outside quotes'
                 elif section in ("metrics", "tables"):
                     fix = f"{plain}: {{{_spelt_out(entry)}, name: {key}}}"
                 problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
@@ -361,6 +375,7 @@ def _problem(item: Any) -> Problem | None:
         if path[-1] == "chart" and isinstance(given, Mapping):
             return Problem.of("DL202.type", path, key="chart", noun=noun, example=given.get("with", "divergence"))
         example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
+        example = in_flow([given]) if noun == "a list" and isinstance(given, str) else example
         return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
     return Problem.of("DL202.value", path, cause=f"{message[0].lower()}{message[1:]}", fix=None)
 

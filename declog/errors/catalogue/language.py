@@ -7,7 +7,7 @@ from declog.errors.catalogue.messages import Known, Message
 # fmt: off
 MESSAGES: Mapping[str, Message] = {
     "DL301.control": ("the expression holds the control character {control!r}", "delete it"),
-    "DL301.empty": ("the expression is empty", "write one, such as `reward`"),
+    "DL301.empty": ("the expression is empty", "write one, such as `reward`; a shell takes > outside quotes"),
     "DL301.parse": ("the expression cannot be parsed: {cause}", "{fix}"),
 
     "DL302.alert": ("there is no metric `{name}`, and `above` and `below` are of the metric that an alert is named by",
