@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 
 import declog
 from declog.cli import main
@@ -62,6 +64,21 @@ def test_an_earlier_state_goes_on(how: str, run: Path, tmp_path: Path) -> None:
     assert (read.id == state["run_id"]) == (how != "branch")
     if how == "branch":
         assert read.info["parent"]["run_id"] == state["run_id"]
+
+
+def test_an_earlier_capture_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows that two ranks captured give the values that they logged, bit by bit, in both modes."""
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(PROFILE), encoding="utf-8")
+    captured = EARLIER / "captured"
+    command = ["preview", str(captured / "capture"), str(tmp_path / "mine.yaml"), "--steps", "0:", "--format", "json"]
+    assert main(command) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["capture"]["world_size"], shown["failures"]) == (2, {})
+    logged = [json.loads(text) for text in (captured / "scalars.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(event["step"], event["mode"], event["scalars"]) for event in shown["sinks"]["jsonl"]] == [
+        (event["step"], event["mode"], event["scalars"]) for event in logged
+    ]
+    assert len(logged) == 3
 
 
 def test_a_later_state_is_refused_with_what_to_do(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Writes the folder `1f9550e` beside this file with the code of that commit: python earlier.py OUTPUT_DIR.
 
 `run` is the folder of a run of eight steps; `state.pt` is its state after step 5, with rows in an open window.
+`captured` is what two ranks of such a run captured, and the scalars that it logged.
 """
 
 from __future__ import annotations
