@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from declog.compiler import suggestions
@@ -17,6 +18,7 @@ from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
 from declog.language.functions import REQUIRED
+from declog.language.functions.text import bucket_labels
 from declog.language.nodes import LOGGED, SIGNAL, Node, walk
 from declog.language.notation import SEVERAL
 from declog.language.phases import join, labels
@@ -98,15 +100,21 @@ class _Metric:
         args, reductions = self._expressions()
         if args is None:
             return []
-        clauses: Clauses = {
-            "where": self._compile(self.spec.where, ("metrics", self.id, "where")), "by": self._by(),
-            "weight": self._compile(self.spec.weight, ("metrics", self.id, "weight")),
-        }  # fmt: skip
-        return [
-            self._op(suffix, reduction, params, args, clauses)
-            for suffix, (reduction, params) in reductions.items()
-            if reduction is not None
-        ]
+        where = self._compile(self.spec.where, ("metrics", self.id, "where"))
+        weight = self._compile(self.spec.weight, ("metrics", self.id, "weight"))
+        per_token = any(node.type.axis is Axis.TOKEN for node in args)
+        buckets = self._buckets_of_tokens(where is not None) if per_token else {}
+        clauses: Clauses = {"where": where, "by": None if buckets else self._by(), "weight": weight}
+        ops: list[MetricOp] = []
+        for suffix, (reduction, params) in reductions.items():
+            if reduction is None:
+                continue
+            if not buckets:
+                ops.append(self._op(suffix, reduction, params, args, clauses))
+            for label, condition in buckets.items():
+                alone = self._op(suffix, reduction, params, args, {**clauses, "where": condition})
+                ops.append(_of_label(alone, label))
+        return ops
 
     # -- expressions and reductions
 
@@ -271,6 +279,37 @@ class _Metric:
                 return labels(self.draft.graph, found, self.draft.order)
         return None
 
+    def _buckets_of_tokens(self, where: bool) -> dict[str, Node | None]:
+        """The labels of a `bucket` of values per token, each with the condition that its tokens meet; else empty.
+
+        The edges are constants, so each label is a metric of its own, which is folded where the tokens are. With
+        ``where`` tokens meet that of the metric as well.
+        """
+        text = self.spec.by
+        if not isinstance(text, str):
+            return {}
+        try:
+            parsed = parse(text)
+            if parsed.call != "bucket" or not isinstance(parsed.body, ast.Call) or not parsed.body.args:
+                return {}
+            compiler, (value, *edges) = self._compiler(text), parsed.body.args
+            node = compiler.visit(value)
+            if node.type.axis is not Axis.TOKEN:
+                return {}
+            of_edges = ast.Call(parsed.body.func, [ast.copy_location(ast.Constant(0), value), *edges], [])
+            bounds = compiler.visit(ast.copy_location(of_edges, parsed.body)).param("edges")
+        except ExpressionError:
+            return {}  # `_by` says what is wrong
+        shown = f"({ast.unparse(value)})"
+        conditions = [f"{shown} > {low} and {shown} <= {high}" for low, high in pairwise([0.0, *bounds])]
+        conditions[0] = f"{shown} <= {bounds[0]}" + (f" and {shown} >= 0" if bounds[0] >= 0 else "")
+        labelled = dict(zip(bucket_labels(bounds), [*conditions, f"{shown} > {bounds[-1]}"], strict=True))
+        if bounds[0] >= 0 and node.op not in ("index", "size"):
+            labelled["<0"] = f"{shown} < 0"
+        also = f"({self.spec.where}) and " if where else ""
+        path = ("metrics", self.id, "by")
+        return {label: self._compile(f"{also}{condition}", path) for label, condition in labelled.items()}
+
     # -- the op
 
     def _op(
@@ -370,6 +409,13 @@ class _Metric:
         """What `by` reads, by name; an expression has none."""
         texts = [self.spec.by] if isinstance(self.spec.by, str) else self.spec.by or []
         return tuple(text.strip() if text.strip().isidentifier() else "" for text in texts)
+
+
+def _of_label(op: MetricOp, label: str) -> MetricOp:
+    """A metric of one label, under the name that it would have among the others."""
+    names = tuple(replace(item, template=item.template.replace("{label}", label)) for item in op.names)
+    suffix = label if op.suffix is None else f"{op.suffix}/{label}"
+    return replace(op, key=f"{op.id}.{suffix}", suffix=suffix, names=names, labels=())
 
 
 def _takes(reduction: Reduction) -> str:

@@ -7,7 +7,7 @@ bool is false. n-grams are of whitespace-separated words, and never cross from o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
@@ -187,16 +187,20 @@ def _bucket_rule(call: Call) -> Type:
 )  # fmt: skip
 def _bucket(view: View, node: Node, x: Array) -> Array:
     edges = node.param("edges")
+    values = np.asarray(x, np.float64)
+    made = np.array(bucket_labels(edges), object)[np.searchsorted(np.array(edges, np.float64), values, side="left")]
+    if edges[0] >= 0:
+        made = np.where(values < 0, "<0", made)
+    return np.where(np.isnan(values), NOTHING, made)
+
+
+def bucket_labels(edges: Sequence[float]) -> list[str]:
+    """The labels of the buckets between some edges, the lowest first."""
     whole = all(float(edge).is_integer() for edge in edges)  # of lengths, which many a trainer has as floats
     text = [label_text(edge) for edge in edges]
     starts = [label_text(edge + 1 if whole else edge) for edge in edges]
     first = "0" if edges[0] >= 0 else "-inf"
-    labels = [f"{low}-{high}" for low, high in zip([first, *starts[:-1]], text, strict=True)] + [f"{starts[-1]}+"]
-    values = np.asarray(x, np.float64)
-    made = np.array(labels, object)[np.searchsorted(np.array(edges, np.float64), values, side="left")]
-    if edges[0] >= 0:
-        made = np.where(values < 0, "<0", made)
-    return np.where(np.isnan(values), NOTHING, made)
+    return [f"{low}-{high}" for low, high in zip([first, *starts[:-1]], text, strict=True)] + [f"{starts[-1]}+"]
 
 
 # ---- labels of several values, and of lists: what `by` makes, and no expression can name

@@ -1,0 +1,117 @@
+"""Labels of tokens: a metric by a `bucket` of what is per token is, for each bucket, what numpy gives of its tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import declog
+from declog.runtime.ranks.comm import Comm
+from declog.testing import MemorySink, run_ranks
+
+STEPS, ROWS, LENGTH = 4, 6, 9
+SIGNALS = {"x": "token", "mask": "token bool", "place": "token int", "side": "completion"}
+BUCKETS = {"0-2": (0, 2), "3-5": (2, 5), "6+": (5, np.inf)}  # above the first, up to the second
+
+
+def batches(rank: int) -> list[dict[str, torch.Tensor]]:
+    """What a rank observes, step by step."""
+    generator = torch.Generator().manual_seed(rank)
+    return [
+        {
+            "x": torch.randn(ROWS, LENGTH, generator=generator),
+            "mask": torch.rand(ROWS, LENGTH, generator=generator) > 0.3,
+            "place": torch.arange(LENGTH).expand(ROWS, LENGTH) - 1,
+            "side": torch.randn(ROWS, generator=generator),
+        }
+        for _ in range(STEPS)
+    ]
+
+
+def logged(metrics: dict[str, Any], folder: Path, ranks: int) -> dict[str, float]:
+    """The one log event of a run on so many ranks."""
+    config = {
+        "axes": {"token": {"mask": "mask"}}, "signals": {"any": SIGNALS}, "metrics": metrics, "every": STEPS,
+        "run": {"strict": True},
+    }  # fmt: skip
+    sink = MemorySink()
+
+    def body(comm: Comm) -> None:
+        sinks = [sink] if comm.rank == 0 else [MemorySink()]
+        with declog.start(config, comm=comm, sinks=sinks, output_dir=folder) as log:
+            for step, batch in enumerate(batches(comm.rank)):
+                with log.step(step):
+                    log.observe(**batch)
+
+    run_ranks(ranks, body)
+    ((_, values),) = sink.scalars.items()
+    return values
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_buckets_of_tokens(ranks: int, tmp_path: Path) -> None:
+    """Any value per token may be in the bucket; `where`, `weight`, several reductions and a name go with it."""
+    values = logged(
+        {
+            "place": {"expr": "x", "by": "bucket(place, 2, 5)", "reduce": ["mean", "std", "max", "count"]},
+            "index": {"expr": "x", "by": "bucket(index(token), 2, 5)"},
+            "weighed": {
+                "expr": "x", "by": "bucket(place, 2, 5)", "where": "side > 0.5 or side < 0", "weight": "abs(side)",
+                "name": "{label}/w",
+            },
+            "median": {"expr": "p50(x)", "by": "bucket(x if place > 3 else -x, 0)"},
+        },
+        tmp_path, ranks,
+    )  # fmt: skip
+    every = [batch for rank in range(ranks) for batch in batches(rank)]
+    x, mask, place = (torch.cat([batch[name] for batch in every]).double().numpy() for name in ("x", "mask", "place"))
+    side = np.broadcast_to(torch.cat([batch["side"] for batch in every]).double().numpy()[:, None], x.shape)
+    there = mask.astype(bool)
+    expected: dict[str, float] = {}
+    index = np.cumsum(there, axis=1) - 1 + first_index(tmp_path)
+    for label, (low, high) in {**BUCKETS, "<0": (-np.inf, -0.5)}.items():
+        tokens = there & (place > low if low else place >= 0) & (place <= high)
+        some = x[tokens]
+        expected |= {f"place/mean/{label}": some.mean(), f"place/std/{label}": some.std(ddof=1)}
+        expected |= {f"place/max/{label}": some.max(), f"place/count/{label}": len(some)}
+        kept = tokens & ((side > 0.5) | (side < 0))
+        expected[f"{label}/w"] = np.average(x[kept], weights=np.abs(side[kept]))
+        if label != "<0":
+            expected[f"index/{label}"] = x[there & (index > low if low else index >= 0) & (index <= high)].mean()
+    by = np.where(place > 3, x, -x)
+    medians = {"0-0": by == 0, "<0": by < 0, "1+": by > 0}
+    assert {name for name in values if name.startswith("median/")} == {"median/<0", "median/1+"}
+    for label in ("<0", "1+"):
+        assert values.pop(f"median/{label}") == pytest.approx(np.median(x[there & medians[label]]), abs=0.06)
+    assert values == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def first_index(folder: Path) -> float:
+    """What `index(token)` is of a completion's first token."""
+    return logged({"first": {"expr": "index(token)", "reduce": "min"}}, folder / "first", 1)["first"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "code"),
+    [
+        ({"expr": "side", "by": "bucket(place, 2)"}, "DL310"),
+        ({"expr": "x", "by": ["bucket(place, 2)", "side > 0"]}, "DL310"),
+        ({"expr": "x", "by": "bucket(place, 5, 2)"}, "DL304"),
+        ({"expr": "x", "by": "bucket(place, side)"}, "DL304"),
+        ({"expr": "x", "by": "bucket(plce, 2)"}, "DL302"),
+        ({"expr": "x", "by": "bucket(place, 2)", "where": "sid > 0"}, "DL302"),
+        ({"expr": "x", "by": "place"}, "DL310"),
+        ({"expr": "x", "by": "bucket(place, 2)", "name": "x"}, "DL404"),
+    ],
+)
+def test_labels_that_tokens_cannot_have(metric: dict[str, Any], code: str) -> None:
+    """A metric of completions has none, edges are rising constants, and each mistake is told at its place."""
+    config = {"axes": {"token": {"mask": "mask"}}, "signals": {"any": SIGNALS}, "metrics": {"m": metric}}
+    with pytest.raises(declog.ConfigError) as error:
+        declog.plan(config)
+    first = error.value.problems[0]
+    assert (first.code, first.path[:2]) == (code, ("metrics", "m")), first.text()
