@@ -23,9 +23,9 @@ def mix(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def hashed(seed: int, *keys: int) -> int:
+def hashed(*keys: int) -> int:
     """What `random` and `fraction` pick by, in Python's own integers."""
-    state = (seed * GOLDEN + 0x632BE59BD9B4E019) & WORD
+    state = 0x632BE59BD9B4E019
     for key in keys:
         state = mix(state ^ mix((key + GOLDEN) & WORD))
     return state
@@ -123,9 +123,9 @@ class Tables:
         if "first" in spec:
             return rows[: spec["first"]]
         if "random" in spec:
-            return sorted(rows, key=lambda at: self.hashed(spec, at))[: spec["random"]]
+            return sorted(rows, key=self.hashed)[: spec["random"]]
         if "fraction" in spec:
-            return [at for at in rows if self.hashed(spec, at) < spec["fraction"] * 2.0**64]
+            return [at for at in rows if self.hashed(at) < spec["fraction"] * 2.0**64]
         if "key" not in trees:
             return rows
         keys = {at: self.world.value(trees["key"], at) for at in rows}
@@ -146,10 +146,10 @@ class Tables:
             return lambda at: (at.block, numbered(self.world.observed(self.ids, at)))
         return lambda at: at
 
-    def hashed(self, spec: dict[str, Any], at: Point) -> int:
+    def hashed(self, at: Point) -> int:
         """A row's hash."""
         number = self.case.blocks[at.block].number
         if self.ids:
-            return hashed(spec.get("seed", 0), number, numbered(self.world.observed(self.ids, at)))
+            return hashed(number, numbered(self.world.observed(self.ids, at)))
         here = [other for other in self.every_point if other[:4] == at[:4]]
-        return hashed(spec.get("seed", 0), number, at.batch, at.rank, here.index(at))
+        return hashed(number, at.batch, at.rank, here.index(at))

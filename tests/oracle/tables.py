@@ -104,8 +104,6 @@ class Tables:
             spec[kind] = random.randint(1, 4)
         if kind == "fraction":
             spec["fraction"] = random.choice((0.0, 0.3, 0.7, 1.0))
-        if kind in ("random", "fraction"):
-            spec["seed"] = random.randrange(3)
         if kind in ("unique", "top_bottom"):
             trees["key"] = self.draw.number(rows, event, 1, exact=True)
             if kind == "unique" and rows == "completion" and (leaf := self.draw.leaf("completion", event, ("text",))):

@@ -79,12 +79,12 @@ def filters(random: np.random.Generator) -> dict[str, dict[str, Any]]:
     """One filter of each kind, scope and limit, and one after each kind."""
 
     def chosen(kind: str) -> dict[str, Any]:
-        n, seed = int(random.integers(1, 4)), int(random.integers(3))
+        n = int(random.integers(1, 4))
         top, bottom = [(1, 1), (2, 0), (0, 3), (2, 1)][random.integers(4)]
         choices: dict[str, dict[str, Any]] = {
             "all": {"first": 1000}, "top_bottom": {"key": "score", "top": top, "bottom": bottom},
-            "random": {"random": n, "seed": seed}, "first": {"first": n}, "unique": {"unique": "source"},
-            "fraction": {"fraction": (0.0, 0.3, 0.7, 1.0)[random.integers(4)], "seed": seed},
+            "random": {"random": n}, "first": {"first": n}, "unique": {"unique": "source"},
+            "fraction": {"fraction": (0.0, 0.3, 0.7, 1.0)[random.integers(4)]},
         }  # fmt: skip
         return choices[kind]
 
@@ -108,7 +108,7 @@ def filters(random: np.random.Generator) -> dict[str, dict[str, Any]]:
 # ---- what pandas picks
 
 
-def hashed(job: Job, seed: int) -> pd.Series[Any]:
+def hashed(job: Job) -> pd.Series[Any]:
     """The hash that `random` and `fraction` pick by, in Python's own integers."""
     mask, golden = 2**64 - 1, 0x9E3779B97F4A7C15
 
@@ -118,7 +118,7 @@ def hashed(job: Job, seed: int) -> pd.Series[Any]:
         return x ^ (x >> 31)
 
     def one(row: Any) -> int:
-        state = (seed * golden + 0x632BE59BD9B4E019) & mask
+        state = 0x632BE59BD9B4E019
         for key in (row.step, row.id) if job.ids else (row.step, row.batch, row.rank, row.place):
             state = mix(state ^ mix((int(key) + golden) & mask))
         return state
@@ -155,9 +155,9 @@ def picked(job: Job, name: str) -> pd.DataFrame:
             top = heads(keyed, ["score", *ties], scope, filter["top"], down=True)
             found = pd.concat([top, heads(keyed.drop(top.index), ["score", *ties], scope, filter["bottom"])])
         case "random":
-            found = heads(rows.assign(hash=hashed(job, filter["seed"])), ["hash"], scope, filter["random"])
+            found = heads(rows.assign(hash=hashed(job)), ["hash"], scope, filter["random"])
         case "fraction":
-            found = rows[hashed(job, filter["seed"])[rows.index] < filter["fraction"] * 2.0**64]
+            found = rows[hashed(job)[rows.index] < filter["fraction"] * 2.0**64]
     found = found.sort_values("order")
     return found.groupby("window").head(filter["limit"]) if "limit" in filter else found
 

@@ -70,8 +70,8 @@ def test_top_1_and_bottom_1_of_four_ranks_are_the_two_rows_of_all(tmp_path: Path
     "filter",
     [
         {"key": "score", "top": 3, "bottom": 4},
-        {"random": 5, "seed": 2},
-        {"fraction": 0.4, "seed": 2},
+        {"random": 5},
+        {"fraction": 0.4},
         {"where": "score > 3"},
     ],
     ids=str,
