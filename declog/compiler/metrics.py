@@ -101,10 +101,11 @@ class _Metric:
         if args is None:
             return []
         where = self._compile(self.spec.where, ("metrics", self.id, "where"))
-        weight = self._compile(self.spec.weight, ("metrics", self.id, "weight"))
         per_token = any(node.type.axis is Axis.TOKEN for node in args)
         buckets = self._buckets_of_tokens(where is not None) if per_token else {}
-        clauses: Clauses = {"where": where, "by": None if buckets else self._by(), "weight": weight}
+        by = None if buckets else self._by()
+        weight = self._compile(self.spec.weight, ("metrics", self.id, "weight"))
+        clauses: Clauses = {"where": where, "by": by, "weight": weight}
         ops: list[MetricOp] = []
         for suffix, (reduction, params) in reductions.items():
             if reduction is None:
