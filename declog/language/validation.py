@@ -375,7 +375,9 @@ def _problem(item: Any) -> Problem | None:
         if path[-1] == "chart" and isinstance(given, Mapping):
             return Problem.of("DL202.type", path, key="chart", noun=noun, example=given.get("with", "divergence"))
         example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
-        example = in_flow([given]) if noun == "a list" and isinstance(given, str) else example
+        if noun == "a list" and isinstance(given, str):
+            words = re.fullmatch(r"\w+([\s,]+\w+)+", given.strip())
+            example = in_flow(re.split(r"[\s,]+", given.strip()) if words else [given])
         return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
     return Problem.of("DL202.value", path, cause=f"{message[0].lower()}{message[1:]}", fix=None)
 
