@@ -96,7 +96,7 @@ TRAINING = {
     "declog test acme_grpo": "passed",
     "python examples/grpo_arithmetic.py steps=4": "trackio show",
     "python examples/trl_grpo.py trainer.max_steps=4": "scalars.jsonl",
-    "python examples/trl_reward_functions.py": "judged",
+    "python examples/trl_reward_functions.py": "extracted",
 }
 ENVIRONMENTS = {
     "3.11": Environment("python3.11", ANSWERS | WITHOUT_TORCH),
