@@ -74,7 +74,7 @@ SYNONYMS: Mapping[str, str] = {
     "filter": "where", "condition": "where", "if": "where", "description": "help", "doc": "help",
     "expression": "expr", "value": "expr", "formula_expr": "formula", "frequency": "every", "freq": "every",
     "interval": "every", "log_every": "every", "log_interval": "every", "logging_steps": "every", "period": "every",
-    "action": "do", "actions": "do", "sort": "key", "window": "every", "per_rank": "over", "by": "of", "csv": "jsonl",
+    "action": "do", "actions": "do", "sort": "key", "window": "every", "by": "of", "csv": "jsonl",
     "stdout": "console", "terminal": "console",
     "sort_by": "key", "order_by": "key", "sortby": "key", "k": "top", "threshold": "above", "conversation": "trace",
     "tb": "tensorboard", "str": "text", "string": "text", "double": "float", "float32": "float", "float64": "float",

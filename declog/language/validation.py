@@ -112,6 +112,8 @@ def _of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
+    if key == "per_rank":
+        return "by: rank"
     if key in _OBSERVED:
         signal = {word: value for word, value in entry.items() if word in _OBSERVED}
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
