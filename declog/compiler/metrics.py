@@ -65,6 +65,7 @@ def _preferred(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricO
     """
     node = typed(draft, str(spec.prefer), "metrics", name, "prefer", off=f"metrics.{name}.prefer")
     given: list[MetricOp] = []
+    alone = False
     if node is not None:
         alone = node.type.axis is None or node.type.axis is Axis.STEP
         keys = {"expr": spec.prefer, "reduce": "mean" if alone else spec.reduce, "log": False, "prefer": None}
@@ -76,7 +77,8 @@ def _preferred(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricO
     for op in made:
         stands = by_suffix.get(op.suffix, by_suffix.get(None))
         key = None if stands is None else stands.key
-        if stands is not None and (stands.family, stands.labels) != (op.family, op.labels):
+        alike = stands is not None and (stands.family, stands.labels) == (op.family, op.labels)
+        if stands is not None and (not alike or (alone and spec.by not in (None, RANK))):
             unlike = stands
         yield op if key is None else replace(op, prefer=key)
     yield from given

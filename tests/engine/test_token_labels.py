@@ -14,7 +14,7 @@ from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 
 STEPS, ROWS, LENGTH = 4, 6, 9
-SIGNALS = {"x": "token", "mask": "token bool", "place": "token int", "side": "completion"}
+SIGNALS = {"x": "token", "mask": "token bool", "place": "token int", "side": "completion", "given_x": "step"}
 BUCKETS = {"0-2": (0, 2), "3-5": (2, 5), "6+": (5, np.inf)}  # above the first, up to the second
 
 
@@ -106,6 +106,7 @@ def first_index(folder: Path) -> float:
         ({"expr": "x", "by": "bucket(place, 2)", "where": "sid > 0"}, "DL302"),
         ({"expr": "x", "by": "place"}, "DL310"),
         ({"expr": "x", "by": "bucket(place, 2)", "name": "x"}, "DL404"),
+        ({"expr": "x", "by": "bucket(place, 2)", "prefer": "given_x"}, "DL310"),  # one number for all buckets
     ],
 )
 def test_labels_that_tokens_cannot_have(metric: dict[str, Any], code: str) -> None:
