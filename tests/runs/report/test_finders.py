@@ -14,9 +14,9 @@ import declog
 from declog.runs.report import page as reports
 from declog.runs.run import read
 from declog.testing import MemorySink
+from tests.browser import Open
 from tests.running import sections
 from tests.runs.report import runs
-from tests.runs.report.conftest import Open
 from tests.runs.report.test_page import settled, texts, value_of
 
 DATA = Path(__file__).parents[2] / "data"

@@ -15,9 +15,9 @@ import nbformat
 from nbclient import NotebookClient
 
 import declog
+from tests.browser import Open
 from tests.docs.markdown import ROOT, blocks
 from tests.forks import PATIENCE_S
-from tests.runs.report.conftest import Open
 
 PAGE = ROOT / "docs" / "index.md"
 HEAD = PAGE.read_text(encoding="utf-8").partition("\n## Notebooks\n")[0].count("\n")

@@ -13,8 +13,8 @@ from playwright.sync_api import Page
 
 from declog.runs.report import page as reports
 from declog.runs.run import read
+from tests.browser import Open, Opened
 from tests.runs.report import runs
-from tests.runs.report.conftest import Open, Opened
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from declog.runs.report import page as reports
 from declog.runs.report import tables
 from declog.runs.report.facts import differences
 from declog.runs.run import read
+from tests.browser import Open, Opened
 from tests.runs.report import runs
-from tests.runs.report.conftest import Open, Opened
 from tests.runs.report.test_page import texts
 
 TINY = ["sinks=[jsonl]", "axes.group.size=2"]

@@ -13,8 +13,8 @@ from declog.records import Records, Scalar
 from declog.runs.report import page as reports
 from declog.runs.run import read
 from declog.sinks.parquet import ParquetSink
+from tests.browser import Open
 from tests.docs.test_demo import SHORT, demo
-from tests.runs.report.conftest import Open
 from tests.runs.report.test_onsets import healthy
 from tests.sinks.samples import run_info
 

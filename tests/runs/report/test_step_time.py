@@ -16,7 +16,7 @@ from declog.runs.report.curves import Meanings
 from declog.runs.report.step_time import COLUMNS, step_time
 from declog.runs.run import Run, read
 from declog.sinks.jsonl import JsonlSink
-from tests.runs.report.conftest import Open
+from tests.browser import Open
 from tests.sinks.samples import run_info
 
 STALLED, STALL_S = 30, 58.0

@@ -9,7 +9,7 @@ import pytest
 import declog
 from declog.runs.report import page as reports
 from declog.runs.run import read
-from tests.runs.report.conftest import Open
+from tests.browser import Open
 from tests.runs.report.runs import train
 from tests.runs.report.test_page import chart, settled, texts
 

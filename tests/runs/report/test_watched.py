@@ -19,8 +19,8 @@ from declog.runs.report import page as reports
 from declog.runs.report.many import run_row, settings, steps_per_second
 from declog.runs.run import read, runs_in
 from tests import forks
+from tests.browser import Open
 from tests.forks import PATIENCE_S
-from tests.runs.report.conftest import Open
 from tests.runs.report.test_page import chart, settled
 from tests.runs.report.test_runs import TINY, log_one
 

@@ -1,0 +1,5 @@
+"""Tests of this folder look at the built site in one Chromium."""
+
+from tests.browser import browser, opened, pytest_runtest_teardown
+
+__all__ = ["browser", "opened", "pytest_runtest_teardown"]
