@@ -200,7 +200,7 @@ class RunInfo:
 
     ``output_dir`` exists when a sink is opened. ``config`` is the resolved declog configuration as plain
     data, ``run_config`` the profile's run metadata and the trainer's configuration; both are sent once. ``plan`` is the
-    text of ``Plan.explain()``. ``sink`` is the sink's own id in the profile, filled in by its runner.
+    plan as a text. ``sink`` is the sink's own id in the profile, filled in by its runner.
     """
 
     name: str

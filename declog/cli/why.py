@@ -184,7 +184,9 @@ def _notes(config: Layered, path: Key, plan: Plan | None) -> Iterator[str]:
         if what == f"{section}.{name}":
             yield f"inactive: {why}"
     if section == "metrics" and plan is not None:
-        words = plan.names()
+        from declog.plans.words import output_words
+
+        words = output_words(plan)
         for op in plan.outputs:
             yield from (f"{each.template}: {words[each.template]}" for each in op.names if op.id == name and op.shown)
         yield from dict.fromkeys(line for op in plan.outputs if op.id == name for line in op.about.lines)

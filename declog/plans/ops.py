@@ -1,6 +1,6 @@
 """The plan: what a profile compiles to. Frozen data that every rank derives alike and the runtime executes.
 
-Imports neither the models of the YAML nor the compiler. ``Plan.explain`` (in ``explain.py``) prints it.
+Imports neither the models of the YAML nor the compiler. ``words.py`` prints it.
 """
 
 from __future__ import annotations
@@ -599,17 +599,9 @@ class Plan:
         recorded = sum(len(phase.signals) + len(phase.folds) + len(phase.locals) for phase in self.phases.values())
         return recorded + len(self.outputs) + len(self.tables)
 
-    def names(self) -> dict[str, str]:
-        """What each output is in words, by name: "mean of batch means of kl, over the tokens of 10 steps"."""
-        from declog.plans.words import names
-
-        return names(self)
-
-    def explain(self) -> str:
-        """The plan in words: signals, what is recorded and folded, metrics, what each profile and sink takes."""
-        from declog.plans.words import explain
-
-        return explain(self)
+    def names(self) -> list[str]:
+        """The names that trackers see, as templates; a family's has ``{member}`` in it."""
+        return list(dict.fromkeys(item.template for op in self.outputs if op.shown for item in op.names))
 
 
 def _signals(roots: Iterable[Node]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A plan in words: ``Plan.explain``, as data for those who read a run later, and by name to compare two plans.
+"""A plan in words: as a text, as data for those who read a run later, and by name to compare two plans.
 
 The same text for the same plan. The data is kept in the run's folder, so that a report needs neither the profile's
 files nor the compiler.
@@ -19,7 +19,7 @@ Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whateve
 
 
 def explain(plan: Plan) -> str:
-    """Signals and what is recorded of them, folds, metrics, tables, profiles, sinks and what is inactive."""
+    """The plan as a text: signals, what is recorded and folded, metrics, what each profile and sink takes."""
     lines = [f"plan {plan.name} ({plan.fingerprint}): {plan.ops} operations, a log event {every(plan.every)}"]
     for phase in plan.phases.values():
         lines.append(f"phase {phase.name}{_size(phase)}")
@@ -176,7 +176,7 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
 _PLURAL = {"min": "minima", "max": "maxima", "last": "last values"}
 
 
-def names(plan: Plan) -> dict[str, str]:
+def output_words(plan: Plan) -> dict[str, str]:
     """What each output is, in words, by the name that trackers see: "mean of batch means of kl, ..."."""
     return {item.template: _metric(op, plan) for op in plan.outputs if op.shown for item in op.names}
 
@@ -193,7 +193,7 @@ def _alert(op: AlertOp) -> str:
 def described(plan: Plan, places: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Outputs, alerts, tables and modes. ``places`` says by metric, `metrics.kl`, who declared it, file and line."""
     places = places or {}
-    words = plan.names()
+    words = output_words(plan)
     outputs = [
         {
             "name": name.template, "alias": name.alias, "metric": op.id, "key": op.key, "words": words[name.template],
@@ -291,7 +291,7 @@ def facts(made: Plan, other: Plan) -> dict[str, Facts]:
 
     Of its profiles the outputs that an ``other`` plan has, too.
     """
-    words = made.names()
+    words = output_words(made)
     shown, shared = ([op for op in plan.outputs if op.shown and op.id != LOGGED] for plan in (made, other))
     names = {item.template for op in shared for item in op.names}
     outputs = {

@@ -11,6 +11,7 @@ import yaml
 
 import declog
 from declog.config.files import YamlLoader
+from declog.plans.words import explain, output_words
 from tests.cli.conftest import Cli
 from tests.conftest import WritePreset
 from tests.docs.markdown import ROOT
@@ -89,9 +90,8 @@ def test_inactive_entries_are_marked(small: Path, cli: Cli) -> None:
 
 def test_the_plan(small: Path, cli: Cli) -> None:
     """``explain`` of what the runtime would execute."""
-    assert (
-        cli("show", "small", "--plan", "--config-dir", ".").out
-        == declog.plan(declog.compose("small", config_dir=".")).explain()
+    assert cli("show", "small", "--plan", "--config-dir", ".").out == explain(
+        declog.plan(declog.compose("small", config_dir="."))
     )
 
 
@@ -104,9 +104,9 @@ def test_names(small: Path, cli: Cli) -> None:
     shown = squeezed(cli("show", "small", "constants.beta=0", "--config-dir", ".").out)
     assert "inactive (--inactive says why): signals.kl, signals.penalised, metrics.penalised" in shown
     names = json.loads(cli("show", "small", "--format", "json", "--config-dir", ".").out)["names"]
-    assert {each["name"]: each["what"] for each in names} == declog.plan(
-        declog.compose("small", config_dir=".")
-    ).names()
+    assert {each["name"]: each["what"] for each in names} == output_words(
+        declog.plan(declog.compose("small", config_dir="."))
+    )
 
 
 def test_a_name_that_not_every_sink_shows(small: Path, cli: Cli) -> None:

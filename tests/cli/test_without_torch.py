@@ -15,6 +15,7 @@ BLOCKED = """
 import contextlib, io, json, sys, traceback
 sys.modules["torch"] = None
 from declog.cli import main
+from declog.plans.words import explain
 import declog
 found = {}
 for words in json.loads(sys.argv[1]):
@@ -27,7 +28,7 @@ for words in json.loads(sys.argv[1]):
     found[" ".join(words)] = [code, out.getvalue()]
 with contextlib.redirect_stdout(io.StringIO()):
     found["read"] = [0, str(len(declog.read("run").scalars.rows()))]
-    found["plan"] = [0, declog.plan("trl_grpo").explain()]
+    found["plan"] = [0, explain(declog.plan("trl_grpo"))]
 assert sys.modules["torch"] is None
 print(json.dumps(found))
 """

@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 import declog
 from declog.language.row_functions import DEFAULT, RowFunctions, column
+from declog.plans.words import explain
 from declog.records import Records, RunInfo
 
 FOLDER = Path(__file__).parents[1] / "data" / "golden"
@@ -56,19 +57,19 @@ def constants_of(profile: Path) -> dict[str, Any]:
 
 
 def shown(profile: Path) -> str:
-    """The text of a profile: ``Plan.explain()`` without its fingerprint, or every problem."""
+    """The text of a profile: The plan in words without its fingerprint, or every problem."""
     config = OmegaConf.create(profile.read_text(encoding="utf-8"))
     try:
         with contextlib.chdir(FOLDER):
             plan = declog.plan(config, constants=constants_of(profile), columns=COLUMNS)
     except declog.ConfigError as error:
         return f"{error}\n"
-    return _FINGERPRINT.sub("(fingerprint)", plan.explain(), count=1)
+    return _FINGERPRINT.sub("(fingerprint)", explain(plan), count=1)
 
 
 def shown_preset(preset: Path) -> str:
     """What a preset computes, in words, as it is without a trainer's constants."""
-    return _FINGERPRINT.sub("(fingerprint)", declog.plan(declog.compose(preset.stem)).explain(), count=1)
+    return _FINGERPRINT.sub("(fingerprint)", explain(declog.plan(declog.compose(preset.stem))), count=1)
 
 
 def expected(profile: Path) -> Path:

@@ -13,6 +13,7 @@ from declog.errors import ConfigError
 from declog.errors.pages import CODES
 from declog.language import spec
 from declog.language.spec_of_tables import FilterSpec
+from declog.plans.words import explain
 from tests.conftest import examples
 
 KEYS = [
@@ -65,7 +66,7 @@ def check(profile: Any) -> None:
     """Validate and compile, as data and as a configuration: what is raised is declog's and can be shown."""
     for compiled in (declog.plan, _without_composition):
         try:
-            compiled(profile).explain()
+            explain(compiled(profile))
         except ConfigError as error:
             assert error.problems and all(problem.code in CODES for problem in error.problems)
             assert len(str(error)) < 200_000
@@ -77,7 +78,7 @@ def _without_composition(profile: Any) -> declog.Plan:
 
 def test_the_profile_that_is_mutated_is_good() -> None:
     """Otherwise mutations of it would test nothing but its own error."""
-    assert "metrics" in declog.plan(GOOD).explain()
+    assert "metrics" in explain(declog.plan(GOOD))
 
 
 @examples(75, *HealthCheck)

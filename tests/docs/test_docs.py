@@ -28,6 +28,7 @@ from declog.cli import main, verbs
 from declog.errors.pages import CODES
 from declog.errors.pages import page as page_of
 from declog.language.spec import SinkSpec
+from declog.plans.words import explain
 from declog.runtime.run import self_metrics
 from tests import forks
 from tests.docs.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out
@@ -60,7 +61,7 @@ def run(command: Sequence[str | Path], folder: Path, given: str = "") -> str:
 def outcome(compile: Callable[[], declog.Plan]) -> str:
     """What a configuration gives: its plan in words, or its errors."""
     try:
-        return FINGERPRINT.sub("(...)", compile().explain())
+        return FINGERPRINT.sub("(...)", explain(compile()))
     except declog.ConfigError as error:
         return f"{error}\n"
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import declog
 from declog.errors import ConfigError, Problem
 from declog.errors.pages import CODES
+from declog.plans.words import explain
 from tests.conftest import examples
 from tests.language.runs import one_step
 from tests.oracle.generator import generated
@@ -265,7 +266,7 @@ def with_key(key: str, expr: str) -> dict[str, Any]:
 def check(profile: Any) -> None:
     """Compile, and see that what is raised is declog's and can be shown."""
     try:
-        declog.plan(profile).explain()
+        explain(declog.plan(profile))
     except ConfigError as error:
         assert error.problems and all(problem.code in CODES for problem in error.problems)
         assert len(str(error)) < 100_000

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import declog
+from declog.plans.words import explain
 from declog.testing import MemorySink
 from tests.running import profile
 
@@ -166,7 +167,7 @@ def test_observe_is_a_declaration_of_signals() -> None:
         declog.plan({"name": "x", "metrics": {"m": {"observe": signal}}}),
         declog.plan({"name": "x", "signals": {"any": {"m": signal}}, "metrics": {"m": {}}}),
     ]
-    assert len({plan.fingerprint for plan in plans}) == len({plan.explain() for plan in plans}) == 1
+    assert len({plan.fingerprint for plan in plans}) == len({explain(plan) for plan in plans}) == 1
 
 
 @pytest.mark.parametrize(

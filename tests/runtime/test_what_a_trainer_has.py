@@ -13,6 +13,7 @@ import yaml
 
 import declog
 from declog.errors import ConfigError, InputError, UsageError
+from declog.plans.words import explain
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.running import sections
@@ -69,7 +70,7 @@ def test_a_preset_takes_what_there_is(
 
 def test_the_plan_says_what_stands_for_a_metric() -> None:
     """So that nobody takes the trainer's number for declog's."""
-    text = declog.plan("grpo").explain()
+    text = explain(declog.plan("grpo"))
     assert "where it comes, mean of given_kl stands for it" in text
 
 

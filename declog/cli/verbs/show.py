@@ -58,10 +58,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_plan(plan: Plan, args: argparse.Namespace) -> None:
+    from declog.plans.words import explain
+
     inactive = dict(plan.inactive)
     data: dict[str, Any]
     if args.plan:
-        text, data = visible_lines(plan.explain().rstrip()), {"plan": plan.explain()}
+        text, data = visible_lines(explain(plan).rstrip()), {"plan": explain(plan)}
     elif args.inactive:
         text = columns(list(inactive.items()), colour=BOLD) or "nothing is inactive"
         data = {"inactive": inactive}
@@ -77,9 +79,9 @@ def _of_plan(plan: Plan, args: argparse.Namespace) -> None:
 def _outputs(plan: Plan) -> list[dict[str, Any]]:
     """Every name that trackers see, and who shows it."""
     from declog.language.nodes import LOGGED
-    from declog.plans.words import as_data
+    from declog.plans.words import as_data, output_words
 
-    words = plan.names()
+    words = output_words(plan)
     found = []
     for op in plan.outputs:
         about = replace(op.about, help="what `log_metric` gives") if op.id == LOGGED and not op.about.help else op.about

@@ -5,11 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
-from declog.language.dtypes import NUMERIC, DType, Type
+from declog.language.absence import Absence
+from declog.language.dtypes import NUMERIC, Axis, DType, Type
 from declog.language.functions.rules import Call, Stage, broadcast, need
 from declog.language.nodes import Node
+from declog.language.segmented import Segments
 from declog.registry import REQUIRED, Registry
 
 
@@ -26,6 +28,19 @@ class Param:
 
 OVER = Param("over", "axis", default=None)  # the axis that a function removes
 Rule = Callable[[Call], Type]
+
+
+class View(Protocol):
+    """A window, as functions of the stage ``rows`` see it: how its axes nest, and what else is known of arguments."""
+
+    def segments(self, fine: Axis, coarse: Axis) -> Segments:
+        """How the entries of an axis fall into those of a coarser one."""
+
+    def members(self, node: Node) -> tuple[str, ...]:
+        """The members of a family's value."""
+
+    def absent(self, node: Node) -> Absence:
+        """Where a value is absent, on its own axis: ``[rows]`` or ``[members, rows]``."""
 
 
 @dataclass(frozen=True)

@@ -6,22 +6,18 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.dtypes import MEMBER, NUMERIC, Axis, DType, Type, per
-from declog.language.functions.base import BUILTIN, OVER, Function, Param, Rule
+from declog.language.functions.base import BUILTIN, OVER, Function, Param, Rule, View
 from declog.language.functions.rules import Call, broadcast, need
 from declog.language.moments import AGGREGATES, FORMULAS
-from declog.language.nodes import members_of
+from declog.language.nodes import Node, members_of
 from declog.language.patterns import PatternError, pattern
-
-if TYPE_CHECKING:
-    from declog.language.nodes import Node
-
 
 _LEFT = {Axis.TOKEN: "completion", Axis.COMPLETION: "group", Axis.GROUP: "batch", Axis.STEP: "window"}
 
@@ -131,7 +127,7 @@ BUILTIN.rows(
 _COUNTED = {Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}  # what is counted, and in each of what
 
 
-def _segments(view: Any, node: Node) -> Any:
+def _segments(view: View, node: Node) -> Any:
     axis = node.param("axis")
     return view.segments(axis, _COUNTED[axis])
 
@@ -189,7 +185,7 @@ def _member(call: Call) -> Type:
 @BUILTIN.rows(
     "member", "family", Param("member", "constant", types=(str,)), rule=_member, help="one member of a family"
 )
-def _pick(view: Any, node: Node, family: Any) -> Any:
+def _pick(view: View, node: Node, family: Any) -> Any:
     members = view.members(node.args[0])
     member = node.param("member")
     if member not in members:
@@ -256,7 +252,7 @@ def _drawn(*dtypes: DType) -> Rule:
 def _by_counts(one: Callable[[int, int, int], float]) -> Callable[..., Any]:
     """A function of how many of a group are known, how many of those are true, and k."""
 
-    def run(view: Any, node: Node, correct: Any) -> Any:
+    def run(view: View, node: Node, correct: Any) -> Any:
         segments, k = view.segments(Axis.COMPLETION, Axis.GROUP), node.param("k")
         n = segmented.count(correct, segments)
         c = segments.apply(np.add, segmented.truth(correct).astype(np.int64))
@@ -282,7 +278,7 @@ BUILTIN.rows(
     "best_at", "x", K, rule=_drawn(DType.FLOAT), least="k",
     help="the unbiased best@k of a group: the mean, over all choices of k completions, of the greatest value",
 )  # fmt: skip
-def _best_at(view: Any, node: Node, x: Any) -> Any:
+def _best_at(view: View, node: Node, x: Any) -> Any:
     groups, k = view.segments(Axis.COMPLETION, Axis.GROUP), node.param("k")
     values = np.asarray(x, np.float64)
 
@@ -307,7 +303,7 @@ def _voted(call: Call) -> Type:
     "majority_at", "answer", "correct", replace(K, default=None), rule=_voted, least="k",
     help="majority@k of a group: how often the most frequent of k answers, or of all, is correct; ties in equal parts",
 )  # fmt: skip
-def _majority_at(view: Any, node: Node, answer: Any, correct: Any) -> Any:
+def _majority_at(view: View, node: Node, answer: Any, correct: Any) -> Any:
     groups, k = view.segments(Axis.COMPLETION, Axis.GROUP), dict(node.params).get("k")
     known = segmented.present(correct) & ~np.asarray(view.absent(node.args[0]), bool)  # what did not come is no vote
     answers, right = segmented.present(answer), segmented.truth(correct)
@@ -360,5 +356,5 @@ def _carried(call: Call) -> Type:
 
 
 @BUILTIN.rows("prev", "x", "first", rule=_carried, help="the value of the step before; at the first step `first`")
-def _prev(view: Any, node: Node, x: Any, first: Any) -> Any:
+def _prev(view: View, node: Node, x: Any, first: Any) -> Any:
     raise RuntimeFailure.of("DL605.prev")

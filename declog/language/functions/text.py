@@ -9,22 +9,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
-from declog.language.functions.base import BUILTIN, OVER, Param
+from declog.language.functions.base import BUILTIN, OVER, Param, View
 from declog.language.functions.rules import Call, broadcast, need
-from declog.language.nodes import COMBINED, WRITTEN
+from declog.language.nodes import COMBINED, WRITTEN, Node
 from declog.language.patterns import PatternError, pattern
 from declog.language.segmented import NOTHING, present
-
-if TYPE_CHECKING:
-    from declog.engine.evaluator import View
-    from declog.language.nodes import Node
 
 Array = NDArray[Any]
 PATTERN = Param("pattern", "constant", types=(str,))

@@ -25,6 +25,7 @@ from declog.errors import PlanMismatchError, Problem, RuntimeFailure, SinkError,
 from declog.language.functions import Functions
 from declog.plans import fingerprint
 from declog.plans.ops import Plan, SinkOp
+from declog.plans.words import explain
 from declog.records import RunInfo
 from declog.runtime.ranks import store_comm as comms
 from declog.runtime.ranks.actors import ActorComm, DriverComm
@@ -337,6 +338,6 @@ def _run_info(channel: Comm, plan: Plan, folder: Path, run_id: str, run_config: 
         world_size=channel.world_size,
         config=plan.config,
         run_config={**manifest.plain(run_config), **plan.run_config},
-        plan=plan.explain(),
+        plan=explain(plan),
         version=VERSION,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import declog
+from declog.plans.words import output_words
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
@@ -257,7 +258,7 @@ def test_a_profile_shows_when_a_condition_holds(tmp_path: Path) -> None:
 def test_a_metric_added_to_trls_preset_is_exact() -> None:
     """Beside TRL's own names, which are means of batch means."""
     cfg = declog.compose("trl_grpo", ["declog.sinks=[]", '+declog.metrics.exact="mean(reward)"'])
-    made = declog.plan(cfg).names()
+    made = output_words(declog.plan(cfg))
 
     assert (made["reward"], made["exact"]) == (
         "mean of batch means of reward, over the completions of the trainer's window",

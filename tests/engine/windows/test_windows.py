@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import declog
+from declog.plans.words import output_words
 from declog.testing import MemorySink
 from tests.language.runs import problems, record, values
 from tests.running import profile, sections
@@ -305,7 +306,7 @@ def test_a_plan_says_what_its_values_are() -> None:
         "trl": {"expr": "reward", "over": "batch"},
         "total": {"expr": "reward", "reduce": "sum", "over": "run"},
     }
-    assert declog.plan(profile({"reward": ROWS}, metrics, every=10)).names() == {
+    assert output_words(declog.plan(profile({"reward": ROWS}, metrics, every=10))) == {
         "reward": "mean of reward, over the completions of 10 steps",
         "trl": "mean of batch means of reward, over the completions of 10 steps",
         "total": "sum of reward, over the completions from the start of the run",
