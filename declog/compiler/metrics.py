@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 from declog.compiler import suggestions
@@ -104,19 +104,20 @@ class _Metric:
             return []
         where = self._compile(self.spec.where, ("metrics", self.id, "where"))
         per_token = any(node.type.axis is Axis.TOKEN for node in args)
-        buckets = self._buckets_of_tokens(where is not None) if per_token else {}
-        by = None if buckets else self._by()
+        buckets = [self._buckets_of_tokens(text) if per_token else {} for text in self._by_texts()]
+        by = self._by([not of_tokens for of_tokens in buckets])
         weight = self._compile(self.spec.weight, ("metrics", self.id, "weight"))
         clauses: Clauses = {"where": where, "by": by, "weight": weight}
         ops: list[MetricOp] = []
         for suffix, (reduction, params) in reductions.items():
             if reduction is None:
                 continue
-            if not buckets:
+            if not any(buckets):
                 ops.append(self._op(suffix, reduction, params, args, clauses))
-            for label, condition in buckets.items():
-                alone = self._op(suffix, reduction, params, args, {**clauses, "where": condition})
-                ops.append(_of_label(alone, label))
+            for label, condition in self._labels_of_tokens(buckets):
+                op = self._op(suffix, reduction, params, args, {**clauses, "where": condition})
+                of_rows = tuple(name for name, labelled in zip(op.labels, buckets, strict=True) if not labelled)
+                ops.append(_of_label(op, label, of_rows, first=bool(buckets[0])))
         return ops
 
     # -- expressions and reductions
@@ -266,31 +267,36 @@ class _Metric:
             return reduction, self._constants(reduction, call, compiler)
         return None, ()
 
-    def _by(self) -> Node | None:
-        """The label of a row: one expression, or one for each combination of several."""
-        texts = self.spec.by
-        if not isinstance(texts, list):
-            return self._compile(texts, ("metrics", self.id, "by"))
-        if not texts:
+    def _by_texts(self) -> list[str]:
+        return [self.spec.by] if isinstance(self.spec.by, str) else self.spec.by or []
+
+    def _by_path(self, index: int) -> Path:
+        return ("metrics", self.id, "by", *([] if isinstance(self.spec.by, str) else [index]))
+
+    def _by(self, of_rows: Sequence[bool]) -> Node | None:
+        """The label of a row: one expression, or one for each combination of several. Those of tokens are not in it."""
+        texts = self._by_texts()
+        if not texts and self.spec.by is not None:
             self.draft.report("DL202.labels", ("metrics", self.id, "by"))
-        nodes = [self._compile(text, ("metrics", self.id, "by", index)) for index, text in enumerate(texts)]
-        found = [node for node in nodes if node is not None]
-        taken = [fits(self.draft, node, ("metrics", self.id, "by", index), LABELS, Axis.COMPLETION, "labels are")
-                 for index, node in enumerate(found)]  # fmt: skip
-        if texts and taken == [True] * len(texts):
-            with self.draft.at("metrics", self.id, "by"):
-                return labels(self.draft.graph, found, self.draft.order)
+        paths = {self._by_path(index): text for index, text in enumerate(texts) if of_rows[index]}
+        nodes = {path: self._compile(text, path) for path, text in paths.items()}
+        if len(texts) == 1:
+            return next(iter(nodes.values()), None)
+        parts = [
+            node for path, node in nodes.items()
+            if node is not None and fits(self.draft, node, path, LABELS, Axis.COMPLETION, "labels are")
+        ]  # fmt: skip
+        if not parts or len(parts) < len(nodes):
+            return None
+        with self.draft.at("metrics", self.id, "by"):
+            return parts[0] if len(parts) == 1 else labels(self.draft.graph, parts, self.draft.order)
         return None
 
-    def _buckets_of_tokens(self, where: bool) -> dict[str, Node | None]:
+    def _buckets_of_tokens(self, text: str) -> dict[str, str]:
         """The labels of a `bucket` of values per token, each with the condition that its tokens meet; else empty.
 
-        The edges are constants, so each label is a metric of its own, which is folded where the tokens are. With
-        ``where`` tokens meet that of the metric as well.
+        The edges are constants, so each label is a metric of its own, which is folded where the tokens are.
         """
-        text = self.spec.by
-        if not isinstance(text, str):
-            return {}
         try:
             parsed = parse(text)
             if parsed.call != "bucket" or not isinstance(parsed.body, ast.Call) or not parsed.body.args:
@@ -309,9 +315,16 @@ class _Metric:
         labelled = dict(zip(bucket_labels(bounds), [*conditions, f"{shown} > {bounds[-1]}"], strict=True))
         if bounds[0] >= 0 and node.op not in ("index", "size"):
             labelled["<0"] = f"{shown} < 0"
-        also = f"({self.spec.where}) and " if where else ""
-        path = ("metrics", self.id, "by")
-        return {label: self._compile(f"{also}{condition}", path) for label, condition in labelled.items()}
+        return labelled
+
+    def _labels_of_tokens(self, buckets: Sequence[dict[str, str]]) -> Iterator[tuple[str, Node | None]]:
+        """Each combination of tokens' labels, with the condition of its tokens: that of the metric holds, too."""
+        of_tokens = [labelled for labelled in buckets if labelled]
+        path = self._by_path(next((index for index, labelled in enumerate(buckets) if labelled), 0))
+        where = [] if self.spec.where is None else [f"({self.spec.where})"]
+        for combination in product(*(labelled.items() for labelled in of_tokens)) if of_tokens else ():
+            condition = " and ".join([*where, *(condition for _, condition in combination)])
+            yield "/".join(label for label, _ in combination), self._compile(condition, path)
 
     # -- the op
 
@@ -410,15 +423,18 @@ class _Metric:
 
     def _labelled(self) -> tuple[str, ...]:
         """What `by` reads, by name; an expression has none."""
-        texts = [self.spec.by] if isinstance(self.spec.by, str) else self.spec.by or []
-        return tuple(text.strip() if text.strip().isidentifier() else "" for text in texts)
+        return tuple(text.strip() if text.strip().isidentifier() else "" for text in self._by_texts())
 
 
-def _of_label(op: MetricOp, label: str) -> MetricOp:
-    """A metric of one label, under the name that it would have among the others."""
-    names = tuple(replace(item, template=item.template.replace("{label}", label)) for item in op.names)
+def _of_label(op: MetricOp, label: str, of_rows: tuple[str, ...], *, first: bool) -> MetricOp:
+    """A metric of one label of its tokens, under the name that it would have among all labels.
+
+    Labels of rows stay, before the tokens' label or, where `by` begins with tokens, behind it.
+    """
+    shown = label if not of_rows else f"{label}/{{label}}" if first else f"{{label}}/{label}"
+    names = tuple(replace(item, template=item.template.replace("{label}", shown)) for item in op.names)
     suffix = label if op.suffix is None else f"{op.suffix}/{label}"
-    return replace(op, key=f"{op.id}.{suffix}", suffix=suffix, names=names, labels=())
+    return replace(op, key=f"{op.id}.{suffix}", suffix=suffix, names=names, labels=of_rows)
 
 
 def _takes(reduction: Reduction) -> str:

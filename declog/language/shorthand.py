@@ -122,11 +122,11 @@ class _Writer:
         made = dict(node.entries)
         if (observe := made.get("observe")) is not None:
             made["observe"] = self._observed(name, observe)
-        tags, by = made.get("tags"), made.get("by")
-        if tags is not None and isinstance(tags.value, str):
+        if (tags := made.get("tags")) is not None and isinstance(tags.value, str):
             made["tags"] = said(tags.value.split(), tags.place)
-        if by is not None and isinstance(by.value, list) and len(by.value) == 1:
-            made["by"] = by.value[0]
+        for key in ("expr", "by"):
+            if (texts := made.get(key)) is not None and isinstance(texts.value, list) and len(texts.value) == 1:
+                made[key] = texts.value[0]
         return node.holding(made)
 
     def _observed(self, name: str, node: Node) -> Node:

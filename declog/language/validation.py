@@ -18,6 +18,7 @@ from declog.distribution import NAME
 from declog.errors import SYNONYMS, ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
 from declog.errors.catalogue import MESSAGES
 from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of
+from declog.language.model import Scalar
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec, SinkSpec
 from declog.language.spec_of_tables import FilterSpec, Length, TableSpec
@@ -377,7 +378,9 @@ def _problem(item: Any) -> Problem | None:
         if path[-1] == "chart" and isinstance(given, Mapping):
             return Problem.of("DL202.type", path, key="chart", noun=noun, example=given.get("with", "divergence"))
         example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
-        if noun == "a list" and isinstance(given, str):
+        if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Scalar):
+            example = in_flow(given[0])
+        elif noun == "a list" and isinstance(given, str):
             words = re.fullmatch(r"\w+([\s,]+\w+)+", given.strip())
             example = in_flow(re.split(r"[\s,]+", given.strip()) if words else [given])
         return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)

@@ -90,6 +90,42 @@ def test_buckets_of_tokens(ranks: int, tmp_path: Path) -> None:
     assert values == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_labels_of_tokens_and_of_rows_together(ranks: int, tmp_path: Path) -> None:
+    """`by` with several labels has a value for each combination, be they of tokens, of completions or of the rank."""
+    bucket, positive = "bucket(place, 2, 5)", "side > 0"
+    values = logged(
+        {
+            "behind": {"expr": "x", "by": [positive, bucket]},
+            "before": {"expr": "x", "by": [bucket, positive], "reduce": ["sum"]},
+            "between": {"expr": "x", "by": ["rank", bucket, positive], "weight": "abs(side)"},
+            "tokens": {"expr": "x", "by": [bucket, "bucket(x, 0)"], "where": "side > 0.5"},
+            "listed": {"expr": "x", "by": [bucket]},
+            "text": {"expr": "x", "by": bucket},
+        },
+        tmp_path, ranks,
+    )  # fmt: skip
+    expected: dict[str, float] = {}
+    every = [(rank, batch) for rank in range(ranks) for batch in batches(rank)]
+    together = {name: torch.cat([batch[name] for _, batch in every]).double().numpy() for name in every[0][1]}
+    x, mask, place = (together[name] for name in ("x", "mask", "place"))
+    side = np.broadcast_to(together["side"][:, None], x.shape)
+    of_rank = np.repeat([rank for rank, _ in every], ROWS)[:, None]
+    for label, (low, high) in {**BUCKETS, "<0": (-np.inf, -0.5)}.items():
+        tokens = mask.astype(bool) & (place > low if low else place >= 0) & (place <= high)
+        expected |= {f"listed/{label}": x[tokens].mean(), f"text/{label}": x[tokens].mean()}
+        for sign, rows in (("true", side > 0), ("false", side <= 0)):
+            expected[f"behind/{sign}/{label}"] = x[tokens & rows].mean()
+            expected[f"before/sum/{label}/{sign}"] = x[tokens & rows].sum()
+            for rank in range(ranks):
+                kept = tokens & rows & (of_rank == rank)
+                expected[f"between/{rank}/{sign}/{label}"] = np.average(x[kept], weights=np.abs(side[kept]))
+        for of_x, some in (("<0", x < 0), ("0-0", x == 0), ("1+", x > 0)):
+            if (kept := tokens & some & (side > 0.5)).any():
+                expected[f"tokens/{label}/{of_x}"] = x[kept].mean()
+    assert values == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
 def first_index(folder: Path) -> float:
     """What `index(token)` is of a completion's first token."""
     return logged({"first": {"expr": "index(token)", "reduce": "min"}}, folder / "first", 1)["first"]
@@ -99,7 +135,9 @@ def first_index(folder: Path) -> float:
     ("metric", "code"),
     [
         ({"expr": "side", "by": "bucket(place, 2)"}, "DL310"),
-        ({"expr": "x", "by": ["bucket(place, 2)", "side > 0"]}, "DL310"),
+        ({"expr": "x", "by": ["side > 0", "place"]}, "DL310"),
+        ({"expr": "x", "by": ["bucket(place, 2)", "sde > 0"]}, "DL302"),
+        ({"expr": "p50(x)", "by": ["bucket(place, 2)", "side > 0"]}, "DL312"),  # a histogram per label of rows
         ({"expr": "x", "by": "bucket(place, 5, 2)"}, "DL304"),
         ({"expr": "x", "by": "bucket(place, side)"}, "DL304"),
         ({"expr": "x", "by": "bucket(plce, 2)"}, "DL302"),

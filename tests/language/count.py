@@ -49,14 +49,14 @@ def models(type_: Any = LogSpec, known: dict[Any, None] | None = None) -> list[t
 def keys() -> list[str]:
     """Every key that YAML may have, as `Model.key`; whoever wants the top ones takes those of `LogSpec`."""
     return list(dict.fromkeys(
-        f"{_of(model, name)}.{field.alias or name}"
+        f"{declared_by(model, name)}.{field.alias or name}"
         for model in models()
         for name, field in model.model_fields.items()
         if not field.exclude
     ))  # fmt: skip
 
 
-def _of(model: type[Model], name: str) -> str:
+def declared_by(model: type[Model], name: str) -> str:
     """The model that has a key first: what several models have from one base is one key."""
     return next(base.__name__ for base in reversed(model.__mro__) if name in vars(base).get("__annotations__", {}))
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import types
+import typing
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ from declog.language.dtypes import AXES
 from declog.language.notation import TYPES
 from declog.language.shorthand import long
 from declog.language.tree import tree_of
+from tests.language import count
 
 
 def _long(data: Any) -> Any:
@@ -104,6 +108,10 @@ SAME = {
     "a signal that is called as a type is": (
         "signals: {any: {float: {axis: step}, row: {axis: step}}}\nderived: {a: float, b: row}",
         "signals: {any: {float: {axis: step}, row: {axis: step}}}\nderived: {a: {expr: float}, b: {expr: row}}",
+    ),
+    "a list of one label, and of one expression": (
+        "metrics: {a: {expr: [p95(reward)], by: ['bucket(reward, 1)']}}",
+        "metrics: {a: {expr: p95(reward), by: 'bucket(reward, 1)'}}",
     ),
     "axes": (
         "axes: {group: 4, token: mask, completion: {ids: id}}",
@@ -268,3 +276,63 @@ def test_a_phase_that_is_nearly_rollout_or_update_is_told() -> None:
         made = declog.plan({"signals": {name: {"a": "completion"}}, "metrics": {"a": "mean(a)"}})
         told = [warning for warning in made.warnings if "did you mean that one?" in warning]
         assert [close is not None and f"`{close}`" in warning for warning in told] == [True] * (close is not None)
+
+
+ONE_OR_SEVERAL = {  # each key that takes a text or a list of texts, with a config of it and a text
+    "MetricSpec.expr": ("metrics: {m: {expr: TEXT}}", "p95(a)"),
+    "MetricSpec.by": ("metrics: {m: {expr: a, by: TEXT}}", "bucket(a, 1, 2)"),
+    "MetricSpec.tags": ("metrics: {m: {expr: a, tags: TEXT}}", "core"),
+    "GroupAxis.of": ("axes: {group: {of: TEXT}}\nmetrics: {m: 'a - mean(a, over=completion)'}", "source"),
+    "Named.renamed": ("metrics: {m: {expr: a, renamed: TEXT}}", "earlier"),
+    "LogSpec.sinks": ("metrics: {m: a}\nsinks: TEXT", "console"),
+}
+
+
+def test_a_list_of_one_text_says_what_the_text_says() -> None:
+    """The class: a key that takes a text or a list of texts. Only `reduce` differs: a list of it has suffixes."""
+    both = {
+        f"{count.declared_by(model, name)}.{name}"
+        for model in count.models()
+        for name, field in model.model_fields.items()
+        if {str, list} <= {*_forms(field.annotation), *(form for each in field.metadata for form in _forms(each))}
+    }
+    assert both == {*ONE_OR_SEVERAL, "MetricSpec.reduce"}
+    signals = "signals: {any: {a: completion, source: completion text}}\n"
+    for key, (config, text) in ONE_OR_SEVERAL.items():
+        one, several = (
+            declog.plan(yaml.safe_load(signals + config.replace("TEXT", written)))
+            for written in (f'"{text}"', f'["{text}"]')
+        )
+        assert one.fingerprint == several.fingerprint, key
+    one, several = (declog.plan(yaml.safe_load(f"{signals}metrics: {{a: {{reduce: {r}}}}}")) for r in ("max", "[max]"))
+    assert (one.metrics[0].key, several.metrics[0].key) == ("a", "a.max")
+
+
+def _forms(type_: Any) -> Iterator[Any]:
+    """`str` and `list`, where a value of the type may be a text or a list of anything."""
+    type_ = getattr(type_, "type", type_)  # of a short form
+    if typing.get_origin(type_) in (typing.Union, types.UnionType):
+        for part in typing.get_args(type_):
+            yield from _forms(part)
+    elif typing.get_origin(type_) is typing.Annotated:
+        yield from _forms(type_.__origin__)
+    else:
+        yield typing.get_origin(type_) or type_
+
+
+@pytest.mark.parametrize(
+    ("config", "fix"),
+    [
+        ("metrics: {m: {formula: ['a / b']}}", "formula: a / b"),
+        ("metrics: {m: {expr: a, where: ['b > 0']}}", 'where: "b > 0"'),
+        ("metrics: {m: {expr: a, max_labels: [3]}}", "max_labels: 3"),
+        ("per_rank: [true]", "per_rank: true"),
+        ("filters: {f: {key: [reward], top: 2}}", "key: reward"),
+        ("output_dir: [runs]", "output_dir: runs"),
+    ],
+)
+def test_a_list_of_one_where_one_value_belongs_is_answered_with_the_value(config: str, fix: str) -> None:
+    """The class: a key that takes no list has a list of one item; the edit is the item, of whatever type."""
+    with pytest.raises(ConfigError) as error:
+        declog.plan(yaml.safe_load(config))
+    assert error.value.problems[0].fix == fix
