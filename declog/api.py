@@ -100,7 +100,7 @@ def plan(
     names = data.get("metrics") or {} if composed.provenance is not None else {}
     made = replace(
         made, warnings=(*made.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed)),
-        own=frozenset(name for name in names if composed.home(("metrics", name)) is None),
+        user_metrics=frozenset(name for name in names if composed.home(("metrics", name)) is None),
     )  # fmt: skip
     _plans.append((ref(composed), given, made))
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -46,3 +47,34 @@ def test_retired_names_do_not_come_back(instead: str) -> None:
 def test_a_retired_name_is_found() -> None:
     """As a word of its own, and not as a part of another one."""
     assert uses("Lane Edge", "class Lane(Thing): Edges, Planes = 1, 2") == ["Lane"]
+
+
+# They say what happened to a thing, or where it stood, and not what it is.
+VAGUE = "found known given made own others each place whole mine gone left lacking odd settled"
+
+
+def vague_names(source: str) -> list[str]:
+    """The names among ``VAGUE`` that a module gives: to classes, functions, parameters, attributes and variables."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.append(node.name)
+        elif isinstance(node, ast.arg):
+            names.append(node.arg)
+        elif isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Store):
+            names.append(node.attr if isinstance(node, ast.Attribute) else node.id)
+    return sorted(name for name in names if name.strip("_") in VAGUE.split())
+
+
+@pytest.mark.parametrize("room", ["runtime", "engine", "plans"])
+def test_names_say_what_things_are(room: str) -> None:
+    """No class, function, parameter, attribute or variable of a finished room has a name that says nothing."""
+    paths = sorted((PACKAGE / room).rglob("*.py"))
+    found = {str(path.relative_to(PACKAGE)): names for path in paths if (names := vague_names(path.read_text()))}
+    assert paths and found == {}
+
+
+def test_a_vague_name_is_found() -> None:
+    """Wherever a module gives it; names of others, and keywords of their calls, are not its own."""
+    source = "def place(own, *, rows):\n    self._known = text(given=1).left\n    found, kept = rows"
+    assert vague_names(source) == ["_known", "found", "own", "place"]

@@ -133,7 +133,7 @@ def compile(
         "renamed": {
             old: source for source, _, signal in observed if isinstance(signal, SignalSpec) for old in signal.before
         },
-        "known": frozenset(source for source, _, _ in observed),
+        "signal_names": frozenset(source for source, _, _ in observed),
         "extras": frozenset(source for source, _, signal in observed if signal.from_log_extra),
         "known_phases": draft.known_phases,
         "run_config": spec.run.config if config is None else (config.get("run") or {}).get("config") or {},
@@ -142,7 +142,7 @@ def compile(
         "first": spec.first or 0,
         "capture": captures.capture(spec.run.capture),
         "redactions": captures.redactions(draft),
-        "given": dict(draft.given),
+        "offered": dict(draft.given),
     }
     made = Plan(**facts)
     without = replace(made, config={}, run_config={})  # plain data, in which there is no expression

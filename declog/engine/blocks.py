@@ -55,11 +55,11 @@ class Block:
         data = self.data if self.data.dtype == np.float64 else self.data.astype(np.float64)
         return data if self.valid is None else np.where(self.valid, data, np.nan)
 
-    def some(self, places: Sequence[int] | slice) -> Block:
+    def some(self, rows: Sequence[int] | slice) -> Block:
         """Some of the columns."""
-        valid = None if self.valid is None else self.valid[places]
-        keys = self.keys[places] if isinstance(places, slice) else tuple(self.keys[place] for place in places)
-        return Block(self.axis, keys, self.data[places], valid)
+        valid = None if self.valid is None else self.valid[rows]
+        keys = self.keys[rows] if isinstance(rows, slice) else tuple(self.keys[row] for row in rows)
+        return Block(self.axis, keys, self.data[rows], valid)
 
     def pick(self, rows: Array) -> Block:
         """Some of the rows, in some order."""
@@ -136,6 +136,6 @@ def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batc
 def texts_of(values: Sequence[Any]) -> Array:
     """A list as an object array ``[rows]``; lists inside it stay values."""
     array = np.empty(len(values), object)
-    for place, item in enumerate(values):
-        array[place] = item
+    for row, item in enumerate(values):
+        array[row] = item
     return array

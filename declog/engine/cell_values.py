@@ -64,8 +64,8 @@ def fits(type: DType, item: Any) -> bool:
     if item is None or type is DType.OBJECT:
         return True
     if type is DType.INT:
-        whole = isinstance(item, int) or (isinstance(item, float) and item.is_integer())
-        return whole and not isinstance(item, bool) and int(item) in INT64
+        integral = isinstance(item, int) or (isinstance(item, float) and item.is_integer())
+        return integral and not isinstance(item, bool) and int(item) in INT64
     if type is DType.FLOAT:
         return isinstance(item, float) or (isinstance(item, int) and not isinstance(item, bool) and _is_float(item))
     return isinstance(item, bool if type is DType.BOOL else str)
@@ -108,10 +108,10 @@ def cut(text: str, most: int | tuple[int, int]) -> str:
     if isinstance(most, int):
         return text if len(text) <= most else text[: most - 1] + "…"
     head, tail = most
-    left = f"… {len(text) - head - tail:,} characters …"
-    if len(text) <= head + tail + len(left):  # what says so would be as long
+    omission = f"… {len(text) - head - tail:,} characters …"
+    if len(text) <= head + tail + len(omission):  # what says so would be as long
         return text
-    return text[:head] + left + (text[-tail:] if tail else "")
+    return text[:head] + omission + (text[-tail:] if tail else "")
 
 
 # ---- sizes

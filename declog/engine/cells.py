@@ -196,8 +196,10 @@ class Rules:
         self._least = column(2 if op.reduction.name in ("std", "var") else 1 for op in ops)
         self._alone = column(alone(op.args) for op in ops)
         # a total is not added to by what did not count, and a family that never came has no cell
-        known = [op.over_run is None and bool(names or not op.family) for op, names in zip(ops, members, strict=True)]
-        empty = [op.empty if knows else None for op, knows in zip(ops, known, strict=True)]
+        tells_empty = [
+            op.over_run is None and bool(names or not op.family) for op, names in zip(ops, members, strict=True)
+        ]
+        empty = [op.empty if knows else None for op, knows in zip(ops, tells_empty, strict=True)]
         self._has_empty = column(value is not None for value in empty)
         self._empty = column(0.0 if value is None else float(value) for value in empty)
 
@@ -285,19 +287,19 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     rest, came = None, here(op, view)
     if op.by is not None:
         shown = tuple(cell_index.shown(item, op.by.type.dtype) for item in placed.labels)
-        names, place = cell_index.named(shown, np.bincount(label, minlength=len(shown)), op.max_labels, run)
-        labels, label, rest = names.all, place[label], names.rest
+        names, position = cell_index.named(shown, np.bincount(label, minlength=len(shown)), op.max_labels, run)
+        labels, label, rest = names.all, position[label], names.rest
         of_labels, came = came, np.zeros((len(came), len(labels), len(placed.pieces)), bool)
-        for raw, at in enumerate(place.tolist()):
+        for raw, at in enumerate(position.tolist()):
             came[:, at] |= of_labels[:, raw]
     shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
     cell = label * max(shape[1], 1) + placed.piece
     columns = [np.asarray(view.judged(node, axis)) for node in op.args]
     columns = [
         column
-        if place in op.reduction.texts or (column.dtype.kind in "fiu" and op.reduction.keeps_dtype)
+        if position in op.reduction.texts or (column.dtype.kind in "fiu" and op.reduction.keeps_dtype)
         else column.astype(np.float64)
-        for place, column in enumerate(columns)
+        for position, column in enumerate(columns)
     ]
     columns = [column[None] if column.ndim == 1 else column for column in columns]
     members = view.members(op.args[0]) if op.family else ()
@@ -352,24 +354,24 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
     tokens = known_tokens(op, view)
     values = np.full((1, 1, len(pieces)), np.nan)
-    found, sought, outside = np.zeros(values.shape), np.zeros(values.shape), 0
+    counted, asked, outside = np.zeros(values.shape), np.zeros(values.shape), 0
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
-    for place in range(len(pieces) if counts is not None else 0):
-        here = np.flatnonzero(piece[batch] == place)
-        mine = states.take(here).pooled()
-        found[0, 0, place], sought[0, 0, place] = mine.n[0], 0 if tokens is None else tokens[here].sum()
-        if mine.n[0] > 0:
-            parts = counts[piece == place] if counts is not None else ()
-            sketch = Sketch.merge(parts, float(mine.min[0]), float(mine.max[0]))
+    for position in range(len(pieces) if counts is not None else 0):
+        here = np.flatnonzero(piece[batch] == position)
+        pooled = states.take(here).pooled()
+        counted[0, 0, position], asked[0, 0, position] = pooled.n[0], 0 if tokens is None else tokens[here].sum()
+        if pooled.n[0] > 0:
+            parts = counts[piece == position] if counts is not None else ()
+            sketch = Sketch.merge(parts, float(pooled.min[0]), float(pooled.max[0]))
             result = op.reduction.sketch(sketch, **dict(op.params))
             outside += sketch.infinite if op.reduction.histogram else 0
             if isinstance(result, tuple):
                 histograms[0, 0] = result
             else:
-                values[0, 0, place] = result
-    between = (found > 0) & np.isnan(values) & (op.reduction.level is not None)
-    missing = np.maximum(sought - found, 0)
-    block = Rules([op], [()], [1]).apply(values, missing, found, np.ones(values.shape, bool), between)
+                values[0, 0, position] = result
+    between = (counted > 0) & np.isnan(values) & (op.reduction.level is not None)
+    missing = np.maximum(asked - counted, 0)
+    block = Rules([op], [()], [1]).apply(values, missing, counted, np.ones(values.shape, bool), between)
     cells = block.cells(0, slice(None), histograms=histograms, pieces=tuple(pieces))
     cells.nonfinite += outside
     return cells

@@ -354,7 +354,7 @@ class View:
                 values = values[np.argsort(self.members(arg))]
             turned = np.ascontiguousarray(values.T)  # [rows, members] or [members]
             flat = turned.reshape(-1, turned.shape[-1])
-            reduced = run(flat, Segments.whole(flat.shape[-1]))[..., 0]
+            reduced = run(flat, Segments.single(flat.shape[-1]))[..., 0]
             return reduced.reshape(turned.shape[:-1])
         if arg.type.family:
             self._members[node.index] = self.members(arg)

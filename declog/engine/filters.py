@@ -66,9 +66,9 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Se
         if one.key is not None:
             there = present(view.picked(one.key, one.axis, rows))
             # the key's text may have stayed on its rank: what says whether it is there has travelled
-            known = there if one.keyed is None else truth(view.picked(one.keyed, one.axis, rows))
-            if not known.all():
-                without_key[one.id] = int(np.count_nonzero(~known))
+            keyed = there if one.keyed is None else truth(view.picked(one.keyed, one.axis, rows))
+            if not keyed.all():
+                without_key[one.id] = int(np.count_nonzero(~keyed))
             rows = rows[there]
         rows = np.sort(KINDS[one.kind](one, view, rows))
         if one.limit is not None:
@@ -81,17 +81,17 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Se
 
 def reasons(selection: Selection, view: View, axis: Axis) -> list[str]:
     """For each row the filters that took it, as `unique, worst:bottom`: a filter of extremes says of which end."""
-    found: list[list[str]] = [[] for _ in selection.rows]
+    reasons_of_rows: list[list[str]] = [[] for _ in selection.rows]
     for op, taken in selection.taken:
         end = dict.fromkeys(taken.tolist(), op.id)
         if op.kind == "top_bottom":
             tops = set(taken[_ends(op, view, taken)[0]].tolist())
             end = {row: f"{op.id}:{'top' if row in tops else 'bottom'}" for row in end}
         rows = selection.rows if op.axis is axis else view.frame.parts(axis, op.axis).index[selection.rows]
-        for words, row in zip(found, rows.tolist(), strict=True):
+        for words, row in zip(reasons_of_rows, rows.tolist(), strict=True):
             if row in end:
                 words.append(end[row])
-    return [", ".join(words) for words in found]
+    return [", ".join(words) for words in reasons_of_rows]
 
 
 def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Rows:
@@ -106,11 +106,11 @@ def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -
     spread = split and any(one.axis is Axis.GROUP or one.within == "group" for one in op.chain)
     if spread or any(reads_other_ranks(node, split) for node in (first.key, first.where) if node is not None):
         return rows
-    found = select(replace(first, limit=None), view, rows, axis).rows
+    picked = select(replace(first, limit=None), view, rows, axis).rows
     if any(one.axis is not axis for one in op.chain[1:]):  # whole groups of what the first one took
         index = view.frame.parts(axis, Axis.GROUP).index
-        found = rows[np.isin(index[rows], index[found])]
-    return found
+        picked = rows[np.isin(index[rows], index[picked])]
+    return picked
 
 
 def _batches(op: FilterOp, view: View, rows: Rows) -> Rows:
@@ -123,7 +123,7 @@ def _scopes(op: FilterOp, view: View, rows: Rows) -> Segments:
     """The rows that are chosen from together."""
     frame = view.frame
     if op.within == "window" or not len(rows):
-        return Segments.whole(len(rows))
+        return Segments.single(len(rows))
     if op.within == "group":
         return Segments.of_keys(frame.parts(op.axis, Axis.GROUP).index[rows])
     batch = _batches(op, view, rows)
@@ -136,8 +136,8 @@ def _best(order: Array, scopes: Segments, n: int, ties: Array) -> Array:
     if n <= 0 or not len(order):
         return np.zeros(0, np.int64)
     sorted_rows = np.lexsort((ties, order, scopes.index))
-    place = np.arange(len(order)) - np.repeat(scopes.offsets, scopes.counts)
-    return sorted_rows[place < n]
+    position = np.arange(len(order)) - np.repeat(scopes.offsets, scopes.counts)
+    return sorted_rows[position < n]
 
 
 @_kind
@@ -160,8 +160,8 @@ def _ends(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array]:
     key = key.astype(np.int64) if key.dtype.kind in "Ob" else key  # integers, some of which were missing
     ties = _ties(op, view, rows)
     top = _best(-key if key.dtype.kind == "f" else ~key, _scopes(op, view, rows), op.top, ties)
-    others = np.setdiff1d(np.arange(len(key)), top)
-    bottom = others[_best(key[others], _scopes(op, view, rows[others]), op.bottom, ties[others])]
+    rest = np.setdiff1d(np.arange(len(key)), top)
+    bottom = rest[_best(key[rest], _scopes(op, view, rows[rest]), op.bottom, ties[rest])]
     return top, bottom
 
 
@@ -206,8 +206,8 @@ def _ids(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array] | None:
     ids = view.picked(op.ids, op.axis, rows)
     there = present(ids)
     if ids.dtype.kind == "O":
-        found = [0 if item is None else item if isinstance(item, int) else _digest(item) for item in ids]
-        return np.array(found, np.int64), there
+        numbers = [0 if item is None else item if isinstance(item, int) else _digest(item) for item in ids]
+        return np.array(numbers, np.int64), there
     return np.where(there, ids, 0).astype(np.int64), there
 
 
@@ -223,9 +223,9 @@ def _ties(op: FilterOp, view: View, rows: Rows) -> Array:
         return rows
     ids, there = named
     step = view.frame.batches.step[_batches(op, view, rows)]
-    place = np.empty(len(rows), np.int64)
-    place[np.lexsort((rows, ids, ~there, step))] = np.arange(len(rows))
-    return place
+    position = np.empty(len(rows), np.int64)
+    position[np.lexsort((rows, ids, ~there, step))] = np.arange(len(rows))
+    return position
 
 
 def _hashes(op: FilterOp, view: View, rows: Rows) -> Array:
@@ -234,8 +234,8 @@ def _hashes(op: FilterOp, view: View, rows: Rows) -> Array:
     batch = _batches(op, view, rows)
     state = np.full(len(rows), np.uint64(0x632BE59BD9B4E019))
     alone = op.axis is Axis.STEP  # a batch of a rank is one row
-    place = np.zeros_like(rows) if alone else view.frame.parts(op.axis, Axis.STEP).position[rows]
-    keys = (batches.step[batch], batches.batch[batch], batches.rank[batch], place)
+    position = np.zeros_like(rows) if alone else view.frame.parts(op.axis, Axis.STEP).position[rows]
+    keys = (batches.step[batch], batches.batch[batch], batches.rank[batch], position)
     by_place = _hashed(state, keys)
     named = _ids(op, view, rows)
     return by_place if named is None else np.where(named[1], _hashed(state, (keys[0], named[0])), by_place)

@@ -75,16 +75,16 @@ class Sheet:
 
         And where an infinity is the cause, and no missing value.
         """
-        found, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
+        broken, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
         for node in walk(expr):
             if node.op == METRIC and (read := self.value(node))[1] is not True:
                 nonfinite = ~np.isfinite(read[0]) & ~np.asarray(read[1])
-                found |= nonfinite if len(nonfinite) <= shape[0] else nonfinite.any(0, keepdims=True)
+                broken |= nonfinite if len(nonfinite) <= shape[0] else nonfinite.any(0, keepdims=True)
                 cells = self._cells.get(str(node.param("name")))
                 if cells is not None:
                     marks = nonfinite & self._reindexed(cells, cells.infinities, False)
                     infinite |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
-        return found, infinite
+        return broken, infinite
 
     def _compute(self, node: Node) -> tuple[Array, Absence]:
         if node.op == CONST:
@@ -108,7 +108,7 @@ class Sheet:
         if function.stage == "aggregate":  # over=member
             shape = (max(len(self.members), 1), *np.broadcast_shapes(arrays[0].shape, (1, 1, 1))[1:])
             last = np.moveaxis(np.broadcast_to(arrays[0], shape), 0, -1)
-            reduced = function.run(last.reshape(-1, shape[0]), Segments.whole(shape[0])).reshape(1, *shape[1:])
+            reduced = function.run(last.reshape(-1, shape[0]), Segments.single(shape[0])).reshape(1, *shape[1:])
             return reduced, of_args[0] if isinstance(of_args[0], bool) else np.broadcast_to(of_args[0], shape).all(
                 0, keepdims=True
             )

@@ -118,14 +118,14 @@ class Frame:
         marks = {member: (block, row) for member, block, row in self._places.get(name + ABSENT, ())}
         if not marks:
             return None
-        found = {
+        by_member = {
             member: self.spread(np.asarray(block.data[row], bool), block.axis, axis)
             for member, (block, row) in marks.items()
         }
-        if None in found:
-            return found[None]
+        if None in by_member:
+            return by_member[None]
         nowhere = np.zeros(self.count(axis), bool)
-        return np.stack([found.get(member, nowhere) for member in self.members(name)])
+        return np.stack([by_member.get(member, nowhere) for member in self.members(name)])
 
     def count(self, axis: Axis) -> int:
         """How many entries an axis has."""
@@ -304,9 +304,9 @@ def _joined(frames: Sequence[Frame]) -> list[Block]:
         {key: block.some(slice(at, at + 1)) for block in frame.blocks for at, key in enumerate(block.keys)}
         for frame in frames
     ]
-    axes = {key: block.axis for known in columns for key, block in known.items() if not key[0].endswith(ABSENT)}
+    axes = {key: block.axis for by_key in columns for key, block in by_key.items() if not key[0].endswith(ABSENT)}
     blocks = [
-        _column(key, axis, [known.get(key) for known in columns], [frame.count(axis) for frame in frames])
+        _column(key, axis, [by_key.get(key) for by_key in columns], [frame.count(axis) for frame in frames])
         for key, axis in axes.items()
     ]
     return blocks + _absences(frames, columns)

@@ -130,5 +130,5 @@ def too_few(values: Array, parts: Segments | None, least: int) -> Absence:
 
 def few(counts: Array, least: int) -> Absence:
     """Where something came, and too little of it; where nothing but missing values came, a value is missing."""
-    found: Array = (counts > 0) & (counts < least)
-    return found if found.any() else False
+    too_small: Array = (counts > 0) & (counts < least)
+    return too_small if too_small.any() else False

@@ -138,14 +138,14 @@ class Inactive:
         if not reasons:
             return
         some = [f"{_listed(ids, METRICS)} ({why})" for why, ids in [*reasons.items()][:GROUPS]]
-        left = sum(map(len, [*reasons.values()][GROUPS:]))
+        unnamed = sum(map(len, [*reasons.values()][GROUPS:]))
         count = sum(map(len, reasons.values()))
         slower = min(self._every[id] for id in first)
         log.warning(
             "%s%d of %d metric%s%s %s inactive: %s",
             "" if mode == "train" else f"{mode}: ", count, len(first), "s" * (len(first) > 1),
             f" over {slower} steps" if slower > self._plan.every else "", "is" if count == 1 else "are",
-            ", ".join([*some, *([f"and {left} more (`log.missing` has them all)"] if left else [])]),
+            ", ".join([*some, *([f"and {unnamed} more (`log.missing` has them all)"] if unnamed else [])]),
         )  # fmt: skip
 
     def _why(self, id: str, state: _Mode) -> str:
@@ -232,26 +232,26 @@ class Inactive:
     @property
     def reasons(self) -> dict[str, str]:
         """Why each inactive metric is so; of one that is so in another mode only, with its name."""
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         for mode, state in self._modes.items():
             for id, why in state.inactive.items():
-                found.setdefault(id, why if mode == "train" else f"{mode}: {why}")
-        return found
+                reasons.setdefault(id, why if mode == "train" else f"{mode}: {why}")
+        return reasons
 
     @property
     def errors(self) -> list[MissingSignalError]:
         """For `strict`, at the end: what stopped for good, what own metrics lack, what is required and never came."""
         train = self._modes["train"]
         began = train.judged and not self._signals.keys().isdisjoint(train.spans)  # else it says so of all
-        made = [
+        errors = [
             MissingSignalError.of(
                 "DL502.stopped", source=self._signals[need].source, phase=need.phase, when=self._when(mode, last)
             )
             for mode, state in self._modes.items() for need, last in state.stopped.items()
         ]  # fmt: skip
-        made += [
+        errors += [
             MissingSignalError.of("DL502.never", id=id, why=why)
-            for id in train.inactive if id in self._plan.own and (why := self._why(id, train))
+            for id in train.inactive if id in self._plan.user_metrics and (why := self._why(id, train))
         ]  # fmt: skip
         absent: dict[str, list[SignalOp]] = {}
         for need, op in self._signals.items():
@@ -260,7 +260,7 @@ class Inactive:
                 continue
             if began and op.required and need not in train.spans:
                 absent.setdefault(need.phase, []).append(op)
-        return made + [
+        return errors + [
             MissingSignalError.of(
                 "DL502", names=", ".join(f"`{op.source}`" for op in ops), were="was" if len(ops) == 1 else "were",
                 phase=phase, source=ops[0].source,
@@ -272,7 +272,7 @@ class Inactive:
 def _listed(names: Collection[str], most: int, last: str = "and") -> str:
     """A list of names, the first of them where there are many."""
     shown = list(names)[: most if len(names) > most + 1 else most + 1]
-    left = len(names) - len(shown)
-    if left:
-        return f"{', '.join(shown)} and {left} more"
+    unnamed = len(names) - len(shown)
+    if unnamed:
+        return f"{', '.join(shown)} and {unnamed} more"
     return f" {last} ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))

@@ -20,12 +20,12 @@ from declog.plans.ops import Plan
 
 def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = DEFAULT) -> dict[str, Frame]:
     """A rank's frames with the columns that are computed where its rows are."""
-    made = dict(frames)
+    result = dict(frames)
     ops = [op for phase in plan.phases.values() if phase.name in frames for op in phase.locals]
     views: dict[str, View] = {}
     for op in sorted(ops, key=lambda op: int(op.name.removeprefix("local"))):  # each after what it reads
-        frame, axis = made[op.phase], op.expr.type.axis
-        source = made.get(op.source or op.phase)
+        frame, axis = result[op.phase], op.expr.type.axis
+        source = result.get(op.source or op.phase)
         if axis is None or source is None:
             continue
         name = source.phase
@@ -36,8 +36,8 @@ def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = 
             absent, open_ = either(rows < 0, np.asarray(absent)[..., rows] if np.ndim(absent) else absent), False
             values = values[..., rows] if values.shape[-1] else np.full(len(rows), np.nan)
             values = np.where(rows < 0, np.nan, values)
-        made[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, absent=absent, undecided=open_)
-    return made
+        result[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, absent=absent, undecided=open_)
+    return result
 
 
 def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:
@@ -48,15 +48,15 @@ def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:
     """
     rows = np.full(frame.count(Axis.COMPLETION), -1, np.int64)
     here, there = (np.cumsum(one.batches.rows) - one.batches.rows for one in (frame, later))
-    known, wanted = (None if ids is None else one.column(ids, exact=True) for one in (later, frame))
+    later_ids, ids_here = (None if ids is None else one.column(ids, exact=True) for one in (later, frame))
     for step in np.unique(frame.batches.step):
         earlier_rows, later_rows = (np.flatnonzero(one.batches.step == step) for one in (frame, later))
-        if known is not None and wanted is not None:
+        if later_ids is not None and ids_here is not None:
             places = [there[batch] + row for batch in later_rows for row in range(later.batches.rows[batch])]
-            by_id = {known[position]: position for position in places if known[position] is not None}
+            by_id = {later_ids[position]: position for position in places if later_ids[position] is not None}
             for batch in earlier_rows:
                 for row in range(here[batch], here[batch] + frame.batches.rows[batch]):
-                    rows[row] = by_id.get(wanted[row], -1)
+                    rows[row] = by_id.get(ids_here[row], -1)
             continue
         earlier_rows, later_rows = (
             some[np.argsort(one.batches.order[some])] for some, one in ((earlier_rows, frame), (later_rows, later))

@@ -40,8 +40,8 @@ class Metrics:
 
     def at(self, step: int, held: WindowState) -> None:
         """Formulas and conditions read what is known of this window besides metrics; what is not known is not there."""
-        known = {"elapsed": held.elapsed, "seconds": held.seconds}
-        self._facts = {"step": float(step), **{name: value for name, value in known.items() if value}}
+        times = {"elapsed": held.elapsed, "seconds": held.seconds}
+        self._facts = {"step": float(step), **{name: value for name, value in times.items() if value}}
 
     def of(
         self, period: int, window: WindowState, shorter: MetricValues, at: tuple[str, int], report: Report

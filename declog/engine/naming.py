@@ -112,12 +112,12 @@ class Naming:
 
     def passed_through(self, numbers: Mapping[str, float], *, partial: bool) -> list[tuple[Output, Scalar]]:
         """Numbers that no metric computed, each as that of the metric which has its name in other log events."""
-        found = []
+        scalars = []
         for name, value in numbers.items():
             output = next((output for pattern, output in self._patterns if pattern.fullmatch(name)), None)
             if output is not None and value == value:
-                found.append((output, Scalar(name, value, output[0], partial)))
-        return found
+                scalars.append((output, Scalar(name, value, output[0], partial)))
+        return scalars
 
     def broken(self, results: MetricValues) -> list[Scalar]:
         """Of the metrics that are NaN or infinite, how many values are."""
@@ -164,4 +164,4 @@ def _filled(op: Op, template: str, cells: Cells, member: int, label: int) -> str
         parts = cells.labels[label].split(BETWEEN) if len(op.labels) > 1 else [cells.labels[label]]
         fields |= {"label": "/".join(parts)}
         fields |= dict(zip(op.labels, parts if len(parts) > 1 else parts * len(op.labels), strict=True))
-    return FIELD.sub(lambda found: fields.get(found[1], found[0]), template)
+    return FIELD.sub(lambda match: fields.get(match[1], match[0]), template)

@@ -104,11 +104,11 @@ class Outputs:
         if one:
             results.add_numbers(keys, block.values[: len(keys), 0, 0], block.skipped[: len(keys)])
         labels = tuple(map(str, state.labels))
-        for place, (op, (start, end)) in enumerate(zip(self._ops, self._spans, strict=True)):
+        for position, (op, (start, end)) in enumerate(zip(self._ops, self._spans, strict=True)):
             if op.key not in results.numbers:
                 results[op.key] = block.cells(
-                    place, slice(start, end), members=self._members[place], labels=labels,
-                    pieces=states[self._parts[place]].pieces, rest=rest,
+                    position, slice(start, end), members=self._members[position], labels=labels,
+                    pieces=states[self._parts[position]].pieces, rest=rest,
                 )  # fmt: skip
 
     def _picked(self, states: Sequence[State]) -> dict[float | None, Array]:
@@ -124,8 +124,8 @@ class Outputs:
                 values, order = state.ordered.of(label, piece, alone=shape[1:] == (1, 1))
                 step = max(1, CHUNK // max(values.shape[1], 1))
                 for start in range(0, len(values) if levels else 0, step):
-                    found = quantiles(values[start : start + step], levels)
-                    for level, row in zip(levels, found, strict=True):
+                    by_level = quantiles(values[start : start + step], levels)
+                    for level, row in zip(levels, by_level, strict=True):
                         picked[level][first + start : first + start + len(row), label, piece] = row
                 if self._last and values.shape[1]:
                     back = values[:, np.argsort(order, kind="stable")[::-1]]
@@ -144,8 +144,8 @@ def labelled(op: MetricOp, state: State, run: Names = NAMELESS) -> tuple[State, 
     if op.by is None:
         return state, None
     labels = tuple(cell_index.shown(item, op.by.type.dtype) for item in state.labels)
-    names, place = cell_index.named(labels, state.counts, op.max_labels, run)
-    return replace(state, labels=labels) if names.rest is None else state.pooled(names.all, place), names.rest
+    names, position = cell_index.named(labels, state.counts, op.max_labels, run)
+    return replace(state, labels=labels) if names.rest is None else state.pooled(names.all, position), names.rest
 
 
 def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = None) -> Cells:

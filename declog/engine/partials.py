@@ -41,8 +41,8 @@ def rows_of(op: MetricOp, members: Sequence[str]) -> tuple[Row, ...]:
 def places_of(rows: Sequence[Row], start: int = 0) -> dict[Hashable, list[int]]:
     """Where the rows of each source stand."""
     places: dict[Hashable, list[int]] = {}
-    for place, (of, _) in enumerate(rows, start):
-        places.setdefault(of, []).append(place)
+    for row, (of, _) in enumerate(rows, start):
+        places.setdefault(of, []).append(row)
     return places
 
 
@@ -257,12 +257,12 @@ def members_here(op: MetricOp, view: View) -> Array:
     """
     axis = cell_index.row_axis(op)
     count = len(cell_index.placed(op, view).pieces)
-    gone = view.lost(op.args[0], axis)
-    if gone is True or gone is False:
-        return np.full((1, 1, count), gone is False)
+    absent = view.lost(op.args[0], axis)
+    if absent is True or absent is False:
+        return np.full((1, 1, count), absent is False)
     _, piece = cell_index.pieces(op, view, axis)
     rows = np.bincount(piece[piece >= 0], minlength=count)
-    lost = np.array([np.bincount(piece[row & (piece >= 0)], minlength=count) for row in np.atleast_2d(gone)])
+    lost = np.array([np.bincount(piece[row & (piece >= 0)], minlength=count) for row in np.atleast_2d(absent)])
     return np.asarray((lost < rows) | (rows == 0))[:, None]
 
 
@@ -280,8 +280,8 @@ def known_tokens(op: MetricOp, view: View) -> Array | None:
     """How many tokens each completion is asked for values of; none where what the metric reads is absent."""
     if op.tokens is None or op.fold is None or view.frame.plain(f"{op.tokens}.n") is None:
         return None
-    own, counts = view.frame.floats([f"{op.fold}.n", f"{op.tokens}.n"])
-    return tokens_asked(own, counts)
+    counted, tokens = view.frame.floats([f"{op.fold}.n", f"{op.tokens}.n"])
+    return tokens_asked(counted, tokens)
 
 
 def tokens_asked(values: Array, counts: Array) -> Array:

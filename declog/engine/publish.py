@@ -168,15 +168,15 @@ class Dispatcher:
         blank = Records(mode, facts.time)
         event = _Event(blank, prefix, results, named, tables, alerts, broken, costs, partial, exact)
         self._events[mode] += 1
-        for place, route in enumerate(self._routes):
+        for number, route in enumerate(self._routes):
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
                 records = self._share(route, event, report)
-                if self._untaken.get((mode, place), (step, []))[0] != step:  # others of this step are not shown yet
-                    del self._untaken[mode, place]
+                if self._untaken.get((mode, number), (step, []))[0] != step:  # others of this step are not shown yet
+                    del self._untaken[mode, number]
             else:  # an alert waits for no sink's turn
                 records = replace(event.blank, alerts=alerts if "alert" in route.accepts else ())
                 if route.last:
-                    self._keep((mode, place), step, event)
+                    self._keep((mode, number), step, event)
             _submit(route, step, records, report)
         logged = {prefix + scalar.name: scalar.value for _, scalar in named.scalars}
         return logged if partial is None else {**logged, RANKS: partial}
@@ -196,8 +196,8 @@ class Dispatcher:
 
     def close(self, report: Report) -> None:
         """The run is over: sinks that show its last values get those that came after their last turn."""
-        for (_, place), (step, events) in sorted(self._untaken.items(), key=lambda item: item[1][0]):
-            route = self._routes[place]
+        for (_, number), (step, events) in sorted(self._untaken.items(), key=lambda item: item[1][0]):
+            route = self._routes[number]
             shares = [self._share(route, event, report) for event in events]
             scalars = {item.name: item for share in shares for item in share.scalars}
             histograms = {item.name: item for share in shares for item in share.histograms}
@@ -223,13 +223,13 @@ class Dispatcher:
     # -- tables and alerts
 
     def _tables(self, period: int, frames: Mapping[str, Frame], report: Report) -> list[Table]:
-        made = []
+        tables = []
         for op in self._plan.tables:
             if op.every == period and op.phase in frames and any(self._takes(route, op.id) for route in self._routes):
                 table = self._table(op, frames[op.phase], report)
                 if table is not None:
-                    made.append(table)
-        return made
+                    tables.append(table)
+        return tables
 
     def _table(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
         try:
@@ -264,15 +264,15 @@ class Dispatcher:
             if not all(self._outputs[key].every in due for key in read(op.when)):
                 continue
             here = any(key in results for key in read(op.when))  # else nothing of them is of this mode
-            place = self._metrics.holds(op.when, results, f"the alert `{op.id}`", report) if here else None
+            cell_name = self._metrics.holds(op.when, results, f"the alert `{op.id}`", report) if here else None
             key = mode, op.id
-            if place is None or self._streaks[key] != FIRED:
-                self._streaks[key] = 0 if place is None else self._streaks[key] + 1
+            if cell_name is None or self._streaks[key] != FIRED:
+                self._streaks[key] = 0 if cell_name is None else self._streaks[key] + 1
             if self._silent[key] > 0:
                 self._silent[key] -= 1
-            elif place is not None and self._streaks[key] >= op.for_:
+            elif cell_name is not None and self._streaks[key] >= op.for_:
                 self._streaks[key], self._silent[key] = FIRED, op.cooldown
-                values = formulas.shown(dict(op.fields), results, self._metrics.combine, place)
+                values = formulas.shown(dict(op.fields), results, self._metrics.combine, cell_name)
                 alert = Alert(op.id, op.level, _worded(op, values))
                 self._fired(step, op, alert)
                 yield alert

@@ -48,7 +48,7 @@ class Reductions:
                 self._alone.append(op)
         self._stats: frozenset[Stat] = ALL if kept else frozenset()
         self.blocks = [Block(group, self._stats) for group in groups.values()]
-        self._block_of = {op.key: place for place, block in enumerate(self.blocks) for op in block.ops}
+        self._block_of = {op.key: number for number, block in enumerate(self.blocks) for op in block.ops}
         self._outputs: OrderedDict[Hashable, Outputs] = OrderedDict()
 
     def run(self, views: Mapping[str, View]) -> MetricValues:
@@ -73,7 +73,7 @@ class Reductions:
     def states(self, views: Mapping[str, View], failed: Failed | None = None) -> dict[int, State]:
         """The states of all others; what fails is left out."""
         return {
-            place: state for place, block in enumerate(self.blocks)
+            number: state for number, block in enumerate(self.blocks)
             if block.phase in views and (state := self._state(block, views[block.phase], failed)) is not None
         }  # fmt: skip
 
@@ -100,18 +100,18 @@ class Reductions:
         """Add the cells of all metrics that have states; of labels beyond the limit the rare ones are pooled."""
         alike: dict[Hashable, dict[int, State]] = {}
         rests: dict[Hashable, str | None] = {}
-        for place, state in states.items():
-            state, rest = labelled(self.blocks[place].ops[0], state)
+        for number, state in states.items():
+            state, rest = labelled(self.blocks[number].ops[0], state)
             shape: Hashable = (state.labels, rest, state.missing.shape[1:], state.weights is None)
-            alike.setdefault(shape, {})[place] = state
+            alike.setdefault(shape, {})[number] = state
             rests[shape] = rest
         for shape, parts in alike.items():
-            layout = tuple((place, state.rows) for place, state in parts.items())
+            layout = tuple((number, state.rows) for number, state in parts.items())
             outputs = recent(self._outputs, layout, partial(self._planned, layout))
             outputs.finish([*parts.values()], rests[shape], results)
 
     def _planned(self, layout: Sequence[tuple[int, Sequence[Row]]]) -> Outputs:
-        return Outputs([(self.blocks[place].ops, rows) for place, rows in layout])
+        return Outputs([(self.blocks[number].ops, rows) for number, rows in layout])
 
 
 @contextmanager
@@ -130,9 +130,9 @@ def failure(what: str, error: BaseException) -> RuntimeFailure:
     """An error while something was evaluated, saying what it was; its own cause is kept."""
     if isinstance(error, RuntimeFailure):
         return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
-    found = RuntimeFailure.of("DL605.failed", what=what, error=error_text(error))
-    found.__cause__ = error
-    return found
+    failed = RuntimeFailure.of("DL605.failed", what=what, error=error_text(error))
+    failed.__cause__ = error
+    return failed
 
 
 def has_state(op: MetricOp) -> bool:
@@ -246,11 +246,11 @@ class Block:
         cells: Segments | None,
     ) -> Array:  # fmt: skip
         """How many values are missing, of those that are no values: not those that did not come."""
-        gone = np.zeros((len(missing), view.frame.count(self._axis)))
+        absent = np.zeros((len(missing), view.frame.count(self._axis)))
         for name, places in places_of(rows[: len(missing)]).items():
             if name in marked:
-                gone[places] = view.lost(self._sources[name].args[0], self._axis)
-        missing = missing - _added(gone[:, chosen], cells)
+                absent[places] = view.lost(self._sources[name].args[0], self._axis)
+        missing = missing - _added(absent[:, chosen], cells)
         return np.maximum(missing, 0.0)
 
     def _here(self, view: View, program: Program | FoldProgram, rows: Sequence[Row], shape: tuple[int, int]) -> Array:

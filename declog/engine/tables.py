@@ -58,16 +58,16 @@ class Tables:
         if not len(chosen.rows):
             return None
         declared = {column.template for column in op.columns if column.undeclared is None and not column.family}
-        made: dict[str, _TableColumn] = {}
+        finished: dict[str, _TableColumn] = {}
         for column in op.columns:
             for item in self._columns(column, op, view, chosen.rows):
                 name = item.column.name
-                if item.runtime and (name in declared or name in made or (column.undeclared and name in STAMPS)):
+                if item.runtime and (name in declared or name in finished or (column.undeclared and name in STAMPS)):
                     self._shadowed(op, column, name, report)
                 else:
-                    made[name] = item
-        columns = tuple(item.column for item in made.values())
-        data = {name: item.values for name, item in made.items()}
+                    finished[name] = item
+        columns = tuple(item.column for item in finished.values())
+        data = {name: item.values for name, item in finished.items()}
         why = reasons(chosen, view, op.axis) if chosen.taken else None
         return self._within_bytes(op, columns, data, _places(frame, op.axis, chosen.rows, why))
 
@@ -100,26 +100,26 @@ class Tables:
     def _tokens(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
         """Each row's tokens; null where pieces and values are not of the same ones, which is reported."""
         assert column.tokens is not None and column.expr is not None
-        own = list(view.picked(column.expr, op.axis, rows))
+        ids = list(view.picked(column.expr, op.axis, rows))
         values = {name: list(view.picked(node, op.axis, rows)) for name, node in column.tokens.values}
-        made: list[Any] = []
+        cells: list[Any] = []
         for row in range(len(rows)):
             try:
-                made.append(token_cells.cell(column, own[row], {name: items[row] for name, items in values.items()}))
+                cells.append(token_cells.cell(column, ids[row], {name: items[row] for name, items in values.items()}))
             except ValueError as error:
                 text = "the table `%s`: the column `%s` is null where it has %s (reported once)"
                 self._warn(("tokens", op.id, column.id), text, op.id, column.id, error)
-                made.append(None)
-        return made
+                cells.append(None)
+        return cells
 
     def _family(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_TableColumn]:
         """A column per member. One that came before, and not in this window, is null where it may be."""
         assert column.expr is not None
         values = view.picked(column.expr, op.axis, rows)
         members = view.members(column.expr)
-        known = self._members.setdefault(f"{op.id}.{column.id}", {})
-        known.update(dict.fromkeys(members))
-        for member in known:
+        so_far = self._members.setdefault(f"{op.id}.{column.id}", {})
+        so_far.update(dict.fromkeys(members))
+        for member in so_far:
             name = column.template.replace("{member}", member)
             if member in members:
                 typed = _typed(column, op, plain(values[members.index(member)]))
@@ -132,8 +132,10 @@ class Tables:
         types = self._types.setdefault(op.id, {})
         came = sorted(name.removeprefix(EXTRA) for name, _ in frame.texts if name.startswith(EXTRA))
         for name in dict.fromkeys((*types, *came)):
-            _, given = frame.texts.get((EXTRA + name, None), (None, np.full(frame.count(op.axis), None, object)))
-            values = [shortened(column, item) for item in plain(given[rows])]
+            _, column_values = frame.texts.get(
+                (EXTRA + name, None), (None, np.full(frame.count(op.axis), None, object))
+            )
+            values = [shortened(column, item) for item in plain(column_values[rows])]
             type = types.get(name) or natural(values)
             if type is None:
                 continue  # nothing but nulls so far: it has no type yet
@@ -153,15 +155,15 @@ class Tables:
         """A registered function's value for each picked row."""
         assert column.call is not None
         arguments = {name: self._argument(node, op, view, rows) for name, node in column.args}
-        made: list[Any] = []
+        results: list[Any] = []
         failures: list[BaseException] = []
         for row in range(len(rows)):
             try:
                 value = column.call.run(**{name: values[row] for name, values in arguments.items()})
-                made.append(returned(column.type, value))
+                results.append(returned(column.type, value))
             except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
                 failures.append(error)
-                made.append(None)
+                results.append(None)
         if failures and column.required:
             failure = RuntimeFailure.of(
                 "DL512.raised", column=column.id, table=op.id, function=column.call.name,
@@ -174,13 +176,13 @@ class Tables:
                 rows=len(rows), error=error_text(failures[0]),
             )  # fmt: skip
             self._warn(("call", op.id, column.id), "%s", failure)
-        return made
+        return results
 
     def _argument(self, node: Any, op: TableOp, view: View, rows: Rows) -> list[Any]:
         values = view.picked(node, op.axis, rows)
         if node.type.family:
             members = view.members(node)
-            columns = [plain(values[place]) for place in range(len(members))]
+            columns = [plain(values[position]) for position in range(len(members))]
             return [{member: column[row] for member, column in zip(members, columns, strict=True)}
                     for row in range(len(rows))]  # fmt: skip
         items = plain(values)

@@ -17,7 +17,7 @@ from declog.plans.ops import ColumnOp, TokensOp
 PIECES = "tokens"
 
 
-def cell(column: ColumnOp, own: Any, values: dict[str, Any]) -> dict[str, list[Any]] | None:
+def cell(column: ColumnOp, recorded: Any, values: dict[str, Any]) -> dict[str, list[Any]] | None:
     """A completion's tokens, by what was recorded of each value; None where it has none.
 
     ``own`` are the ids' row, or all the pieces as a list of texts. Raises ``ValueError`` where pieces and values are
@@ -25,43 +25,43 @@ def cell(column: ColumnOp, own: Any, values: dict[str, Any]) -> dict[str, list[A
     """
     op = column.tokens
     assert op is not None
-    if own is None:
+    if recorded is None:
         return None
-    if _is_row(own):
-        count, ids = _row(own, op)
+    if _is_row(recorded):
+        count, ids = _row(recorded, op)
         pieces = _texts(op, [int(one) for one in ids])
     else:
-        count, pieces = len(own), ["" if piece is None else str(piece) for piece in own]
-    found: dict[str, list[Any]] = {PIECES: pieces}
+        count, pieces = len(recorded), ["" if piece is None else str(piece) for piece in recorded]
+    cells: dict[str, list[Any]] = {PIECES: pieces}
     size = sum(op.recorded)
-    if not _is_row(own):  # all of them are here: redacted first, then cut
-        found[PIECES] = redacted(pieces, column.redact)
+    if not _is_row(recorded):  # all of them are here: redacted first, then cut
+        cells[PIECES] = redacted(pieces, column.redact)
         if count > size:
-            found[PIECES] = [*found[PIECES][: op.recorded[0]], *_last(found[PIECES], op.recorded[1])]
+            cells[PIECES] = [*cells[PIECES][: op.recorded[0]], *_last(cells[PIECES], op.recorded[1])]
     elif count > size:
         head = op.recorded[0]
-        found[PIECES] = [*redacted(pieces[:head], column.redact), *redacted(pieces[head:], column.redact)]
+        cells[PIECES] = [*redacted(pieces[:head], column.redact), *redacted(pieces[head:], column.redact)]
     else:
-        found[PIECES] = redacted(pieces, column.redact)
+        cells[PIECES] = redacted(pieces, column.redact)
     for name, value in values.items():
         if _is_row(value):
             number, there = _row(value, op)
             if number != count:
                 raise ValueError(f"{count} tokens, and {number} values of `{name}`")
-            found[name] = [_number(item) for item in there]
+            cells[name] = [_number(item) for item in there]
         else:
-            found[name] = [_number(value)] * min(count, size)
-    return _cut(found, count, op)
+            cells[name] = [_number(value)] * min(count, size)
+    return _cut(cells, count, op)
 
 
-def _cut(found: dict[str, list[Any]], count: int, op: TokensOp) -> dict[str, list[Any]]:
+def _cut(cells: dict[str, list[Any]], count: int, op: TokensOp) -> dict[str, list[Any]]:
     """The first and the last tokens, with one between them that says how many are left out."""
-    left = count - op.head - op.tail
-    if left <= 0:
-        return found
+    omitted = count - op.head - op.tail
+    if omitted <= 0:
+        return cells
     return {
-        name: [*items[: op.head], f"… {left:,} tokens …" if name == PIECES else None, *_last(items, op.tail)]
-        for name, items in found.items()
+        name: [*items[: op.head], f"… {omitted:,} tokens …" if name == PIECES else None, *_last(items, op.tail)]
+        for name, items in cells.items()
     }
 
 
@@ -100,10 +100,10 @@ def redacted(pieces: list[str], patterns: Sequence[tuple[str, str]]) -> list[str
             if start == end:
                 continue
             at, shown = 0, f"[{label}]"
-            for place, piece in enumerate(pieces):
+            for number, piece in enumerate(pieces):
                 first, last = max(start - at, 0), min(end - at, len(piece))
                 if first < last:
-                    pieces = [*pieces[:place], piece[:first] + shown + piece[last:], *pieces[place + 1 :]]
+                    pieces = [*pieces[:number], piece[:first] + shown + piece[last:], *pieces[number + 1 :]]
                     shown = ""
                 at += len(piece)
                 if at >= end:

@@ -68,10 +68,10 @@ def with_texts(plan: Plan, tokenizer: Any) -> Plan:
         return plan
     pieces = pieces_of(tokenizer)
 
-    def made(column: ColumnOp) -> ColumnOp:
+    def with_pieces(column: ColumnOp) -> ColumnOp:
         return replace(column, tokens=column.tokens and replace(column.tokens, pieces=pieces))
 
-    tables = [replace(table, columns=tuple(map(made, table.columns))) for table in plan.tables]
+    tables = [replace(table, columns=tuple(map(with_pieces, table.columns))) for table in plan.tables]
     return replace(plan, tables=tuple(tables))
 
 
@@ -90,10 +90,10 @@ class _UserPieces:
         self._function = function
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
-        found = [str(text) for text in self._function(list(ids))]
-        if len(found) != len(ids):
-            raise ValueError(f"{len(ids)} ids, for which `tokenizer` gave {len(found)} texts")
-        return found
+        texts = [str(text) for text in self._function(list(ids))]
+        if len(texts) != len(ids):
+            raise ValueError(f"{len(ids)} ids, for which `tokenizer` gave {len(texts)} texts")
+        return texts
 
 
 class _Decoded:
@@ -111,9 +111,9 @@ class _Decoded:
                 start += 1
                 continue
             for end in range(start + 2, min(start + LONGEST, len(pieces)) + 1):
-                whole = self._tokenizer.decode(list(ids[start:end]))
-                if BROKEN not in whole:
-                    pieces[start:end] = [whole, *[""] * (end - start - 1)]
+                character = self._tokenizer.decode(list(ids[start:end]))
+                if BROKEN not in character:
+                    pieces[start:end] = [character, *[""] * (end - start - 1)]
                     start = end
                     break
             else:
@@ -121,12 +121,12 @@ class _Decoded:
         return pieces
 
     def _piece(self, id: int) -> str:
-        known = self._memo.get(id)
-        if known is None:
-            known = self._tokenizer.decode([id])
-            if isinstance(self._tokenizer, _Words) and not known.startswith(" "):
+        piece = self._memo.get(id)
+        if piece is None:
+            piece = self._tokenizer.decode([id])
+            if isinstance(self._tokenizer, _Words) and not piece.startswith(" "):
                 (word,) = self._tokenizer.convert_ids_to_tokens([id])
                 if isinstance(word, str) and word.startswith("▁"):  # sentencepiece's blank, which it drops at a start
-                    known = f" {known}"
-            self._memo[id] = known
-        return known
+                    piece = f" {piece}"
+            self._memo[id] = piece
+        return piece

@@ -44,11 +44,11 @@ class _Columns:
         """The frame with these columns only."""
         blocks = []
         for block in frame.blocks:
-            places = [place for place, (name, _) in enumerate(block.keys) if self._has(name)]
-            if len(places) == len(block.keys):
+            rows = [row for row, (name, _) in enumerate(block.keys) if self._has(name)]
+            if len(rows) == len(block.keys):
                 blocks.append(block)
-            elif places:
-                blocks.append(block.some(places))
+            elif rows:
+                blocks.append(block.some(rows))
         texts = {key: column for key, column in frame.texts.items() if self._has(key[0])}
         return Frame(frame.phase, frame.batches, blocks, texts, frame.grouping)
 
@@ -64,12 +64,12 @@ class WindowState:
         self._period = period
         self._functions = functions
         self._folding = [op for op in plan.metrics if op.every == period and op.reduction.foldable]
-        others = [op for op in plan.metrics if op.every == period and not op.reduction.foldable]
+        by_rows = [op for op in plan.metrics if op.every == period and not op.reduction.foldable]
         tables = [op for op in plan.tables if op.every == period]
         ids = {GROUP_ID} if plan.ids is None else {GROUP_ID, plan.ids}
         self._reductions = Reductions(self._folding, kept=True)
-        self._all = _needs([*self._folding, *others], tables, ids)
-        self._of_rows = _needs(others, [], ids)
+        self._all = _needs([*self._folding, *by_rows], tables, ids)
+        self._of_rows = _needs(by_rows, [], ids)
         self._tables = _needs([], tables, ids)
         self._table_ops = tables
         self.clear()
@@ -107,9 +107,9 @@ class WindowState:
         if self._folded:
             self._fold(report)
         self._parts = [merged(self._parts)] if self._parts else []  # once, for metrics and tables
-        whole = copy.copy(self)
+        ended = copy.copy(self)
         self.clear()
-        return whole
+        return ended
 
     def __bool__(self) -> bool:
         return bool(self._parts or self._folded)
@@ -153,9 +153,9 @@ class WindowState:
                 self._failed.add(op.key)
                 report(failure(f"the metric `{op.key}`", error))
 
-        for place, state in self._reductions.states(views, failed).items():
-            states = [self._states[place], state] if place in self._states else [state]
-            self._states[place] = State.merged(states)
+        for number, state in self._reductions.states(views, failed).items():
+            states = [self._states[number], state] if number in self._states else [state]
+            self._states[number] = State.merged(states)
         self._folded = True
         self._kept.append(_only(self._of_rows, frames))
         picked = merged([*self._picked, _only(self._tables, frames)])
@@ -207,18 +207,18 @@ class WindowState:
         """Continue from a checkpoint."""
         self.clear()
         for kind, parts in (("rows", self._parts), ("kept", self._kept), ("picked", self._picked)):
-            found = {name.removeprefix(f"{kind}/"): frame for name, frame in frames.items() if name.startswith(kind)}
-            if found:
-                parts.append(found)
+            stored = {name.removeprefix(f"{kind}/"): frame for name, frame in frames.items() if name.startswith(kind)}
+            if stored:
+                parts.append(stored)
         self._bytes = sum(_size(frame) for part in self._parts for frame in part.values())
         self._folded = bool(data.get("folded"))
         self.partial = data.get("partial")
         self.seconds = data.get("seconds", 0.0)
-        for place, block in enumerate(self._reductions.blocks):
+        for number, block in enumerate(self._reductions.blocks):
             ops = {source(op): op for op in block.ops if op.key in data.get("states", {})}
             if ops:
                 states = [State.of_plain(op, data["states"][op.key]) for op in ops.values()]
-                self._states[place] = State.beside(aligned(states))
+                self._states[number] = State.beside(aligned(states))
         self._failed = set(data.get("failed", ()))
 
 
@@ -227,17 +227,17 @@ def _needs(metrics: Iterable[MetricOp], tables: Iterable[TableOp], ids: Iterable
     names: dict[str, set[str]] = {}
     extras: set[str] = set()
     for op in metrics:
-        mine = names.setdefault(op.phase, set(ids))
-        mine |= _read(*op.args, op.where, op.by, op.weight) | {name for name in (op.fold, op.tokens) if name}
+        columns = names.setdefault(op.phase, set(ids))
+        columns |= _read(*op.args, op.where, op.by, op.weight) | {name for name in (op.fold, op.tokens) if name}
     for table in tables:
-        mine = names.setdefault(table.phase, set(ids))
+        columns = names.setdefault(table.phase, set(ids))
         for column in table.columns:
-            mine |= _read(*column.nodes)
+            columns |= _read(*column.nodes)
             if column.undeclared is not None:
                 extras.add(table.phase)
         for one in table.filter.chain if table.filter is not None else ():
-            mine |= _read(one.key, one.where, one.keyed, one.ids)
-    return {phase: _Columns(frozenset(found), phase in extras) for phase, found in names.items()}
+            columns |= _read(one.key, one.where, one.keyed, one.ids)
+    return {phase: _Columns(frozenset(columns), phase in extras) for phase, columns in names.items()}
 
 
 def _read(*nodes: Node | None) -> set[str]:

@@ -235,7 +235,7 @@ class _Loop:
 
     def _take(self, log: declog.Recorder, numbers: dict[str, Any], *, main: bool) -> None:
         """Signals of the step on all ranks, which report alike; other numbers from rank 0."""
-        known = {name: value for name, value in numbers.items() if name in log.plan.known}
+        known = {name: value for name, value in numbers.items() if name in log.plan.signal_names}
         if known and log.in_step:
             log.observe(**known)
         log.scalars({name: value for name, value in numbers.items() if main and name not in known})

@@ -151,7 +151,7 @@ class Moments:
         """The statistics of all rows together, ``[..., rows]`` to ``[...]``; by segments, to ``[..., count]``."""
         if segments is None:
             rows = self.n.shape[-1]
-            return self.pooled(Segments.whole(rows), stats).take(0) if rows else Moments.empty(self.n.shape[:-1])
+            return self.pooled(Segments.single(rows), stats).take(0) if rows else Moments.empty(self.n.shape[:-1])
         used, segments_used = segments.used()
         if len(used) < segments.count:
             found = self.pooled(segments_used, stats)

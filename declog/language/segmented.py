@@ -29,7 +29,7 @@ class Segments:
         self.size = size  # rows per segment where all are equal and contiguous
 
     @classmethod
-    def whole(cls, rows: int) -> Segments:
+    def single(cls, rows: int) -> Segments:
         """All rows as one segment (none where there are no rows)."""
         return cls(np.zeros(rows, np.int64), min(rows, 1), rows or None)
 

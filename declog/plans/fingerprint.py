@@ -27,7 +27,7 @@ OWN: Mapping[str, str] = {
     "Plan.run_config": "as `config`",
     "Plan.inactive": "words about what is not compiled",
     "Plan.unseen": "words about what no sink shows",
-    "Plan.own": "whose lines declare a metric, for what `strict` raises",
+    "Plan.user_metrics": "whose lines declare a metric, for what `strict` raises",
     "Plan.warnings": "words of the compiler",
     "Plan.renamed": "words of an error",
     "Plan.strict": "whether this rank's `close` raises",
@@ -36,7 +36,7 @@ OWN: Mapping[str, str] = {
     "Plan.window_bytes": "how much memory rank 0 may take; values do not depend on it",
     "Plan.backlog_bytes": "how much memory this rank may take",
     "Plan.capture": "each rank keeps its own calls",
-    "Plan.given": "what an adapter offers; what is used of it is in the expressions",
+    "Plan.offered": "what an adapter offers; what is used of it is in the expressions",
     "Plan.requested": "which profiles code requested; what they show is in the ops",
     "Plan.in_code": "ranks agree on it before they make their plans",
     "TokensOp.pieces": "rank 0 makes the texts",
@@ -55,10 +55,10 @@ SHOWN: Mapping[str, str] = {
     "Plan.alerts": "computed from finished metrics",
     "Plan.profiles": "what a sink shows of what is computed",
     "Plan.blocking": "whether the training thread waits",
-    "Plan.known": "signals that nothing reads are not recorded",
+    "Plan.signal_names": "signals that nothing reads are not recorded",
     "Plan.homes": "as `known`",
     "Plan.extras": "as `known`",
-    "Plan.known_phases": "as `known`",
+    "Plan.signal_names_phases": "as `known`",
     "ModeOp.prefix": "a name",
     "MetricOp.names": "names",
     "MetricOp.tags": "what profiles select by",
@@ -90,11 +90,11 @@ def canonical(plan: Any, besides: Mapping[str, str] = MappingProxyType({})) -> d
 
     Fields that ``besides`` names are left out, as those of ``OWN`` are.
     """
-    found = _Parts(OWN.keys() | besides.keys())
+    collected = _Parts(OWN.keys() | besides.keys())
     by_name = {item.name: item for item in fields(plan)}
     for name in dict.fromkeys((*_FIRST, *by_name)):  # what a user wrote comes before what was made of it
-        found.add_field("", plan, by_name[name])
-    return found.parts
+        collected.add_field("", plan, by_name[name])
+    return collected.parts
 
 
 def windows(plan: Any) -> str:
@@ -112,12 +112,12 @@ def difference(plans: Sequence[Mapping[str, str]]) -> str | None:
 
     None where they are equal.
     """
-    for place in dict.fromkeys(place for parts in plans for place in parts):
+    for path in dict.fromkeys(path for parts in plans for path in parts):
         values: dict[str, list[int]] = {}
         for rank, parts in enumerate(plans):
-            values.setdefault(parts.get(place, ABSENT), []).append(rank)
+            values.setdefault(parts.get(path, ABSENT), []).append(rank)
         if len(values) > 1:
-            return f"{place} is " + " and ".join(f"{value} on {_ranks(ranks)}" for value, ranks in values.items())
+            return f"{path} is " + " and ".join(f"{value} on {_ranks(ranks)}" for value, ranks in values.items())
     return None
 
 
@@ -158,34 +158,34 @@ class _Parts:
         self.parts: dict[str, str] = {}
         self._types: dict[Node, str] = {}
 
-    def add_field(self, place: str, op: Any, item: Field[Any]) -> None:
+    def add_field(self, path: str, op: Any, item: Field[Any]) -> None:
         """A field of an op, unless it is a rank's own or made of the others."""
         label = f"{type(op).__name__}.{item.name}"
         if item.init and label not in self._without:
             word = _WORDS.get(label, item.name)
-            self.add(f"{place}.{word}" if place else word, getattr(op, item.name))
+            self.add(f"{path}.{word}" if path else word, getattr(op, item.name))
 
-    def add(self, place: str, value: Any, *, listed: bool = False) -> None:
+    def add(self, path: str, value: Any, *, listed: bool = False) -> None:
         """A value: an op by its fields, several by what they are called, an expression as one writes it."""
         if isinstance(value, Node):
-            self.parts[place] = definition(value)
-            self.parts[f"{place} (types)"] = self._typed(value)
+            self.parts[path] = definition(value)
+            self.parts[f"{path} (types)"] = self._typed(value)
         elif is_dataclass(value):
-            called = next((getattr(value, name) for name in _IDENTITY if name in _given(value)), THERE)
-            self.parts[place] = THERE if listed else str(called)
+            called = next((getattr(value, name) for name in _IDENTITY if name in _init_fields(value)), THERE)
+            self.parts[path] = THERE if listed else str(called)
             for item in fields(value):
-                self.add_field(place, value, item)
+                self.add_field(path, value, item)
         elif isinstance(value, Mapping):
             for key, one in value.items():
-                self.add(f"{place}.{key}", one, listed=True)
+                self.add(f"{path}.{key}", one, listed=True)
         elif isinstance(value, frozenset):
             for text in sorted(map(_text, value)):
-                self.parts[f"{place}: {text}"] = THERE
+                self.parts[f"{path}: {text}"] = THERE
         elif isinstance(value, tuple) and not _plain(value):
             for key, one in zip(_keys(value), value, strict=True):
-                self.add(f"{place}.{key}" if key else place, one, listed=bool(key))
+                self.add(f"{path}.{key}" if key else path, one, listed=bool(key))
         else:
-            self.parts[place] = _text(value)
+            self.parts[path] = _text(value)
 
     def _typed(self, node: Node) -> str:
         """A digest of all that an expression is besides its text: its type, its token masks, and its parts' own."""
@@ -210,7 +210,7 @@ def _plain(value: Any) -> bool:
     return not is_dataclass(value)
 
 
-def _given(op: Any) -> set[str]:
+def _init_fields(op: Any) -> set[str]:
     """The fields of an op that are not made of its others."""
     return {item.name for item in fields(op) if item.init}
 
@@ -220,11 +220,11 @@ def _keys(values: tuple[Any, ...]) -> list[str]:
     if len(values) == 1 and isinstance(values[0], Node):
         return [""]
     for name in _IDENTITY:
-        if all(is_dataclass(item) and name in _given(item) for item in values):
+        if all(is_dataclass(item) and name in _init_fields(item) for item in values):
             keys = [str(getattr(item, name)) for item in values]
             if len(set(keys)) == len(keys):
                 return keys
-    return [str(place) for place in range(len(values))]
+    return [str(position) for position in range(len(values))]
 
 
 def _text(value: Any) -> str:

@@ -14,8 +14,8 @@ from declog.plans.ops import FormulaOp, JoinOp, LocalOp, MetricOp, Plan, Previou
 
 def meanings(plan: Plan) -> dict[str, str]:
     """The meaning of each metric that goes on from log event to log event, by key."""
-    found = _Meanings(plan)
-    return {op.key: found.of(op) for op in plan.outputs if op.over_run is not None}
+    texts = _Meanings(plan)
+    return {op.key: texts.of(op) for op in plan.outputs if op.over_run is not None}
 
 
 class _Meanings:

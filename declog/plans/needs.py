@@ -40,17 +40,17 @@ def needs(outputs: Iterable[MetricOp | FormulaOp]) -> dict[str, set[str]]:
     """By id, the other metrics whose values it is made of or shown by; a condition may read its own metric."""
     ops = list(outputs)
     ids = {op.key: op.id for op in ops}
-    found: dict[str, set[str]] = {op.id: set() for op in ops}
+    needed: dict[str, set[str]] = {op.id: set() for op in ops}
     for op in ops:
         nodes = [node for node in (op.expr if isinstance(op, FormulaOp) else None, op.when) if node is not None]
-        found[op.id] |= {ids[key] for key in read(*nodes) if key in ids} - {op.id}
-    return found
+        needed[op.id] |= {ids[key] for key in read(*nodes) if key in ids} - {op.id}
+    return needed
 
 
 def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
     """Ids, each after those that it needs; and those of a circle, in its order, if there is one."""
     waiting, done = dict(needed), dict[str, None]()
-    while ready := [id for id, others in waiting.items() if others <= done.keys()]:
+    while ready := [id for id, before in waiting.items() if before <= done.keys()]:
         for id in ready:
             del waiting[id]
         done |= dict.fromkeys(ready)
@@ -64,19 +64,19 @@ def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
 
 def signals_of(plan: Plan) -> dict[str, Clauses]:
     """By id of a metric, the signals without which it has no value: also by way of folds, joins and other metrics."""
-    found: dict[str, Clauses] = dict.fromkeys((op.id for op in plan.outputs), NOTHING)
+    clauses: dict[str, Clauses] = dict.fromkeys((op.id for op in plan.outputs), NOTHING)
     columns = _columns(plan)
     for op in plan.metrics:
-        found[op.id] |= _of(op, op.phase, columns)
-        found[op.id] |= NOTHING.union(*(columns[name] for name in (op.fold, op.tokens) if name))
+        clauses[op.id] |= _of(op, op.phase, columns)
+        clauses[op.id] |= NOTHING.union(*(columns[name] for name in (op.fold, op.tokens) if name))
         if (groups := groups_of(plan, op.phase)) and _of_groups(op):
-            found[op.id] |= {groups}
+            clauses[op.id] |= {groups}
     ids = {op.key: op.id for op in plan.outputs}
     formulas = {op.id: op for op in plan.formulas}
     for id in ordered(needs(plan.outputs))[0]:
         if id in formulas:
-            found[id] |= _clauses(formulas[id].expr, "", {key: found[other] for key, other in ids.items()})
-    return found
+            clauses[id] |= _clauses(formulas[id].expr, "", {key: clauses[other] for key, other in ids.items()})
+    return clauses
 
 
 def groups_of(plan: Plan, phase: str) -> Clause:
@@ -87,12 +87,12 @@ def groups_of(plan: Plan, phase: str) -> Clause:
 
 def _columns(plan: Plan) -> dict[str, Clauses]:
     """What each column needs that is computed: of folds, of texts, of other phases and of the step before."""
-    found: dict[str, Clauses] = {}
+    columns: dict[str, Clauses] = {}
     for phase in plan.phases.values():
-        found |= {fold.name: _of(fold, phase.name, found) for fold in phase.folds}
-        found |= {op.name: _of(op.expr, phase.name, found) for op in phase.locals}
-    found |= {op.name: _of(op.expr, op.source, found) for op in plan.joins}
-    return found | {op.name: _of(op.expr, op.phase, found) for op in plan.previous}
+        columns |= {fold.name: _of(fold, phase.name, columns) for fold in phase.folds}
+        columns |= {op.name: _of(op.expr, phase.name, columns) for op in phase.locals}
+    columns |= {op.name: _of(op.expr, op.source, columns) for op in plan.joins}
+    return columns | {op.name: _of(op.expr, op.phase, columns) for op in plan.previous}
 
 
 def _of(value: object, phase: str, columns: Mapping[str, Clauses]) -> Clauses:

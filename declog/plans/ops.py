@@ -112,7 +112,7 @@ class FoldOp:
         return frozenset(_signals((*self.mask, *(node for node in (self.expr, self.of) if node is not None))))
 
     @cached_property
-    def whole(self) -> bool:
+    def complete(self) -> bool:
         """Whether none of it is absent where its signals came."""
         return not any(too_few(node) for node in (*self.mask, self.expr, self.of) if node is not None)
 
@@ -242,8 +242,8 @@ class MetricOp(OutputOp):
     @property
     def clauses(self) -> dict[str, Node]:
         """Which of its values count, by what, and how much each: those keys that it has."""
-        found = {"where": self.where, "by": self.by, "weight": self.weight}
-        return {key: node for key, node in found.items() if node is not None}
+        nodes = {"where": self.where, "by": self.by, "weight": self.weight}
+        return {key: node for key, node in nodes.items() if node is not None}
 
     @property
     def over_run(self) -> Literal["moments", "last", "ema"] | None:
@@ -513,9 +513,9 @@ class Plan:
     modes: Mapping[str, ModeOp] = field(default_factory=dict)
     inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
     unseen: tuple[str, ...] = ()  # metrics that no sink shows
-    own: frozenset[str] = frozenset()  # metrics that the lines of the user's config and overrides declare
+    user_metrics: frozenset[str] = frozenset()  # metrics that the lines of the user's config and overrides declare
     warnings: tuple[str, ...] = ()  # what is allowed and probably a mistake
-    known: frozenset[str] = frozenset()  # names that may be observed, needed or not
+    signal_names: frozenset[str] = frozenset()  # names that may be observed, needed or not
     renamed: Mapping[str, str] = field(default_factory=dict)  # the names that they had before
     extras: frozenset[str] = frozenset()  # those that columns of log_extra are observed as
     known_phases: frozenset[str] = frozenset()  # phases that the profile has, needed or not
@@ -533,7 +533,7 @@ class Plan:
     backlog_bytes: int = 2**30  # what may wait for the worker
     capture: CaptureOp | None = None
     redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # of texts that are captured
-    given: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter gave
+    offered: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter offers
     requested: frozenset[str] = frozenset()  # profiles of sinks that are given in code
     functions: Mapping[str, str] = field(default_factory=dict)  # of others than declog's: where each comes from
 
@@ -552,16 +552,16 @@ class Plan:
     def taken(self, signals: Mapping[str, Any]) -> dict[str, Any]:
         """Those that may be observed: where a family takes `any` name, all."""
         every = any(op.any for ops in self.sources.values() for op in ops)
-        return {name: value for name, value in signals.items() if every or name in self.known}
+        return {name: value for name, value in signals.items() if every or name in self.signal_names}
 
     @cached_property
     def sources(self) -> dict[str, tuple[SignalOp, ...]]:
         """The needed signals by the name they are observed under; one may be needed in several phases."""
-        found: dict[str, tuple[SignalOp, ...]] = {}
+        by_source: dict[str, tuple[SignalOp, ...]] = {}
         for phase in self.phases.values():
             for signal in phase.signals:
-                found[signal.source] = (*found.get(signal.source, ()), signal)
-        return found
+                by_source[signal.source] = (*by_source.get(signal.source, ()), signal)
+        return by_source
 
     @cached_property
     def folds(self) -> dict[str, FoldOp]:

@@ -166,7 +166,7 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
     if op.over_run in ("last", "ema") and op.pool == "window":
         text = f"{'the latest' if op.ema is None else 'moving average'} of {text}"
     text += "" if op.ema is None else f", of which the past weighs {op.ema:g}"
-    other = next((each for each in plan.metrics if each.key == op.prefer), None)
+    other = next((metric for metric in plan.metrics if metric.key == op.prefer), None)
     if other is not None:
         text += f"; where it comes, {other.reduction.name} of {', '.join(map(str, other.args))} stands for it"
     text += "" if op.empty is None else f", {op.empty:g} where it is empty"
@@ -215,7 +215,7 @@ def described(plan: Plan, places: Mapping[str, str] | None = None) -> dict[str, 
             for op in plan.alerts
         ],
         "tables": [_table(op) for op in plan.tables],
-        "inactive": [list(each) for each in plan.inactive],
+        "inactive": [list(item) for item in plan.inactive],
         "warnings": list(plan.warnings),
     }
 
@@ -267,7 +267,7 @@ def _formula(op: MetricOp | FormulaOp, plan: Plan) -> Iterator[str]:
 
 def _metrics(node: Node) -> set[str]:
     """The metrics that a condition reads."""
-    return {str(each.param("name")) for each in walk(node) if each.op == METRIC}
+    return {str(part.param("name")) for part in walk(node) if part.op == METRIC}
 
 
 def _table(op: TableOp) -> dict[str, Any]:
@@ -286,49 +286,49 @@ def _table(op: TableOp) -> dict[str, Any]:
 # -- by name
 
 
-def facts(made: Plan, other: Plan) -> dict[str, Facts]:
+def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
     """What a plan logs, less what `log_metric` gives, by title and name.
 
     Of its profiles the outputs that an ``other`` plan has, too.
     """
-    words = output_words(made)
-    shown, shared = ([op for op in plan.outputs if op.shown and op.id != LOGGED] for plan in (made, other))
+    words = output_words(plan)
+    shown, shared = ([op for op in one.outputs if op.shown and op.id != LOGGED] for one in (plan, other))
     names = {item.template for op in shared for item in op.names}
     outputs = {
-        item.template: (words[item.template], _definition(op, made), _without_names(made.canonical, op.key))
+        item.template: (words[item.template], _definition(op, plan), _without_names(plan.canonical, op.key))
         for op in shown
         for item in op.names
     }
     columns = {
         f"{table.name}.{column.id}": (column.type, column.call.name if column.call is not None else str(column.expr))
-        for table in made.tables
+        for table in plan.tables
         for column in table.columns
     }
     tables = {
         table.name: (f"{_rows(table)}; {every(table.every)}; {'the last batch' if table.keep != 'window' else 'all'}",)
-        for table in made.tables
+        for table in plan.tables
     }
     profiles = {
         f"{profile.name} shows {item.template}": ("",)
-        for profile in made.profiles.values()
+        for profile in plan.profiles.values()
         for op in shown
         for item in op.names
         if item.template in names and (op.key, item.alias) in profile.outputs
     }
-    alerts = {op.id: (_alert(op),) for op in made.alerts}
+    alerts = {op.id: (_alert(op),) for op in plan.alerts}
     sinks = {
-        sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in made.sinks
+        sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in plan.sinks
     }
     signals = {
         f"{signal.source} of {phase.name}": (
             f"{signal.dtype}{' family' if signal.family else ''} per {signal.axis.label}"
             + (", required" if signal.required else ""),
         )
-        for phase in made.phases.values()
+        for phase in plan.phases.values()
         for signal in phase.signals
     }
-    cost = {"operations": str(made.ops), "token folds": str(len(made.folds)), "a log event": every(made.every)}
-    cost |= {f"bytes per completion of {each.name}": str(completion_bytes(each)) for each in made.phases.values()}
+    cost = {"operations": str(plan.ops), "token folds": str(len(plan.folds)), "a log event": every(plan.every)}
+    cost |= {f"bytes per completion of {phase.name}": str(completion_bytes(phase)) for phase in plan.phases.values()}
     return {
         "outputs": outputs, "tables": {**tables, **columns}, "profiles": profiles, "alerts": alerts, "sinks": sinks,
         "signals": signals, "cost": {name: (text,) for name, text in cost.items()},
@@ -352,7 +352,7 @@ def _filter(one: FilterOp) -> str:
 
 def _without_names(canonical: Mapping[str, str], key: str) -> str:
     """What decides a metric's value, its expressions down to what is observed."""
-    place = f"metrics.{key}."
-    aside = tuple(place + field for field in ("id", "key", "suffix", "names", "tags"))
-    found = [item for item in canonical.items() if item[0].startswith(place) and not item[0].startswith(aside)]
-    return str([(where.removeprefix(place), value) for where, value in found])
+    prefix = f"metrics.{key}."
+    aside = tuple(prefix + field for field in ("id", "key", "suffix", "names", "tags"))
+    items = [item for item in canonical.items() if item[0].startswith(prefix) and not item[0].startswith(aside)]
+    return str([(where.removeprefix(prefix), value) for where, value in items])

@@ -111,7 +111,7 @@ def wrong_names(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem
             yield Problem.of("DL202.test_ranks", path, ranks=len(step.ranks) or 1, others=max(worlds))
     for where, item in givers(test):
         for signal in dict.fromkeys(name for call in item.calls for name in call):
-            if signal not in plan.known and not open_:
+            if signal not in plan.signal_names and not open_:
                 yield names.signal(signal, where)
     for index, expected in enumerate(test.expectations):
         path = () if not index else ("steps", index - 1)
@@ -136,7 +136,7 @@ class _Names:
 
     def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
         """What is wrong with an observed name."""
-        fix = did_you_mean(name, self.plan.known, what="signals")
+        fix = did_you_mean(name, self.plan.signal_names, what="signals")
         spec = next((spec for path, spec in self.profile.declared if path[-1] == name), None)
         if spec is not None:
             fix = (

@@ -13,7 +13,7 @@ from declog.errors.signal_names import _LINES, same_signal
 from declog.testing import MemorySink
 
 NAMES = [(line.split()[0], name) for line in _LINES for name in line.split()[1:]]
-GRPO = sorted(declog.plan("grpo").known)
+GRPO = sorted(declog.plan("grpo").signal_names)
 
 
 def test_a_name_stands_in_one_line() -> None:
@@ -53,7 +53,7 @@ def test_every_name_of_the_table_is_answered() -> None:
 @pytest.mark.parametrize("preset", ["grpo", "ppo", "verl_ppo", "forge_grpo"])
 def test_a_name_is_answered_by_what_the_preset_has(preset: str) -> None:
     """Of a preset with another trainer's words the answer is its own word."""
-    known = declog.plan(preset).known
+    known = declog.plan(preset).signal_names
     answers = {name: same_signal(name, known) for _, name in NAMES if name not in known}
     assert set(answers.values()) - {None} <= set(known)
     assert same_signal("loss_mask", known) in ("completion_mask", "response_mask")

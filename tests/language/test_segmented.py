@@ -151,7 +151,7 @@ def test_a_family_reduces_row_by_row(name: str, data: st.DataObject, segments: S
 @pytest.mark.parametrize("shape", [(0,), (2, 0)])
 def test_no_rows_give_no_values(name: str, shape: tuple[int, ...]) -> None:
     """A window without rows has no segments, so reductions of it are empty instead of an error."""
-    for segments in (Segments.whole(0), Segments.of_keys(np.zeros(0, np.int64))):
+    for segments in (Segments.single(0), Segments.of_keys(np.zeros(0, np.int64))):
         assert AGGREGATES[name](np.zeros(shape), segments).shape == shape
 
 
@@ -162,7 +162,7 @@ def test_a_segment_without_rows_has_no_value(name: str, data: st.DataObject) -> 
     keys = np.array(data.draw(st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=8)))
     values = data.draw(floats(len(keys)))
     whole = segmented.aggregate(AGGREGATES[name], values, Segments(keys, 6))
-    held = [AGGREGATES[name](values[keys == key], Segments.whole(int(sum(keys == key)))) for key in range(6)]
+    held = [AGGREGATES[name](values[keys == key], Segments.single(int(sum(keys == key)))) for key in range(6)]
     expected = [float(value[0]) if len(value) else np.nan for value in held]
     np.testing.assert_allclose(whole.astype(np.float64), expected, rtol=1e-12)
 
@@ -209,5 +209,5 @@ def test_what_is_spread_reduces_to_itself(data: st.DataObject, segments: Segment
 
 def test_the_whole_is_one_segment() -> None:
     """All rows are one segment, and no rows are none."""
-    assert AGGREGATES["sum"](np.array([1.0, 2.0, 3.0]), Segments.whole(3)).tolist() == [6.0]
-    assert Segments.whole(0).count == 0
+    assert AGGREGATES["sum"](np.array([1.0, 2.0, 3.0]), Segments.single(3)).tolist() == [6.0]
+    assert Segments.single(0).count == 0

@@ -199,7 +199,7 @@ def meta(**others: Any) -> dict[str, Any]:
     """What rank 1 says of its second log event."""
     return {
         "event": 1, "mode": "train", "step": 1, "steps": 2, "tail": False, "part": False, "last": False,
-        "sent": {"train": 1}, "error": None, "whole": True, "figures": {}, "arrivals": {},
+        "sent": {"train": 1}, "error": None, "intact": True, "figures": {}, "arrivals": {},
     } | others  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from declog.errors import CommError
 from declog.runtime.ranks.log_event import RARE, SENT, LogEvent
 
 EVENT = LogEvent(
-    3, 7, 5, "eval", tail=True, part=False, last=True, sent={"train": 2}, figures={"declog/late": 1.0}, whole=False,
+    3, 7, 5, "eval", tail=True, part=False, last=True, sent={"train": 2}, figures={"declog/late": 1.0}, intact=False,
     error="rank 1: no", arrivals={"update": {"loss": Span(1, 5, 2)}}, consumed=["a"], unused=[("b", "f.py:3", 4)],
 )  # fmt: skip
 

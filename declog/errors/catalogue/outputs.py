@@ -84,10 +84,10 @@ MESSAGES: Mapping[str, Message] = {
     "DL603.twice": ("actor {rank} exported a log event twice",
         "merge each export once, and give each actor a rank of its own"),
     "DL603.unreadable": "a message cannot be read: {error}",
-    "DL603.version": ("a message has version {version}, and this process reads {own}",
+    "DL603.version": ("a message has version {version}, and this process reads {readable}",
         "use one version of declog on all ranks"),
 
-    "DL604.actor": ("actor {rank} runs another plan ({fingerprint}) than the driver ({own})",
+    "DL604.actor": ("actor {rank} runs another plan ({fingerprint}) than the driver ({driver})",
         "start actors and driver from the same configuration"),
     "DL604.ranks": ("ranks compiled different plans: {difference}", "start every rank from the same configuration"),
 

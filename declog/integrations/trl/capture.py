@@ -47,7 +47,7 @@ class Capture:
         self._trainer = trainer
         self._log = log
         self._guard = log.guard
-        self._known = log.plan.known
+        self._known = log.plan.signal_names
         homes = log.plan.homes
         self.rollout = homes.get("rewards", homes.get("length", "rollout"))
         self._elsewhere = {  # what both parts have, and the profile wants of one
@@ -59,7 +59,7 @@ class Capture:
             for name, ops in log.plan.sources.items()
             if name not in OWN and ops[0].axis.label == "completion" and not ops[0].family
         }
-        self._labels = labels_of(trainer.train_dataset) - log.plan.known - OWN
+        self._labels = labels_of(trainer.train_dataset) - log.plan.signal_names - OWN
         self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
         self._rloo = support.method == "rloo"
         self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, as they come

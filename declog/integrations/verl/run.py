@@ -280,7 +280,7 @@ class Run:
         for name in rest:
             self._leave_out(name, "it is no number")
         for name in (
-            (reported.keys() & log.plan.known) - made - rest.keys()
+            (reported.keys() & log.plan.signal_names) - made - rest.keys()
         ):  # a signal of the profile's: its number, too
             log.log_metric(name, reported[name])
 

@@ -91,7 +91,9 @@ def read(data: bytes, plan: Plan, world_size: int) -> Export:
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise CommError.of("DL603.export", error=error) from None
     if fingerprint != plan.fingerprint:
-        raise PlanMismatchError([Problem.of("DL604.actor", rank=rank, fingerprint=fingerprint, own=plan.fingerprint)])
+        raise PlanMismatchError(
+            [Problem.of("DL604.actor", rank=rank, fingerprint=fingerprint, driver=plan.fingerprint)]
+        )
     if not 0 <= rank < world_size:
         raise UsageError.of("DL510.actor_rank", rank=rank, world_size=world_size)
     return rank, messages

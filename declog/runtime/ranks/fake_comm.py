@@ -37,13 +37,13 @@ class FakeComm(Comm):
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
         with self._shared.changed:
-            given = self._shared.given.setdefault(topic, {})
-            given[self.rank] = text
+            votes = self._shared.votes.setdefault(topic, {})
+            votes[self.rank] = text
             self._shared.changed.notify_all()
-            if not self._shared.changed.wait_for(lambda: len(given) == self.world_size, deadline_s):
-                missing = [rank for rank in range(self.world_size) if rank not in given]
+            if not self._shared.changed.wait_for(lambda: len(votes) == self.world_size, deadline_s):
+                missing = [rank for rank in range(self.world_size) if rank not in votes]
                 raise CommError.of("DL603.fake_ranks", missing=missing, deadline_s=f"{deadline_s:g}")
-            return [given[rank] for rank in range(self.world_size)]
+            return [votes[rank] for rank in range(self.world_size)]
 
     def send(self, event: Event, data: bytes) -> None:
         with self._shared.changed:
@@ -52,11 +52,11 @@ class FakeComm(Comm):
             self._shared.changed.notify_all()
 
     def receive(self, event: Event, deadline_s: float) -> list[bytes | None]:
-        messages, left = self._shared.messages, self._shared.left
+        messages, closed = self._shared.messages, self._shared.closed
         ranks = range(1, self.world_size)
         with self._shared.changed:
             end, self._latest = time.monotonic() + deadline_s, math.inf
-            while not all((event, rank) in messages or rank in left for rank in ranks):
+            while not all((event, rank) in messages or rank in closed for rank in ranks):
                 remaining = min(end, self._latest) - time.monotonic()
                 if remaining <= 0:
                     break
@@ -76,7 +76,7 @@ class FakeComm(Comm):
     def answer(self, event: Event, deadline_s: float) -> bytes | None:
         with self._shared.changed:
             end = time.monotonic() + deadline_s
-            while event not in self._shared.answers and 0 not in self._shared.left:
+            while event not in self._shared.answers and 0 not in self._shared.closed:
                 if (remaining := end - time.monotonic()) <= 0:
                     break
                 self.idle()
@@ -91,7 +91,7 @@ class FakeComm(Comm):
         return self._shared.notes.get(key)
 
     def processes(self) -> list[str]:
-        return [str(rank) for rank in range(self.world_size) if rank not in self._shared.left]
+        return [str(rank) for rank in range(self.world_size) if rank not in self._shared.closed]
 
     def shorten_waits(self, seconds: float) -> None:
         with self._shared.changed:
@@ -100,18 +100,18 @@ class FakeComm(Comm):
 
     def close(self) -> None:
         with self._shared.changed:
-            self._shared.left.add(self.rank)
+            self._shared.closed.add(self.rank)
             self._shared.changed.notify_all()
 
 
 class _Shared:
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.given: dict[str, dict[int, str]] = {}
+        self.votes: dict[str, dict[int, str]] = {}
         self.messages: dict[tuple[Event, int], bytes] = {}
         self.answers: dict[Event, bytes] = {}
         self.notes: dict[str, str] = {}
-        self.left: set[int] = set()
+        self.closed: set[int] = set()
         self.sent = 0
 
 

@@ -183,10 +183,10 @@ class Client:
         self._ask(b"s", key, value.encode() if isinstance(value, str) else value)
 
     def get(self, key: str) -> bytes:
-        found = self._ask(b"g", key)
-        if found[:1] != _YES:
+        answer = self._ask(b"g", key)
+        if answer[:1] != _YES:
             raise KeyError(key)
-        return found[1:]
+        return answer[1:]
 
     def check(self, keys: list[str]) -> bool:
         return self._ask(b"c", "", json.dumps(keys).encode()) == _YES
@@ -253,12 +253,12 @@ def _listen(hosts: Sequence[str]) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         both = host == "::" and socket.has_dualstack_ipv6()
         try:
-            made = socket.create_server((host, 0), family=family, dualstack_ipv6=both, backlog=1024)
+            server = socket.create_server((host, 0), family=family, dualstack_ipv6=both, backlog=1024)
         except OSError as error:  # a host without this family of addresses
             failed = error
         else:
-            _sockets.add(made)
-            return made
+            _sockets.add(server)
+            return server
     raise failed or OSError("no host was given")
 
 
@@ -279,17 +279,17 @@ def _greet(peer: socket.socket, secret: bytes, *, serves: bool, seconds: float) 
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     peer.settimeout(seconds)
-    mine = secrets.token_bytes(_NONCE)
+    nonce = secrets.token_bytes(_NONCE)
     if serves:
-        peer.sendall(mine)
+        peer.sendall(nonce)
         theirs = _exactly(peer, _NONCE, end)
-        _prove(secret, b"client", mine + theirs, _exactly(peer, _TAG, end))
-        both = mine + theirs
+        _prove(secret, b"client", nonce + theirs, _exactly(peer, _TAG, end))
+        both = nonce + theirs
         peer.sendall(hmac.digest(secret, b"server" + both, "sha256"))
     else:
         theirs = _exactly(peer, _NONCE, end)
-        both = theirs + mine
-        peer.sendall(mine + hmac.digest(secret, b"client" + both, "sha256"))
+        both = theirs + nonce
+        peer.sendall(nonce + hmac.digest(secret, b"client" + both, "sha256"))
         _prove(secret, b"server", both, _exactly(peer, _TAG, end))
     peer.settimeout(None)
     asks, answers = (hmac.digest(secret, what + both, "sha256") for what in (b"asks", b"answers"))
@@ -303,15 +303,15 @@ def _prove(secret: bytes, who: bytes, nonces: bytes, proof: bytes) -> None:
 
 def _exactly(peer: socket.socket, size: int, end: float | None = None) -> bytes:
     """So many bytes, before a moment; memory is taken as they come."""
-    parts, left = [], size
-    while left:
+    parts, missing = [], size
+    while missing:
         if end is not None:
             peer.settimeout(max(0.001, end - time.monotonic()))
-        part = peer.recv(min(left, 2**20))
+        part = peer.recv(min(missing, 2**20))
         if not part:
             raise ConnectionResetError("the connection was closed")
         parts.append(part)
-        left -= len(part)
+        missing -= len(part)
     return b"".join(parts)
 
 

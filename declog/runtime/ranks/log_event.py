@@ -18,7 +18,7 @@ from declog.runtime.rows.window import Window
 
 GREATEST = 2**62
 SENT = (
-    "event", "mode", "step", "steps", "tail", "part", "last", "sent", "error", "whole", "figures", "arrivals",
+    "event", "mode", "step", "steps", "tail", "part", "last", "sent", "error", "intact", "figures", "arrivals",
 )  # fmt: skip
 RARE = ("consumed", "unused")  # what most messages do not say
 _NOTHING: Mapping[str, Any] = {}
@@ -34,7 +34,7 @@ class Answer:
         self._values: dict[str, float] | None = None
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Seconds until nobody waits any more."""
         return max(0.0, self.deadline - time.monotonic())
 
@@ -46,7 +46,7 @@ class Answer:
 
     def wait(self) -> dict[str, float] | None:
         """What was given in time, or None."""
-        return self._values if self._answered.wait(self.left) else None
+        return self._values if self._answered.wait(self.remaining) else None
 
 
 class LogEvent(NamedTuple):
@@ -66,7 +66,7 @@ class LogEvent(NamedTuple):
     last: bool = False  # this rank ends here
     sent: Mapping[str, int] = _NOTHING
     figures: Mapping[str, float] = _NOTHING  # what recording it cost
-    whole: bool = True  # whether the rows are all that there are
+    intact: bool = True  # whether the rows are all that there are
     error: str | None = None  # why local columns are missing
     arrivals: Arrivals = _NOTHING  # which signals came
     consumed: Sequence[str] = ()  # ids of packets, since the message before

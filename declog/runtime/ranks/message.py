@@ -42,17 +42,17 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
 
 def _sparse(packer: Packer, values: NDArray[Any]) -> dict[str, Any]:
     """An object column as its length, its distinct values with where they stand, and the images in them."""
-    places = [place for place, item in enumerate(values) if item is not None]
-    given = [values[place] for place in places]
+    rows = [row for row, item in enumerate(values) if item is not None]
+    items = [values[row] for row in rows]
     images = [
-        [place, path, packer.put(np.frombuffer(data, np.uint8))]
-        for place, item in enumerate(given)
+        [row, path, packer.put(np.frombuffer(data, np.uint8))]
+        for row, item in enumerate(items)
         if isinstance(item, list | dict)
         for path, image in images_in(item)
         if (data := image.encoded()) is not None
     ]
-    given = [_listed(item) if isinstance(item, np.ndarray) else item for item in given]  # the tokens of a completion
-    return {"rows": len(values), "places": places, "values": given} | ({"images": images} if images else {})
+    items = [_listed(item) if isinstance(item, np.ndarray) else item for item in items]  # the tokens of a completion
+    return {"rows": len(values), "places": rows, "values": items} | ({"images": images} if images else {})
 
 
 def _listed(row: NDArray[Any]) -> list[Any]:
@@ -91,13 +91,13 @@ def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, 
 
 def _dense(message: Container, sparse: Mapping[str, Any]) -> NDArray[Any]:
     values = np.full(sparse["rows"], None, object)
-    given = {0: sparse["values"]}  # so that an image that is a whole value has a place, too
-    for place, path, item in sparse.get("images", ()):
+    items = {0: sparse["values"]}  # so that an image that is a whole value has a place, too
+    for position, path, item in sparse.get("images", ()):
         data = message.get(item).tobytes()
-        *above, last = 0, place, *list(path)
-        inside: Any = given
+        *above, last = 0, position, *list(path)
+        inside: Any = items
         for key in above:
             inside = inside[key]
         inside[last] = Image(inside[last], partial(bytes, data))
-    values[sparse["places"]] = texts_of(given[0])
+    values[sparse["places"]] = texts_of(items[0])
     return values

@@ -29,17 +29,17 @@ def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame
     extras = [table for table in tables if any(column.keeps for column in table.columns)]
     keep = {table.id: _kept(table, frame, functions) for table in tables if table.texts or table in extras}
     sent = plan.phases[frame.phase].sent
-    whole = {}
+    projected_texts = {}
     for key, (axis, values) in frame.texts.items():
         takers = extras if key[0].startswith(EXTRA) else texts.get(key[0], [])
         if key[0].startswith(KEPT):
-            whole[key] = axis, redacted_texts(plan, key[0], values)
+            projected_texts[key] = axis, redacted_texts(plan, key[0], values)
         elif key[0] in sent or axis is Axis.STEP:
-            whole[key] = axis, values
+            projected_texts[key] = axis, values
         elif takers:
             kept = np.any([_on(frame, table.axis, keep[table.id], axis) for table in takers], axis=0)
-            whole[key] = axis, np.where(kept, values, NOTHING)
-    return replace(frame, texts=whole)
+            projected_texts[key] = axis, np.where(kept, values, NOTHING)
+    return replace(frame, texts=projected_texts)
 
 
 def gathered(plan: Plan, table: TableOp) -> bool:
@@ -67,7 +67,7 @@ def _on(frame: Frame, axis: Axis, keep: NDArray[np.bool_], other: Axis) -> NDArr
     if axis is other:
         return keep
     if axis > other:
-        found = np.zeros(frame.count(other), bool)
-        found[frame.parts(axis, other).index[keep]] = True
-        return found
+        marks = np.zeros(frame.count(other), bool)
+        marks[frame.parts(axis, other).index[keep]] = True
+        return marks
     return np.asarray(frame.spread(keep, axis, other))

@@ -38,7 +38,7 @@ class Sender:
 
     def described(self, event: LogEvent) -> LogEvent:
         """The event with what a message says of its rows."""
-        return event._replace(whole=event.window.whole, arrivals=arrivals(event.window, self._plan.phases))
+        return event._replace(intact=event.window.intact, arrivals=arrivals(event.window, self._plan.phases))
 
     def frames(self, event: LogEvent) -> tuple[LogEvent, dict[str, Frame]]:
         """This rank's frames with its local columns, and the event, which says why they lack some of those."""
@@ -62,4 +62,4 @@ class Sender:
         except BaseException as error:  # noqa: BLE001  (reported here, and by rank 0)
             self._failures.report(error)
             problem = f"rank {self._rank} sent no rows: {error_text(error)}"
-            return encode({}, event._replace(error=problem, whole=False).meta())
+            return encode({}, event._replace(error=problem, intact=False).meta())

@@ -83,18 +83,18 @@ class StoreComm(Comm):
         Of several processes with one rank, the first stands for it.
         """
         copy = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) - 1
-        place = f"declog/{namespace}/place"
+        key = f"declog/{namespace}/place"
         if rank == 0 and not copy:
             secret = secrets.token_bytes(32)
             server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
             server.set(_ACK, "{}")
-            job_store.set(place, json.dumps({"hosts": _addresses(), "port": server.port, "secret": secret.hex()}))
+            job_store.set(key, json.dumps({"hosts": _addresses(), "port": server.port, "secret": secret.hex()}))
             return cls(server, rank, world_size, close=server.close)
         try:
-            _wait(job_store, [place], deadline_s, lambda: f"rank {rank} waits for rank 0")
+            _wait(job_store, [key], deadline_s, lambda: f"rank {rank} waits for rank 0")
         except (RuntimeError, ValueError) as error:
             raise CommError.of("DL603.start", rank=rank, deadline_s=f"{deadline_s:g}") from error
-        address = json.loads(job_store.get(place))
+        address = json.loads(job_store.get(key))
         try:
             client = Client(bytes.fromhex(address["secret"]), address["hosts"], address["port"], min(deadline_s, 10.0))
         except OSError as error:
@@ -137,13 +137,13 @@ class StoreComm(Comm):
         self._unacknowledged.append(event)
         with self._connected():
             chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)] or [b""]
-            for place, chunk in enumerate(chunks[1:], 1):
-                self._store.set(_key(event, self.rank, place), chunk)
+            for index, chunk in enumerate(chunks[1:], 1):
+                self._store.set(_key(event, self.rank, index), chunk)
             # the first chunk tells that all are there, and how many
             self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
             taken = json.loads(self._store.get(_ACK))
-            left = [one for one in self._unacknowledged if one.number > taken.get(one.mode, -1)]
-            self._unacknowledged = deque(left)
+            waiting = [one for one in self._unacknowledged if one.number > taken.get(one.mode, -1)]
+            self._unacknowledged = deque(waiting)
 
     def answer(self, event: Event, deadline_s: float) -> bytes | None:
         end = time.monotonic() + deadline_s
@@ -174,16 +174,16 @@ class StoreComm(Comm):
         self._latest = math.inf
         self._drop_late()
         waiting = set(range(1, self.world_size))
-        found: list[bytes | None] = [None] * (self.world_size - 1)
+        messages: list[bytes | None] = [None] * (self.world_size - 1)
         end = time.monotonic() + deadline_s
         while True:
             for rank in sorted(waiting):
-                left = self._store.check([_departure(rank)])  # asked first: a rank sends before it leaves
+                departed = self._store.check([_departure(rank)])  # asked first: a rank sends before it leaves
                 if self._store.check([_key(event, rank, 0)]):
-                    found[rank - 1] = self._read(event, rank)
+                    messages[rank - 1] = self._read(event, rank)
                     waiting.discard(rank)
                     self._heard(rank, event.mode)
-                elif left:
+                elif departed:
                     waiting.discard(rank)
             expected = [rank for rank in waiting - self._silent if (rank, event.mode) not in self._suspects]
             if not expected or time.monotonic() >= min(end, self._latest) or self._stopped:
@@ -193,7 +193,7 @@ class StoreComm(Comm):
                     self._missed.setdefault((rank, event.mode), deque()).append(event)
                 self._taken[event.mode] = max(event.number, self._taken.get(event.mode, -1))
                 self._store.set(_ACK, json.dumps(self._taken))
-                return found
+                return messages
             self.idle()
             time.sleep(POLL)
 
@@ -224,7 +224,7 @@ class StoreComm(Comm):
         first = bytes(self._store.get(_key(event, rank, 0)))
         self._store.delete_key(_key(event, rank, 0))
         count = int.from_bytes(first[:4], "little")
-        keys = [_key(event, rank, place) for place in range(1, count)] if count <= MOST_CHUNKS else []
+        keys = [_key(event, rank, index) for index in range(1, count)] if count <= MOST_CHUNKS else []
         if len(keys) != count - 1 or (keys and not self._store.check(keys)):  # the first chunk is sent last
             return b""
         chunks = [first[4:], *(bytes(self._store.get(key)) for key in keys)]
@@ -345,23 +345,23 @@ def _one_host() -> bool:
 
 def _addresses() -> list[str]:
     """Where other ranks may reach this host, in numbers: no name of it needs to resolve anywhere."""
-    found = list(_LOOPBACK)
+    addresses = list(_LOOPBACK)
     if not _one_host():
         for host in (os.environ.get("MASTER_ADDR"), *_ROUTED):
-            found += [] if host is None else _own_addresses(host)
-    return list(dict.fromkeys(found))
+            addresses += [] if host is None else _own_addresses(host)
+    return list(dict.fromkeys(addresses))
 
 
 def _own_addresses(towards: str) -> list[str]:
     """This host's addresses on the way to another one."""
-    found = []
+    addresses = []
     with contextlib.suppress(OSError):  # a name that does not resolve here
-        for family, _, _, _, place in socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM):
+        for family, _, _, _, target in socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(place)  # a datagram socket sends nothing when it connects
-                own = str(probe.getsockname()[0])
-                found += [] if own.startswith("fe80") else [own]  # means another host on each link
-    return found
+                probe.connect(target)  # a datagram socket sends nothing when it connects
+                address = str(probe.getsockname()[0])
+                addresses += [] if address.startswith("fe80") else [address]  # means another host on each link
+    return addresses
 
 
 def connect(

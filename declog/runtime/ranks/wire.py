@@ -102,7 +102,7 @@ def _head(data: bytes) -> tuple[int, int]:
     if magic != MAGIC:
         raise CommError.of("DL603.beginning")
     if version != VERSION:
-        raise CommError.of("DL603.version", version=version, own=VERSION)
+        raise CommError.of("DL603.version", version=version, readable=VERSION)
     return length, checksum
 
 

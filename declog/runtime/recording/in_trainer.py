@@ -34,7 +34,7 @@ class InTrainer:
         self._session = session
         self._background = background
         self._caller: Callable[[], str] | None = None  # where a trainer must go on: whose code calls
-        self._own: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
+        self._reserved: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
         self._inside = _Inside()
         self._generation: Scope | None = None  # the batch of the trainer's generation that is under way
         self._idle = False
@@ -48,13 +48,13 @@ class InTrainer:
         """The scope of here; of a thread that inherited none the trainer's generation, while one is under way."""
         return here(self) or self._generation
 
-    def attached(self, caller: Callable[[], str], own: Collection[str] = (), phase: str | None = None) -> None:
+    def attached(self, caller: Callable[[], str], signals: Collection[str] = (), phase: str | None = None) -> None:
         """From now on a mistake of training code's is reported and left out, unless ``strict``; ``caller`` is whose.
 
-        Signals that the integration observes itself are its ``own``: to observe one is such a mistake. With ``phase``,
+        Signals that the integration observes itself are ``signals``: to observe one is such a mistake. With ``phase``,
         whose batches are made explicit, a column that comes outside of one is such a mistake, too.
         """
-        self._caller, self._own, self._special = caller, frozenset(own), True
+        self._caller, self._reserved, self._special = caller, frozenset(signals), True
         self._session.intake.explicit = phase
 
     def came(self, source: str) -> bool:

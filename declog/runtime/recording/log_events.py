@@ -91,7 +91,7 @@ class LogEvents:
         held = complete < end.step
         if held and not forced:
             self._dropped.partial(end.step, sorted({step for step in stream.holds.values() if step <= end.step}))
-            stream.whole = False
+            stream.intact = False
         self.log(stream, end.step, stream.upto(end.step), end=end)
         stream.close(complete if held and forced else end.step)
 
@@ -113,7 +113,7 @@ class LogEvents:
             window.hand_off()
         except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
             self._failures.report(error)
-            window = Window(whole=False)
+            window = Window(intact=False)
         done = threading.Event() if self._plan.blocking and not part else None
         figures = {} if part else self._meter.read()
         if figures:

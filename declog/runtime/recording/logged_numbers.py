@@ -51,7 +51,7 @@ def split(
         for key, value in values.items():
             name = f"{before}{key}"
             number = is_number(value)
-            if value is not None and name in plan.known and _fits(plan, name, number):
+            if value is not None and name in plan.signal_names and _fits(plan, name, number):
                 signals[name] = value
             elif number:
                 numbers[name] = value if isinstance(value, int | float | torch.Tensor) else np.asarray(value).item()

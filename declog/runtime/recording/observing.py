@@ -64,7 +64,7 @@ class Observing(InTrainer, Recording):
             guarded = self._inside.guards
             with self._taking(", ".join(f"`{name}`" for name in signals)):
                 packets, together = named(arguments, signals)
-                reserved = frozenset() if guarded else self._own.intersection(together)
+                reserved = frozenset() if guarded else self._reserved.intersection(together)
                 if reserved:
                     raise InputError.of("DL509.signal", name=min(reserved))
                 self._observe(packets, together, step)

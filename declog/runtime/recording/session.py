@@ -87,7 +87,7 @@ class Session:
 
     def spoiled(self, scope: Scope | None) -> None:
         """The open window lacks something that this rank should have recorded."""
-        self.stream(scope).whole = False
+        self.stream(scope).intact = False
 
     def stream(self, scope: Scope | None) -> Stream:
         """The windows of a scope's mode; without one those of steps."""
@@ -315,7 +315,7 @@ class Session:
         try:
             if TIMERS in self.plan.sources:
                 self.intake.observe(batches, {TIMERS: timed})
-            elif TIMERS not in self.plan.known:
+            elif TIMERS not in self.plan.signal_names:
                 for name, value in timed.items():
                     self.intake.metrics(batches, {f"time/{name}": value})
         except Exception as error:  # noqa: BLE001  (raised when all else is recorded)

@@ -60,9 +60,9 @@ def fields_of(result: Any) -> Mapping[str, Any] | None:
     if _is_number(result):
         return {LOSS: result}
     if isinstance(result, tuple) and len(result) == 2 and _is_number(result[0]):
-        others = fields_of(result[1])
-        if isinstance(result[1], Mapping) and others is not None:
-            return {LOSS: result[0], **others}
+        named = fields_of(result[1])
+        if isinstance(result[1], Mapping) and named is not None:
+            return {LOSS: result[0], **named}
     return None
 
 

@@ -154,7 +154,7 @@ class OpenBatch:
         if call.columns:
             call.copy()
         if call.devices:
-            self._streams.made(call.devices)
+            self._streams.note(call.devices)
         for part in (call,) if folded is None else (call, folded):
             if part.copies:
                 copies = [*copies, *part.copies]
@@ -187,7 +187,7 @@ class OpenBatch:
             signal = self.labels["completions"]
             raise InputError.of("DL509.values", column=column, count=len(values), rows=self.rows, signal=signal)
         if isinstance(values, Tensor) and values.is_cuda:
-            self._streams.made([values.device])
+            self._streams.note([values.device])
         self.extras = {**self.extras, column: values}
 
     def keep(self, name: str, column: list[Any] | Tensor, streams: Streams) -> bool:
@@ -233,7 +233,7 @@ class OpenBatch:
         if self.extras:
             columns, misfits = self._columns(rows, names, counts)
             calls = [*calls, columns]
-        ready = self._streams.whole() if self._streams else None
+        ready = self._streams.ready() if self._streams else None
         record = BatchRecord(-1, -1, rows, elapsed, self.order, [], {}, {}, names, copies, calls, ready, partial)
         self.names, self.misfits, self.record = names, misfits, record
         return record

@@ -94,11 +94,11 @@ class Intake:
 
     def check(self, signals: Mapping[str, Any]) -> None:
         """Raise ``UnknownSignalError`` where the profile knows no signal of a name."""
-        if self._any or self._plan.known.issuperset(signals):
+        if self._any or self._plan.signal_names.issuperset(signals):
             return
-        name = next(source for source in signals if source not in self._plan.known)
+        name = next(source for source in signals if source not in self._plan.signal_names)
         sources = {op.name: op.source for phase in self._plan.phases.values() for op in phase.signals}
-        fix = did_you_mean(name, self._plan.known, what="signals")
+        fix = did_you_mean(name, self._plan.signal_names, what="signals")
         if name in self._plan.renamed:
             fix = f"it is called `{self._plan.renamed[name]}` now"
         elif name in sources:
@@ -151,11 +151,11 @@ class Intake:
         sources, homes = self._plan.sources, self._homes
         chosen: list[tuple[int, SignalOp]] = []
         # whether neither the values nor what came before decide which signals are meant
-        alike = not self._any and self._plan.known.issuperset(signals)
+        alike = not self._any and self._plan.signal_names.issuperset(signals)
         intended: Mapping[str, Sequence[SignalOp]] | None = None
         for position, (source, value) in enumerate(signals.items()):
             ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
-            if self._any and not ops and source not in self._plan.known:
+            if self._any and not ops and source not in self._plan.signal_names:
                 self._undeclared_signal(batches, source, value)
                 continue
             if source not in homes and ops:  # it belongs to the phase of what it is observed with
@@ -294,7 +294,7 @@ class Intake:
                 self._leave_out(name, error.message)
                 continue
             if isinstance(column, torch.Tensor) and column.is_cuda:
-                streams.made([column.device])
+                streams.note([column.device])
             batches.kept.setdefault(name, deque()).append((column, streams))
 
     def _give_kept(self, batches: OpenBatches, batch: OpenBatch) -> None:

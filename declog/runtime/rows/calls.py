@@ -37,25 +37,25 @@ class LearnedCall:
         self.labels = first.labels
         stacks: dict[tuple[str, torch.dtype, bool], list[tuple[int, SignalOp]]] = {}
         self._tokens: list[tuple[int, SignalOp, torch.dtype]] = []
-        self._others: list[tuple[int, SignalOp]] = []
+        self._single: list[tuple[int, SignalOp]] = []
         for position, op in chosen:
             value = values[position]
             plain = type(value) is Tensor and not op.family and value.dtype in DTYPES[op.dtype]
             if not plain or value.ndim != NDIM[op.shape_name] or op.folded is op.recorded:
-                self._others.append((position, op))
+                self._single.append((position, op))
             elif op.recorded:
                 stacks.setdefault((op.shape_name, value.dtype, value.is_cpu), []).append((position, op))
             elif op.axis is Axis.TOKEN and value.is_cpu:
                 self._tokens.append((position, op, value.dtype))
             else:
-                self._others.append((position, op))
+                self._single.append((position, op))
         self._stacks = [_stack(items, values) for items in stacks.values()]
-        alone = len(self._stacks) == 1 and not self._others and not self._tokens and self._stacks[0].on_host
+        alone = len(self._stacks) == 1 and not self._single and not self._tokens and self._stacks[0].on_host
         self.alone = self._stacks[0] if alone else None
 
     def read(self, values: Sequence[Any]) -> Observation | None:
         """What a call gives; None where it must be read value by value."""
-        call = self._read_others(values) if self._others else Observation(self.phase, self.names, self.labels)
+        call = self._read_single(values) if self._single else Observation(self.phase, self.names, self.labels)
         if call is None or (self._tokens and not self._take_tokens(call, values)):
             return None
         for stack in self._stacks:
@@ -72,10 +72,10 @@ class LearnedCall:
                 call.put(stack.columns.pack_key[0], stack.columns.axis, stack.columns.keys, data)
         return call
 
-    def _read_others(self, values: Sequence[Any]) -> Observation | None:
+    def _read_single(self, values: Sequence[Any]) -> Observation | None:
         call = ReadObservation(self.phase, self.names)
         try:
-            for position, op in self._others:
+            for position, op in self._single:
                 call.add(op, values[position])
         except InputError:  # it is reported where all values are read
             return None

@@ -36,7 +36,7 @@ class DroppedRows:
 
     def twice(self, packet: Packet, step: int) -> None:
         """A packet was consumed once more by one step."""
-        self._note(RuntimeFailure.of("DL513.twice", step=step, place=packet.place), packet.rows)
+        self._note(RuntimeFailure.of("DL513.twice", step=step, call_site=packet.call_site), packet.rows)
 
     def never_bound(self, rows: int) -> None:
         """What waited for a step when the run ended."""

@@ -27,7 +27,7 @@ class Fate(NamedTuple):
     """A packet that waits to be consumed: its id, the call that made it, and how many rows it has."""
 
     id: str
-    place: str
+    call_site: str
     rows: int
 
 
@@ -74,7 +74,7 @@ class Fates:
             if fate.id not in self._consumed:
                 self._waiting[fate.id] = fate
 
-    def left(self, id: str) -> None:
+    def sent(self, id: str) -> None:
         """It goes to another process."""
         with self._lock:
             self._waiting.pop(id, None)
@@ -116,7 +116,7 @@ os.register_at_fork(after_in_child=fates.in_child)
 
 
 class Packet:
-    """Rows without a step, copied when the packet is made. ``place`` is the line that made it."""
+    """Rows without a step, copied when the packet is made. ``call_site`` is the line that made it."""
 
     def __init__(self, signals: Mapping[str, Any]) -> None:
         self.signals = {name: copied(value) for name, value in signals.items()}
@@ -129,9 +129,9 @@ class Packet:
         return self._fate.id
 
     @property
-    def place(self) -> str:
+    def call_site(self) -> str:
         """The call that made it."""
-        return self._fate.place
+        return self._fate.call_site
 
     @property
     def rows(self) -> int:
@@ -158,12 +158,12 @@ class Packet:
                 return {key: host(item) for key, item in value.items()}
             return value
 
-        fates.left(self.id)
+        fates.sent(self.id)
         return {"signals": host(self.signals), **self._fate._asdict()}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.signals = dict(state["signals"])
-        self._fate = Fate(state["id"], state["place"], state["rows"])
+        self._fate = Fate(state["id"], state["call_site"], state["rows"])
         self._note()
 
     def __repr__(self) -> str:

@@ -90,7 +90,7 @@ class Stream:
         self.last: int | None = None
         self.watermark: int | None = None
         self.flushed = False  # whether this block has flushed
-        self.whole = True  # whether all that should have been recorded was
+        self.intact = True  # whether all that should have been recorded was
         self.beside = _NO_NUMBERS  # the trainer's own numbers, for the next log event
         self.earlier: dict[str, Frame] = {}  # rows of before a checkpoint
         self.ends: deque[WindowEnd] = deque()  # windows that wait for scopes
@@ -155,7 +155,7 @@ class Stream:
             phase: [*chain.from_iterable([step.batches[phase] for step in steps if phase in step.batches])]
             for phase in dict.fromkeys(chain.from_iterable([step.batches for step in steps])) if only in (None, phase)
         }  # fmt: skip
-        return Window(batches, self.earlier, self.whole, self.beside)
+        return Window(batches, self.earlier, self.intact, self.beside)
 
     def seconds(self, end: WindowEnd | None) -> float:
         """How long the steps up to an end (None: all) took, less those that log events have."""
@@ -169,7 +169,7 @@ class Stream:
             sent, held = {step.number: step for step in steps if step.number is not None}, {*self.holds.values()}
             self._in_parts = self._in_parts | sent if end.part else {}  # of a block that ends, a number may come again
             self._open = {one: step for one, step in self._open.items() if one in held or one not in sent}
-        self.earlier, self.whole, self.beside = {}, True, _NO_NUMBERS
+        self.earlier, self.intact, self.beside = {}, True, _NO_NUMBERS
         self.counted = self.spent if end is None else end.spent
 
     def close(self, number: int) -> None:

@@ -35,7 +35,7 @@ class Window:
 
     batches: dict[str, list[BatchRecord]] = field(default_factory=dict)
     earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
-    whole: bool = True  # whether all that should have been recorded was
+    intact: bool = True  # whether all that should have been recorded was
     beside: Beside = field(default_factory=Beside)
 
     def hand_off(self) -> None:

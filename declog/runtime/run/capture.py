@@ -175,7 +175,7 @@ class CaptureLog(Clock):
     def _copies(self, name: str, what: Sequence[Any], snapshot: Snapshot) -> Iterator[Any]:
         if name in OBSERVING:
             yield {key: snapshot.copy(value) for key, value in self._plan.taken(what[0]).items()}
-        elif name == "extra" and what[0] not in self._plan.known:
+        elif name == "extra" and what[0] not in self._plan.signal_names:
             yield what[0]
             with suppress(InputError):  # it has its say when the call is executed, where the column is kept
                 yield snapshot.copy(plain_column(what[0], what[1]))
@@ -211,7 +211,7 @@ class _Writer:
         self._path = path
         self._limit = limit
         self._redact = {name: _redactor(patterns) for name, patterns in plan.redactions.items()}
-        self._declared = plan.known
+        self._declared = plan.signal_names
         self._lock = threading.Lock()
         self._queue: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._complete = 0  # where the last whole part ends
@@ -303,7 +303,7 @@ def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any
     run = {
         "capture": FORMAT, "name": plan.name, "rank": rank, "world_size": world_size, "time": time.time(),
         "fingerprint": plan.fingerprint, "every": op.every, "mode": op.mode, "profile": plan.config,
-        "constants": plan.given, "requested": sorted(plan.requested),
+        "constants": plan.offered, "requested": sorted(plan.requested),
     }  # fmt: skip
     data: dict[str, Any] = json.loads(json.dumps(run, default=str))
     return data

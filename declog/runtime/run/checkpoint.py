@@ -60,7 +60,7 @@ def pack(
     }
 
 
-def place(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
+def position(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """Where a state is in its run, as text can say it, to be compared with those of other ranks."""
     progress, frames, _ = _read(plan, state, rank)
     rows = any(len(frame.batches) for name, frame in frames.items() if name.startswith("window/"))

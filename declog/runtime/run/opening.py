@@ -146,7 +146,7 @@ def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s
     saved: dict[str, Any] | None = None
     refusal: UsageError | None = None
     try:
-        saved = None if state is None else checkpoint.place(plan, state, channel.rank)
+        saved = None if state is None else checkpoint.position(plan, state, channel.rank)
     except UsageError as error:
         refusal = error
         saved = {"error": str(error)}

@@ -54,12 +54,12 @@ class TokenView:
         complete: bool = False,
     ) -> None:
         self.layout = layout
-        self._whole = complete  # nothing is absent
+        self._complete = complete  # nothing is absent
         self._device = device
         self._signals = signals
         self._functions = functions
         self._values: dict[int, Any] = {}
-        self._gone: dict[int, Absence] = {}
+        self._absences: dict[int, Absence] = {}
         self._masks: dict[int | frozenset[int], Tensor | None] = {}
         self._undecided: dict[int, Absence] = {}
         self._missing: dict[int, Absence] = {}
@@ -86,13 +86,13 @@ class TokenView:
 
     def absent(self, node: Node) -> Absence:
         """Where a value is absent: what is computed of a signal that did not come with this batch."""
-        if self._whole or node.op == "const":
+        if self._complete or node.op == "const":
             return False
         if node.op == "signal":
             return node.param("name") not in self._signals
-        cached = self._gone.get(node.index)
+        cached = self._absences.get(node.index)
         if cached is None:
-            cached = self._gone[node.index] = self._absent(node)
+            cached = self._absences[node.index] = self._absent(node)
         return cached
 
     def _absent(self, node: Node) -> Absence:
@@ -400,7 +400,7 @@ def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: 
 def _fold(
     ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
 ) -> Folded:
-    complete = all(op.reads <= signals.keys() and op.whole for op in ops)
+    complete = all(op.reads <= signals.keys() and op.complete for op in ops)
     if complete and (done := _fold_signals(ops, signals, layout)) is not None:
         return done
     with torch.no_grad():

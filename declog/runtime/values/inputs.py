@@ -175,11 +175,11 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
         at = next((position for position in places if not _one_number(value[position])), places[0])
         if op.family and isinstance(value[at], Sequence) and not isinstance(value[at], str):
             raise InputError.of(
-                "DL504.family_rows", label=label, declared=_declared(op), place=at, item=describe(value[at]),
+                "DL504.family_rows", label=label, declared=_declared(op), position=at, item=describe(value[at]),
                 name=op.name,
             )  # fmt: skip
         raise InputError.of(
-            "DL504.value", label=label, declared=_declared(op), place=at, item=describe(value[at]), name=op.name
+            "DL504.value", label=label, declared=_declared(op), position=at, item=describe(value[at]), name=op.name
         )
     if op.dtype is DType.INT and type(None) in types and not op.folded:  # as floats they would lose bits
         if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
@@ -306,7 +306,12 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     for position, item in enumerate(items):
         if item is not None and not isinstance(item, str):
             raise InputError.of(
-                "DL504.object", label=label, declared=_declared(op), place=position, item=describe(item), name=op.name
+                "DL504.object",
+                label=label,
+                declared=_declared(op),
+                position=position,
+                item=describe(item),
+                name=op.name,
             )
     return items
 

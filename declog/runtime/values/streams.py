@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 class Streams(dict[Any, Any]):
     """The streams on which tensors were made, each with an event after the last of them."""
 
-    def made(self, devices: Iterable[torch.device]) -> None:
+    def note(self, devices: Iterable[torch.device]) -> None:
         """Something was made just now, on the devices' current streams."""
         for device in devices:
             stream = torch.cuda.current_stream(device)
@@ -35,8 +35,8 @@ class Streams(dict[Any, Any]):
             if tensor.is_cuda:
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
-    def whole(self) -> Mapping[torch.device, Any]:
+    def ready(self) -> Mapping[torch.device, Any]:
         """For each device an event after all that was made, where its current stream has joined the others."""
         devices = {stream.device for stream in self}
-        self.made(devices)
+        self.note(devices)
         return {device: self[torch.cuda.current_stream(device)] for device in devices}

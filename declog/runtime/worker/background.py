@@ -83,8 +83,8 @@ class Background:
         self._merger = None
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self._merger = actors.Merger(plan, self._collector, failures, comm.world_size)
-        mine = [route for route in routes if route.local]
-        self._local = LocalTables(plan, mine, functions) if mine else None
+        local = [route for route in routes if route.local]
+        self._local = LocalTables(plan, local, functions) if local else None
         sender = Sender(plan, comm.rank, failures, functions, self._local)
         self.backlog = Backlog(plan, failures, wait_s + close_s)
         self._worker = Worker(comm, sender, self._collector, failures, self.backlog, self._stop)
@@ -105,10 +105,10 @@ class Background:
     @property
     def failures(self) -> dict[str, int]:
         """What failed so far, and what sinks lost: how often, by message."""
-        found = dict(self._failures.counts)
+        counts = dict(self._failures.counts)
         for runner in self._runners.values():
-            found |= runner.lost
-        return found
+            counts |= runner.lost
+        return counts
 
     def _note_missing(self, reasons: Mapping[str, str]) -> None:
         """On the worker thread: why metrics have no values, for ``missing`` and for the run's folder."""
@@ -173,7 +173,7 @@ class Background:
         rows = 0
         for packet in packets:
             rows += packet.rows
-            self._failures.count(RuntimeFailure.of("DL513.unused"), packet.rows, packet.place)
+            self._failures.count(RuntimeFailure.of("DL513.unused"), packet.rows, packet.call_site)
         return rows
 
     def _queued(self) -> dict[str, float]:

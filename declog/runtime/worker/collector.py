@@ -91,7 +91,7 @@ class Collector:
             wait_s = min(self.wait_s, SHORT_WAIT_S) if item.short_wait else self.wait_s
             if item.answer is not None:
                 # in time for an answer, but no rank's rows are given up because somebody was impatient
-                wait_s = min(wait_s, max(item.answer.left / 2, SHORT_WAIT_S))
+                wait_s = min(wait_s, max(item.answer.remaining / 2, SHORT_WAIT_S))
             latest = -1
             for rank, data in enumerate(self._comm.receive(item.key, wait_s), 1):
                 if data is None:
@@ -180,17 +180,17 @@ class Collector:
         try:
             return merged(list(parts.values())), set(parts)
         except Exception:  # noqa: BLE001  (whose rows it was is found below)
-            found: Frames = {}
+            rows: Frames = {}
             taken: set[int] = set()
             for rank, part in parts.items():
                 try:
-                    found = merged([found, part])
+                    rows = merged([rows, part])
                     taken.add(rank)
                 except Exception as error:  # noqa: BLE001
                     failure = CommError.of("DL603.rows", rank=rank)
                     failure.__cause__ = error
                     self._failures.report(failure)
-            return found, taken
+            return rows, taken
 
     # -- other ranks' messages
 
@@ -209,7 +209,7 @@ class Collector:
             self._failures.report(RuntimeFailure("DL605", message.error))
         self._figures.append(message.figures)
         self._dispatcher.inactive.came(message.mode, message.event, message.steps, message.arrivals)
-        return message.whole and (tail or not message.tail)
+        return message.intact and (tail or not message.tail)
 
     def _in_step(self, event: LogEvent, rank: int, message: LogEvent) -> None:
         """Raise where a message is not of this log event: it would mix modes, or rows of different steps."""
@@ -256,18 +256,18 @@ def fits(event: LogEvent, message: LogEvent) -> bool:
         return True  # that rank ended before this one: all that it had left
     if event.last and message.steps >= event.steps:
         return True  # this one ended before that
-    own = event.step, event.steps, event.tail, event.part
-    return (message.step, message.steps, message.tail, message.part) == own
+    expected = event.step, event.steps, event.tail, event.part
+    return (message.step, message.steps, message.tail, message.part) == expected
 
 
 def _print(frames: Frames) -> int | None:
     """A checksum of a rank's numbers per completion; None where there are too few to be equal by something else."""
-    found, rows = 0, 0
+    checksum, rows = 0, 0
     for frame in frames.values():
         for block in frame.blocks:
             if block.keys[0][0] == GROUP_ID:  # ranks may sample the same prompts
                 continue
             if block.axis is Axis.COMPLETION and block.data.shape[1] > 1 and (block.data != block.data[:, :1]).any():
                 rows += block.data.shape[1]
-                found = zlib.crc32(block.data.tobytes(), found)
-    return found if rows else None
+                checksum = zlib.crc32(block.data.tobytes(), checksum)
+    return checksum if rows else None

@@ -37,14 +37,14 @@ class LocalTables:
         if not frames:
             return
         self._events[mode] += 1
-        made = [(op, self._table(op, frames[op.phase], report)) for op in self._ops if op.phase in frames]
+        tables = [(op, self._table(op, frames[op.phase], report)) for op in self._ops if op.phase in frames]
         for route in self._routes:
             if self._events[mode] % route.every:
                 continue
             prefix = route.prefix + self._plan.modes[mode].prefix
             shown = tuple(
                 replace(table, name=prefix + table.name)
-                for op, table in made
+                for op, table in tables
                 if table is not None and route.id in op.local
             )
             if shown:

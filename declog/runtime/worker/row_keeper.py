@@ -131,7 +131,7 @@ class RowKeeper:
         blocks = []
         for block in frame.blocks:
             names = [self._name(frame.phase, name, type_of(block.data)) for name, _ in block.keys]
-            some = block.some([place for place, name in enumerate(names) if name is not None])
+            some = block.some([row for row, name in enumerate(names) if name is not None])
             keys = zip([name for name in names if name is not None], [of for _, of in some.keys], strict=True)
             blocks.append(replace(some, keys=tuple(keys)))
         return Frame(frame.phase, frame.batches, [block for block in blocks if block.keys], texts, frame.grouping)
@@ -147,10 +147,10 @@ class RowKeeper:
         if any(op.name == plain for op in self._plan.phases[phase].signals):
             return None
         types = self._kept_types[phase]
-        known = types.setdefault(plain, type)
-        if known != type and TEXT in (known, type):
+        declared = types.setdefault(plain, type)
+        if declared != type and TEXT in (declared, type):
             return None
-        types[plain] = type if known == type else FLOAT
+        types[plain] = type if declared == type else FLOAT
         return plain
 
     # -- files
@@ -179,14 +179,14 @@ class RowKeeper:
             total = self._open[-1].facts.number + 1
         elif self._sizes:
             total = numbers_of(folder, max(self._sizes))[-1] + 1
-        known = [one["run_id"] for one in before.get("runs", ())]
+        run_ids = [one["run_id"] for one in before.get("runs", ())]
         cuts = list(before.get("cuts", ()))
-        if self._after is not None and run.run_id in known and self._after < total:
+        if self._after is not None and run.run_id in run_ids and self._after < total:
             cuts.append([self._after, total])
         facts = {
             "run_id": run.run_id, "from": total, "after": self._after, "fingerprint": self._plan.fingerprint,
             "declog": VERSION, "world_size": run.world_size, "config": self._plan.config,
-            "constants": dict(self._plan.given), "columns": {}, "late": self._plan.late,
+            "constants": dict(self._plan.offered), "columns": {}, "late": self._plan.late,
         }  # fmt: skip
         self._facts = {"format": FORMAT, "cuts": cuts, "runs": [*before.get("runs", ()), facts]}
         self.count = total

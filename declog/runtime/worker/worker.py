@@ -152,7 +152,7 @@ class Worker:
             if self._collector is None:
                 self._comm.send(event.key, self._sender.message(event))
                 if event.answer is not None:
-                    text = self._comm.answer(event.key, event.answer.left)
+                    text = self._comm.answer(event.key, event.answer.remaining)
                     event.answer.give(None if text is None else json.loads(text))
                 return
             values = self._collector.collect(*self._sender.frames(event))
