@@ -24,6 +24,7 @@ ROW = "declog_row"  # among what a generation returns
 UPDATE = "update"
 BOTH = ("row", "completion_mask", "completion_ids", "advantages")
 LOOKED_AT, MOST_LABELS, LABEL_LENGTH = 1000, 100, 64  # rows of a data set; texts of a label, and characters of one
+SAMPLED = {"importance_sampling_ratio", "sampling_per_token_logps", "old_per_token_logps"}  # with an inference server
 REPORTED = ("policy_loss", "aux_loss", "entropy_coef")  # numbers of a micro-batch that TRL has gathered itself
 OWN = frozenset({
     "row", "prompt_id", "prompt", "completion", "length", "truncated", "rewards", "reward_weights", "completion_mask",
@@ -151,7 +152,9 @@ class Capture:
         _, _, ids, rewards = self._scored
         count, rank = len(rows), trainer.accelerator.process_index
         local = rewards[rank * count : (rank + 1) * count]
-        generations = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        generations = trainer.num_generations
+        if not trainer.model.training:
+            generations = getattr(trainer, "num_generations_eval", generations)  # an older TRL has none
         ends = ends_of(trainer)
         names = _distinct(trainer.reward_func_names)
         mask, tool_mask = output["completion_mask"], output.get("tool_mask")
@@ -175,7 +178,7 @@ class Capture:
             signals["rollout_logprobs"] = self._forwards[0][0]
             if trainer.beta:
                 signals["rollout_ref_logprobs"] = self._forwards[1][0]
-        elif "importance_sampling_ratio" in output:
+        elif output.keys() >= SAMPLED and output["old_per_token_logps"].shape == mask.shape:  # a copy has hidden states
             signals["rollout_logprobs"] = output["old_per_token_logps"]
             signals["sampling_logprobs"] = output["sampling_per_token_logps"]
             signals["is_ratio"] = weights = output["importance_sampling_ratio"]

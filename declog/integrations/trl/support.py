@@ -3,7 +3,8 @@
 ``METHODS`` and ``PLACES`` are the support table: what each part needs, and in which places versions of TRL keep it, so
 that a version, a fork or a subclass is taken for what it has. A method that computes metrics must be TRL's own, or an
 override that calls TRL's; of one that only returns what they are computed from it is enough that it takes what TRL's
-takes. Imports neither TRL nor torch.
+takes. A class that copies TRL's methods instead of inheriting them, as Unsloth's do, stands for TRL's own. Imports
+neither TRL nor torch.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ HOMES = {
     ("trl.experimental.ppo.ppo_trainer", "PPOTrainer"): "ppo",
 }
 PARTS = {"grpo": ("rollouts", "updates"), "rloo": ("rollouts", "updates"), "async_grpo": ("samples",), "ppo": ("loop",)}
-OWN: dict[str, tuple[str, ...]] = {  # what computes metrics, and what calls it
+COPIES = "GRPOTrainer"  # how the name of a class ends that copies TRL's
+OWN: dict[str, tuple[str, ...]] = {  # the method that computes metrics, and the method that calls it
     "rollouts": ("_generate_and_score_completions", "_prepare_inputs"), "updates": ("_compute_loss", "compute_loss"),
     "loop": ("train",),
 }  # fmt: skip
@@ -53,9 +55,7 @@ PLACES: dict[str, dict[str, tuple[tuple[str, ...], ...]]] = {  # the newest firs
             ("_tokenizer.eos_token_id", "_tokenizer.pad_token_id"),  # 1.3 to 1.13
             ("eos_token_id", "pad_token_id"),  # before
         ),
-        **{name: ((name,),) for name in (
-            "_metrics", "num_generations", "num_generations_eval", "reward_func_names", "reward_weights",
-        )},
+        **{name: ((name,),) for name in ("_metrics", "num_generations", "reward_func_names", "reward_weights")},
     },
     "updates": {name: ((name,),) for name in ("_metrics", "beta", "epsilon_low", "epsilon_high")},
     "samples": {name: ((name,),) for name in ("_rollout_dataset", "model_version")},
@@ -93,10 +93,12 @@ class Support:
 
 def support_of(trainer: Any) -> Support:
     """What declog sees of a trainer."""
-    home = next((base for base in type(trainer).__mro__ if (base.__module__, base.__name__) in HOMES), None)
+    bases = type(trainer).__mro__
+    home = next((base for base in bases if (base.__module__, base.__name__) in HOMES), None)
+    home = home or next(filter(_is_copy, bases), None)
     if home is None:
         return Support(missing=("it is neither trl.GRPOTrainer nor trl.RLOOTrainer",))
-    method = HOMES[home.__module__, home.__name__]
+    method = HOMES.get((home.__module__, home.__name__), "grpo")
     equal = EQUAL_PPO if method == "ppo" else EQUAL
     missing = {part: _missing(trainer, home, part) for part in PARTS[method]}
     return Support(
@@ -105,6 +107,11 @@ def support_of(trainer: Any) -> Support:
         missing=tuple(dict.fromkeys(text for found in missing.values() for text in found)),
         tested=type(trainer) is home and equal[0] <= trl_version() <= equal[1],
     )
+
+
+def _is_copy(base: type) -> bool:
+    """Whether a class has methods of GRPO's that it does not inherit."""
+    return base.__name__.endswith(COPIES) and METHODS["rollouts"].keys() <= vars(base).keys()
 
 
 def trl_version() -> tuple[int, int]:
@@ -169,6 +176,9 @@ def _calls_own(trainer: Any, home: type, name: str) -> bool:
     """Whether all that stands before TRL's method calls the next one: an override that says ``super()``, or a mixin."""
     if name in vars(trainer):
         return False
+    callee, *callers = next(names for names in OWN.values() if name in names)
+    if name in callers and callee not in inspect.unwrap(getattr(home, name)).__code__.co_names:
+        return False  # a copy whose caller computes it itself
     before = type(trainer).__mro__[: type(trainer).__mro__.index(home)]
     overrides = [inspect.unwrap(vars(each)[name]) for each in before if name in vars(each)]
     return all(inspect.isfunction(each) and name in each.__code__.co_names for each in overrides)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import inspect
 import logging
 import math
 import pickle
@@ -13,6 +15,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
+import torch
 
 import declog
 from declog.integrations.trl.settings import constants_of
@@ -487,6 +490,53 @@ def test_a_subclass_with_a_loss_of_its_own(
     for entry, (_, _, event) in zip(trainer.state.log_history, found, strict=True):
         own = {name: value for name, value in entry.items() if name != "step" and value is not None}
         assert own == pytest.approx({name: event.get(name) for name in own}, abs=1e-6, rel=1e-6)
+
+
+def copied(folder: Path) -> Any:
+    """A class as Unsloth writes it: TRL's source under another name, with a loss that logs numbers of its own."""
+    from trl.trainer import grpo_trainer
+
+    source = Path(inspect.getfile(grpo_trainer)).read_text(encoding="utf-8")
+    for old, new in {
+        "from ..": "from trl.",
+        "from .": "from trl.trainer.",
+        "GRPOTrainer": "_UnslothGRPOTrainer",
+    }.items():
+        source = source.replace(old, new)
+    file = folder / "UnslothGRPOTrainer.py"
+    file.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def compute_loss(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        ids, mask = inputs["completion_ids"], inputs["completion_mask"]
+        whole = torch.cat([inputs["prompt_ids"], ids], dim=1), torch.cat([inputs["prompt_mask"], mask], dim=1)
+        logprobs = self._get_per_token_logps_and_entropies(model, *whole, ids.shape[1])[0]
+        self._metrics["train" if self.model.training else "eval"]["kl"].append(0.25)
+        return -(logprobs * inputs["advantages"][:, None] * mask).sum() / mask.sum()
+
+    module._UnslothGRPOTrainer.compute_loss = compute_loss
+    return type("UnslothGRPOTrainer", (module._UnslothGRPOTrainer,), {"__module__": file.stem})
+
+
+def test_a_copy_of_trls_class(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Generations of a class that copies TRL's methods are computed; numbers of its own loss pass through."""
+    source = "+declog.metrics.by_source={expr: reward, by: source}"
+    given = "+declog.signals.rollout.source={axis: completion, type: text}"
+    with caplog.at_level(logging.WARNING, "declog"):
+        outcome = cases.run(
+            Case(args={"beta": 0.05}), model, tmp_path, cls=copied(tmp_path), overrides=[given, source], merge="replace"
+        )
+    (reported,) = [record.getMessage() for record in caplog.records if "does not see" in record.getMessage()]
+    assert "`compute_loss` is not TRL's own" in reported and "`reward`" not in reported
+    right = cases.expected(outcome.history)
+    assert {"kl", "reward", "completions/mean_length", "by_source/a", "by_source/b"} <= set(right[0][2])
+    assert [expected.get("kl", expected.get("eval_kl")) for _, _, expected in right] == [0.25, 0.25, 0.25, 0.25, None]
+    for (_, _, expected), (_, _, event) in zip(right, outcome.events, strict=True):
+        assert expected == pytest.approx({name: event.get(name) for name in expected}, abs=1e-6, rel=1e-6)
+    assert outcome.sink is not None and any(event.tables for _, event in outcome.sink.events)
 
 
 def test_a_trainer_of_another_kind(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
