@@ -19,7 +19,7 @@ from declog.language import reductions as _reducers
 from declog.language import row_functions as _columns
 from declog.language.nodes import walk
 from declog.language.origins import origin
-from declog.language.spec import LogSpec, SignalSpec
+from declog.language.spec import LogSpec, ModeSpec, SignalSpec
 from declog.plans.fingerprint import expressions
 from declog.plans.ops import Plan
 
@@ -139,7 +139,7 @@ def compile(
         "run_config": spec.run.config if config is None else (config.get("run") or {}).get("config") or {},
         "config": {key: value for key, value in (config or {}).items() if key != "tests"},
         "in_code": bool(draft.requested),
-        "first": spec.first or 0,
+        "first": spec.modes.get("train", ModeSpec()).first or 0,
         "capture": captures.capture(spec.run.capture),
         "redactions": captures.redactions(draft),
         "offered": dict(draft.given),

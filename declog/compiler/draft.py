@@ -165,6 +165,11 @@ class Draft:
         """The metrics that the profile declares, for suggestions."""
         return [op.key for op in self.outputs if not self.implicit(op.id)]
 
+    @property
+    def per_rank(self) -> bool:
+        """Whether each rank has values of its own."""
+        return self.spec.axes.rank == "each"
+
     def implicit(self, id: str) -> bool:
         """Whether a metric is the one of `log_metric` that nobody declared: its names may be anything."""
         return id == LOGGED and LOGGED not in self.spec.metrics

@@ -31,7 +31,7 @@ Params = tuple[tuple[str, Any], ...]
 Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
-RANKS = 2**20  # of `per_rank` each rank has a value, however many there are
+RANKS = 2**20  # with `axes.rank: each` each rank has a value, however many there are
 PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
 WINDOWED = ("every", "combine", "family")  # keys that depend on what is computed
 
@@ -44,7 +44,7 @@ def metrics(draft: Draft) -> None:
     for name, spec in entries.items():
         if f"metrics.{name}" in draft.inactive or spec.formula is not None:
             continue
-        if draft.spec.per_rank and spec.by is None and name in draft.spec.metrics:
+        if draft.per_rank and spec.by is None and name in draft.spec.metrics:
             spec = spec.model_copy(update={"by": RANK, "max_labels": RANKS})
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
             made = _Metric(draft, name, spec).ops()
@@ -70,7 +70,7 @@ def _preferred(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricO
         alone = node.type.axis is None or node.type.axis is Axis.STEP
         keys = {"expr": spec.prefer, "reduce": "mean" if alone else spec.reduce, "log": False, "prefer": None}
         keys |= {"name": None, "alias": [], "tags": []}
-        keys |= {"where": None, "weight": None, "by": RANK if draft.spec.per_rank else None} if alone else {}
+        keys |= {"where": None, "weight": None, "by": RANK if draft.per_rank else None} if alone else {}
         given = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
     by_suffix = {op.suffix: op for op in given}
     unlike = None
@@ -346,7 +346,7 @@ class _Metric:
             elif place_of not in reduction.texts and node.type.dtype not in reduction.accepts:
                 draft.report("DL312.number", self._where_from(), reduction=reduction.name, node=node, type=node.type)
         sketched = axis is Axis.TOKEN and not reduction.foldable
-        if draft.spec.per_rank and spec.by == RANK and (sketched or axis is Axis.BATCH):
+        if draft.per_rank and spec.by == RANK and (sketched or axis is Axis.BATCH):
             alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # it is of all ranks
             return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
         if sketched:

@@ -11,7 +11,7 @@ from declog.language.nodes import LOGGED
 from declog.language.spec import MetricSpec
 from declog.plans.ops import NameOp
 
-RANK = "rank"  # the label that `per_rank` gives
+RANK = "rank"  # the label that `axes.rank: each` gives
 FIELDS = frozenset({"id", "reduce", "member", "label"})
 
 
@@ -19,7 +19,7 @@ def names_of(
     draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, labels: tuple[str, ...]
 ) -> tuple[NameOp, ...]:
     """The output names of a reduction: its name template, and its aliases."""
-    each = draft.spec.per_rank and labels == (RANK,)
+    each = draft.per_rank and labels == (RANK,)
     fields = {"{id}": True, "{reduce}": suffix is not None, "{member}": family, "{label}": bool(labels) and not each}
     if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
         fields = {"{member}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}

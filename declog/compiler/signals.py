@@ -154,9 +154,11 @@ def _is_of_step(spec: Observed | DerivedSpec) -> bool:
 
 def modes(draft: Draft) -> None:
     """Train, which is always there, and what else the profile names."""
-    if draft.spec.first is not None and draft.spec.first >= draft.period:
-        draft.report("DL202.first", "first", first=draft.spec.first, every=draft.spec.every)
     for name, spec in {"train": ModeSpec(), **draft.spec.modes}.items():
+        if spec.first is not None and name != "train":
+            draft.report("DL202.first_mode", ("modes", name, "first"), first=spec.first)
+        elif spec.first is not None and spec.first >= draft.period:
+            draft.report("DL202.first", ("modes", name, "first"), first=spec.first, every=draft.spec.every)
         every = 0 if spec.every in ("end", "trainer", "epoch") else spec.every
         if name == "train":
             if spec.every not in (None, "trainer", "epoch", draft.spec.every):

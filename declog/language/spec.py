@@ -100,6 +100,8 @@ class AxesSpec(Model):
     group: GroupAxis = GroupAxis()
     completion: CompletionAxis = CompletionAxis()
     token: TokenAxis = TokenAxis()
+    rank: Literal["all", "each"] = "all"
+    """`each`: a metric without a `by` has a value for each rank, `reward/rank0`, and none of all ranks."""
 
 
 class ModeSpec(Model):
@@ -109,6 +111,8 @@ class ModeSpec(Model):
     """Put before the names of its values."""
     every: Every | Literal["end"] | None = None
     """A log event each N steps of a block, or at its `end`, as without it; train has the config's."""
+    first: int | None = Field(None, ge=1)
+    """Of train: the first log event after so many steps already, `first: 1` beside the config's `every: 50`."""
 
 
 class Observed(Masked):
@@ -387,8 +391,6 @@ class LogSpec(Model):
     """The default profile; a sink may name another."""
     every: Every = 1
     """A log event each N optimizer steps; `trainer`: when the trainer logs; `epoch`: at the end of its epochs."""
-    first: int | None = Field(None, ge=1)
-    """The first log event after so many steps already: `every: 50` and `first: 1`."""
     output_dir: str | None = None
     """Where local files go; by default a new folder: Hydra's run directory, else `outputs/<name>/<time>`."""
     run: RunSpec = RunSpec()
@@ -403,8 +405,6 @@ class LogSpec(Model):
     """What the training code observes, by phase: `rollout`, `update`; `any`: in whichever phase needs it."""
     derived: dict[str, DerivedSpec] = {}
     """What is computed from signals: `ratio: exp(logprobs - old_logprobs)`."""
-    per_rank: bool = False
-    """A value for each rank, `reward/rank0`, of every metric that has no `by`, and none of all ranks."""
     metrics: dict[str, MetricSpec] = {}
     """What is logged."""
     about: dict[str, AboutSpec] = {}

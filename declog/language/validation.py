@@ -86,6 +86,10 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, fix="write its keys at the top, without `declog:`: a preset stands under it already")
     if key in ("metric_defaults", "metric_groups"):
         return replace(problem, fix="share keys by an anchor: a: {<<: &batch {over: batch}, expr: a}, b: {<<: *batch}")
+    if key == "per_rank":
+        return replace(problem, fix=f"axes: {{rank: {'each' if data[key] else 'all'}}}")
+    if key == "first":
+        return replace(problem, fix=f"modes: {{train: {{first: {in_flow(data[key])}}}}}")
     if data[key] is None and set(data) == {key}:  # a file with one word
         return replace(
             problem, fix=f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"

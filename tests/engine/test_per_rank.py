@@ -1,4 +1,4 @@
-"""`per_rank: true`: a value for each rank that there is, of whatever can be one rank's."""
+"""`axes: {rank: each}`: a value for each rank that there is, of whatever can be one rank's."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCHES = {0: [1.0, 2.0, 7.0, 9.0], 1: [3.0, 4.0]}
 def test_a_rank_of_which_nothing_counts_is_there(reduce: str) -> None:
     """With `empty` it has that, as a job of one rank has; without, no value."""
     metrics = {"m": {"expr": "x", "reduce": reduce, "where": "x > 5", "empty": 0}, "n": {"expr": "x", "where": "x > 5"}}
-    profile = {"per_rank": True, "signals": {"any": {"x": ROWS}}, "metrics": metrics}
+    profile = {"axes": {"rank": "each"}, "signals": {"any": {"x": ROWS}}, "metrics": metrics}
     found = values(profile, *([[{"x": rows}]] for rows in BATCHES.values()))
     right = {"mean": 8.0, "sum": 16.0, "count": 2, "p50": 8.0, "max": 9.0}[reduce]
     assert found == {"m/rank0": right, "m/rank1": 0.0, "n/rank0": 8.0}
@@ -28,7 +28,7 @@ def test_each_of_many_ranks_has_its_value(more: dict[str, Any]) -> None:
     """No rank is pooled with others, as the rarest of many labels are."""
     ranks = 66
     profile = {
-        "per_rank": True,
+        "axes": {"rank": "each"},
         "signals": {"any": {"x": ROWS}},
         "metrics": {"x": {"expr": "x", "reduce": "mean", **more}},
     }
@@ -39,8 +39,7 @@ def test_each_of_many_ranks_has_its_value(more: dict[str, Any]) -> None:
 def test_what_is_of_all_ranks_stays_that() -> None:
     """A value per batch over all ranks, and a quantile of tokens, are nobody's own."""
     profile = {
-        "per_rank": True,
-        "axes": {"group": {"size": 2}, "token": {"mask": "all"}},
+        "axes": {"rank": "each", "group": {"size": 2}, "token": {"mask": "all"}},
         "signals": {"any": {"x": ROWS, "t": {"axis": "token"}}},
         "metrics": {
             "best": "mean(max(mean(x, over=completion), over=group))", "x": "mean(x)", "t": "max(t)", "q": "p100(t)",

@@ -326,7 +326,7 @@ def _forms(type_: Any) -> Iterator[Any]:
         ("metrics: {m: {formula: ['a / b']}}", "formula: a / b"),
         ("metrics: {m: {expr: a, where: ['b > 0']}}", 'where: "b > 0"'),
         ("metrics: {m: {expr: a, max_labels: [3]}}", "max_labels: 3"),
-        ("per_rank: [true]", "per_rank: true"),
+        ("run: {strict: [true]}", "strict: true"),
         ("filters: {f: {key: [reward], top: 2}}", "key: reward"),
         ("output_dir: [runs]", "output_dir: runs"),
     ],

@@ -90,7 +90,7 @@ class Declared:
         spec: dict[str, Any] = {}
         trees: dict[str, Any] = {}
         choice = random.randrange(10)
-        families = "per_rank" not in self.profile
+        families = "rank" not in self.profile["axes"]
         if axis in ("completion", "step") and choice == 0 and families and draw.names(axis, ("float",), event, True):
             trees["expr"] = [draw.family(axis, event, 2, False)]
             trees["reduce"] = {"": random.choice(MOMENTS)}
@@ -184,9 +184,9 @@ class Declared:
             spec["name"] = f"named/{name}/{{reduce}}" if "(" not in str(trees["reduce"]) and False else "named/{id}"
 
     def by_rank(self, trees: dict[str, Any], axis: str) -> None:
-        """With `per_rank` each rank has a value of what has no other label; a sketch, and what is of all, has not."""
+        """With `rank: each` each rank has a value of what has no other label; a sketch, and what is of all, has not."""
         sketch = axis == "token" and not {*trees["reduce"].values()} <= {*MOMENTS, "last"}
-        if "per_rank" in self.profile and "by" not in trees and not sketch and axis != "batch":
+        if "rank" in self.profile["axes"] and "by" not in trees and not sketch and axis != "batch":
             trees["by"] = RANK
 
     def labels(self, spec: dict[str, Any], trees: dict[str, Any], axis: str, event: str) -> None:
@@ -194,7 +194,7 @@ class Declared:
         draw = self.draw
         steps = [("signal", name) for name in draw.names("step", ("int",), event)]
         coarse: Tree = self.random.choice(
-            steps or [("name", "step")] if "per_rank" in self.profile else steps or [RANK]
+            steps or [("name", "step")] if "rank" in self.profile["axes"] else steps or [RANK]
         )
         draw.joins = axis != "token"
         if axis in ("token", "completion") and self.maybe(0.8):

@@ -62,7 +62,7 @@ class Generator:
         self.dtypes: dict[str, str] = {}
         self.infinite = self.random.choice((0.0, 0.0, 0.0, 0.05, 0.05, 0.25))  # the share of infinite values
         if self.maybe(0.12):
-            self.profile["per_rank"] = True
+            self.profile["axes"]["rank"] = "each"
         self.derived: dict[str, str] = {}  # signals that are written as an expression
 
     def maybe(self, share: float) -> bool:

@@ -163,7 +163,7 @@ class Metrics(Reduced):
                 for cell, value in self.combined(key).items():
                     if there(value) and (not isinstance(value, Bins) or value.counts):
                         shown = spec.get("name") or default_name(suffix, cell, self.is_by(name))
-                        if "per_rank" in self.case.profile and trees.get("by") == ("name", "rank"):
+                        if "rank" in self.case.profile["axes"] and trees.get("by") == ("name", "rank"):
                             shown = shown.removesuffix("/{label}") + "/rank{label}"
                         shown = shown.format(id=name, reduce=suffix, member=cell, label=cell)
                         found[prefix + shown] = (value, self.off(name))

@@ -47,6 +47,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL202.formula_key": ("a formula has no `{key}`: it is computed from other metrics", "drop `{key}`"),
     "DL202.given_beside_ranks": ("with `ranks`, each of them says what it gives", "ranks: [{...}, {...}]"),
     "DL202.first": ("`first: {first}` is no earlier than `every: {every}` has it", "a smaller number, or drop it"),
+    "DL202.first_mode": ("a first log event of its own is of the mode `train` only",
+        "modes: {train: {first: {first}}}"),
     "DL202.healthy": ("`healthy` is the least and the greatest value, in this order", "healthy: [{example}]"),
     "DL202.imports": ("`imports` of [{table}] is a list of modules", 'imports = ["my_package.metrics"]'),
     "DL202.mode_every": ("`every` counts steps and cannot be {every}", "every: end"),

@@ -322,11 +322,16 @@ def test_a_formula_over_different_pools() -> None:
 def test_a_first_log_event_is_an_early_one() -> None:
     """After as many steps as all others it is none of its own."""
     for every in (3, 2, "trainer"):
-        shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=every, first=3))
+        shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=every, modes={"train": {"first": 3}}))
         assert shown == (
-            f"error[DL202] first\n  `first: 3` is no earlier than `every: {every}` has it\n"
+            f"error[DL202] modes.train.first\n  `first: 3` is no earlier than `every: {every}` has it\n"
             "  fix: a smaller number, or drop it"
         )
+    shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=3, modes={"eval": {"prefix": "eval/", "first": 1}}))
+    assert shown == (
+        "error[DL202] modes.eval.first\n  a first log event of its own is of the mode `train` only\n"
+        "  fix: modes: {train: {first: 1}}"
+    )
 
 
 def test_what_goes_on_over_the_run_needs_no_rows_of_it() -> None:

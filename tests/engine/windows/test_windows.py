@@ -243,7 +243,7 @@ def test_tokens_since_the_start() -> None:
 def test_a_first_log_event_of_its_own() -> None:
     """Windows of a metric's own `every` are whole; after the first one the others end where they did."""
     config = {
-        **REWARD, "every": 3, "first": 1,
+        **REWARD, "every": 3, "modes": {"train": {"first": 1}},
         "metrics": {"sum": "sum(reward)", "slow": {"expr": "reward", "reduce": "count", "every": 6}},
     }  # fmt: skip
     steps = [[{"reward": [float(step)]}] for step in range(8)]
