@@ -180,7 +180,7 @@ class Crafty(FakeComm):
 def crafted(data: bytes, folder: Path) -> tuple[Logged, list[str]]:
     """What three ranks log of three steps, where rank 1's message of the second one is `data`."""
     job = Crafty.job(3)
-    job[1].crafted = data  # type: ignore[attr-defined]
+    job[1].crafted = data
     sink = MemorySink()
 
     def rank(comm: Comm) -> list[str]:

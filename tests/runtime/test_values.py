@@ -79,7 +79,7 @@ def test_a_rank_without_connection_gets_none(tmp_path: Path) -> None:
     config = profile(REWARD, {"reward": "mean(reward)"}, every="trainer", run={"strict": False})
 
     def body(comm: FakeComm) -> Any:
-        used: Comm = Unconnected(comm.rank, comm.world_size, comm._shared) if comm.rank else comm
+        used: Comm = Unconnected(comm._store, comm.rank, comm.world_size) if comm.rank else comm
         with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path, comm=used, wait_s=0.2) as log:
             with log.step(1):
                 log.observe(reward=[float(comm.rank)])

@@ -65,7 +65,6 @@ MESSAGES: Mapping[str, Message] = {
         "{cause}",
         "call declog.attach on every rank, and not below `if trainer.is_world_process_zero()`",
     ),
-    "DL603.fake_ranks": "ranks {missing} did not start declog within {deadline_s} s",
     "DL603.late_actor": ("actor {rank} exported a log event that was finished without it",
         "a slow actor needs a larger `wait_s` of merge; one that is started again, `resume=`"),
     "DL603.left": "rank 0 has gone before rank {rank} was there",

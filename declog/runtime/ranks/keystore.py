@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 MOST = 16 * 2**20  # bytes of a frame
+POLL = 0.001  # seconds between two questions of a process that waits
 GREETING_S = 5.0  # for a stranger to prove that it is none
 STRANGERS = 64  # connections that have not proved it yet
 ROOM_S = 0.02  # for one of them to do so where they are that many: then the one that takes longest is hung up on
@@ -46,26 +47,18 @@ def _in_child() -> None:
 os.register_at_fork(after_in_child=_in_child)
 
 
-class Server:
-    """Holds the values, for this process and for those that connect.
+class Store:
+    """Bytes by key, in memory: for the threads of one process. ``changes`` counts the calls of ``set``."""
 
-    ``hosts`` are tried in turn until one can be listened on: ``::`` stands for every address, of IPv4 too.
-    """
-
-    def __init__(self, secret: bytes, hosts: Sequence[str]) -> None:
-        self._secret = secret
+    def __init__(self) -> None:
+        self.changes = 0
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
-        self._strangers: dict[socket.socket, None] = {}  # the one that came first is first
-        self._greeted = threading.Condition()
-        self._peers: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._listener = _listen(hosts)
-        self.host, self.port = self._listener.getsockname()[:2]
-        threading.Thread(target=self._accept, name="declog-store", daemon=True).start()
 
     def set(self, key: str, value: bytes | str) -> None:
         with self._changed:
             self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
+            self.changes += 1
             self._changed.notify_all()
 
     def get(self, key: str) -> bytes:
@@ -85,9 +78,31 @@ class Server:
             if not self._changed.wait_for(lambda: all(key in self._values for key in keys), timeout.total_seconds()):
                 raise TimeoutError(f"no {keys} in {timeout.total_seconds():g} s")
 
+    def pause(self, changes: int, seconds: float) -> None:
+        """Wait until there are more changes than these, and no longer than some seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.changes != changes, seconds)
+
     def num_keys(self) -> int:
         with self._changed:
             return len(self._values)
+
+
+class Server(Store):
+    """A store for this process and for those that connect.
+
+    ``hosts`` are tried in turn until one can be listened on: ``::`` stands for every address, of IPv4 too.
+    """
+
+    def __init__(self, secret: bytes, hosts: Sequence[str]) -> None:
+        super().__init__()
+        self._secret = secret
+        self._strangers: dict[socket.socket, None] = {}  # the one that came first is first
+        self._greeted = threading.Condition()
+        self._peers: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._listener = _listen(hosts)
+        self.host, self.port = self._listener.getsockname()[:2]
+        threading.Thread(target=self._accept, name="declog-store", daemon=True).start()
 
     def close(self) -> None:
         """Listen no more, and end every connection; idempotent."""
@@ -162,8 +177,11 @@ class Server:
 class Client:
     """The store of a process that serves it. One call at a time; raises ``OSError`` where the connection is lost.
 
-    ``hosts`` are tried in turn, again and again until ``seconds`` are over: who listens there proves who it is.
+    ``hosts`` are tried in turn, again and again until ``seconds`` are over: who listens there proves who it is. It does
+    not hear of ``changes``.
     """
+
+    changes = 0
 
     def __init__(self, secret: bytes, hosts: Sequence[str], port: int, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -198,6 +216,10 @@ class Client:
         seconds = timeout.total_seconds()
         if self._ask(b"w", "", json.dumps([keys, seconds]).encode()) != _YES:
             raise TimeoutError(f"no {keys} in {seconds:g} s")
+
+    def pause(self, changes: int, seconds: float) -> None:
+        """Wait a moment: who asks again finds out what has changed."""
+        time.sleep(min(POLL, seconds))
 
     def num_keys(self) -> int:
         return int(self._ask(b"n", ""))

@@ -1,7 +1,7 @@
 """How ranks send their windows to rank 0: no collectives, nothing that can interleave with training.
 
 ``StoreComm`` is a star over a store that rank 0 opens for declog alone: its place and its secret are passed through the
-store that the training job already has. Every wait is bounded. Imports torch.distributed, and nothing of plans.
+store that the training job already has. Every wait is bounded. Imports nothing of plans.
 """
 
 from __future__ import annotations
@@ -20,20 +20,17 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-import torch.distributed as dist
-
 from declog.errors import CommError, UsageError
 from declog.runtime.ranks.comm import Comm, Event
-from declog.runtime.ranks.keystore import Client, Server
+from declog.runtime.ranks.keystore import POLL, Client, Server
 
 log = logging.getLogger("declog")
 
 CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
 MOST_CHUNKS = 2**14  # 64 GiB: what says more is no message
-POLL = 0.001
+IDLE_S = 0.05  # a process that waits looks for notes as often
 NOTICE_S = 3.0  # who waits longer at the start says for whom: no rank can know what another one is about to do
 KEPT_ANSWERS = 16  # log events whose published values may still be read
-_TIMEOUT = timedelta(seconds=30)
 
 
 class StoreComm(Comm):
@@ -43,8 +40,8 @@ class StoreComm(Comm):
     arrives: that is deleted and counted in ``late``. A rank that announced its end costs no wait at all.
     Rank 0 says which events it took; a rank whose connection breaks knows by that what was lost.
 
-    ``copy`` counts the processes of one rank. The first, 0, stands for it; a ``replica`` sends nothing.
-    ``interrupt`` ends the connection, where there is one.
+    ``store`` has the calls of a ``keystore.Store``. ``copy`` counts the processes of one rank. The first, 0, stands for
+    it; a ``replica`` sends nothing. ``interrupt`` ends the connection, and ``close`` the store, where they are its own.
     """
 
     def __init__(
@@ -87,7 +84,7 @@ class StoreComm(Comm):
         if rank == 0 and not copy:
             secret = secrets.token_bytes(32)
             server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
-            server.set(_ACK, "{}")
+            server.set(TAKEN, "{}")
             job_store.set(key, json.dumps({"hosts": _addresses(), "port": server.port, "secret": secret.hex()}))
             return cls(server, rank, world_size, close=server.close)
         try:
@@ -141,19 +138,26 @@ class StoreComm(Comm):
                 self._store.set(_key(event, self.rank, index), chunk)
             # the first chunk tells that all are there, and how many
             self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
-            taken = json.loads(self._store.get(_ACK))
+            taken = json.loads(self._store.get(TAKEN))
             waiting = [one for one in self._unacknowledged if one.number > taken.get(one.mode, -1)]
             self._unacknowledged = deque(waiting)
 
     def answer(self, event: Event, deadline_s: float) -> bytes | None:
         end = time.monotonic() + deadline_s
         with self._connected():
-            while not self._store.check([_answer(event)]):
+            while True:
+                changes = self._store.changes
+                if self._store.check([_answer(event)]):
+                    return bytes(self._store.get(_answer(event)))
                 if time.monotonic() >= min(end, self._latest) or self._stopped or self._store.check([_departure(0)]):
                     return None
-                self.idle()
-                time.sleep(POLL)
-            return bytes(self._store.get(_answer(event)))
+                self._pause(changes, end)
+
+    def _pause(self, changes: int, end: float) -> None:
+        """Wait until the store has more changes than these, or for a moment; changes that come together count once."""
+        self.idle()
+        self._store.pause(changes, max(0.0, min(IDLE_S, min(end, self._latest) - time.monotonic())))
+        time.sleep(POLL)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
@@ -177,6 +181,7 @@ class StoreComm(Comm):
         messages: list[bytes | None] = [None] * (self.world_size - 1)
         end = time.monotonic() + deadline_s
         while True:
+            changes = self._store.changes
             for rank in sorted(waiting):
                 departed = self._store.check([_departure(rank)])  # asked first: a rank sends before it leaves
                 if self._store.check([_key(event, rank, 0)]):
@@ -192,10 +197,9 @@ class StoreComm(Comm):
                     self._suspects.add((rank, event.mode))
                     self._missed.setdefault((rank, event.mode), deque()).append(event)
                 self._taken[event.mode] = max(event.number, self._taken.get(event.mode, -1))
-                self._store.set(_ACK, json.dumps(self._taken))
+                self._store.set(TAKEN, json.dumps(self._taken))
                 return messages
-            self.idle()
-            time.sleep(POLL)
+            self._pause(changes, end)
 
     def drop(self, event: Event, rank: int) -> None:
         if self._store.check([_key(event, rank, 0)]):
@@ -277,7 +281,7 @@ class StoreComm(Comm):
         elif not self._stopped and not self.replica:
             try:
                 self._store.set(_departure(self.rank), b"1")
-                if self.rank == 0:
+                if self.rank == 0 and self._close is not None:
                     keys = [_departure(rank) for rank in range(1, self.world_size) if rank not in self._silent]
                     end = time.monotonic() + 5.0
                     while keys and time.monotonic() < end and not all(self._store.check([key]) for key in keys):
@@ -304,12 +308,6 @@ def _wait(store: Any, keys: list[str], deadline_s: float, who: Callable[[], str]
     store.wait(keys, timedelta(seconds=deadline_s))
 
 
-def _tcp_store(host: str, port: int, *, master: bool = False) -> Any:
-    return dist.TCPStore(  # type: ignore[attr-defined]  # torch does not declare it
-        host, port, is_master=master, wait_for_workers=False, timeout=_TIMEOUT, use_libuv=True
-    )
-
-
 def _departure(rank: int) -> str:
     return f"left/{rank}"
 
@@ -330,7 +328,7 @@ def _answer(event: Event) -> str:
     return f"answer/{event}"
 
 
-_ACK = "taken"  # the last event of each mode that rank 0 took
+TAKEN = "taken"  # the last event of each mode that rank 0 took
 _LOOPBACK = ("127.0.0.1", "::1")
 _ANYWHERE = ("::", "0.0.0.0")
 _ROUTED = ("192.0.2.1", "2001:db8::1")  # addresses that nobody has: the way to them is the way out of this host
@@ -377,6 +375,8 @@ def connect(
     ``rank`` and ``world_size`` are the data-parallel ones where they differ from the job's; of processes that pass
     the same rank, one is heard.
     """
+    import torch.distributed as dist
+
     grouped = dist.is_available() and dist.is_initialized()
     processes = dist.get_world_size(process_group) if grouped else int(os.environ.get("WORLD_SIZE", "1"))
     world_size = processes if world_size is None else world_size
@@ -393,6 +393,8 @@ def connect(
 
 
 def _job_store(grouped: bool) -> Any:
+    from torch import distributed
+
     if grouped:
         from torch.distributed.distributed_c10d import _get_default_store
 
@@ -400,4 +402,6 @@ def _job_store(grouped: bool) -> Any:
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     if host is None or port is None or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         raise UsageError.of("DL510.no_process_group")
-    return _tcp_store(host, int(port))
+    return distributed.TCPStore(  # type: ignore[attr-defined]  # torch does not declare it
+        host, int(port), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=30), use_libuv=True
+    )
