@@ -6,24 +6,25 @@ finishes a log event when all actors' messages of it are there. Imports the coll
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from declog.engine.frame import Frame
 from declog.errors import CommError, DeclogError, PlanMismatchError, Problem, RuntimeFailure, UsageError
 from declog.plans.ops import Plan
 from declog.runtime.ranks.comm import Comm, Event
 from declog.runtime.ranks.log_event import LogEvent
+from declog.runtime.ranks.wire import UNREADABLE, Container, Packer
 from declog.runtime.run.failures import Failures
 from declog.runtime.worker.collector import Collector, fits
 
 log = logging.getLogger("declog")
 Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
-_MAGIC = b"DECLOGX1"
 KEPT_BYTES = 256 * 2**20  # what an actor keeps before it says that nobody exports
 
 
@@ -51,9 +52,9 @@ class ActorComm(Comm):
         """The messages since the last time, as bytes."""
         with self._lock:
             messages, self._messages = self._messages, []
-        header = {"fingerprint": fingerprint, "rank": self.rank, "sizes": [len(item) for item in messages]}
-        text = json.dumps(header).encode()
-        return b"".join([_MAGIC, len(text).to_bytes(4, "little"), text, *messages])
+        packer = Packer()
+        buffers = [packer.put(np.frombuffer(message, np.uint8)) for message in messages]
+        return packer.seal({"fingerprint": fingerprint, "rank": self.rank, "messages": buffers})
 
 
 class DriverComm(Comm):
@@ -77,19 +78,12 @@ def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[lis
 def read(data: bytes, plan: Plan, world_size: int) -> Export:
     """The actor's rank and the messages of an export; raises where it is none, or of another plan."""
     try:
-        if bytes(data[:8]) != _MAGIC:
-            raise ValueError("it does not begin as an export does")
-        end = 12 + int.from_bytes(data[8:12], "little")
-        header = json.loads(bytes(data[12:end]))
-        messages = []
-        for size in header["sizes"]:
-            messages.append(bytes(data[end : end + size]))
-            end += size
-        if end != len(data):
-            raise ValueError(f"it has {len(data)} bytes, and its header says {end}")
-        rank, fingerprint = int(header["rank"]), header["fingerprint"]
-    except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise CommError.of("DL603.export", error=error) from None
+        export = Container(bytes(data))
+        rank, fingerprint = int(export.header["rank"]), export.header["fingerprint"]
+        messages = [export.get(buffer).tobytes() for buffer in export.header["messages"]]
+    except (CommError, *UNREADABLE) as error:
+        cause = error.message if isinstance(error, CommError) else error
+        raise CommError.of("DL603.export", error=cause) from None
     if fingerprint != plan.fingerprint:
         raise PlanMismatchError(
             [Problem.of("DL604.actor", rank=rank, fingerprint=fingerprint, driver=plan.fingerprint)]
