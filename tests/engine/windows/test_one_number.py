@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -38,22 +39,21 @@ def logged(metrics: Mapping[str, Metric], steps: Sequence[Mapping[str, Any]], fo
     }  # fmt: skip
     sink = MemorySink()
 
-    def rank(comm: FakeComm) -> None:
-        sinks = [] if comm.rank else [sink]
-        log = declog.start(profile, sinks=sinks, comm=comm, output_dir=folder)
-        for number, values in enumerate(steps):
-            if number == cut:
-                state = log.state_dict()
-                log.close()
-                log = declog.start(profile, sinks=sinks, comm=comm, output_dir=folder, resume=state)
-            part = {name: rows[comm.rank :: ranks] for name, rows in values.items() if name != "f"}
-            if "f" in values:
-                part["f"] = {member: rows[comm.rank :: ranks] for member, rows in values["f"].items()}
-            with log.step(number):
-                log.observe(**part)
-        log.close()
+    def rank(comm: FakeComm, numbers: range, states: Sequence[Any]) -> Any:
+        sinks, state = [] if comm.rank else [sink], states[comm.rank]
+        with declog.start(profile, sinks=sinks, comm=comm, output_dir=folder, resume=state) as log:
+            for number in numbers:
+                values = steps[number]
+                part = {name: rows[comm.rank :: ranks] for name, rows in values.items() if name != "f"}
+                if "f" in values:
+                    part["f"] = {member: rows[comm.rank :: ranks] for member, rows in values["f"].items()}
+                with log.step(number):
+                    log.observe(**part)
+            return log.state_dict() if numbers.stop == cut else None
 
-    run_ranks(ranks, rank)
+    states: list[Any] = [None] * ranks
+    for numbers in (range(cut), range(cut, len(steps))) if cut else (range(len(steps)),):
+        states = run_ranks(ranks, partial(rank, numbers=numbers, states=states))
     return sink.scalars[len(steps) - 1]
 
 
