@@ -162,6 +162,8 @@ class _Metric:
                 fix = "give `expr`, or declare the signal here with `observe`"
                 if self.spec.model_fields_set == {"reduce"} and isinstance(self.spec.reduce, str):
                     fix = f"declare the signal here: `{self.id}: {{observe: step, reduce: {self.spec.reduce}}}`"
+                    if self.spec.reduce in self.draft.signal_names:  # which has a reduction's name
+                        fix = f"to reduce the signal `{self.spec.reduce}`: `{self.id}: {{expr: {self.spec.reduce}}}`"
                 if (close := nearest(self.id, self.draft.signal_names)) is not None:
                     fix = f"did you mean `{close}`? Or {fix}"
                 problem = Problem.of("DL302.metric_signal", name=self.id, fix=fix)

@@ -24,6 +24,7 @@ from declog.config.file_errors import first_line
 from declog.config.fold import Composition
 from declog.config.hydra import running_loader
 from declog.config.interpolation import at, has, key_path, masked, resolved
+from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of, team_folders
 from declog.config.source_map import FilePlace, Provenance
@@ -190,8 +191,13 @@ def of_config(config: object) -> Composed:
         node = whole.get(GROUP, whole)
         chosen = GROUP in whole or not HydraConfig.initialized() or not _OWN_KEYS.isdisjoint(whole)
         if chosen and type(node) is dict and nesting(whole) is None and settled(whole):
-            return _of_data(node, (GROUP,) if GROUP in whole else (), None)
-    return of_node(node_of(config), _running() if isinstance(config, DictConfig) else None)
+            return _stated(_of_data(node, (GROUP,) if GROUP in whole else (), None))
+    return _stated(of_node(node_of(config), _running() if isinstance(config, DictConfig) else None))
+
+
+def _stated(config: Composed) -> Composed:
+    """The same without what Hydra got for keys that a text replaces (``long_form.with_nulls``)."""
+    return replace(config, data=without_nulls(config.data), written=without_nulls(config.written))
 
 
 def settled(value: object) -> bool:

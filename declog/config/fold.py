@@ -78,7 +78,7 @@ def fold(merged: Defaults, repository: Files, *, applied: bool = False, lenient:
         if chosen is not None and (known is None or known.place is None):
             layers.append(_under(package, Node({}, chosen)))
             tree = over(tree, layers[-1])
-        layer = _in_long_form(layer, tree)
+        layer = _in_long_form(layer)
         if not applied:
             _refuse_lists_over_maps(tree, layer, ())
         layers.append(layer)
@@ -115,11 +115,11 @@ def _hold_types(stored: DictConfig, node: Node) -> None:
                 raise
 
 
-def _in_long_form(layer: Node, low: Node) -> Node:
+def _in_long_form(layer: Node) -> Node:
     profile = layer.at((GROUP,))
     if profile is None or not profile.entries:
         return layer
-    return layer.holding({**layer.entries, GROUP: long(profile, low.at((GROUP,)))[0]})
+    return layer.holding({**layer.entries, GROUP: long(profile)[0]})
 
 
 def _refuse_lists_over_maps(low: Node, high: Node, path: Path) -> None:
@@ -189,7 +189,7 @@ def _under(package: Path, node: Node) -> Node:
 
 def overridden(tree: Node, override: Override) -> tuple[Node, Node]:
     """An override of a key as a layer, and the tree with it."""
-    layer = _in_long_form(_of_override(override), tree)
+    layer = _in_long_form(_of_override(override))
     return layer, _without(tree, override) if override.is_delete() else over(tree, layer)
 
 

@@ -14,7 +14,6 @@ import importlib.util
 import pickle
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
 
 import yaml
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -157,7 +156,6 @@ class FolderOfPresets(FileConfigSource):
 
 
 _shipped: dict[tuple[str, str, str], bytes] = {}
-places_named: list[str] = []  # by `hydra.searchpath` of the configuration that an application starts with
 
 
 class ProfileFiles(ConfigSource):
@@ -185,22 +183,11 @@ class ProfileFiles(ConfigSource):
     def _in_long_form(self, name: str) -> ConfigResult:
         from declog.config.long_form import lengthened  # an application without a profile does not pay for it
 
-        result = lengthened(self.source.load_config(name), name, self._extended)
+        result = lengthened(self.source.load_config(name), name)
         places = OmegaConf.select(result.config, "hydra.searchpath") if "hydra" in result.config else None
         if isinstance(places, ListConfig) and all(isinstance(place, str) for place in places):
-            places_named[:] = [with_profiles(place) or place for place in places]
-            OmegaConf.update(result.config, "hydra.searchpath", list(places_named))
+            OmegaConf.update(result.config, "hydra.searchpath", [with_profiles(place) or place for place in places])
         return result
-
-    def _extended(self, name: str) -> dict[Any, Any] | None:
-        """A preset that a file here extends, as plain data: the first one on the search path."""
-        loader = running_loader()
-        known = [] if loader is None else loader.get_sources()
-        sources = [each for each in known if isinstance(each, ProfileFiles)] or [self]
-        named = [ProfileFiles("", place) for place in places_named if place.startswith(self.scheme())]
-        source = next((each for each in [*sources, *named] if each.is_config(name)), None)
-        data: Any = None if source is None else OmegaConf.to_container(source.load_config(name).config, resolve=False)
-        return data if isinstance(data, dict) else None
 
     def available(self) -> bool:
         return self.source.available()

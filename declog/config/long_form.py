@@ -7,7 +7,7 @@ it is written shorter (``language/shorthand.py``). Imports Hydra and OmegaConf.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,15 +16,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from declog.config.search_path import GROUP
 from declog.errors import Path
-from declog.language.keys import SECTIONS
+from declog.language.keys import SECTIONS, below, keys, model_of
 from declog.language.shorthand import long
-from declog.language.tree import Node, over, tree_of
+from declog.language.spec import LogSpec
+from declog.language.tree import Node, tree_of
 
-Read = Callable[[str], dict[Any, Any] | None]  # a file of the group `declog` as plain data, by its name
 
-
-def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
-    """The file ``name`` (``declog/mine``, ``config``) in the long form; ``read`` reads those that it extends."""
+def lengthened(result: ConfigResult, name: str) -> ConfigResult:
+    """The file ``name`` (``declog/mine``, ``config``) in the long form."""
     if not isinstance(result.config, DictConfig):
         return result
     data: Any = OmegaConf.to_container(result.config, resolve=False)
@@ -35,13 +34,7 @@ def lengthened(result: ConfigResult, name: str, read: Read) -> ConfigResult:
     node = data[GROUP] if prefix else data
     layer = tree_of({section: node} if section else node)
     defaults = placed_defaults(data, name)
-    low = Node({})
-    for below in _parents(data, name, read, [name]):
-        low = over(low, tree_of(below))
-    made, _ = long(layer, low)
-    held = with_nulls(made, low)
-    if section and set(held) != {section}:  # a table with its columns: it is read when all is composed
-        return result
+    held = with_nulls(long(layer)[0])
     node.clear()
     node.update(held[section] if section else held)
     if defaults is not None:
@@ -60,14 +53,26 @@ def placed_defaults(data: Mapping[Any, Any], name: str) -> Any:
     return [_placed(entry) for entry in defaults]
 
 
-def with_nulls(layer: Node, low: Node | None) -> Any:
-    """A layer as plain data for whoever merges maps only: what it replaces of the layers below is null there."""
+def with_nulls(layer: Node, type_: Any = LogSpec) -> Any:
+    """A layer as plain data for whoever merges maps only: a text has all keys of its entry, null those it does not say.
+
+    So it replaces what any layer below says of the entry, and an override finds each key of the entry.
+    """
     if not isinstance(layer.value, dict):
         return layer.plain
-    below = {} if low is None else low.entries
-    data = {key: with_nulls(node, below.get(key)) for key, node in layer.entries.items()}
-    removed = [key for key, node in below.items() if node.value is not None and key not in data]
-    return {**data, **dict.fromkeys(removed)} if layer.replaces else data
+    data = {key: with_nulls(node, below(type_, key)) for key, node in layer.entries.items()}
+    model = model_of(type_) if layer.replaces else None
+    return data if model is None else {**data, **{key: None for key in keys(model) if key not in data}}
+
+
+def without_nulls(data: Any, type_: Any = LogSpec) -> Any:
+    """Data that was merged of such layers, without the nulls of entries that have all their keys."""
+    if not isinstance(data, dict):
+        return data
+    model = model_of(type_)
+    full = model is not None and keys(model).keys() <= data.keys()
+    stated = {key: value for key, value in data.items() if value is not None or not full}
+    return {key: without_nulls(value, below(type_, key)) for key, value in stated.items()}
 
 
 def _profile(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:
@@ -90,28 +95,4 @@ def _placed(entry: Any) -> Any:
 
 def _is_part(group: list[str]) -> bool:
     """Whether files of a group are parts of a profile: it is no section of it, and no place is named."""
-    from declog.language.spec import LogSpec  # `import declog` does not pay for it
-
     return all(re.fullmatch(r"\w+", word) and word not in (GROUP, *LogSpec.model_fields) for word in group)
-
-
-def _parents(data: Mapping[Any, Any], name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, Any]]:
-    """The profiles that a file extends, the first ones first."""
-    defaults = data.get("defaults")
-    for entry in defaults if isinstance(defaults, list) else ():
-        for group, value in entry.items() if isinstance(entry, Mapping) else [(None, entry)]:
-            words = str(group).split()[-1].lstrip("/").partition("@")[0] if group is not None else ""
-            options = value if isinstance(value, list) else [value]
-            if words == GROUP or (name.startswith(f"{GROUP}/") and (group is None or _is_part([words]))):
-                here = f"{GROUP}/" if group is None or words == GROUP else f"{GROUP}/{words}/"
-                for option in options:
-                    parent = here + str(option).removeprefix(f"/{GROUP}/").partition("@")[0]
-                    if option != "_self_" and parent not in seen:
-                        yield from _extended(parent, read, [*seen, parent])
-
-
-def _extended(name: str, read: Read, seen: list[str]) -> Iterator[Mapping[Any, Any]]:
-    data = read(name)
-    if data is not None:
-        yield from _parents(data, name, read, seen)
-        yield {key: value for key, value in data.items() if key != "defaults"}

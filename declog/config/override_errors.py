@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Collection
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -134,6 +135,8 @@ def refusal(tree: Node, override: Override, *, lenient: bool = False) -> Problem
     adds = not (plain or override.is_delete()) or (lenient and plain and may_be_added(tree, override))
     if depth == len(keys):
         return _of_key(override, node, adds=adds)
+    if plain and node.replaces and depth == len(keys) - 1 and keys[-1] in _keys_at(keys[:-1]):
+        return None  # a text has all keys of its entry
     return None if adds and not isinstance(node.value, list) else _of_missing_key(tree, override, depth, node)
 
 
@@ -202,16 +205,22 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     if override.is_delete():
         fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")
         return problem_of(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
-    model: Any = LogSpec  # whose keys are fixed: a plus adds one of them, and no other
-    for key in keys[1:depth] if keys[0] == GROUP else keys[:depth]:
-        model = below(model, key)
-    fixed = model_of(model)
-    if fixed is not None and wrong not in keys_of(fixed) and (near := nearest(wrong, keys_of(fixed))):
+    known = _keys_at(keys[:depth])  # a plus adds one of them, and no other
+    if wrong not in known and (near := nearest(wrong, known)):
         plus = "" if near in names else "+"
         intended = pasted(f"{plus}{before}{near}{after}")
         return problem_of(line, "DL101.no_key", span, name=wrong, place=place, fix=intended)
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
     return problem_of(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
+
+
+def _keys_at(path: list[str]) -> Collection[str]:
+    """The keys that a map at a path of the configuration may have; none where their names are the user's own."""
+    model: Any = LogSpec
+    for key in path[1:] if path[:1] == [GROUP] else path:
+        model = below(model, key)
+    fixed = model_of(model)
+    return () if fixed is None else keys_of(fixed)
 
 
 def _list_of_map(line: str, key: str) -> Problem:

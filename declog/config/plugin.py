@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from declog.config.hydra import ProfileFiles, for_declog, places_named, with_profiles
+from declog.config.hydra import ProfileFiles, for_declog, with_profiles
 from declog.config.search_path import PROVIDER, conf_location, teams
 
 
@@ -37,7 +37,6 @@ class DeclogSearchPath(SearchPathPlugin):
                 search_path.append(provider=provider, path=path)
             return
         _explain(sys.argv[1:])
-        places_named.clear()
         for element in list(search_path.get_path()):
             place = with_profiles(str(element.path)) if element.provider == "main" else None
             if place is not None:

@@ -7,7 +7,6 @@ it leaves as it is, for the models to refuse.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +19,11 @@ from declog.language.spec import SignalSpec
 from declog.language.tree import MISSING, Node, said
 
 SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # the last two are of a derived one and of `observe`
-# What `from` alone says in `observe` of a metric: a number that the loop has computed, and logs by a name.
-REPORTED: Mapping[str, Any] = {"axis": "step", "phase": "reported"}
 
 
-def long(layer: Node, low: Node | None = None) -> tuple[Node, list[Problem]]:
-    """A layer of a profile in its long form, and what of it could not be read; ``low`` is what it is laid over."""
-    writer = _Writer(Node({}) if low is None else low, signal_names(layer))
+def long(layer: Node) -> tuple[Node, list[Problem]]:
+    """A layer of a profile in its long form, and what of it could not be read. A line says the same over any layer."""
+    writer = _Writer(signal_names(layer))
     return layer.holding({key: writer.section(key, node) for key, node in layer.entries.items()}), writer.problems
 
 
@@ -34,7 +31,6 @@ def long(layer: Node, low: Node | None = None) -> tuple[Node, list[Problem]]:
 class _Writer:
     """Writes sections. ``signals`` are this layer's."""
 
-    low: Node
     signals: frozenset[Any]
     problems: list[Problem] = field(default_factory=list)
 
@@ -50,11 +46,6 @@ class _Writer:
         if entry is None:
             return node
         return node.holding({key: item if _open(item) else entry(key, item) for key, item in node.entries.items()})
-
-    def _below(self, *path: Any) -> Mapping[Any, Node]:
-        """The entries that the layers below have at a path."""
-        node = self.low.at(path)
-        return {} if node is None else node.entries
 
     # -- signals
 
@@ -72,7 +63,7 @@ class _Writer:
             return self._refused(name, node, at) if moved and at[0] == "signals" else node
         words = str(node.value).split()
         declared = notation.signal_words(words, at)
-        if declared is None and words and not self._declares(words[0]) and (axis := notation.with_axis(words)):
+        if declared is None and words and words[0] not in self.signals and (axis := notation.with_axis(words)):
             declared = Problem.of("DL202.no_axis", at, words=node.value, fix=f"{name}: {axis}")
         if declared is None and at[0] == "metrics":
             declared = Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
@@ -114,37 +105,20 @@ class _Writer:
         if isinstance(node.value, list):
             return node
         if not isinstance(node.value, dict):
-            words = self._own_reductions(node.value) if isinstance(node.value, str) else []
-            if words:
+            words = node.value.split() if isinstance(node.value, str) else []
+            if words and all(word in SEVERAL or notation.is_reduction(word, 1) for word in words):
                 return said({"reduce": words[0] if len(words) == 1 else words}, node.place, replaces=True)
             reduced = notation.reduced(node.value) if isinstance(node.value, str) else None
             return said(reduced or {"expr": node}, node.place, replaces=True)
         made = dict(node.entries)
         if (observe := made.get("observe")) is not None:
-            made["observe"] = self._observed(name, observe)
+            made["observe"] = observe if _open(observe) else self._signal(name, observe, ("metrics", name, "observe"))
         if (tags := made.get("tags")) is not None and isinstance(tags.value, str):
             made["tags"] = said(tags.value.split(), tags.place)
         for key in ("expr", "by"):
             if (texts := made.get(key)) is not None and isinstance(texts.value, list) and len(texts.value) == 1:
                 made[key] = texts.value[0]
         return node.holding(made)
-
-    def _observed(self, name: str, node: Node) -> Node:
-        """The signal that a metric declares, in words or as a map; a name alone is a number that the loop reports."""
-        source = node.entries.get("from")
-        if source is None or "axis" in node.entries or self._below("metrics", name, "observe"):
-            return node if _open(node) else self._signal(name, node, ("metrics", name, "observe"))
-        return node.holding({**said(REPORTED, source.place).entries, **node.entries})
-
-    def _own_reductions(self, text: str) -> list[str]:
-        """The reductions of the metric's own signal, ``lr: last``; none in an expression, or for a signal's name."""
-        words = text.split()
-        if not all(WORD.match(word) and not self._declares(word) for word in words):
-            return []
-        return words if all(word in SEVERAL or notation.is_reduction(word, 1) for word in words) else []
-
-    def _declares(self, signal: str) -> bool:
-        return signal in self.signals or signal in signal_names(self.low)
 
     # -- tables, alerts
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
@@ -179,6 +180,13 @@ class ObserveSpec(Observed):
 
     phase: str | None = None
     """Where in the step it is observed; by default in any phase."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _reported(cls, data: Any) -> Any:
+        """`from` without `axis`: a number that the loop has computed, and logs by a name."""
+        alone = isinstance(data, Mapping) and "from" in data and "axis" not in data
+        return {"axis": "step", "phase": "reported", **data} if alone else data
 
 
 class MetricSpec(Named, Conditional, Windowed):

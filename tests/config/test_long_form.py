@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -143,6 +144,36 @@ def test_overrides_address_the_long_form(write_preset: WritePreset, base: str) -
         "bottom": 9,
         "sinks": ["console"],
     }
+
+
+BELOW_TEXTS = [
+    "signals.rollout.source.required=true", "derived.twice.help=mine", "metrics.p.max_labels=9",
+    "metrics.p.tags=[core]", "alerts.p.cooldown=4", "tables.rows.filter.limit=3", "axes.group.of=source",
+    "metrics.lr.observe.type=int",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", BELOW_TEXTS)
+def test_a_key_below_a_text_is_overridden(line: str, tmp_path: Path) -> None:
+    """The class: any key of an entry that a file says by a text, alike by declog and in an application of Hydra."""
+    (tmp_path / "declog").mkdir()
+    (tmp_path / "declog" / "mine.yaml").write_text(
+        "defaults: [grpo, _self_]\n"
+        "axes: {group: 2}\n"
+        "signals: {rollout: {source: completion text}}\n"
+        "derived: {twice: reward * 2}\n"
+        "metrics: {p: p95(twice), lr: {observe: step, reduce: last}}\n"
+        "alerts: {p: '> 3'}\n"
+        "tables: {rows: {columns: [reward], filter: reward > 1}}\n"
+    )
+    (tmp_path / "app.yaml").write_text("defaults: [{declog: mine}, _self_]\n")
+    by_declog = compose("mine", [line], config_dir=tmp_path)
+    with initialize_config_dir(str(tmp_path), version_base="1.3"):
+        by_hydra = hydra.compose("app", [f"declog.{line}"])
+    by_file = compose(tmp_path / "app.yaml", [f"declog.{line}"])
+    shown = {json.dumps(profile_of(one), sort_keys=True) for one in (by_declog, by_hydra, by_file)}  # NaN is NaN
+    assert len(shown) == 1
+    assert declog.plan(by_hydra).canonical == declog.plan(by_declog).canonical
 
 
 @pytest.mark.parametrize("base", [LONG, SHORT], ids=["on long", "on short"])

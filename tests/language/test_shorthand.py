@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
+from omegaconf import OmegaConf
 
 import declog
-from declog.config.long_form import with_nulls
+from declog.config.long_form import with_nulls, without_nulls
 from declog.errors import ConfigError
 from declog.language import spec
 from declog.language.dtypes import AXES
+from declog.language.keys import keys
 from declog.language.notation import TYPES
 from declog.language.shorthand import long
-from declog.language.tree import tree_of
+from declog.language.spec import MetricSpec, SignalSpec
+from declog.language.tree import over, tree_of
 from tests.language import count
 
 
@@ -101,9 +104,9 @@ SAME = {
         "metrics: {lr: last, n: p95, turns: mean max}",
         "metrics: {lr: {reduce: last}, n: {reduce: p95}, turns: {reduce: [mean, max]}}",
     ),
-    "a signal that is called as a reduction is": (
+    "a reduction whose name a signal has, too": (
         "signals: {update: {count: {axis: step}, n: {axis: step}}}\nmetrics: {n: count}",
-        "signals: {update: {count: {axis: step}, n: {axis: step}}}\nmetrics: {n: {expr: count}}",
+        "signals: {update: {count: {axis: step}, n: {axis: step}}}\nmetrics: {n: {reduce: count}}",
     ),
     "a signal that is called as a type is": (
         "signals: {any: {float: {axis: step}, row: {axis: step}}}\nderived: {a: float, b: row}",
@@ -159,26 +162,43 @@ def test_a_key_knows_where_it_was_written() -> None:
 BELOW = yaml.safe_load("""
 signals: {any: {kl: {axis: token, mask: all}}}
 derived: {reward: {expr: a + b, help: the sum}}
-schemas: {samples: {prompt: {}, reward: {}}, shared: {prompt: {}}}
-tables: {samples: {schema: samples}, worst: {schema: shared, to: {jsonl: true}}}
-profiles: {slim: {only: ['tag:core']}}
+axes: {group: {of: prompt_id}}
+metrics: {reward: {expr: a, where: a > 0, observe: {axis: step}}}
+tables: {worst: {filter: {key: reward, bottom: 4}}}
+alerts: {kl: {above: 1, for: 3}}
 """)
 
 
 @pytest.mark.parametrize(
-    ("layer", "expected"),
+    ("layer", "path", "expected"),
     [
-        ("signals: {any: {kl: completion}}", "signals: {any: {kl: {axis: completion, mask: null}}}"),
-        ("derived: {reward: {help: mine}}", "derived: {reward: {help: mine}}"),
-        ("derived: {kl: {mask: all}}", "derived: {kl: {mask: all}}"),
-        ("filters: {worst: {bottom: 8}}", "filters: {worst: {bottom: 8}}"),
+        ("signals: {any: {kl: completion}}", "signals.any.kl", {"axis": "completion"}),
+        ("derived: {reward: a}", "derived.reward", {"expr": "a"}),
+        ("derived: {reward: {help: mine}}", "derived.reward", {"expr": "a + b", "help": "mine"}),
+        ("axes: {group: 4}", "axes.group", {"size": 4}),
+        ("metrics: {reward: p95(b)}", "metrics.reward", {"expr": "b", "reduce": "p95"}),
+        ("metrics: {reward: {observe: token}}", "metrics.reward.observe", {"axis": "token"}),
+        ("tables: {worst: {filter: reward > 1}}", "tables.worst.filter", {"where": "reward > 1"}),
+        ("tables: {worst: {filter: {bottom: 8}}}", "tables.worst.filter", {"key": "reward", "bottom": 8}),
+        ("alerts: {kl: '> 2'}", "alerts.kl", {"above": 2}),
     ],
 )
-def test_a_layer_replaces_what_it_says_as_a_whole(layer: str, expected: str) -> None:
-    """A word and a list replace what the layers below say; a map completes it."""
-    low = tree_of(BELOW)
-    made, _ = long(tree_of(yaml.safe_load(layer)), low)
-    assert with_nulls(made, low) == yaml.safe_load(expected)
+def test_a_text_replaces_an_entry_and_a_map_completes_it(layer: str, path: str, expected: dict[str, Any]) -> None:
+    """The class: each form of an entry, laid over the layers below by declog, and by whoever merges maps only."""
+    made, _ = long(tree_of(yaml.safe_load(layer)))
+    merged = OmegaConf.to_container(OmegaConf.merge(BELOW, with_nulls(made)))
+    for data in (over(tree_of(BELOW), made).plain, without_nulls(merged)):
+        for key in path.split("."):
+            data = data[key]
+        assert data == expected
+
+
+def test_a_text_has_every_key_of_its_entry() -> None:
+    """For whoever merges maps only, so that each of them can be overridden as it is."""
+    made, _ = long(tree_of({"metrics": {"p": "p95(reward)"}, "signals": {"any": {"a": "step"}}}))
+    data = with_nulls(made)
+    assert data["metrics"]["p"].keys() == keys(MetricSpec).keys()
+    assert data["signals"]["any"]["a"].keys() == keys(SignalSpec).keys()
 
 
 @pytest.mark.parametrize(
@@ -252,6 +272,7 @@ def test_a_mapping_is_read_as_a_file_is() -> None:
         ("signals: {any: {a: text completion}}", ["a: completion text"]),
         ("signals: {any: {a: int required step}}", ["a: step int required"]),
         ("alerts: {kl: 0.5}", ['kl: "> 0.5"']),
+        ("signals: {any: {count: step}}\nmetrics: {m: count}", ["to reduce the signal `count`: `m: {expr: count}`"]),
         ("metrics: {a: [p95, std, reward]}", ["a: {expr: reward, reduce: [p95, std]}"]),
         ("metrics: a = p95(reward)", ["a key needs a colon and a blank: `a: p95(reward)`"]),
         ("alerts: {high: {expr: kl > 1}}", ["did you mean `when`?"]),
@@ -266,7 +287,7 @@ def test_a_mapping_is_read_as_a_file_is() -> None:
 def test_words_and_forms_of_elsewhere_are_answered_with_the_edit(config: str, fixes: list[str]) -> None:
     """Classes: words of a signal in another order, values for maps, other tools' words; each mistake is said once."""
     with pytest.raises(ConfigError) as caught:
-        declog.validate(yaml.safe_load(config))
+        declog.plan(yaml.safe_load(config))
     assert [each.fix for each in caught.value.problems] == fixes
 
 
