@@ -87,7 +87,8 @@ SYNONYMS: Mapping[str, str] = {
     "outputs": "sinks", "handlers": "sinks", "count": "size", "group_size": "size", "num_generations": "size",
     "lowest": "bottom", "smallest": "bottom", "worst": "bottom", "highest": "top", "largest": "top", "greatest": "top",
     "best": "top", "greater": "above", "more": "above", "gt": "above", "upper": "above", "exceeds": "above",
-    "less": "below", "lower": "below", "lt": "below", "under": "below",
+    "less": "below", "lower": "below", "lt": "below", "under": "below", "patience": "for", "include": "only",
+    "exclude": "hide",
 }  # fmt: skip
 
 

@@ -65,9 +65,9 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     """An unknown key at the top, as what it mostly is: a word too many, or an entry that lost its indentation."""
     if problem.code == "DL202" and (fix := _in_one_form(problem.path, data)) is not None:
         return replace(problem, path=problem.path[:3], fix=fix)
-    if problem.code == "DL201" and len(problem.path) == 3 and (known := _RETIRED.get(str(problem.path[0]))) is not None:
+    if problem.code == "DL201" and len(problem.path) == 3 and (moved := _MOVED.get(str(problem.path[0]))) is not None:
         section, name, word = map(str, problem.path)
-        return replace(problem, fix=known(word, name, data[section][name]) or problem.fix)
+        return replace(problem, fix=moved(word, name, data[section][name]) or problem.fix)
     key = str(problem.path[0]) if len(problem.path) == 1 or problem.path[0] == "sinks" else None
     if key is None:
         return problem
@@ -84,8 +84,6 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     empty = [section for section in SECTIONS if section in data and data[section] is None]
     if key == "declog":
         return replace(problem, fix="write its keys at the top, without `declog:`: a preset stands under it already")
-    if key in ("metric_defaults", "metric_groups"):
-        return replace(problem, fix="share keys by an anchor: a: {<<: &batch {over: batch}, expr: a}, b: {<<: *batch}")
     if key == "per_rank":
         return replace(problem, fix=f"axes: {{rank: {'each' if data[key] else 'all'}}}")
     if key == "first":
@@ -110,28 +108,18 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     return problem
 
 
-def _of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """What to write for a metric's keys of 0.1: one key says what a value covers, one how values are combined.
-
-    What a curve means to its readers has a section of its own.
-    """
+def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """What to write for a key that a metric does not have: where it stands, or in which key it is said."""
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
-    if key == "per_rank":
-        return "by: rank"
     if key in _OBSERVED:
         signal = {word: value for word, value in entry.items() if word in _OBSERVED}
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
-    pool = entry.get("pool")
-    run = f"run_{pool}" if pool not in (None, "window") else "run"
-    over = f"over: {run if entry.get('cumulative') else pool}"
-    return {"pool": over, "cumulative": over, "ema": f"combine: ema({entry.get(key)})"}.get(key)
+    return {"per_rank": "by: rank", "cumulative": "over: run", "ema": f"combine: ema({entry.get(key)})"}.get(key)
 
 
-def _of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """What to write for keys of 0.1: bounds are of the metric that an alert is named by, and an alert may be off."""
-    if key == "optional":
-        return "drop it: an alert is off where its metric was deleted"
+def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """What to write for `metric`: bounds are of the metric that an alert is named by."""
     if key != "metric":
         return None
     if (metric := entry[key]) == name:
@@ -141,18 +129,9 @@ def _of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     return f"{name}: {{when: {when or f'{metric} > 0.2'}}}"
 
 
-def _of_profile(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """What to write for selectors of 0.1, which had names: lists, of what is shown only, and of what is hidden."""
-    if key not in ("include", "exclude"):
-        return None
-    given = entry[key]
-    items = [*given.values()] if isinstance(given, Mapping) else given if isinstance(given, list) else [given]
-    return f"{'only' if key == 'include' else 'hide'}: {in_flow([each for each in items if each is not None])}"
-
-
-_OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # which stood beside `expr` and `reduce`
-# by section: what to write for keys that are gone
-_RETIRED = {"metrics": _of_metric, "alerts": _of_alert, "profiles": _of_profile}
+_OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signal, beside `expr` and `reduce`
+# by section: what to write for a key that is said elsewhere
+_MOVED = {"metrics": _moved_of_metric, "alerts": _moved_of_alert}
 
 
 def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
@@ -245,7 +224,7 @@ def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[P
         place = (*path, str(key))
         if value is None and known is not None and key not in known and inside is not SinkSpec:
             comma = "inside {...}, YAML ends a value at a comma: put an expression that has one in quotes"
-            near = _renamed(str(key), known) or did_you_mean(str(key), known, what="keys")
+            near = _meant(str(key), known)
             yield Problem.of("DL201.key", place, key=key, fix=near if IDENTIFIER.match(str(key)) else comma)
         elif isinstance(value, Mapping) and len(path) < 5:
             yield from _dropped(value, below(model, str(key)), place)
@@ -379,8 +358,6 @@ def _problem(item: Any) -> Problem | None:
         if len(path) == 2 and path[0] == "profiles" and isinstance(given, str | list):
             fix = f"{path[1]}: {{only: {in_flow(given if isinstance(given, list) else [given])}}}"
             return Problem.of("DL202.value", path, cause="a profile is a map", fix=fix)
-        if path[-1] == "chart" and isinstance(given, Mapping):
-            return Problem.of("DL202.type", path, key="chart", noun=noun, example=given.get("with", "divergence"))
         example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
         if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Scalar):
             example = in_flow(given[0])
@@ -427,7 +404,7 @@ def _nearest_key(path: Path) -> str | None:
         return None
     if inside is FilterSpec and path[-1] in _OF_FILTERS:
         return _OF_FILTERS[str(path[-1])]
-    return _renamed(str(path[-1]), keys(inside)) or did_you_mean(str(path[-1]), keys(inside), what="keys")
+    return _meant(str(path[-1]), keys(inside))
 
 
 _FILTERS = {  # keys that a table's filter has
@@ -442,16 +419,13 @@ _OF_FILTERS = {
     "n": "random: 8, or first: 8",
     "enabled": "a table is switched off: `enabled: false` there",
 }
-RENAMED = {"patience": "for", "extra": "from_log_extra"}  # keys of 0.1 by what they are called since
-_OPTIONAL = ("optional", "nullable")  # what signals and columns said in 0.1 that may be absent
 
 
-def _renamed(key: str, known: Collection[str]) -> str | None:
-    """The new name of a key, where this place has it."""
-    if key in _OPTIONAL and "required" in known:
+def _meant(key: str, known: Collection[str]) -> str:
+    """What to write for an unknown key of a map that has the ``known`` ones."""
+    if key in ("optional", "nullable") and "required" in known:
         return "drop it: that is the default, and `required: true` says the opposite"
-    new = RENAMED.get(key)
-    return f"it is called `{new}`" if new in known else None
+    return did_you_mean(key, known, what="keys")
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:

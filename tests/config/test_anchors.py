@@ -135,10 +135,3 @@ def test_an_override_of_one_entry_changes_that_alone(
         ("reduce: last", "base.yaml:3:21"), ("tags: [core]", "base.yaml:3:35"), ("name: Loss", "base.yaml:3:50"),
         ("reduce: last", "base.yaml:3:21"), ("tags: null", "base.yaml:4:19"),
     ]  # fmt: skip
-
-
-def test_keys_for_whole_groups_of_metrics_are_answered_with_an_anchor() -> None:
-    """What former versions had for it names the form that works."""
-    for key in ("metric_defaults", "metric_groups"):
-        with pytest.raises(declog.ConfigError, match=r"<<: \*batch"):
-            declog.plan({key: {"over": "batch"}, "signals": {"any": {"x": "step"}}, "metrics": {"x": "mean"}})
