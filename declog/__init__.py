@@ -14,7 +14,7 @@ from declog.distribution import VERSION as _VERSION
 if TYPE_CHECKING:
     from declog.api import plan, start
     from declog.compiler import compile
-    from declog.config.compose import compose, presets, profile_of
+    from declog.config.compose import compose, config_of, presets
     from declog.errors import (
         CommError,
         CompositionError,
@@ -50,7 +50,7 @@ _HOMES = {
     for home, names in {
         "api": ("plan start"),
         "compiler": ("compile"),
-        "config.compose": ("compose presets profile_of"),
+        "config.compose": ("compose config_of presets"),
         "errors": (
             "CommError CompositionError ConfigError DeclogError InputError MissingSignalError "
             "PlanMismatchError SinkError UnknownSignalError UsageError"
@@ -81,8 +81,8 @@ __version__ = _VERSION
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",
     "Packet", "Plan", "PlanMismatchError", "Recorder", "SinkError", "UnknownSignalError", "UsageError", "attach",
-    "bind", "callback", "column", "compile", "compose", "current", "detach", "function", "log_extra", "log_metric",
-    "merge", "observe", "plan", "presets", "profile_of", "read", "reducer", "report", "reward", "rows", "scalars",
+    "bind", "callback", "column", "compile", "compose", "config_of", "current", "detach", "function", "log_extra",
+    "log_metric", "merge", "observe", "plan", "presets", "read", "reducer", "report", "reward", "rows", "scalars",
     "shadow", "start", "tee", "timer", "validate",
 ]  # fmt: skip
 

@@ -111,7 +111,7 @@ _plans: deque[tuple[ref[Composed], object, Plan]] = deque(maxlen=32)
 
 
 def _content(composed: Composed) -> bytes | None:
-    """All that a profile says; None of one with files or an environment, which is like no other."""
+    """All that a config says; None of one with files or an environment, which is like no other."""
     if composed.origin is not None or composed.masks:
         return None
     try:
@@ -150,13 +150,13 @@ def start(
 
     ``config`` and ``overrides`` are what ``declog.compose`` takes: a preset's name, a YAML file, an application's
     DictConfig, its ``declog`` node, or a mapping. Without any, the preset ``minimal`` logs whatever is observed.
-    ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants`` fill the profile's constants.
+    ``sinks`` are added in code, under the profile that ``profile:`` names. ``constants`` fill the config's constants.
     ``rank`` and ``world_size`` are the data-parallel ones, where they are not those of the process group. ``wait_s``
     is how long rank 0 waits for another rank's rows, in the background, before it logs without them; ``start_s`` how
-    long ranks wait for each other here, and all of them for sinks to open. ``capture`` stands for the profile's own:
+    long ranks wait for each other here, and all of them for sinks to open. ``capture`` stands for the config's own:
     what the training code gives is kept in files, for
     ``declog preview``. Everything that is wrong
-    with the profile raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
+    with the config raises here, before step 0: ``ConfigError``; a sink that cannot open: ``SinkError``; ranks with
     different plans: ``PlanMismatchError``.
 
     ``run_config`` is how the trainer is configured, for the run's folder, the report and every tracker. Of a Hydra
@@ -168,7 +168,7 @@ def start(
 
     ``steps="commit"``: no `with log.step(k):`, but ``log.commit(k)`` after all that belongs to step k.
 
-    ``output_dir`` is the run's folder. Where neither it nor the profile names one, the run gets a new one:
+    ``output_dir`` is the run's folder. Where neither it nor the config names one, the run gets a new one:
     ``base_dir``, which is Hydra's run directory unless it is given, or, where a run has had that, the next number
     inside it; else ``outputs/<name>/<time>``. A folder that is in use, or holds an earlier run: ``SinkError`` DL609.
 
@@ -262,7 +262,7 @@ def locate(config: Composed, error: MissingSignalError) -> MissingSignalError:
     return error if found.where is None else error.at(found.text())
 
 
-# what the rest of a profile stands on
+# what the rest of a config stands on
 _ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals", "derived"})
 
 

@@ -50,7 +50,7 @@ _HOLDS = {DType.INT: (DType.BOOL,), DType.FLOAT: (DType.INT, DType.BOOL)}
 
 
 class Scalar(NamedTuple):
-    """One reduced value. ``metric`` is the id in the profile, ``name`` what trackers show.
+    """One reduced value. ``metric`` is the id in the config, ``name`` what trackers show.
 
     ``partial`` is true when some ranks were missing from the window.
     """
@@ -153,7 +153,7 @@ class Places:
 class Table:
     """Rows picked at one log event, by column. Every list of ``data`` has ``rows`` entries; None is null.
 
-    ``table`` is the id in the profile, ``name`` what trackers show. Values are Python ints, floats,
+    ``table`` is the id in the config, ``name`` what trackers show. Values are Python ints, floats,
     bools and strings; an ``object`` column holds values made of dicts, lists and those. ``as_trace``: each row is a
     conversation, whose messages are those of its ``object`` columns and the texts of columns with a ``role``; what
     cannot show one shows a table. ``cut``: how many more rows were picked, which `max_bytes` left out. ``places`` say
@@ -199,8 +199,8 @@ class RunInfo:
     """What a sink knows of the run when it is opened.
 
     ``output_dir`` exists when a sink is opened. ``config`` is the resolved declog configuration as plain
-    data, ``run_config`` the profile's run metadata and the trainer's configuration; both are sent once. ``plan`` is the
-    plan as a text. ``sink`` is the sink's own id in the profile, filled in by its runner.
+    data, ``run_config`` the config's run metadata and the trainer's configuration; both are sent once. ``plan`` is the
+    plan as a text. ``sink`` is the sink's own id in the config, filled in by its runner.
     """
 
     name: str

@@ -79,7 +79,7 @@ class Registry(abc.ABC, Generic[T]):
             raise UsageError.of("DL303.load", noun=noun, name=name, home=by, value=entry.value, error=error) from error
 
     def named(self, name: str) -> T | None:
-        """The same for a profile that names it: raises also where a package has a name of declog's own."""
+        """The same for a config that names it: raises also where a package has a name of declog's own."""
         if self._provided(name) and self.group is not None:
             provided(self.group, name, self.noun, shipped=self._parent is not None and name in self._parent)
         return self.get(name)

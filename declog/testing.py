@@ -1,4 +1,4 @@
-"""For tests, yours and declog's: a sink that remembers, what sinks must do, many ranks, profile tests."""
+"""For tests, yours and declog's: a sink that remembers, what sinks must do, many ranks, config tests."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from declog.records import Alert, Records, RunInfo, Table
 from declog.runtime.ranks.fake_comm import FakeComm, run_ranks
 
 if TYPE_CHECKING:
-    from declog.replay.profile_tests import ProfileTest
+    from declog.replay.config_tests import ConfigTest
     from declog.sinks import Sink
 
-__all__ = ["FakeComm", "MemorySink", "check_sink", "profile_tests", "run_profile_tests", "run_ranks"]
+__all__ = ["FakeComm", "MemorySink", "check_sink", "config_tests", "run_config_tests", "run_ranks"]
 
 
 class MemorySink:
@@ -84,40 +84,40 @@ def check_sink(
     return list(checks)
 
 
-def profile_tests(
+def config_tests(
     config: Any,
     overrides: Sequence[str] = (),
     *,
     select: str = "",
     **registries: Any,
-) -> list[ProfileTest]:
-    """The entries of a profile's ``tests:``, each with a ``name`` and a method ``run``, for pytest's ``parametrize``.
+) -> list[ConfigTest]:
+    """The entries of a config's ``tests:``, each with a ``name`` and a method ``run``, for pytest's ``parametrize``.
 
     ``config`` is what ``declog.start`` takes: a preset's name (with ``overrides``), a composed config, a mapping.
     ``select`` is a part of the names, or a pattern; ``registries`` are ``functions``, ``reductions``, ``columns``, as
-    ``start`` takes them. Raises ``ConfigError`` where the profile is wrong.
+    ``start`` takes them. Raises ``ConfigError`` where the config is wrong.
     """
-    from declog.replay import profile_tests as found
+    from declog.replay import config_tests as found
 
-    return found.profile_tests(config, overrides, select=select, **registries)
+    return found.config_tests(config, overrides, select=select, **registries)
 
 
-def run_profile_tests(
+def run_config_tests(
     config: Any,
     overrides: Sequence[str] = (),
     *,
     select: str = "",
     **registries: Any,
 ) -> list[str]:
-    """Run a profile's tests and return their names; raises ``AssertionError`` with all that is not as expected.
+    """Run a config's tests and return their names; raises ``AssertionError`` with all that is not as expected.
 
-    No test at all is an error, too. The arguments are those of ``profile_tests``.
+    No test at all is an error, too. The arguments are those of ``config_tests``.
     """
-    tests = profile_tests(config, overrides, select=select, **registries)
+    tests = config_tests(config, overrides, select=select, **registries)
     if not tests:
-        raise AssertionError("the profile has no test" + (f" like `{select}`" if select else ""))
+        raise AssertionError("the config has no test" + (f" like `{select}`" if select else ""))
     results = [test.run() for test in tests]
     wrong = "\n\n".join(str(result) for result in results if not result.passed)
     if wrong:  # raised, not asserted: also under `python -O`, and as it is under pytest
-        raise AssertionError(f"the profile does not log what its tests expect\n\n{wrong}")
+        raise AssertionError(f"the config does not log what its tests expect\n\n{wrong}")
     return [test.name for test in tests]

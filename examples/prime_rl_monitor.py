@@ -18,7 +18,7 @@ from prime_rl.monitors.base import Monitor
 
 import declog
 
-PROFILE: dict[str, Any] = {
+CONFIG: dict[str, Any] = {
     "name": "prime_rl",
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "axes": {"group": {"of": "group"}},
@@ -50,7 +50,7 @@ class DeclogMonitor(Monitor):  # type: ignore[misc]  # not typed here
     async def start(cls, output_dir: Path, config: Any = None, **options: Any) -> DeclogMonitor:
         """The monitor, begun; ``config`` is what ``declog.start`` takes."""
         monitor = cls(FileMonitorConfig())
-        await monitor.init(output_dir=output_dir, config=PROFILE if config is None else config, **options)
+        await monitor.init(output_dir=output_dir, config=CONFIG if config is None else config, **options)
         return monitor
 
     async def init(self, output_dir: Path, config: Any, **options: Any) -> None:

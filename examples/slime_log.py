@@ -5,7 +5,7 @@
 
 They run in slime's RolloutManager, one process, which gives them every sample. What slime has computed of a rollout
 (`extra`) passes through under its names; all else is computed of the samples. Both return False: slime's own logging
-goes on; with True it would be off. The profile is the preset `grpo` with slime's groups.
+goes on; with True it would be off. The config is the preset `grpo` with slime's groups.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import declog
 
-PROFILE = "grpo"
+CONFIG = "grpo"
 OVERRIDES = (
     "sinks=[parquet]",
     "axes.group={size: null, of: group}",
@@ -33,7 +33,7 @@ OVERRIDES = (
 @cache
 def recorder() -> declog.Recorder:
     """The run's, started by the first rollout; the end of the process closes it."""
-    return declog.start(PROFILE, OVERRIDES, rank=0, world_size=1)
+    return declog.start(CONFIG, OVERRIDES, rank=0, world_size=1)
 
 
 def rollout(

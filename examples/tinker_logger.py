@@ -20,7 +20,7 @@ OVERRIDES = ("modes.eval.prefix=eval/",)
 
 
 class DeclogLogger(ml_log.Logger):  # type: ignore[misc]  # not typed here
-    """A profile, alerts and sinks for what tinker-cookbook logs."""
+    """A config, alerts and sinks for what tinker-cookbook logs."""
 
     def __init__(self, config: Any = "tee", overrides: tuple[str, ...] = OVERRIDES, **options: Any) -> None:
         self.recorder = declog.start(config, overrides, **{"rank": 0, "world_size": 1, "steps": "commit", **options})

@@ -21,7 +21,7 @@ STEPS = (  # completions with a stated confidence, and their gold labels
     (["4 (90%)", "5 (60%)", "6 (80%)", "no idea"], ["4", "5", "7", "8"]),
     (["10 (70%)", "11 (95%)", "12 (55%)", "13 (99%)"], ["10", "11", "12", "14"]),
 )
-PROFILE: dict[str, Any] = {
+CONFIG: dict[str, Any] = {
     "name": "calibration",
     "signals": {
         "any": {
@@ -78,7 +78,7 @@ def logged(completions: Sequence[str], gold: Sequence[str], **columns: Any) -> l
 
 
 def called(completions: Sequence[str], gold: Sequence[str], **columns: Any) -> list[float]:
-    """Untouched: only rewards. The profile computes the column, for the rows that a table shows."""
+    """Untouched: only rewards. The config computes the column, for the rows that a table shows."""
     return [float(judged(*each)[2]) for each in zip(completions, gold, strict=True)]
 
 
@@ -104,17 +104,17 @@ WAYS: Mapping[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 def run(way: str) -> MemorySink:
     """Two steps whose rewards come from this way's function; what was logged."""
     function, added = WAYS[way]
-    profile = {
-        **PROFILE,
+    config = {
+        **CONFIG,
         **added,
         "signals": {
-            phase: {**PROFILE["signals"].get(phase, {}), **added.get("signals", {}).get(phase, {})}
-            for phase in {**PROFILE["signals"], **added.get("signals", {})}
+            phase: {**CONFIG["signals"].get(phase, {}), **added.get("signals", {}).get(phase, {})}
+            for phase in {**CONFIG["signals"], **added.get("signals", {})}
         },
-        "schemas": {"judged": {**PROFILE["schemas"]["judged"], **added["schemas"]["judged"]}},
+        "schemas": {"judged": {**CONFIG["schemas"]["judged"], **added["schemas"]["judged"]}},
     }
     sink = MemorySink()
-    with declog.start(profile, sinks=[sink]) as log:
+    with declog.start(config, sinks=[sink]) as log:
         for step, (completions, gold) in enumerate(STEPS):
             with log.step(step):
                 rewards = function(completions=completions, gold=gold)

@@ -26,6 +26,7 @@ RETIRED = {
     "Input": "TaskInput RankInput",
     "Node.deepest": "_deepest",
     "refusal": "in_hydras_words _may_be_added _existing_key _key_problem",
+    "config, for the YAML": "profile_of profile_tests ProfileTest ProfileFiles with_profiles profile_text",
 }
 
 
@@ -78,3 +79,23 @@ def test_a_vague_name_is_found() -> None:
     """Wherever a module gives it; names of others, and keywords of their calls, are not its own."""
     source = "def place(own, *, rows):\n    self._known = text(given=1).left\n    found, kept = rows"
     assert vague_names(source) == ["_known", "found", "own", "place"]
+
+
+# Profiles are selections of metrics, such as slim and full: these verbs say what a config does.
+A_CONFIG = re.compile(
+    r"\b(the|a|this) profile (`[^`]*` )?(has|declares|defines|requires|imports|logs|pins|needs|does not)\b"
+)
+
+
+def test_a_config_is_not_called_a_profile() -> None:
+    """In code, errors, examples and documentation a profile only shows and hides: the YAML is a config."""
+    root = PACKAGE.parent
+    texts = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.md"), *(root / "docs").glob("*.md"), root / "README.md"]
+    texts += [*(root / "conf").rglob("*.yaml"), *(root / "examples").rglob("*.py")]
+    wrong = [
+        f"{path.relative_to(root)}: {hit[0]}"
+        for path in texts
+        for hit in A_CONFIG.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert wrong == []
+    assert A_CONFIG.search("the profile `small` has no signal") and not A_CONFIG.search("the profile `slim` shows")

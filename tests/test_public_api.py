@@ -54,7 +54,7 @@ def test_the_public_names_are_pinned() -> None:
         "observe",
         "plan",
         "presets",
-        "profile_of",
+        "config_of",
         "read",
         "reducer",
         "report",

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from declog.config.compose import compose, profile_of
+from declog.config.compose import compose, config_of
 from declog.distribution import VERSION
 from declog.errors.pages import CODES
 
@@ -103,10 +103,10 @@ def test_a_preset_composes_from_the_wheel(python: Path, preset: str) -> None:
     overrides = ["declog.sinks=[console,trackio]", "declog.metrics.reward.reduce=p95", "~declog.metrics.kl"]
     installed = evaluate(
         python,
-        "import json; from declog.config.compose import compose, profile_of;"
-        f"print(json.dumps(profile_of(compose({preset!r}, {overrides!r}))))",
+        "import json; from declog.config.compose import compose, config_of;"
+        f"print(json.dumps(config_of(compose({preset!r}, {overrides!r}))))",
     )
-    assert json.dumps(installed) == json.dumps(profile_of(compose(preset, overrides)))  # a test of it gives NaN
+    assert json.dumps(installed) == json.dumps(config_of(compose(preset, overrides)))  # a test of it gives NaN
     assert list(installed["sinks"]) == ["console", "trackio"]
 
 

@@ -60,13 +60,13 @@ TEST = '''\
 import pytest
 
 import declog
-from declog.testing import run_profile_tests
+from declog.testing import run_config_tests
 
 
 @pytest.mark.parametrize("preset", ["$config"])
 def test_a_preset(preset):
     """All of its tests."""
-    run_profile_tests(declog.compose(f"pkg://$module.conf/{preset}"))
+    run_config_tests(declog.compose(f"pkg://$module.conf/{preset}"))
 '''
 
 CI = """\

@@ -26,7 +26,7 @@ from declog.plans.ops import Plan
 
 @dataclass(frozen=True)
 class Pass:
-    """A step of the compiler. ``reads`` and ``adds`` are fields of the draft, besides the profile and what is reported.
+    """A step of the compiler. ``reads`` and ``adds`` are fields of the draft, besides the config and what is reported.
 
     What a pass reads is what earlier ones added, or itself. A test compares both with what each touches.
     """

@@ -15,7 +15,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def capture(spec: CaptureSpec) -> CaptureOp | None:
-    """The capture that a profile, or the caller of ``start``, asks for."""
+    """The capture that a config, or the caller of ``start``, asks for."""
     if not spec.enabled:
         return None
     return CaptureOp(every=spec.every, mode=spec.mode, limit=int(spec.limit), queue=int(spec.queue), folder=spec.folder)

@@ -32,10 +32,10 @@ def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
 
 
 def empty(draft: Draft) -> None:
-    """A profile that logs nothing of its own."""
+    """A config that logs nothing of its own."""
     if not draft.spec.metrics and not draft.spec.tables:
         draft.warn(
-            "the profile declares no metric and no table: only what `log_metric` gives is logged; "
+            "the config declares no metric and no table: only what `log_metric` gives is logged; "
             "a preset has them: `defaults: [grpo, _self_]`"
         )
 
@@ -132,7 +132,7 @@ def tensors(draft: Draft) -> None:
 
 
 def _lie(run: object, arity: int, dtype: DType, *, per_token: bool) -> str | None:
-    import torch  # only where a profile uses a function of a user's
+    import torch  # only where a config uses a function of a user's
 
     shape = (3, 5) if per_token else (3,)
     arguments = [

@@ -1,4 +1,4 @@
-"""What the passes work on: the profile, what is known so far, and the problems found so far."""
+"""What the passes work on: the config, what is known so far, and the problems found so far."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from declog.plans.ops import (
 )
 
 Constant = bool | int | float | str
-# What every pass may look at: the profile and what `compile` was given; and may use: what was typed, what is reported.
+# What every pass may look at: the config and what `compile` was given; and may use: what was typed, what is reported.
 ALWAYS = frozenset(
     {"spec", "functions", "reductions", "given", "requested", "columns", "imports"}
     | {"graph", "nodes", "typing", "problems", "warnings"}
@@ -111,7 +111,7 @@ class Draft:
         return every if every is not None and self.period else self.period
 
     def report(self, key: str, path: str | Path, /, *, related: tuple[Path, ...] = (), **facts: Any) -> None:
-        """Note a problem at a path of the profile; ``related`` are the paths of what else it speaks of."""
+        """Note a problem at a path of the config; ``related`` are the paths of what else it speaks of."""
         self.problems.append(Problem.of(key, path, related=related, **facts))
 
     def report_first(self, problem: Problem, path: Path) -> None:
@@ -128,7 +128,7 @@ class Draft:
             return max(phases)
 
     def refused(self, error: Coded, path: Path) -> None:
-        """Note what a registry refused at a path of the profile."""
+        """Note what a registry refused at a path of the config."""
         self.problems.append(Problem(error.code, error.message, path, error.fix))
 
     def warn(self, message: str) -> None:
@@ -157,12 +157,12 @@ class Draft:
 
     @property
     def signal_names(self) -> list[str]:
-        """The signals that the profile declares, for suggestions."""
+        """The signals that the config declares, for suggestions."""
         return [name for name in self.signals if self.signal_paths[name] != ("signals", LOGGED)]
 
     @property
     def output_keys(self) -> list[str]:
-        """The metrics that the profile declares, for suggestions."""
+        """The metrics that the config declares, for suggestions."""
         return [op.key for op in self.outputs if not self.implicit(op.id)]
 
     @property
@@ -175,7 +175,7 @@ class Draft:
         return id == LOGGED and LOGGED not in self.spec.metrics
 
     def deleted(self, entry: str) -> bool:
-        """Whether the profile deleted an entry, such as ``metrics.kl``."""
+        """Whether the config deleted an entry, such as ``metrics.kl``."""
         return entry in self.spec.deleted
 
     @property

@@ -243,7 +243,7 @@ def _matching(draft: Draft, word: str) -> Iterable[Output]:
 def _named(draft: Draft, word: str) -> Iterable[Names]:
     """Outputs of which members or labels may have names that a selector means, as trackers show them.
 
-    What `log_metric` gives counts only where the profile declares `logged`: else no misspelt selector was found out.
+    What `log_metric` gives counts only where the config declares `logged`: else no misspelt selector was found out.
     """
     for op in draft.outputs:
         for item in op.names if not draft.implicit(op.id) else ():

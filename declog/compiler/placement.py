@@ -116,7 +116,7 @@ class Placement:
         if known is None:
             known = self.memo[node.index, phase] = self._lower(node, phase)
             if known is not node and not known.names:
-                known.names.append(str(node))  # messages and `explain` speak of what the profile says
+                known.names.append(str(node))  # messages and `explain` speak of what the config says
         if _reads_groups(known):
             self.grouped.add(phase)
         return known

@@ -33,7 +33,7 @@ def constants(draft: Draft) -> None:
             if value is not None:
                 draft.constants[name] = value
                 break
-    for name in set(draft.given) - set(draft.spec.constants):  # an adapter offers more than a profile declares
+    for name in set(draft.given) - set(draft.spec.constants):  # an adapter offers more than a config declares
         if (close := nearest(name, set(draft.spec.constants) - set(draft.given))) is not None:
             draft.warn(f"the constant `{name}` is given, and not declared: did you mean `{close}`?")
     constants: list[Path] = [("constants", name) for name in draft.spec.constants]
@@ -153,7 +153,7 @@ def _is_of_step(spec: Observed | DerivedSpec) -> bool:
 
 
 def modes(draft: Draft) -> None:
-    """Train, which is always there, and what else the profile names."""
+    """Train, which is always there, and what else the config names."""
     for name, spec in {"train": ModeSpec(), **draft.spec.modes}.items():
         if spec.first is not None and name != "train":
             draft.report("DL202.first_mode", ("modes", name, "first"), first=spec.first)

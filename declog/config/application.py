@@ -18,7 +18,7 @@ from declog.language.secrets import without_secrets
 
 
 def beside(config: object) -> dict[str, Any]:
-    """The rest of an application's configuration, resolved; empty where ``config`` is a profile and nothing else."""
+    """The rest of an application's configuration, resolved; empty where ``config`` is a config and nothing else."""
     if isinstance(config, DictConfig):
         root = config._get_root()
         if not isinstance(root, DictConfig) or GROUP not in list(root):

@@ -14,12 +14,12 @@ import yaml
 from declog.errors import MAX_DEPTH, CompositionError, Problem, Where
 
 MAX_BYTES = 4 * 2**20  # of one file
-MAX_NODES = 20_000  # of one file, those of its aliases counted each time; a large profile has two thousand
+MAX_NODES = 20_000  # of one file, those of its aliases counted each time; a large config has two thousand
 _YAML: Any = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
 
 
 def bounded(file: FilePath) -> None:
-    """Raise ``CompositionError`` DL202 where a YAML file holds too much, or is nested too deeply, to be a profile."""
+    """Raise ``CompositionError`` DL202 where a YAML file holds too much, or is nested too deeply, to be a config."""
     _bounded(file, text_of(file))
 
 

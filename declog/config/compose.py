@@ -1,4 +1,4 @@
-"""The first arrow: what a user has, and overrides, to one composed profile.
+"""The first arrow: what a user has, and overrides, to one composed config.
 
 ``compose`` takes a preset's name, a file, an application's configuration or a mapping. Imports Hydra and OmegaConf,
 and of the language which keys there are; torch and the compiler stay out.
@@ -21,7 +21,7 @@ from declog.config.bounds import bounded
 from declog.config.composed import Composed, node_of, of_config, of_node, settled
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
-from declog.config.files import chooses_profile
+from declog.config.files import chooses_config
 from declog.config.fold import Composition
 from declog.config.hydra import Loader, config_loader
 from declog.config.origin import Origin
@@ -39,7 +39,7 @@ def compose(
     """The config with ``overrides``, each key with the place that set it.
 
     ``config`` is a preset's name, a YAML file, a package's preset (``pkg://acme_logging.conf/acme``), an application's
-    DictConfig, its node ``declog``, a profile as a mapping, or a ``Composed``. ``config_dir`` is a directory whose
+    DictConfig, its node ``declog``, a config as a mapping, or a ``Composed``. ``config_dir`` is a directory whose
     ``declog`` folder holds presets of your own, by default what ``[tool.declog]`` of the project names; they win over
     shipped ones of the same name. Overrides are those of the command line, ``profile=slim``, ``metrics.p=p95(reward)``,
     ``~metrics.kl``, ``sinks=[console,trackio]``, or Hydra's, ``declog.profile=slim``; an application's own file takes
@@ -68,7 +68,7 @@ def _as_texts(overrides: object) -> Iterator[str]:
         yield str(overrides)
 
 
-def profile_of(config: Any) -> dict[str, Any]:
+def config_of(config: Any) -> dict[str, Any]:
     """The config as plain, resolved data; it takes what ``compose`` takes.
 
     Raises ``CompositionError`` with every ``???`` (DL102) and every interpolation that does not resolve (DL103).
@@ -113,7 +113,7 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
         raise _refused("DL101.suffix", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))
     bounded(file)
     folder = file.parent
-    if chooses_profile(file.read_text(encoding="utf-8", errors="replace")):
+    if chooses_config(file.read_text(encoding="utf-8", errors="replace")):
         return Origin(file.stem, config_dir=folder, application=True)
     return Origin(file.stem, config_dir=folder.parent if folder.name == GROUP else f"declog://{folder.as_posix()}")
 
@@ -158,7 +158,7 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
             continue
         if re.split("[./@]", key)[0] != GROUP:
             chooses = key in groups and value not in ("", "null") and not value.startswith("{")
-            added = key if key in ADDS else f"{key}@{GROUP}"  # a part of the profile, and no section of it
+            added = key if key in ADDS else f"{key}@{GROUP}"  # a part of the config, and no section of it
             if chooses and not sign:
                 parts[len(lines)] = f"+{GROUP}/{added}={value}"
             key = f"{GROUP}/{added if sign else key}" if chooses else f"{GROUP}.{key}"
@@ -181,11 +181,11 @@ def _chooses(loader: Loader, base: Origin, line: str) -> bool:
 
 
 def composed(origin: Origin) -> Composed:
-    """The profile of an origin."""
+    """The config of an origin."""
     composition = _folded(origin)
-    profile = composition.tree.at((GROUP,))
-    if profile is not None and isinstance(profile.value, dict) and settled(data := profile.plain):
-        return Composed(data, profile.plain, (GROUP,), origin, composition=composition)
+    node = composition.tree.at((GROUP,))
+    if node is not None and isinstance(node.value, dict) and settled(data := node.plain):
+        return Composed(data, node.plain, (GROUP,), origin, composition=composition)
     with current_hydra():
         return of_node(node_of(_nodes(origin, composition)), origin, composition)
 

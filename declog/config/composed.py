@@ -1,4 +1,4 @@
-"""A profile taken out of its configuration, once: what it says, where it stands, and how it came to be.
+"""A config taken out of its configuration, once: what it says, where it stands, and how it came to be.
 
 From here on nobody looks at Hydra's configuration again. Imports Hydra, OmegaConf and the keys of the
 language; torch and the compiler stay out.
@@ -40,10 +40,10 @@ Error = TypeVar("Error", bound=ConfigError)
 
 @dataclass(frozen=True)
 class Composed:
-    """A profile as plain data, and the way back to the files and overrides that say so.
+    """A config as plain data, and the way back to the files and overrides that say so.
 
     ``data`` is what is in effect, and ``written`` what stands in the files, with ``${...}`` and ``???``. ``prefix`` is
-    where the profile stands in its configuration, ``origin`` is None where nobody knows how it was made: of a mapping.
+    where the config stands in its configuration, ``origin`` is None where nobody knows how it was made: of a mapping.
     ``problems`` are what has no value (DL102) or does not resolve (DL103); there, ``data`` has what was written.
     ``masks`` are the values that the environment had a part in, by key, each with the text that stands for it.
     All are in the long form; in ``tree`` each key has the path where it was written, as far as Hydra did not merge the
@@ -71,7 +71,7 @@ class Composed:
 
     @cached_property
     def shown(self) -> Mapping[str, Any]:
-        """The profile, fit to be written down: what the environment gave is as it was written.
+        """The config, fit to be written down: what the environment gave is as it was written.
 
         That holds however it came in: ``${oc.env:KEY}``, a part of a text, through another key or another resolver.
         """
@@ -102,7 +102,7 @@ class Composed:
         return () if self.origin is None else self.origin.imports
 
     def own_files(self) -> list[FilePath]:
-        """The files that may hold a profile of one's own: what is installed was tested where it was made."""
+        """The files that may hold a config of one's own: what is installed was tested where it was made."""
         folders = () if self.origin is None else self.origin.folders()
         return [file for folder in folders for file in (*folder.glob("*.yaml"), *(folder / GROUP).rglob("*.yaml"))]
 
@@ -129,7 +129,7 @@ class Composed:
         return place.file if isinstance(place, FilePlace) else None
 
     def resolved(self) -> dict[str, Any]:
-        """The profile; raises ``CompositionError`` with every ``???`` and every interpolation that does not resolve."""
+        """The config; raises ``CompositionError`` with every ``???`` and every interpolation that does not resolve."""
         if self.problems:
             raise self.located(CompositionError(self.problems))
         return dict(self.data)
@@ -182,9 +182,9 @@ class Composed:
 
 
 def of_config(config: object) -> Composed:
-    """The profile in a configuration that has been composed: all of it with a node ``declog``, that node, or a mapping.
+    """The config in a configuration that has been composed: all of it with a node ``declog``, that node, or a mapping.
 
-    Interpolations are resolved against the whole configuration. Raises ``ConfigError`` for what is no profile.
+    Interpolations are resolved against the whole configuration. Raises ``ConfigError`` for what is no config.
     """
     if isinstance(config, Mapping) and not isinstance(config, DictConfig):
         whole = dict(config)
@@ -214,13 +214,13 @@ def settled(value: object) -> bool:
 def _of_data(
     written: dict[str, Any], prefix: Path, origin: Origin | None, composition: Composition | None = None
 ) -> Composed:
-    """The profile of data in which nothing is to be resolved."""
+    """The config of data in which nothing is to be resolved."""
     tree, _ = long(tree_of(_deleted(copy.deepcopy(written), prefix, origin)))
     return Composed(tree.plain, tree.plain, prefix, origin, (), {}, {}, tree, composition)
 
 
 def of_node(node: DictConfig, origin: Origin | None, composition: Composition | None = None) -> Composed:
-    """The profile at a node that is still attached to its configuration."""
+    """The config at a node that is still attached to its configuration."""
     written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
     if settled(written):
         return _of_data(written, key_path(node), origin, composition)
@@ -242,7 +242,7 @@ def _written(tree: Node, path: Path) -> Path:
 
 
 def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:
-    """The profile, in which an entry that an override took out with ``~`` is null, as where a file deletes it."""
+    """The config, in which an entry that an override took out with ``~`` is null, as where a file deletes it."""
     start = f"~{'.'.join(map(str, prefix))}."
     for line in () if origin is None else origin.overrides:
         path = tuple(line.removeprefix(start).partition("=")[0].split("."))
@@ -276,11 +276,11 @@ def _package(file: str) -> str | None:
     return None if name == PROVIDER else name
 
 
-_OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "profile"})  # it is a profile
+_OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "profile"})  # it is a config
 
 
 def node_of(config: object) -> DictConfig:
-    """The profile's node, still attached to its configuration."""
+    """The config's node, still attached to its configuration."""
     whole = config if isinstance(config, DictConfig) else _wrapped(config)
     if GROUP not in list(whole):  # `GROUP in whole` is also false for one that is ??? or does not resolve
         if whole is whole._get_root() and HydraConfig.initialized() and not _OWN_KEYS.intersection(map(str, whole)):

@@ -118,7 +118,7 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
     if override.is_delete():
         return problem_of(line, "DL101.list_group", group=group)
     if "No match in the defaults list" in str(error):
-        # What lands under a key that is no part of a profile, such as a pack, belongs to the profile itself.
+        # What lands under a key that is no part of a config, such as a pack, belongs to the config itself.
         known = group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in ADDS
         fix = f"+{line}" if known else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
         return problem_of(line, "DL101.not_chosen", (0, line.find("=")), group=group, fix=fix)

@@ -39,7 +39,7 @@ def located(
 ) -> tuple[Problem, ...]:
     """The problems with their places, where ``provenance`` knows them.
 
-    ``prefix`` is where the profile stands in the composed configuration. Those of one file come in the order of its
+    ``prefix`` is where the config stands in the composed configuration. Those of one file come in the order of its
     lines, wherever they were found.
     """
     found: list[Problem] = []

@@ -129,7 +129,7 @@ def _malformed_defaults(loader: ConfigLoader, origin: Origin, name: str, cause: 
 
 
 def lost(loader: ConfigLoader, origin: Origin) -> Problem:
-    """Nothing stands under the node of the profile: mostly for a package header in the preset."""
+    """Nothing stands under the node of the config: mostly for a package header in the preset."""
     if origin.application:
         return Problem.of("DL101.empty_application", name=origin.config_name, group=GROUP)
     for name, file, text in _files(loader, origin):
@@ -238,7 +238,7 @@ def _missing_default(loader: ConfigLoader, origin: Origin, error: Exception, mis
     fix = did_you_mean(option, options, what="presets" if group == GROUP else "options")
     presets = loader.get_group_options(GROUP)
     if not group and option in presets:
-        fix = f"for an application, `{GROUP}: {option}`; a profile has no node `{GROUP}:`, its keys stand at the top"
+        fix = f"for an application, `{GROUP}: {option}`; a config has no node `{GROUP}:`, its keys stand at the top"
     bare = option.removesuffix(".yaml").rpartition("/")[2]
     stem = bare if bare in presets else nearest(bare, presets)
     if stem is not None and (option != bare or group.startswith(f"{GROUP}/conf")):

@@ -57,8 +57,8 @@ def defaults_of(text: str) -> tuple[tuple[yaml.ScalarNode | None, yaml.ScalarNod
     return tuple(options)
 
 
-def chooses_profile(text: str) -> bool:
-    """Whether a YAML file is an application's configuration, with a profile in it, and not a profile itself."""
+def chooses_config(text: str) -> bool:
+    """Whether a YAML file is an application's configuration, with a config in it, and not a config itself."""
     keys = keys_at_top(text)
     groups = [group.value for group, _ in defaults_of(text) if group is not None] if keys else []
     return GROUP in keys or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in groups)

@@ -116,10 +116,10 @@ def _hold_types(stored: DictConfig, node: Node) -> None:
 
 
 def _in_long_form(layer: Node) -> Node:
-    profile = layer.at((GROUP,))
-    if profile is None or not profile.entries:
+    node = layer.at((GROUP,))
+    if node is None or not node.entries:
         return layer
-    return layer.holding({**layer.entries, GROUP: long(profile)[0]})
+    return layer.holding({**layer.entries, GROUP: long(node)[0]})
 
 
 def _refuse_lists_over_maps(low: Node, high: Node, path: Path) -> None:

@@ -1,8 +1,8 @@
 """What declog uses of Hydra: its files by name, its defaults lists, and declog's plugins of it.
 
 The only file that imports ``hydra._internal``. What Hydra finds, declog lays over each other itself (``fold.py``). In
-an application Hydra merges: ``ProfileFiles``, a source that Hydra finds with ``DeclogSearchPath`` in ``hydra_plugins``,
-hands it profiles in the long form. Hydra's own sources, and its other applications, are as they were. Files may be from
+an application Hydra merges: ``ConfigFiles``, a source that Hydra finds with ``DeclogSearchPath`` in ``hydra_plugins``,
+hands it configs in the long form. Hydra's own sources, and its other applications, are as they were. Files may be from
 elsewhere: they are measured before they are read, and a package that ``hydra.searchpath`` names is not imported to find
 them.
 """
@@ -121,7 +121,7 @@ class Loader(ConfigLoaderImpl):
 
 
 class FolderOfPresets(FileConfigSource):
-    """A folder whose files are presets although it is not called `declog`: ``declog:///home/me/profiles``."""
+    """A folder whose files are presets although it is not called `declog`: ``declog:///home/me/configs``."""
 
     @staticmethod
     def scheme() -> str:
@@ -158,8 +158,8 @@ class FolderOfPresets(FileConfigSource):
 _shipped: dict[tuple[str, str, str], bytes] = {}
 
 
-class ProfileFiles(ConfigSource):
-    """The files of another source, those that hold a profile in the long form: ``declog-files://file:///app/conf``."""
+class ConfigFiles(ConfigSource):
+    """The files of another source, those that hold a config in the long form: ``declog-files://file:///app/conf``."""
 
     def __init__(self, provider: str, path: str) -> None:
         super().__init__(provider, path)
@@ -181,12 +181,12 @@ class ProfileFiles(ConfigSource):
         return result
 
     def _in_long_form(self, name: str) -> ConfigResult:
-        from declog.config.long_form import lengthened  # an application without a profile does not pay for it
+        from declog.config.long_form import lengthened  # an application without a config does not pay for it
 
         result = lengthened(self.source.load_config(name), name)
         places = OmegaConf.select(result.config, "hydra.searchpath") if "hydra" in result.config else None
         if isinstance(places, ListConfig) and all(isinstance(place, str) for place in places):
-            OmegaConf.update(result.config, "hydra.searchpath", [with_profiles(place) or place for place in places])
+            OmegaConf.update(result.config, "hydra.searchpath", [with_configs(place) or place for place in places])
         return result
 
     def available(self) -> bool:
@@ -204,11 +204,11 @@ class ProfileFiles(ConfigSource):
 
 def read_by(source: ConfigSource) -> ConfigSource:
     """The source that knows the files of ``source``."""
-    return source.source if isinstance(source, ProfileFiles) else source
+    return source.source if isinstance(source, ConfigFiles) else source
 
 
-def with_profiles(place: str) -> str | None:
-    """A place of a search path whose profiles may be written shorter, read by ``ProfileFiles``; None for another."""
+def with_configs(place: str) -> str | None:
+    """A place of a search path whose configs may be written shorter, read by ``ConfigFiles``; None for another."""
     path = place if "://" in place else f"file://{place}"
     scheme, _, rest = path.partition("://")
     if scheme == "pkg":
@@ -219,7 +219,7 @@ def with_profiles(place: str) -> str | None:
     files = (file for depth in ("*.yaml", "*/*.yaml", "*/*/*.yaml") for file in folder.glob(depth))
     if not (folder / GROUP).is_dir() and not any(GROUP.encode() in file.read_bytes() for file in files):
         return None
-    return f"{ProfileFiles.scheme()}://{path}"
+    return f"{ConfigFiles.scheme()}://{path}"
 
 
 def running_loader() -> ConfigLoaderImpl | None:

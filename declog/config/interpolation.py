@@ -28,7 +28,7 @@ from declog.errors import Path, Problem
 from declog.language.tree import tree_of
 
 MAX_READ = 20_000  # texts that one interpolation may be made of, directly or not
-MAX_AGAIN = 20_000  # maps that interpolations repeat in maps that they repeat are more than any profile
+MAX_AGAIN = 20_000  # maps that interpolations repeat in maps that they repeat are more than any config
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def _watching(used: list[tuple[str, str]]) -> Iterator[None]:
         def watched(name: str) -> Any:
             def resolve(config: Any, parent: Any, node: Any, args: Any, texts: Any) -> Any:
                 value = real[name](config, parent, node, args, texts)
-                if str(args[0]) in os.environ:  # what stands for a variable that is not set is in the profile
+                if str(args[0]) in os.environ:  # what stands for a variable that is not set is in the config
                     used.append((str(args[0]), str(value)))
                 return value
 

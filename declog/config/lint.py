@@ -1,4 +1,4 @@
-"""What a profile says to no effect, or to another than it looks; only the layers of a composed configuration tell.
+"""What a config says to no effect, or to another than it looks; only the layers of a composed configuration tell.
 
 They are read where something is suspicious, and else not. Imports Hydra, for the names of options.
 """
@@ -179,7 +179,7 @@ def clashes(config: Composed) -> list[Problem]:
                 homes.setdefault(f"{group}/{name}", {}).setdefault(file, source)
         twice = {name: list(sources.values()) for name, sources in homes.items() if len(sources) > 1}
         if not twice:
-            return []  # as good as always: which options a profile uses takes Hydra a while to say
+            return []  # as good as always: which options a config uses takes Hydra a while to say
         try:
             composition = config.merged
         except HYDRA_ERRORS:
@@ -246,7 +246,7 @@ def beside_the_node(config: Composed) -> Iterator[str]:
     if lost:
         names = ", ".join(f"`{name}`" for name in lost)
         place = shown_path(str(file))
-        yield f"{place}: {names} beside `declog:` is no part of the profile; write `defaults: [grpo, _self_]`"
+        yield f"{place}: {names} beside `declog:` is no part of the config; write `defaults: [grpo, _self_]`"
 
 
 def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:

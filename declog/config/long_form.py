@@ -1,6 +1,6 @@
-"""Files of profiles in the long form, each as soon as it is read: what Hydra merges and overrides is the long form.
+"""Files of configs in the long form, each as soon as it is read: what Hydra merges and overrides is the long form.
 
-A source of Hydra's reads a file here as everywhere; only what holds a profile is changed, and only where something in
+A source of Hydra's reads a file here as everywhere; only what holds a config is changed, and only where something in
 it is written shorter (``language/shorthand.py``). Imports Hydra and OmegaConf.
 """
 
@@ -27,7 +27,7 @@ def lengthened(result: ConfigResult, name: str) -> ConfigResult:
     if not isinstance(result.config, DictConfig):
         return result
     data: Any = OmegaConf.to_container(result.config, resolve=False)
-    where = _profile(data, name)
+    where = _config_in(data, name)
     if where is None:
         return result
     prefix, section = where
@@ -45,10 +45,10 @@ def lengthened(result: ConfigResult, name: str) -> ConfigResult:
 def placed_defaults(data: Mapping[Any, Any], name: str) -> Any:
     """The defaults list of the file ``name`` as Hydra has it: `packs: [rewards]` is `packs@_here_`.
 
-    So it is with every group that is no section of the profile: its files are parts of a profile.
+    So it is with every group that is no section of the config: its files are parts of a config.
     """
     defaults = data.get("defaults")
-    if not name.startswith(f"{GROUP}/") or _profile(data, name) != ((), "") or not isinstance(defaults, list):
+    if not name.startswith(f"{GROUP}/") or _config_in(data, name) != ((), "") or not isinstance(defaults, list):
         return defaults
     return [_placed(entry) for entry in defaults]
 
@@ -75,8 +75,8 @@ def without_nulls(data: Any, type_: Any = LogSpec) -> Any:
     return {key: without_nulls(value, below(type_, key)) for key, value in stated.items()}
 
 
-def _profile(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:
-    """Where a file holds a profile, and of which section it is, where it is of one; None where it holds none."""
+def _config_in(data: Mapping[Any, Any], name: str) -> tuple[Path, str] | None:
+    """Where a file holds a config, and of which section it is, where it is of one; None where it holds none."""
     if isinstance(data.get(GROUP), Mapping):
         return (GROUP,), ""
     group, _, rest = name.partition("/")
@@ -94,5 +94,5 @@ def _placed(entry: Any) -> Any:
 
 
 def _is_part(group: list[str]) -> bool:
-    """Whether files of a group are parts of a profile: it is no section of it, and no place is named."""
+    """Whether files of a group are parts of a config: it is no section of it, and no place is named."""
     return all(re.fullmatch(r"\w+", word) and word not in (GROUP, *LogSpec.model_fields) for word in group)

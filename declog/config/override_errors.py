@@ -258,7 +258,7 @@ def _sink_problem(line: str, override: Override, span: tuple[int, int], names: l
 
 
 def _section_of(name: str, node: Node) -> str | None:
-    """The section of a profile that has an entry of this name, metrics before what they read."""
+    """The section of a config that has an entry of this name, metrics before what they read."""
     return next((key for key in ("metrics", *SECTIONS) if node.at((key, name)) is not None), None)
 
 

@@ -38,7 +38,7 @@ def _wrong(entry: EntryPoint) -> Iterator[str]:
         yield f"{home(entry)} has an entry point in the group `{entry.group}`, which nobody reads: `{close}` is one"
         return
     if entry.group != TEAMS:
-        return  # what they name is loaded where a profile uses it
+        return  # what they name is loaded where a config uses it
     named = f"{home(entry)} has presets in `{entry.value}`"
     if ":" in entry.value:
         yield f"{named}, and that is no package: write `{entry.module}`"

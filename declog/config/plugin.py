@@ -17,14 +17,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from declog.config.hydra import ProfileFiles, for_declog, with_profiles
+from declog.config.hydra import ConfigFiles, for_declog, with_configs
 from declog.config.search_path import PROVIDER, conf_location, teams
 
 
 class DeclogSearchPath(SearchPathPlugin):
     """Appends the shipped presets, then those of installed packages: an application's own files of a name win.
 
-    An application's folders that hold profiles stand there a second time before themselves, read by ``ProfileFiles``.
+    An application's folders that hold configs stand there a second time before themselves, read by ``ConfigFiles``.
     """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -38,15 +38,15 @@ class DeclogSearchPath(SearchPathPlugin):
             return
         _explain(sys.argv[1:])
         for element in list(search_path.get_path()):
-            place = with_profiles(str(element.path)) if element.provider == "main" else None
+            place = with_configs(str(element.path)) if element.provider == "main" else None
             if place is not None:
                 search_path.prepend("main", place, SearchPathQuery(provider="main", path=element.path))
         for provider, path in shipped:
-            search_path.append(provider=provider, path=f"{ProfileFiles.scheme()}://{path}")
+            search_path.append(provider=provider, path=f"{ConfigFiles.scheme()}://{path}")
         places = [*_config_dir(sys.argv[1:]), *_searched(sys.argv[1:])]
-        read = [with_profiles(place) for place in places]
-        for place, profiles in zip(places, read, strict=True) if any(read) else ():  # all, to keep their order
-            search_path.append(provider="command-line", path=profiles or place)
+        read = [with_configs(place) for place in places]
+        for place, configs in zip(places, read, strict=True) if any(read) else ():  # all, to keep their order
+            search_path.append(provider="command-line", path=configs or place)
 
 
 def _config_dir(words: Sequence[str]) -> list[str]:

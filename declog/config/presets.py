@@ -108,7 +108,7 @@ def pack_of(signal: str) -> str | None:
     return next((file.stem for file in files if signal in _signals_of(file.read_text("utf-8"))), None)
 
 
-@lru_cache(maxsize=64)  # of a profile with many unknown names each asks for all packs
+@lru_cache(maxsize=64)  # of a config with many unknown names each asks for all packs
 def _signals_of(pack: str) -> frozenset[str]:
     layer, _ = long(tree_of(yaml.load(pack, YamlLoader) or {}))
     return signal_names(layer)

@@ -4,8 +4,8 @@
     config_dir = "conf"                 # whose folder `declog` has presets of one's own, and which has applications'
     imports = ["my_package.metrics"]    # registers functions, reductions, columns; has classes of sinks
 
-A profile imports nothing, wherever it came from; these modules are the user's own word. The file is looked for in the
-working directory and above it, never beside a profile. Imports errors only.
+A config imports nothing, wherever it came from; these modules are the user's own word. The file is looked for in the
+working directory and above it, never beside a config. Imports errors only.
 """
 
 from __future__ import annotations

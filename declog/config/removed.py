@@ -25,14 +25,14 @@ from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry
 from declog.language.keys import entries as paths_of
 
 LOCK = "declog.lock"
-ENTRIES = "entries"  # the key of the lock that holds the ids of a profile's entries
+ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
 KINDS = tuple(section for section in SECTIONS if section != "tests")
 _INCOMPLETE = ("DL201", "DL202", "DL203", "DL302", "DL402", "DL403")  # what is said of an entry that lacks its base
 _UNKNOWN = re.compile(r"unknown (\w+) `(\w+)`")
 
 
 def ids(data: Mapping[str, Any]) -> dict[str, str]:
-    """The ids of a profile's entries by section, as the lock holds them."""
+    """The ids of a config's entries by section, as the lock holds them."""
     found = {section: [str(path[-1]) for path, entry in paths_of(data, section) if entry is not None]
              for section in KINDS}  # fmt: skip
     return {section: " ".join(names) for section, names in found.items() if names}
@@ -109,19 +109,19 @@ def _versions(section: str, name: str) -> str | None:
     """The packages whose presets had an entry when the project's lock was written; None where it does not say so."""
     packages = dict(
         each
-        for profile in _locked()
-        if name in str(entries(profile, ENTRIES).get(section, "")).split()
-        for each in entries(profile, "packages").items()
+        for locked in _locked()
+        if name in str(entries(locked, ENTRIES).get(section, "")).split()
+        for each in entries(locked, "packages").items()
     )
     return " and ".join(f"{package} {version}" for package, version in sorted(packages.items())) or None
 
 
 def _locked() -> Iterator[Mapping[str, Any]]:
-    """The profiles of the project's lock; none where there is none, or it is none."""
+    """The configs of the project's lock; none where there is none, or it is none."""
     file = working_directory() / LOCK
     try:
         found = yaml.load(file.read_text(encoding="utf-8"), YamlLoader) if file.is_file() else None
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return  # whoever checks against it says so
-    profiles = entries(found, "configs") if isinstance(found, Mapping) else {}
-    yield from (each for each in profiles.values() if isinstance(each, Mapping))
+    configs = entries(found, "configs") if isinstance(found, Mapping) else {}
+    yield from (each for each in configs.values() if isinstance(each, Mapping))

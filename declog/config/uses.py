@@ -1,4 +1,4 @@
-"""Who uses a name of a profile: every key whose text names metrics, signals, constants, filters or schemas.
+"""Who uses a name of a config: every key whose text names metrics, signals, constants, filters or schemas.
 
 Which keys these are, the models say on the keys themselves. Plain data in its long form; imports the models, and the
 errors' ``Path``.
@@ -64,7 +64,7 @@ def entries(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
 
 
 def texts(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[Path, str, Says]]:
-    """The texts of a profile that use names, with what the models say of their keys."""
+    """The texts of a config that use names, with what the models say of their keys."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             yield from texts(value, below(type_, key), (*path, key))

@@ -1,4 +1,4 @@
-"""What metrics are called: their values as records, by the names that the profile gives them. No torch."""
+"""What metrics are called: their values as records, by the names that the config gives them. No torch."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class Dispatcher:
     def pass_through(
         self, step: int, mode: str, beside: Beside, report: Report, figures: Mapping[str, float] = NO_FIGURES
     ) -> None:
-        """Hand each sink a trainer's numbers as they are, and how many rows were lost, without any of the profile's."""
+        """Hand each sink a trainer's numbers as they are, and how many rows were lost, without any of the config's."""
         alone = beside.alone
         named = Named(self._naming.passed_through(beside.numbers, partial=alone))
         exact = self._naming.passed_through(beside.exact, partial=alone)

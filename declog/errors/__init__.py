@@ -3,11 +3,11 @@
 Imports the standard library, the catalogue of texts and what makes quoted text visible: every layer can raise these.
 
     DeclogError
-     ├── ConfigError            the profile is wrong; found before step 0, all problems at once
+     ├── ConfigError            the config is wrong; found before step 0, all problems at once
      │    ├── CompositionError  Hydra could not compose it
      │    └── PlanMismatchError ranks compiled different plans
      └── Coded                  one problem, found after that
-          ├── InputError        the training code gave something the profile does not allow
+          ├── InputError        the training code gave something the config does not allow
           │    ├── UnknownSignalError
           │    └── MissingSignalError
           ├── UsageError        the API was called in the wrong order
@@ -37,7 +37,7 @@ from declog.errors.visible import visible, visible_lines
 
 Path = tuple[str | int, ...]
 
-MAX_DEPTH = 48  # how deep a profile's maps and lists may be nested
+MAX_DEPTH = 48  # how deep a config's maps and lists may be nested
 MAX_VALUES = 200_000  # how many values they may hold, those of YAML's aliases counted each time
 LAYERS = 3  # how many layers below the one that is wrong are named
 
@@ -184,7 +184,7 @@ def keys(path: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a profile.
+    """One thing that is wrong with a config.
 
     ``path`` is the key in the composed configuration, below the ``declog`` node. ``source`` is the
     scalar's own text and ``span`` the half-open character range in it that is at fault, where known.
@@ -229,7 +229,7 @@ class Problem:
 
     @property
     def key(self) -> str:
-        """The dotted path; empty for the profile as a whole."""
+        """The dotted path; empty for the config as a whole."""
         return ".".join(map(str, self.path))
 
     def text(self, *, colour: bool = False, width: int | None = None) -> str:
@@ -270,7 +270,7 @@ class Problem:
     def _place(self) -> str:
         """Where it is, with the dotted path where neither the place nor the message says it."""
         if self.where is None:
-            return self.key or "<profile>"
+            return self.key or "<config>"
         shown = self.message if self.where.override is None else f"{self.message} {self.where.override}"
         return f"{self.where} in {self.key}" if self.key and self.key not in shown else str(self.where)
 

@@ -1,6 +1,6 @@
 """What other trainers call the signals of our presets: TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers.
 
-Each line holds names of one thing. A name that a profile does not know stands for the name of its line that the profile
+Each line holds names of one thing. A name that a config does not know stands for the name of its line that the config
 knows, in either direction: who comes from verl and who writes for it are served alike.
 """
 

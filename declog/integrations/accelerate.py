@@ -36,9 +36,9 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
     """``Accelerator(log_with=[DeclogTracker("mine")])``: what the loop logs becomes signals, or numbers of their own.
 
     ``config`` is a preset's name with ``overrides``, or anything that ``declog.compose`` takes; ``sinks`` and
-    ``output_dir`` are those of ``declog.start``. What is wrong with the profile raises ``ConfigError`` here.
+    ``output_dir`` are those of ``declog.start``. What is wrong with the config raises ``ConfigError`` here.
 
-    ``accelerator.log(values, step=k)`` observes what the profile declares as signals, a list or tensor of completions
+    ``accelerator.log(values, step=k)`` observes what the config declares as signals, a list or tensor of completions
     among it, and logs any other number under its name, as ``Recorder.scalars`` does. Calls of one ``step`` are one
     step, and what was observed before the first of them is of it. A call of an earlier step counts for the last one.
     ``init_trackers``' config is the run config's ``accelerate``.

@@ -1,4 +1,4 @@
-"""A tee for any logger: what a loop logs to it by name goes through a profile, to declog's sinks and to the logger.
+"""A tee for any logger: what a loop logs to it by name goes through a config, to declog's sinks and to the logger.
 
     wandb = declog.tee(wandb)                       # or: from declog.integrations import wandb
     writer = declog.tee(SummaryWriter("runs/mine"))
@@ -48,7 +48,7 @@ def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (),
     that the loop does not log itself. ``options`` are those of ``declog.start``. The process is a run of its own: where
     all ranks log, give ``rank`` and ``world_size``, and the logger on rank 0.
 
-    What is wrong with the profile raises ``ConfigError`` here; a logger of another shape ``UsageError``.
+    What is wrong with the config raises ``ConfigError`` here; a logger of another shape ``UsageError``.
     """
     config = declog.compose(config, overrides)
     declog.plan(config)

@@ -75,7 +75,7 @@ def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any], before: str = "
 
 
 class RunTee(Stands):
-    """A run of wandb's. ``log`` goes through the profile; all else is the run's own.
+    """A run of wandb's. ``log`` goes through the config; all else is the run's own.
 
     wandb's meaning of steps is kept: a call without a step, or with ``commit=True``, completes the row, calls of one
     row are one step, and the names of nested mappings are joined by dots. Every number of the loop is in its row,

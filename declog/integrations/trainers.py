@@ -44,12 +44,12 @@ def callback(
     """A callback for any trainer of transformers: ``Trainer(..., callbacks=[declog.callback()])``.
 
     ``config`` is a preset's name with ``overrides``, or anything that ``declog.start`` takes; the others are those of
-    ``declog.start``. Made on every rank. What is wrong with the profile raises ``ConfigError`` here; sinks open when
+    ``declog.start``. Made on every rank. What is wrong with the config raises ``ConfigError`` here; sinks open when
     training, or a first evaluation, begins. Files go to ``output_dir``, by default ``declog`` below the trainer's.
 
-    Each number that the trainer reports is logged under its name. What the profile declares as a signal of the step is
+    Each number that the trainer reports is logged under its name. What the config declares as a signal of the step is
     observed as that, and so is what any code observes while a step is open: a loss function, say, calls
-    ``declog.observe``. The profile's ``every`` is ``trainer`` (each ``logging_steps``), ``epoch``, or steps. The
+    ``declog.observe``. The config's ``every`` is ``trainer`` (each ``logging_steps``), ``epoch``, or steps. The
     callback's ``recorder`` is None until it has begun; it is closed at the end of the program, or by ``close()``.
     """
     if unknown:
@@ -94,7 +94,7 @@ class _Loop:
         self._wait_s = wait_s
         self._start_s = start_s
         self._tokenizer: Any = None
-        self._epochs = declog.profile_of(config).get("every") == "epoch"
+        self._epochs = declog.config_of(config).get("every") == "epoch"
         self._step: AbstractContextManager[Any] | None = None
         self._mode: AbstractContextManager[Any] | None = None
         self._predicted = False  # whether the mode that is open has come to a batch

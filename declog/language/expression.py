@@ -43,13 +43,13 @@ OPERATORS = frozenset(
 
 
 class Scope(Protocol):
-    """What names mean in one place of the profile."""
+    """What names mean in one place of the config."""
 
     noun: str  # "signal" or "metric": for messages
 
     @property
     def groups(self) -> bool:
-        """Whether the profile says what a group is."""
+        """Whether the config says what a group is."""
 
     @property
     def token_mask(self) -> frozenset[Node]:

@@ -1,4 +1,4 @@
-"""The table of keys: which keys a profile may have, what stands below each of them, and whose names its text uses.
+"""The table of keys: which keys a config may have, what stands below each of them, and whose names its text uses.
 
 It is read from the models; whoever asks about keys asks here. Imports the models only.
 """
@@ -109,7 +109,7 @@ def says(type_: Any) -> Iterator[Says]:
         yield from says(member)
 
 
-# The keys of a profile whose entries bear names of their own.
+# The keys of a config whose entries bear names of their own.
 SECTIONS = tuple(
     name for name, key in keys(LogSpec).items()
     if typing.get_origin((*members(key.type), key.type)[0]) is dict and below(key.type, "") is not Any

@@ -36,7 +36,7 @@ class Node:
     type: Type
     mask: frozenset[Node]
     index: int
-    names: list[str] = field(default_factory=list)  # what the profile calls it: the signals it defines
+    names: list[str] = field(default_factory=list)  # what the config calls it: the signals it defines
 
     def param(self, name: str) -> Any:
         """The value of a compile-time argument."""

@@ -1,4 +1,4 @@
-"""The small notations of a profile's values: texts and lists in, what they say out.
+"""The small notations of a config's values: texts and lists in, what they say out.
 
 ``completion text`` of a signal, ``mean quantiles`` and ``p95(reward)`` of a metric, ``> 0.2 for 3`` of an alert.
 None is what no such notation is. Imports types and errors, and reductions late.

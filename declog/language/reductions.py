@@ -58,7 +58,7 @@ class Reduction:
 
 
 class Reductions(Registry[Reduction]):
-    """The reductions that a profile can name; ``pNN`` is any quantile."""
+    """The reductions that a config can name; ``pNN`` is any quantile."""
 
     noun = "reduction"
     group = "declog.reducers"

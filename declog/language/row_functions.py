@@ -76,7 +76,7 @@ DEFAULT = RowFunctions(RowFunctions())
 def column(run: Callable[..., Any] | None = None, *, name: str | None = None, registry: RowFunctions = DEFAULT) -> Any:
     """Register a function of one row, for a schema's `call:` to use by name.
 
-    Its parameters are named as signals or constants of the profile; it is called with that row's values, as plain
+    Its parameters are named as signals or constants of the config; it is called with that row's values, as plain
     Python: numbers, texts, lists and maps, None for what is missing, a mapping of member to value for a family.
     It runs in the background, for the rows that a table's filter picked only, and returns one value of the column's
     type, or None.

@@ -22,7 +22,7 @@ SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # the last two ar
 
 
 def long(layer: Node) -> tuple[Node, list[Problem]]:
-    """A layer of a profile in its long form, and what of it could not be read. A line says the same over any layer."""
+    """A layer of a config in its long form, and what of it could not be read. A line says the same over any layer."""
     writer = _Writer(signal_names(layer))
     return layer.holding({key: writer.section(key, node) for key, node in layer.entries.items()}), writer.problems
 

@@ -1,4 +1,4 @@
-"""The YAML of a profile as pydantic models, nothing else; ``validation.py`` makes them from plain data.
+"""The YAML of a config as pydantic models, nothing else; ``validation.py`` makes them from plain data.
 
 What may be written shorter is ``shorthand.py``'s: the models know the long form.
 
@@ -96,7 +96,7 @@ class TokenAxis(Model):
 
 
 class AxesSpec(Model):
-    """The axes of the profile's values."""
+    """The axes of the config's values."""
 
     group: GroupAxis = GroupAxis()
     completion: CompletionAxis = CompletionAxis()
@@ -352,7 +352,7 @@ class SinkSpec(Model):
     kind: str | None = None
     """Which sink; by default that of its name."""
     profile: str | None = None
-    """What it shows; by default the profile's."""
+    """The profile that it shows; by default the config's."""
     every: int = Field(1, ge=1)
     """Takes each N-th log event."""
     prefix: str = ""
@@ -432,7 +432,7 @@ class LogSpec(Model):
     sink_options: dict[str, SinkSpec] = {}
     """What is said of a sink, by its name."""
     tests: dict[str, TestSpec] = {}
-    """Profile tests."""
+    """Config tests."""
     deleted: frozenset[str] = Field(frozenset(), exclude=True)
 
     @property

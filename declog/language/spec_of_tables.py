@@ -1,4 +1,4 @@
-"""The parts of a profile that say which samples are kept, as models: filters, columns, tables.
+"""The parts of a config that say which samples are kept, as models: filters, columns, tables.
 
 Only shapes are checked here. Imports pydantic and dtypes.
 """

@@ -1,4 +1,4 @@
-"""The parts of a profile that replay it, as models: what is captured, and profile tests.
+"""The parts of a config that replay it, as models: what is captured, and config tests.
 
 Only shapes are checked here; whether names are known is for who runs the tests. Imports pydantic only.
 """
@@ -151,7 +151,7 @@ class StepInput(Input, Expectations):
 
 
 class TestSpec(StepInput):
-    """A profile test: what steps give, and what must be logged. Without `steps` it is one step."""
+    """A config test: what steps give, and what must be logged. Without `steps` it is one step."""
 
     __test__: ClassVar[bool] = False  # pytest would take it for a test of ours
     _short = None
@@ -163,7 +163,7 @@ class TestSpec(StepInput):
     with_: dict[str, Any] = Field({}, alias="with")
     """What else is different in the config for this test, such as `{axes: {group: {size: 2}}}`."""
     profile: str | None = None
-    """Which profile's output is looked at; by default the profile's own."""
+    """Which profile's output is looked at; by default the config's own."""
     steps: list[StepInput] = []
     tol: float = Field(1e-6, ge=0)
     """How far numbers may be off, absolutely or relatively."""

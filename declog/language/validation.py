@@ -28,7 +28,7 @@ from declog.language.tree import tree_of
 def validate(data: Mapping[str, Any]) -> LogSpec:
     """The config as models; raises ``ConfigError`` with every mistake of its shape.
 
-    ``data`` is plain: resolved, without interpolations, as ``declog.profile_of`` returns it. An entry that is null,
+    ``data`` is plain: resolved, without interpolations, as ``declog.config_of`` returns it. An entry that is null,
     such as ``metrics.kl``, was deleted: what reads it is told so.
     """
     if not isinstance(data, Mapping):
@@ -257,7 +257,7 @@ def _without_null(data: Any) -> Any:
 
 
 def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The profile without its nulls; in a test they say what is missing and what must not be logged.
+    """The config without its nulls; in a test they say what is missing and what must not be logged.
 
     Those of sinks' options stay, for whoever knows the options.
     """

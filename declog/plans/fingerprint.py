@@ -45,7 +45,7 @@ OWN: Mapping[str, str] = {
     "Reduction.help": "words",
     "RowFunction.help": "words",
     "Node.index": "the order in which this process met the expressions",
-    "Node.names": "what the profile calls an expression",
+    "Node.names": "what the config calls an expression",
 }
 
 # What may differ between a run and its continuation, besides ``OWN``: an open window has the same rows and states.
@@ -74,7 +74,7 @@ SHOWN: Mapping[str, str] = {
     "ColumnOp.role": "as `as_trace`",
 }
 
-# where the field's name is not the profile's word for it
+# where the field's name is not the config's word for it
 _WORDS: Mapping[str, str] = {
     "Plan.grouping": "axes.group", "Plan.ids": "axes.completion.ids", "Plan.formulas": "metrics",
     "MetricOp.reduction": "reduce", "MetricOp.args": "expr", "SignalOp.source": "from", "SignalOp.dtype": "type",
@@ -228,7 +228,7 @@ def _keys(values: tuple[Any, ...]) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """A value without parts, as the profile writes it."""
+    """A value without parts, as the config writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Axis):

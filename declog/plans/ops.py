@@ -1,4 +1,4 @@
-"""The plan: what a profile compiles to. Frozen data that every rank derives alike and the runtime executes.
+"""The plan: what a config compiles to. Frozen data that every rank derives alike and the runtime executes.
 
 Imports neither the models of the YAML nor the compiler. ``words.py`` prints it.
 """
@@ -21,7 +21,7 @@ from declog.records import Level
 
 TRACE = ".trace"  # ends the name of a column of rows of tokens
 MOMENTS = frozenset({"n", "total", "m2", "min", "max"})
-NO_SINK = "the profile has no sink: what it logs is written nowhere; add one, such as `sinks: [console, jsonl]`"
+NO_SINK = "the config has no sink: what it logs is written nowhere; add one, such as `sinks: [console, jsonl]`"
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
 
@@ -518,7 +518,7 @@ class Plan:
     signal_names: frozenset[str] = frozenset()  # names that may be observed, needed or not
     renamed: Mapping[str, str] = field(default_factory=dict)  # the names that they had before
     extras: frozenset[str] = frozenset()  # those that columns of log_extra are observed as
-    known_phases: frozenset[str] = frozenset()  # phases that the profile has, needed or not
+    known_phases: frozenset[str] = frozenset()  # phases that the config has, needed or not
     run_config: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
     in_code: bool = False  # sinks are given in code, which take every table that their profile shows
@@ -575,7 +575,7 @@ class Plan:
 
     @cached_property
     def periods(self) -> tuple[int, ...]:
-        """The windows of metrics and tables, in optimizer steps, ascending; the profile's own is among them."""
+        """The windows of metrics and tables, in optimizer steps, ascending; the config's own is among them."""
         return tuple(sorted({self.every, *(op.every for op in self.outputs), *(op.every for op in self.tables)}))
 
     @cached_property

@@ -1,6 +1,6 @@
 """A plan in words: as a text, as data for those who read a run later, and by name to compare two plans.
 
-The same text for the same plan. The data is kept in the run's folder, so that a report needs neither the profile's
+The same text for the same plan. The data is kept in the run's folder, so that a report needs neither the config's
 files nor the compiler.
 """
 

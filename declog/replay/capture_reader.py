@@ -1,4 +1,4 @@
-"""What a run captured, and any profile executed over it: the core of ``declog preview``.
+"""What a run captured, and any config executed over it: the core of ``declog preview``.
 
     events = declog.capture.replay("outputs/run/capture", "grpo")      # {"console": [(step, Records), ...], ...}
 
@@ -101,10 +101,10 @@ def replay(
     reductions: Reductions = REDUCTIONS,
     columns: RowFunctions = COLUMNS,
 ) -> dict[str, Events]:
-    """What each sink of a profile would have got from a captured run: (step, records) by the sink's id.
+    """What each sink of a config would have got from a captured run: (step, records) by the sink's id.
 
     ``config`` is what ``start`` takes: an application's configuration, a mapping, or a preset's name; None stands for
-    the profile that the run had. Where the profile has no sink, or the run had one that was given in code, the
+    the config that the run had. Where the config has no sink, or the run had one that was given in code, the
     default profile's records are under ``<code>``. Raises what ``start`` and the run would raise.
     """
     capture = load(path)
@@ -119,7 +119,7 @@ def config_of(capture: Capture) -> Composed:
 
 
 def plan_for(capture: Capture, config: Composed, **registries: Any) -> Plan:
-    """The plan of a profile, with the constants that the run's adapter gave."""
+    """The plan of a config, with the constants that the run's adapter gave."""
     run = capture.run
     shown = [config.profile] if run["requested"] or (config.data.get("sinks") or "none") == "none" else []
     return plan(config, constants=run["constants"], profiles=shown, **registries)

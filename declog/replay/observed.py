@@ -1,6 +1,6 @@
-"""A profile of what training code gave: each signal that a capture has, logged in a plain way.
+"""A config of what training code gave: each signal that a capture has, logged in a plain way.
 
-What the captured run's own profile says of a signal holds; of others, the values say it: one number is the step's, a
+What the captured run's own config says of a signal holds; of others, the values say it: one number is the step's, a
 list or a vector has one value per completion, a list of lists or a matrix one per token, a mapping is a family. Scalars
 are logged as they came last, rows by mean and deviation, texts in a table.
 """
@@ -74,8 +74,8 @@ def observed(capture: Capture) -> list[Observed]:
     return list(found.values())
 
 
-def profile_text(capture: Capture, signals: Sequence[Observed]) -> str:
-    """A profile of signals, as YAML."""
+def config_text(capture: Capture, signals: Sequence[Observed]) -> str:
+    """A config of signals, as YAML."""
     had: Mapping[str, Any] = capture.run["profile"]
     axes = {key: value for key, value in (had.get("axes") or {}).items() if isinstance(value, Mapping)}
     mask = next((one.name for one in signals if one.axis == "token" and one.dtype == "bool"), None)
@@ -121,11 +121,11 @@ def _of_one_phase(one: Observed, other: Observed) -> bool:
     return one.name in other.call or one.call == other.call or (one.phases == other.phases)
 
 
-def _declared(profile: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]]:
-    """What a profile says of the signals that it observes, and their phases, by the names under which they are."""
+def _declared(config: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]]:
+    """What a config says of the signals that it observes, and their phases, by the names under which they are."""
     kept = ("axis", "type", "family", "from", "mask", "required")
     made: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {}
-    for (_, phase, name), entry in entries(profile, "signals"):
+    for (_, phase, name), entry in entries(config, "signals"):
         if isinstance(entry, Mapping) and entry.get("axis"):
             source = str(entry.get("from") or name)
             said = {key: entry[key] for key in kept if entry.get(key) not in (None, False)}

@@ -1,6 +1,6 @@
 """A plan executed over calls that were written down: real recorders, ranks as threads, sinks that only remember.
 
-What ``declog preview`` and profile tests have in common. Nothing is opened and nothing is written. Imports the runtime,
+What ``declog preview`` and config tests have in common. Nothing is opened and nothing is written. Imports the runtime,
 and from ``run`` what its sinks may take.
 """
 

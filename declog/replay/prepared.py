@@ -1,4 +1,4 @@
-"""Profile tests before they run: the plan of each, and what it names that the profile does not have. Loads no torch."""
+"""Config tests before they run: the plan of each, and what it names that the config does not have. Loads no torch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from declog.language.validation import validate
 
 
 def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], list[str]]:
-    """What is wrong with a profile's tests, and which of them expect a metric that was deleted.
+    """What is wrong with a config's tests, and which of them expect a metric that was deleted.
 
-    Tests of installed packages that name what the profile has no more are among the latter: whoever changes an
+    Tests of installed packages that name what the config has no more are among the latter: whoever changes an
     inherited metric has not written them.
     """
     data = config.resolved()
@@ -32,7 +32,7 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
         inherited = config.home(("tests", name)) is not None
         # no name depends on a test's constants, which were tried where the package was made
         plan = settings.plan(test.model_copy(update={"constants": {}, "profile": None}) if inherited else test)
-        found = [each.at("tests", name) for each in wrong_names(test, settings.profile(test), plan)]
+        found = [each.at("tests", name) for each in wrong_names(test, settings.spec(test), plan)]
         unknown = [each for each in found if each.code in ("DL403", "DL501")]
         if (inherited and unknown) or _expects_deleted(test, spec):
             stale.append(name)
@@ -41,24 +41,24 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
 
 
 class Settings:
-    """The profiles and plans of a profile's tests: one for all tests with equal settings. ``make`` compiles."""
+    """The configs and plans of a config's tests: one for all tests with equal settings. ``make`` compiles."""
 
     def __init__(self, data: Mapping[str, Any], make: Callable[..., Any]) -> None:
         self._data = {key: value for key, value in data.items() if key != "tests"}
         self._make = make
-        self._profiles: dict[str, LogSpec] = {}
+        self._specs: dict[str, LogSpec] = {}
         self._plans: dict[str, Any] = {}
 
-    def profile(self, test: TestSpec) -> LogSpec:
-        """The profile, with what the test says instead."""
+    def spec(self, test: TestSpec) -> LogSpec:
+        """The config, with what the test says instead."""
         key = repr(test.with_)
-        if key not in self._profiles:
-            self._profiles[key] = validate(merged(self._data, test.with_))
-        return self._profiles[key]
+        if key not in self._specs:
+            self._specs[key] = validate(merged(self._data, test.with_))
+        return self._specs[key]
 
     def plan(self, test: TestSpec) -> Any:
         """The plan of what the test looks at, with its constants."""
-        spec = self.profile(test)
+        spec = self.spec(test)
         profiles = [spec.profile, test.profile or spec.profile]
         key = repr((test.with_, test.constants, profiles))
         if key not in self._plans:
@@ -68,8 +68,8 @@ class Settings:
         return self._plans[key]
 
 
-def _expects_deleted(test: TestSpec, profile: LogSpec) -> bool:
-    deleted = {entry.removeprefix("metrics.") for entry in profile.deleted if entry.startswith("metrics.")}
+def _expects_deleted(test: TestSpec, config: LogSpec) -> bool:
+    deleted = {entry.removeprefix("metrics.") for entry in config.deleted if entry.startswith("metrics.")}
     expected = [(name, value) for item in test.expectations for name, value in item.expect.items()]
     return any(name.split(".")[0] in deleted and value is not None for name, value in expected)
 
@@ -79,7 +79,7 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
 
     The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
     """
-    spec, plan = settings.profile(test), settings.plan(test)
+    spec, plan = settings.spec(test), settings.plan(test)
     phases = {
         name: replace(phase, signals=tuple(replace(signal, required=False) for signal in phase.signals))
         for name, phase in plan.phases.items()
@@ -93,14 +93,14 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
 # -- what a test names
 
 
-def wrong_names(test: TestSpec, profile: LogSpec, plan: Any) -> Iterator[Problem]:
-    """What the test names and the profile does not have."""
+def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]:
+    """What the test names and the config does not have."""
     for name in test.constants:
-        if name not in profile.constants:
-            yield Problem.of("DL403.none", ("constants", name), noun="constant", name=name, known=profile.constants)
-    names = _Names(profile, plan, frozenset(name for _, item in givers(test) for name in item.log_metric))
+        if name not in config.constants:
+            yield Problem.of("DL403.none", ("constants", name), noun="constant", name=name, known=config.constants)
+    names = _Names(config, plan, frozenset(name for _, item in givers(test) for name in item.log_metric))
     open_ = any(
-        spec.any for signals in profile.signals.values() for spec in signals.values()
+        spec.any for signals in config.signals.values() for spec in signals.values()
     )  # takes what nobody declares
     worlds = {len(step.ranks) for step in test.given if step.ranks}
     for index, step in enumerate(test.given):
@@ -128,16 +128,16 @@ def givers(test: TestSpec) -> Iterator[tuple[tuple[str | int, ...], Input]]:
 
 @dataclass(frozen=True)
 class _Names:
-    """What may be expected of a profile, be it switched on or not."""
+    """What may be expected of a config, be it switched on or not."""
 
-    profile: LogSpec
+    config: LogSpec
     plan: Any
     given: frozenset[str]  # names that the test gives to `log_metric`
 
     def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
         """What is wrong with an observed name."""
         fix = did_you_mean(name, self.plan.signal_names, what="signals")
-        spec = next((spec for path, spec in self.profile.declared if path[-1] == name), None)
+        spec = next((spec for path, spec in self.config.declared if path[-1] == name), None)
         if spec is not None:
             fix = (
                 f"give `{spec.from_}`"
@@ -147,10 +147,10 @@ class _Names:
         return Problem.of("DL501.observed", (*path, "observe", name), name=name, fix=fix)
 
     def expected(self, item: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
-        """Names of values, tables and alerts that the profile does not have: they could never be logged."""
-        profile = self.profile
-        tables = {*profile.tables, *(spec.name for spec in profile.tables.values() if spec.name)}
-        for section, known in (("tables", tables), ("alerts", set(profile.alerts))):
+        """Names of values, tables and alerts that the config does not have: they could never be logged."""
+        config = self.config
+        tables = {*config.tables, *(spec.name for spec in config.tables.values() if spec.name)}
+        for section, known in (("tables", tables), ("alerts", set(config.alerts))):
             for index, name in enumerate(getattr(item, section) or ()):
                 if name not in known:
                     at = index if isinstance(item.alerts, list) and section == "alerts" else name
@@ -158,7 +158,7 @@ class _Names:
         for name in item.expect:
             if not self._is_of_a_metric(name):
                 yield Problem.of(
-                    "DL403.metric", (*path, "expect", name), name=name, known={*self.plan.names(), *profile.metrics}
+                    "DL403.metric", (*path, "expect", name), name=name, known={*self.plan.names(), *config.metrics}
                 )
 
     def _is_of_a_metric(self, name: str) -> bool:
@@ -173,18 +173,18 @@ class _Names:
         templates = {"declog/{member}"}
         for op in self.plan.outputs:
             templates |= {op.id, op.key}
-            if op.id == LOGGED and LOGGED not in self.profile.metrics:  # its names are those that are given
+            if op.id == LOGGED and LOGGED not in self.config.metrics:  # its names are those that are given
                 templates |= {item.template.replace("{member}", name) for item in op.names for name in self.given}
             else:
                 templates |= {item.template for item in op.names}
-        for name, spec in self.profile.metrics.items():
+        for name, spec in self.config.metrics.items():
             templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
-        templates |= {entry.removeprefix("metrics.") for entry in self.profile.deleted}
+        templates |= {entry.removeprefix("metrics.") for entry in self.config.deleted}
         exact = {each for each in templates if _PART.search(each) is None}
         return exact, [_pattern(each) for each in templates - exact]
 
 
-@lru_cache(maxsize=4096)  # each test of a profile has those of all its metrics
+@lru_cache(maxsize=4096)  # each test of a config has those of all its metrics
 def _pattern(template: str) -> re.Pattern[str]:
     """What the names of a template look like."""
     return re.compile(".+".join(map(re.escape, _PART.split(template))))

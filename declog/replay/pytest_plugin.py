@@ -1,4 +1,4 @@
-"""``pytest --declog conf/``: the profile tests of YAML files, and of the presets that installed packages bring.
+"""``pytest --declog conf/``: the config tests of YAML files, and of the presets that installed packages bring.
 
 An entry point of pytest, so it is imported by every pytest of an environment with declog: it loads nothing before
 ``--declog`` is given.
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from declog.replay.profile_tests import ProfileTest
+    from declog.replay.config_tests import ConfigTest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The one option."""
-    text = "collect the tests of declog's profiles: of YAML files, and of the presets of installed packages"
+    text = "collect the tests of declog's configs: of YAML files, and of the presets of installed packages"
     parser.getgroup("declog").addoption("--declog", action="store_true", help=text)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A YAML file that is a profile."""
-    if not parent.config.getoption("--declog") or file_path.suffix != ".yaml" or not _is_profile(file_path):
+    """A YAML file that is a config."""
+    if not parent.config.getoption("--declog") or file_path.suffix != ".yaml" or not _is_config(file_path):
         return None
     return ProfileFile.from_parent(parent, path=file_path)
 
@@ -43,7 +43,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
             items.extend(collector.collect())
 
 
-def _is_profile(file: Path) -> bool:
+def _is_config(file: Path) -> bool:
     """A file in a folder ``declog`` is one, and one elsewhere that has tests of its own and is no other YAML."""
     from declog.config.files import keys_at_top
 
@@ -55,10 +55,10 @@ def _is_profile(file: Path) -> bool:
 
 def _items(parent: Any, config: str | Path) -> Iterator[ProfileItem]:
     from declog.errors import ConfigError
-    from declog.replay.profile_tests import profile_tests
+    from declog.replay.config_tests import config_tests
 
     try:
-        tests = profile_tests(config)
+        tests = config_tests(config)
     except ConfigError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     for test in tests:
@@ -66,7 +66,7 @@ def _items(parent: Any, config: str | Path) -> Iterator[ProfileItem]:
 
 
 class ProfileFile(pytest.File):
-    """The tests of a profile in a file."""
+    """The tests of a config in a file."""
 
     def collect(self) -> Iterable[pytest.Item]:
         """One item for each of its tests."""
@@ -86,9 +86,9 @@ class Preset(pytest.Collector):
 
 
 class ProfileItem(pytest.Item):
-    """One test of a profile."""
+    """One test of a config."""
 
-    def __init__(self, *, test: ProfileTest, **others: Any) -> None:
+    def __init__(self, *, test: ConfigTest, **others: Any) -> None:
         super().__init__(**others)
         self._test = test
 
@@ -110,4 +110,4 @@ class ProfileItem(pytest.Item):
 
 
 class _Differs(Exception):
-    """What was logged is not what the profile's test expects."""
+    """What was logged is not what the config's test expects."""

@@ -58,7 +58,7 @@ def _shaped(facts: Mapping[str, Any], file: Path, report: Report) -> dict[str, A
 
 
 def config_of(path: Path, facts: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """The profile in effect that a run kept; empty where it kept none."""
+    """The config in effect that a run kept; empty where it kept none."""
     file = path / Path(facts.get("config") or CONFIG).name
     config = yaml_of(file, report)
     for key in SECTIONS:

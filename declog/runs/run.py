@@ -37,7 +37,7 @@ def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | 
 
     The folder above a run stands for it where it is the only one there. ``run_id`` chooses among runs that were
     appended to one folder, of which the last is read. ``sink`` is the folder of the only sink that is to be read,
-    relative to the run's, which is its id unless the profile has a ``dir``.
+    relative to the run's, which is its id unless the config has a ``dir``.
     What is read is read when it is asked for, once: call ``read`` again while the run goes on. Raises ``UsageError``
     DL607 where there is no run, or none of that id or sink.
     """
@@ -99,7 +99,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The profile's name, or that of the folder."""
+        """The config's name, or that of the folder."""
         return str(self.info.get("name", self.path.name))
 
     @property
@@ -139,12 +139,12 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The profile in effect, resolved, as plain data; empty where it was not kept."""
+        """The config in effect, resolved, as plain data; empty where it was not kept."""
         return config_of(self.path, self.info, self._report)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """What the profile compiled to: outputs with their meanings, alerts, tables; empty where it was not kept.
+        """What the config compiled to: outputs with their meanings, alerts, tables; empty where it was not kept.
 
         Among its outputs are those of metrics that the run was asked for late.
         """
@@ -157,13 +157,13 @@ class Run:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """The profile's constants, with their values in this run."""
+        """The config's constants, with their values in this run."""
         constants = self.config.get("constants") or {}
         return {name: spec.get("default") if isinstance(spec, dict) else spec for name, spec in constants.items()}
 
     @cached_property
     def run_config(self) -> dict[str, Any]:
-        """The profile's run metadata, and how the trainer was configured, where declog was told (``configured``)."""
+        """The config's run metadata, and how the trainer was configured, where declog was told (``configured``)."""
         name = self.info.get("run_config")
         if name:
             return yaml_of(self.path / Path(name).name, self._report)
@@ -337,7 +337,7 @@ class Run:
         return [found[key] for key in sorted(found, key=lambda key: key[0] != "parquet")]
 
     def _folders(self) -> list[Path]:
-        """Where sinks may have written: where the profile says so, and below the run's folder."""
+        """Where sinks may have written: where the config says so, and below the run's folder."""
         config = config_of(self.path, self._all[-1], self._report) if self._all else {}
         said = (config.get("sink_options") or {}).values()
         named = [spec["dir"] for spec in said if isinstance(spec, dict) and isinstance(spec.get("dir"), str)]

@@ -16,7 +16,7 @@ from declog.sinks._terminal_cells import cells, ending, padded
 GAP = "   "
 BARS = "▁▂▃▄▅▆▇█"
 POINTS = 16  # of a sparkline, at most
-ALWAYS = frozenset({"loss", "learning_rate", "lr", "grad_norm"})  # core, whatever a profile tags
+ALWAYS = frozenset({"loss", "learning_rate", "lr", "grad_norm"})  # core, whatever a config tags
 Piece = tuple[str, str]
 
 
@@ -53,7 +53,7 @@ class Course:
 
 @dataclass
 class Trends:
-    """The course of each scalar by mode and name, and what a profile says of its metric.
+    """The course of each scalar by mode and name, and what a config says of its metric.
 
     ``core`` are ids of metrics that are shown first, ``good`` those of which it is known which way is better.
     """
@@ -66,7 +66,7 @@ class Trends:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Trends:
-        """What a resolved profile says of its metrics."""
+        """What a resolved config says of its metrics."""
         metrics, about = ((config.get(section) or {}).items() for section in ("metrics", "about"))
         core = frozenset(id for id, one in metrics if isinstance(one, Mapping) and "core" in _words(one.get("tags")))
         return cls(core, {id: one["good"] for id, one in about if one and one.get("good") in ("up", "down")})

@@ -128,7 +128,7 @@ def run_column(table: Table) -> str:
 
 
 def tracker_config(run: RunInfo) -> dict[str, Any]:
-    """The run config that trackers show: the profile's run metadata, and declog's own under one key."""
+    """The run config that trackers show: the config's run metadata, and declog's own under one key."""
     declog = {
         "name": run.name,
         "run_id": run.run_id,

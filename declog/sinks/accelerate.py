@@ -60,7 +60,7 @@ class AccelerateSink(BaseSink):
     """Logs to trackers of accelerate's.
 
     ``trackers``: names as ``Accelerator(log_with=...)`` takes them, ``null`` those that the Accelerator has open.
-    ``project`` is what the named ones are started with, the profile's name unless given; ``dir`` is where those of them
+    ``project`` is what the named ones are started with, the config's name unless given; ``dir`` is where those of them
     that write files do, below the run's folder if relative, and ``settings`` what each is made with beside that.
     """
 

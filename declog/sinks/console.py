@@ -231,7 +231,7 @@ def _objects(step: int, records: Records) -> list[dict[str, Any]]:
 
 
 def _over_windows(config: Mapping[str, Any]) -> frozenset[str]:
-    """The ids of the tables of a resolved profile whose filter chooses from all rows of a window."""
+    """The ids of the tables of a resolved config whose filter chooses from all rows of a window."""
     tables, filters = config.get("tables") or {}, config.get("filters") or {}
     names = {id: table.get("filter") for id, table in tables.items() if isinstance(table, Mapping)}
     specs = {id: filters.get(name) for id, name in names.items() if isinstance(name, str)}

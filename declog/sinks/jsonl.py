@@ -5,7 +5,7 @@
     <dir>/histograms.jsonl     {"step", "mode", "time", "run_id", "name", "counts", "edges"}
     <dir>/alerts.jsonl         {"step", "mode", "time", "run_id", "name", "level", "text"}
     <dir>/metrics.jsonl        {"step", "mode", "time", "run_id", "name", "metric"}: one line per name, of which metric
-                               of the profile it is
+                               of the config it is
     <dir>/tables/<id>.jsonl    one line per row: its columns, and step, mode, group, row, why and run_id where it has
                                no such column
 

@@ -36,7 +36,7 @@ NOT_IN_KEYS = re.compile(r"[^/\w.\- :]")
 class MlflowSink(BaseSink):
     """Logs to MLflow. ``uri`` is its tracking store: ``sqlite:///runs.db``, a server's address; null: MLflow's choice.
 
-    ``experiment`` is the profile's name and ``name`` the run's id unless given.
+    ``experiment`` is the config's name and ``name`` the run's id unless given.
     """
 
     kind = "mlflow"

@@ -45,7 +45,7 @@ class CloseReport:
 
 
 class SinkRunner:
-    """Opens, writes and closes ``sink`` on a thread of its own; ``id`` is its name in the profile."""
+    """Opens, writes and closes ``sink`` on a thread of its own; ``id`` is its name in the config."""
 
     def __init__(
         self,

@@ -69,7 +69,7 @@ class TrackioSink(BaseSink):
     """Logs to a local trackio project. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and
     ``new`` insist.
 
-    ``project`` is the profile's name and ``name`` the run's id unless given. ``dir`` is where trackio keeps its
+    ``project`` is the config's name and ``name`` the run's id unless given. ``dir`` is where trackio keeps its
     databases: below ``output_dir`` if relative, trackio's own place if null. ``resume: null`` continues a run of
     the same name only where declog named it after its run id. ``system_metrics`` is trackio's own CPU and GPU
     monitor. ``traces``: the rows of a table with a prompt and a completion are traces, too, as ``<table>/traces``,

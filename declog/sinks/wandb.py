@@ -59,7 +59,7 @@ class WandbSink(BaseSink):
 
     A run that another recorder opened is never joined: it ends with that one.
 
-    ``project`` and ``name`` are wandb's environment variables, else the profile's name and the run's id. ``id``
+    ``project`` and ``name`` are wandb's environment variables, else the config's name and the run's id. ``id``
     continues that run of wandb's. ``mode: null`` leaves the choice to wandb and ``WANDB_MODE``.
     """
 

@@ -122,10 +122,10 @@ def test_a_profile_that_wraps_its_keys(cli: Cli, tmp_path: Path) -> None:
     found = cli("check", str(file))
     assert found.code == 3
     assert "there is no configuration `grpo`" in found.err
-    assert "fix: for an application, `declog: grpo`; a profile has no node `declog:`" in found.err
+    assert "fix: for an application, `declog: grpo`; a config has no node `declog:`" in found.err
 
 
 def test_a_profile_without_a_sink_is_a_warning(small: Path, cli: Cli) -> None:
     """What it logs would be written nowhere."""
-    assert "the profile has no sink" in cli("check", "small", "sinks=none", "--config-dir", ".").out
-    assert "the profile has no sink" not in cli("check", "small", "--config-dir", ".").out
+    assert "the config has no sink" in cli("check", "small", "sinks=none", "--config-dir", ".").out
+    assert "the config has no sink" not in cli("check", "small", "--config-dir", ".").out

@@ -41,14 +41,14 @@ def test_the_profile_with_the_place_of_each_value(small: Path, cli: Cli) -> None
 def test_what_is_shown_is_the_profile(small: Path, cli: Cli, name: str) -> None:
     """Read back as YAML it is what the runtime gets."""
     shown = yaml.load(cli("show", name, "--yaml", "--config-dir", ".").out, YamlLoader)
-    assert shown == declog.profile_of(declog.compose(name, config_dir="."))
+    assert shown == declog.config_of(declog.compose(name, config_dir="."))
 
 
 @pytest.mark.parametrize("name", declog.presets())
 def test_shipped_presets_are_shown_whole(cli: Cli, name: str) -> None:
     """Every value but profile tests, which are many."""
     shown = yaml.load(cli("show", name, "--yaml").out, YamlLoader)
-    data = declog.profile_of(declog.compose(name))
+    data = declog.config_of(declog.compose(name))
     assert {key: value for key, value in shown.items() if key != "tests"} == {
         key: value for key, value in data.items() if key != "tests"
     }

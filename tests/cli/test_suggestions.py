@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from declog.config.compose import compose, profile_of
+from declog.config.compose import compose, config_of
 from declog.config.overrides import taken
 from declog.errors import CompositionError
 from tests.cli.conftest import Cli
@@ -74,7 +74,7 @@ def test_maps_and_lists_are_read_as_yaml_where_hydra_refuses(text: str, value: A
 
 def profile(small: Path, *words: str, name: str = "small") -> dict[str, Any]:
     """The profile that a command line composes."""
-    return profile_of(compose(name, words, config_dir=small))
+    return config_of(compose(name, words, config_dir=small))
 
 
 @pytest.mark.parametrize(

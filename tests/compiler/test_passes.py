@@ -49,10 +49,10 @@ def touched() -> Touched:
         for profile in PROFILES:
             with contextlib.suppress(declog.ConfigError):  # not even a spec
                 config = OmegaConf.create(profile.read_text(encoding="utf-8"))
-                spec = declog.validate(declog.profile_of(config))
+                spec = declog.validate(declog.config_of(config))
                 compiled(spec, constants_of(profile), found)
         for preset in PRESETS:
-            compiled(declog.validate(declog.profile_of(declog.compose(preset))), {}, found)
+            compiled(declog.validate(declog.config_of(declog.compose(preset))), {}, found)
     return found
 
 

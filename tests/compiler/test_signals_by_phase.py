@@ -25,7 +25,7 @@ def by_name(value: Any) -> Any:
 @pytest.mark.parametrize("preset", [preset.stem for preset in PRESETS])
 def test_the_order_of_keys_changes_no_plan(preset: str) -> None:
     """Class: a plan hangs on how its config is written. A preset's keys by the alphabet give the plan of the preset."""
-    data = declog.profile_of(declog.compose(preset))
+    data = declog.config_of(declog.compose(preset))
     plans = [declog.compile(declog.validate(each)) for each in (data, by_name(data))]
     assert canonical(plans[0]) == canonical(plans[1])
     assert plans[0].fingerprint == plans[1].fingerprint

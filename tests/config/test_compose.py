@@ -21,7 +21,7 @@ from hydra.version import VersionBase
 from omegaconf import DictConfig, OmegaConf
 
 import declog
-from declog.config.compose import compose, presets, profile_of
+from declog.config.compose import compose, config_of, presets
 from declog.config.composed import Composed
 from declog.config.plugin import DeclogSearchPath
 from declog.config.search_path import conf_location
@@ -71,7 +71,7 @@ def base(write_preset: WritePreset) -> Path:
 
 
 def composed(directory: Path, *overrides: str, name: str = "base") -> dict[str, Any]:
-    return profile_of(compose(name, overrides, config_dir=directory))
+    return config_of(compose(name, overrides, config_dir=directory))
 
 
 def refusal(directory: Path, *overrides: str, name: str = "base") -> str:
@@ -166,7 +166,7 @@ def test_grpo_is_what_its_file_says() -> None:
         layer = OmegaConf.to_container(OmegaConf.load(REPOSITORY / "conf" / "declog" / f"{file}.yaml"))
         assert isinstance(layer, dict)
         layers.append(_long({key: value for key, value in layer.items() if key != "defaults"}))
-    assert text(profile_of(compose())) == text(OmegaConf.to_container(OmegaConf.merge(*layers)))
+    assert text(config_of(compose())) == text(OmegaConf.to_container(OmegaConf.merge(*layers)))
 
 
 def test_rloo_is_grpo_with_what_its_file_changes() -> None:
@@ -176,14 +176,14 @@ def test_rloo_is_grpo_with_what_its_file_changes() -> None:
     assert changes.pop("defaults") == ["grpo", "_self_"]
     short = OmegaConf.to_container(changes)
     assert isinstance(short, dict)
-    merged = OmegaConf.merge(profile_of(compose("grpo")), _long(short))
-    assert text(profile_of(compose("rloo"))) == text(OmegaConf.to_container(merged))
+    merged = OmegaConf.merge(config_of(compose("grpo")), _long(short))
+    assert text(config_of(compose("rloo"))) == text(OmegaConf.to_container(merged))
 
 
 @pytest.mark.parametrize("preset", ["grpo", "rloo"])
 def test_every_shipped_metric_takes_a_plain_override(preset: str) -> None:
     """Shipped presets spell out `expr` and `reduce`, so that no `+` and no quoting is needed to change them."""
-    written = profile_of(compose(preset))["metrics"]
+    written = config_of(compose(preset))["metrics"]
     metrics = [name for name, metric in written.items() if metric is not None]
     changed = composed(REPOSITORY / "conf", *(f"declog.metrics.{name}.reduce=p95" for name in metrics), name=preset)
     assert {name: changed["metrics"][name]["reduce"] for name in metrics} == dict.fromkeys(metrics, "p95")
@@ -496,7 +496,7 @@ def test_an_override_may_need_one_that_stands_behind_it(application: Path) -> No
 
 def test_an_unknown_preset_names_the_nearest(base: Path) -> None:
     """DL104 for the name that `compose` itself is given."""
-    expected = "error[DL104] <profile>\n  there is no preset `basse`\n  fix: did you mean `base`?"
+    expected = "error[DL104] <config>\n  there is no preset `basse`\n  fix: did you mean `base`?"
     assert refusal(base, name="basse") == expected
 
 
@@ -504,7 +504,7 @@ def test_a_preset_beside_the_group_is_told_where_to_go(base: Path) -> None:
     """A file in `config_dir` itself is no preset: the error says which folder it belongs in."""
     (base / "mine.yaml").write_text("spec: 1\n")
     expected = """
-        error[DL104] <profile>
+        error[DL104] <config>
           there is no preset `mine`
           fix: move mine.yaml into a folder `declog` of that directory: presets are Hydra's group `declog`
     """
@@ -514,7 +514,7 @@ def test_a_preset_beside_the_group_is_told_where_to_go(base: Path) -> None:
 def test_a_directory_that_is_not_there(base: Path) -> None:
     """A wrong `config_dir` is reported as such, not as a missing preset."""
     assert refusal(Path("nowhere")) == dedent("""
-        error[DL101] <profile>
+        error[DL101] <config>
           there is no directory nowhere
           fix: give the directory that holds your `declog` folder
     """)
@@ -605,7 +605,7 @@ def test_profile_of_takes_a_whole_configuration_a_node_and_a_mapping(base: Path)
     config = OmegaConf.create({"batch": 16, "declog": {"name": "x", "run": {"config": {"batch": "${batch}"}}}})
     plain = {"name": "x", "run": {"config": {"batch": 16}}}
     given: list[Any] = [config, config.declog, plain, {"declog": plain}]
-    assert [profile_of(each) for each in given] == [plain] * 4
+    assert [config_of(each) for each in given] == [plain] * 4
 
 
 def test_prefix_of_follows_the_node() -> None:
@@ -665,7 +665,7 @@ def test_relative_interpolations_are_reported_as_they_were_written() -> None:
     """A relative key that exists at the top of the configuration is not proposed for one that is missing."""
     config = OmegaConf.create({"name": "top", "declog": {"a": {"b": "${.name}", "c": "${..d.e}"}, "d": "${nowhere}"}})
     with pytest.raises(CompositionError) as caught:
-        profile_of(config)
+        config_of(config)
     assert [(each.path, each.source, each.fix) for each in caught.value.problems] == [
         (("a", "b"), "${.name}", None),
         (("a", "c"), "${..d.e}", None),
@@ -677,7 +677,7 @@ def test_interpolations_that_lead_into_each_other_end() -> None:
     """Two nodes that contain each other are one problem, not an endless profile."""
     config = OmegaConf.create({"a": {"b": "${c}"}, "c": {"d": "${a}"}})
     with pytest.raises(CompositionError) as caught:
-        profile_of(config)
+        config_of(config)
     assert {each.code for each in caught.value.problems} == {"DL103"}
 
 
@@ -686,17 +686,17 @@ def test_interpolations_that_lead_into_each_other_end() -> None:
     [
         (
             {"declog": None},
-            "error[DL202] <profile>\n  the node `declog` is empty; a profile is a mapping\n"
+            "error[DL202] <config>\n  the node `declog` is empty; a config is a mapping\n"
             "  fix: defaults: [declog: grpo]",
         ),
         (
             {"declog": "???"},
-            "error[DL102] <profile>\n  the node `declog` has no value yet (???)\n  fix: choose a preset: declog=grpo",
+            "error[DL102] <config>\n  the node `declog` has no value yet (???)\n  fix: choose a preset: declog=grpo",
         ),
-        ({"declog": "${x}"}, "error[DL103] <profile>\n  Interpolation key 'x' not found"),
+        ({"declog": "${x}"}, "error[DL103] <config>\n  Interpolation key 'x' not found"),
         (
             ["name"],
-            "error[DL202] <profile>\n  a profile is a mapping, not a list\n"
+            "error[DL202] <config>\n  a config is a mapping, not a list\n"
             "  fix: a preset's name, a YAML file, a mapping, or what `declog.compose` returns",
         ),
         ({"name": object()}, "error[DL202] name\n  Value 'object' is not a supported primitive type"),
@@ -705,7 +705,7 @@ def test_interpolations_that_lead_into_each_other_end() -> None:
 def test_what_is_no_profile_is_refused(given: Any, expected: str) -> None:
     """A node that is empty, missing or no mapping is reported as such before anything is validated."""
     with pytest.raises(ConfigError) as caught:
-        profile_of(given)
+        config_of(given)
     assert str(caught.value) == expected
 
 
@@ -825,7 +825,7 @@ def test_composing_inside_an_application_does_not_disturb_it(tmp_path: Path) -> 
 @pytest.mark.parametrize("preset", presets())
 def test_a_preset_says_what_its_metrics_mean(preset: str) -> None:
     """In a line each; it has an evaluation, and alerts and a slim profile where it knows metrics by name."""
-    profile = profile_of(preset)
+    profile = config_of(preset)
     shown = [name for name, entry in profile["metrics"].items() if entry and entry.get("log", True)]
     said = {name: profile["about"].get(name, {}).get("help", "") for name in shown}
     assert [name for name, help in said.items() if not help or "\n" in help] == []

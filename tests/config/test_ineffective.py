@@ -108,7 +108,7 @@ def test_composed_data_that_is_kept_as_a_file_is_the_same_plan(preset: str, tmp_
     with declog.start(preset, ["sinks=[jsonl]"], output_dir=tmp_path / "run") as log:
         assert log.plan.fingerprint == plan.fingerprint
     assert declog.plan(str(tmp_path / "run" / "config.yaml")).fingerprint == plan.fingerprint
-    data = declog.profile_of(declog.compose(preset, ["sinks=[jsonl]"]))
+    data = declog.config_of(declog.compose(preset, ["sinks=[jsonl]"]))
     for dump in (yaml.safe_dump(data, sort_keys=False), OmegaConf.to_yaml(OmegaConf.create(data))):
         folder = written(tmp_path, kept=dump)
         assert declog.plan(declog.compose("kept", config_dir=folder)).fingerprint == plan.fingerprint

@@ -13,7 +13,7 @@ from hydra import initialize_config_dir
 
 import declog
 from declog.cli import main
-from declog.config.compose import compose, profile_of
+from declog.config.compose import compose, config_of
 from declog.errors import ConfigError
 from declog.language.spec_of_tables import FilterSpec
 from tests import forks
@@ -109,10 +109,10 @@ def test_either_form_extends_either(write_preset: WritePreset, base: str, own: s
     """One's own file over a preset, each in the long or the short form: one profile."""
     write_preset("base", LONG)
     directory = write_preset("own", OWN_LONG)
-    expected = plain(profile_of(compose("own", config_dir=directory)))
+    expected = plain(config_of(compose("own", config_dir=directory)))
     write_preset("base", base)
     write_preset("own", own)
-    assert plain(profile_of(compose("own", config_dir=directory))) == expected
+    assert plain(config_of(compose("own", config_dir=directory))) == expected
 
 
 @pytest.mark.parametrize("base", [LONG, SHORT], ids=["on long", "on short"])
@@ -126,7 +126,7 @@ def test_overrides_address_the_long_form(write_preset: WritePreset, base: str) -
             "~declog.alerts.length",
         "~declog.schemas.worst.length", "declog.sinks=[console]", "+declog.alerts.reward='< 0.1'",
     ]  # fmt: skip
-    made = profile_of(compose("own", lines, config_dir=directory))
+    made = config_of(compose("own", lines, config_dir=directory))
     assert {
         "signals": {name: each and each.get("type") for name, each in made["signals"]["rollout"].items()},
         "p": made["metrics"]["p"],
@@ -191,7 +191,7 @@ def test_a_word_replaces_and_a_list_replaces(write_preset: WritePreset, base: st
         profiles: {slim: {only: [loss]}}
         """,
     )
-    made = declog.validate(profile_of(compose("own", config_dir=directory)))
+    made = declog.validate(config_of(compose("own", config_dir=directory)))
     assert (
         made.signals["rollout"]["length"].model_dump(exclude_defaults=True),
         made.metrics["reward"].model_dump(exclude_defaults=True),
@@ -269,7 +269,7 @@ import declog
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def main(cfg):
-    profile = declog.profile_of(cfg)
+    profile = declog.config_of(cfg)
     print(profile["signals"]["rollout"]["source"]["type"], profile["metrics"]["p"])
     print(list(profile["sinks"]), {key: value for key, value in profile["alerts"]["kl"].items() if value is not None})
     print(len(declog.plan(cfg).sinks))
@@ -353,15 +353,15 @@ def test_parts_of_a_profile(write_preset: WritePreset, entry: str) -> None:
     """A group that is no section of the profile holds parts of it; a preset's own packs stay."""
     write_preset("packs/quality", PACK)
     folder = write_preset("mine", f"defaults: [grpo, {entry if ':' not in entry else '{' + entry + '}'}, _self_]")
-    metrics = profile_of(compose("mine", config_dir=folder))["metrics"]
+    metrics = config_of(compose("mine", config_dir=folder))["metrics"]
     assert metrics["judge"] == {"expr": "judge", "reduce": "mean", "name": "judges/mean"}
-    assert {**profile_of("grpo")["metrics"], "judge": metrics["judge"]} == metrics
+    assert {**config_of("grpo")["metrics"], "judge": metrics["judge"]} == metrics
 
 
 def test_other_parts_than_the_presets(write_preset: WritePreset) -> None:
     """`override` chooses all of them anew, as Hydra's word does for every group."""
     folder = write_preset("mine", "defaults: [grpo, override packs: [rewards, optimisation], _self_]")
-    assert set(profile_of(compose("mine", config_dir=folder))["metrics"]) == {
+    assert set(config_of(compose("mine", config_dir=folder))["metrics"]) == {
         "reward", "reward_std", "rewards", "loss", "learning_rate", "grad_norm",
     }  # fmt: skip
 
@@ -369,7 +369,7 @@ def test_other_parts_than_the_presets(write_preset: WritePreset) -> None:
 @pytest.mark.parametrize("word", ["packs=[sources,tools]", "+packs=[sources,tools]"])
 def test_more_parts_in_a_word(word: str) -> None:
     """On the command line they come on top of the preset's own."""
-    metrics = profile_of(compose("grpo", [word]))["metrics"]
+    metrics = config_of(compose("grpo", [word]))["metrics"]
     assert metrics.keys() > {"reward", "reward_of_source", "turns"}
 
 
@@ -403,8 +403,8 @@ def test_a_word_replaces_an_entry_of_a_preset_elsewhere_on_the_search_path(tmp_p
         f"defaults: [{{declog: mine}}, _self_]\nhydra: {{searchpath: ['file://{tmp_path / 'team'}']}}\n"
     )
     with initialize_config_dir(str(tmp_path / "conf"), version_base="1.3"):
-        by_hydra = declog.validate(profile_of(hydra.compose("config")))
-    by_declog = declog.validate(profile_of(compose(tmp_path / "conf" / "config.yaml")))
+        by_hydra = declog.validate(config_of(hydra.compose("config")))
+    by_declog = declog.validate(config_of(compose(tmp_path / "conf" / "config.yaml")))
     metric = by_declog.metrics["reward"]
     assert (metric.expr, metric.reduce, metric.where, metric.tags) == ("reward", "max", None, [])
     assert by_declog.tables["rows"].filter == FilterSpec(where="reward > 1")

@@ -18,7 +18,7 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 import declog
-from declog.config.compose import compose, profile_of
+from declog.config.compose import compose, config_of
 from declog.errors import Path as Keys
 from tests import forks
 
@@ -45,7 +45,7 @@ def entries(section: str, data: Mapping[str, Any]) -> Iterator[Keys]:
 
 def edits(preset: str, overrides: list[str]) -> dict[Keys, Any]:
     """An edit of every entry of a preset, by its path."""
-    data = profile_of(compose(preset, overrides))
+    data = config_of(compose(preset, overrides))
     found: dict[Keys, Any] = {}
     for section, (key, value) in EDITS.items():
         for path in entries(section, data.get(section) or {}):
@@ -72,7 +72,7 @@ def nested(paths: Mapping[Keys, Any]) -> dict[str, Any]:
 
 def planned(config: Any) -> tuple[Any, Mapping[str, str]]:
     """What a config says, and its plan without the name of the config."""
-    data = profile_of(config)
+    data = config_of(config)
     return data, declog.plan(config).canonical
 
 

@@ -36,7 +36,7 @@ def test_a_profile_shows_what_it_says(
     """Who declares a metric changes nothing, and the file is as its data; the note of `check` is about one's own."""
     directory = write_preset("own", f"defaults: [grpo, _self_]\n{own}\n")
     composed = declog.compose("own", config_dir=directory)
-    plans = [declog.plan(composed), declog.plan(declog.profile_of(composed))]
+    plans = [declog.plan(composed), declog.plan(declog.config_of(composed))]
     assert [shown(plan) for plan in plans] == [expected, expected]
     assert plans[0].fingerprint == plans[1].fingerprint
     assert [{*plan.unseen} & {"mine", "mine_b", "mine_too"} for plan in plans] == [{*unseen}] * 2

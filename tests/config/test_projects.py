@@ -15,7 +15,7 @@ from declog.cli import main
 from declog.config.project import load_imports
 from declog.errors import ConfigError
 from declog.language.functions import DEFAULT
-from declog.replay.profile_tests import profile_tests
+from declog.replay.config_tests import config_tests
 
 BASE: dict[str, Any] = {"signals": {"any": {"r": {"axis": "completion"}}}, "metrics": {"r": "mean(r)"}}
 MODULE = "declog_test_own"
@@ -75,7 +75,7 @@ def test_no_verb_imports_what_a_profile_names(
     assert not {MODULE, "this", "multiprocessing.managers"} & (set(sys.modules) - before)
     if verb in ("check", "diff", "show"):
         assert code == 2
-        assert " ".join(reported.err.split()).count("names a module, and a profile imports none") >= 3
+        assert " ".join(reported.err.split()).count("names a module, and a config imports none") >= 3
 
 
 @pytest.mark.parametrize("kind", ["mapping", "node", "start", "tests", "capture"])
@@ -88,7 +88,7 @@ def test_nor_does_the_library(kind: str, project: Path, monkeypatch: pytest.Monk
         "sink_options": {"s": {"kind": f"{MODULE}:Sink"}},
         "tests": {"one": {"observe": {"r": [1]}, "expect": {"r": 1}}},
     }
-    with pytest.raises(ConfigError, match="names a module, and a profile imports none"):
+    with pytest.raises(ConfigError, match="names a module, and a config imports none"):
         if kind == "mapping":
             declog.plan(profile)
         elif kind == "node":
@@ -96,7 +96,7 @@ def test_nor_does_the_library(kind: str, project: Path, monkeypatch: pytest.Monk
         elif kind == "start":
             declog.start(profile, output_dir=project)
         elif kind == "tests":
-            profile_tests(profile)
+            config_tests(profile)
         else:
             declog.compile(declog.validate(profile))
     assert MODULE not in sys.modules

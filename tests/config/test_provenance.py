@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from declog.config.compose import compose, profile_of
+from declog.config.compose import compose, config_of
 from declog.config.diagnostics import shown_path
 from declog.config.source_map import FilePlace, OverridePlace, Provenance
 from declog.errors import Path as KeyPath
@@ -92,7 +92,7 @@ def test_the_composed_keys_are_the_known_ones(layered: Path) -> None:
         return {path}.union(*(keys(each, (*path, key)) for key, each in inside))
 
     overrides = ["+declog.metrics.long={expr: reward, tags: [core]}", "declog.run.config.slim.include=[a,b,c]"]
-    composed = keys(profile_of(compose("team", overrides, config_dir=layered)), ("declog",))
+    composed = keys(config_of(compose("team", overrides, config_dir=layered)), ("declog",))
     known = provenance("team", overrides, config_dir=layered)
     assert set(known.layers) == composed - {("declog",)}  # the node that the package makes
     assert places(known, "sinks") == ["declog/base.yaml:1:1"]
@@ -145,7 +145,7 @@ def test_a_missing_value_in_a_file_takes_nothing_away(layered: Path, write_prese
         "declog/base.yaml:2:1",
         "declog/base.yaml:6:3",
     )
-    assert profile_of(compose("open", config_dir=layered))["profile"] == "full"
+    assert config_of(compose("open", config_dir=layered))["profile"] == "full"
 
 
 def test_anchors_and_merges_lead_to_where_the_value_is_written(write_preset: WritePreset) -> None:
@@ -168,7 +168,7 @@ def test_anchors_and_merges_lead_to_where_the_value_is_written(write_preset: Wri
 def test_keys_are_texts_as_in_problems(write_preset: WritePreset) -> None:
     """YAML 1.1 reads `on` as true and 2 as a number: the path has them as text, as a problem's path does."""
     directory = write_preset("odd", "metrics:\n  on: kl\n  2: kl\n  '3': kl\n")
-    composed = profile_of(compose("odd", config_dir=directory))["metrics"]
+    composed = config_of(compose("odd", config_dir=directory))["metrics"]
     known = provenance("odd", config_dir=directory)
     assert [path[-1] for path in known.layers if len(path) == 3] == list(map(str, composed)) == ["True", "2", "3"]
 

@@ -111,7 +111,7 @@ def renamed(data: Mapping[str, Any], section: str) -> dict[str, Any]:
 @pytest.mark.parametrize("preset", ["grpo", "trl_grpo", "trl_rloo", "ppo", "maxent_grpo", "verl_ppo"])
 def test_renaming_by_the_uses_leaves_none_out(preset: str, section: str) -> None:
     """Every entry of a section under another name, all uses with it: the profile compiles, to as many operations."""
-    data = {key: value for key, value in declog.profile_of(preset).items() if key != "tests"}
+    data = {key: value for key, value in declog.config_of(preset).items() if key != "tests"}
     if section == "signals":  # what reads a signal of its own id says nothing that could be renamed
         for name, metric in data["metrics"].items():
             if metric is not None and not {"expr", "formula", "axis"} & set(metric):

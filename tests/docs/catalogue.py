@@ -42,7 +42,7 @@ def metrics(source: str) -> dict[str, Entry]:
         layer, _ = long(tree_of(yaml.safe_load((CONF / f"{source}.yaml").read_text("utf-8"))))
         found = layer.plain
     else:
-        found = declog.profile_of(source)
+        found = declog.config_of(source)
     shown = {name: entry for name, entry in found["metrics"].items() if entry is not None and entry.get("log", True)}
     return {name: {**entry, **(found["about"].get(name) or {})} for name, entry in shown.items()}
 
@@ -136,7 +136,7 @@ def _reads(title: str, found: Sequence[tuple[str, Entry, list[str]]]) -> str:
 
 @functools.cache
 def _plain(preset: str, pack: str) -> Mapping[str, Any]:
-    return declog.profile_of(declog.compose(preset, [f"packs=[{pack}]"] if pack else []))
+    return declog.config_of(declog.compose(preset, [f"packs=[{pack}]"] if pack else []))
 
 
 def _axes(config: Mapping[str, Any]) -> str:
@@ -237,7 +237,7 @@ def lengths() -> str:
         own = _lines(CONF / f"{name}.yaml")
         chosen = [pack for pack in packs() if f" {pack}," in _packs(name) or f" {pack}]" in _packs(name)]
         shared = sum(_lines(CONF / "packs" / f"{pack}.yaml") for pack in chosen)
-        modes = declog.profile_of(name).get("modes") or {}
+        modes = declog.config_of(name).get("modes") or {}
         prefixes = [f"`{mode['prefix']}`" for mode in modes.values() if mode and mode.get("prefix")]
         rows.append((f"`{name}`", str(len(metrics(name))), ", ".join(prefixes), str(own), str(shared or "")))
     return _table(("preset", "metrics", "before the names of a mode", "lines of its own", "of its packs"), rows)

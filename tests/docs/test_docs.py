@@ -96,7 +96,7 @@ def test_yaml(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         check(block, lambda: declog.plan(declog.compose(file.stem, config_dir=folder)))
     else:
         cfg = declog.compose(file.stem, config_dir=folder)
-        check(block, lambda: declog.compile(declog.validate(declog.profile_of(cfg))))
+        check(block, lambda: declog.compile(declog.validate(declog.config_of(cfg))))
 
 
 def application_plan(conf: Path, name: str, overrides: list[str]) -> declog.Plan:
@@ -321,7 +321,7 @@ def test_the_keys_of_every_sink_are_those_of_the_model() -> None:
     assert described == {
         **{name: shown(field.default) for name, field in fields.items()},
         "kind": "its name",
-        "profile": "the profile's",
+        "profile": "the config's",
         "prefix": '""',
     }
 

@@ -260,7 +260,7 @@ def test_a_formula_of_the_page_says_what_is_logged(preset: str, tmp_path: Path) 
     steps, expected = CASES[preset]()
     sink = MemorySink()
     passed_on = preset in ("trainer", "tee")
-    every = "trainer" if declog.profile_of(preset).get("every") == "trainer" else len(steps)
+    every = "trainer" if declog.config_of(preset).get("every") == "trainer" else len(steps)
     with declog.start(preset, ["sinks=[]", f"every={every}"], sinks=[sink], output_dir=tmp_path) as log:
         for step, calls in enumerate(steps):
             with log.step(step):

@@ -327,7 +327,7 @@ def test_what_is_asked_of_a_deleted_metric_is_refused(function: str) -> None:
 @pytest.mark.parametrize("preset", ["grpo", "rloo", "trl_grpo", "trl_rloo"])
 def test_a_preset_alert_goes_with_its_metric(preset: str) -> None:
     """Deleted, switched off, of several reductions, of another one: never an error of what the user did not write."""
-    base = declog.profile_of(declog.compose(preset))
+    base = declog.config_of(declog.compose(preset))
     whole = {alert.id: read(alert.when) for alert in declog.plan(base).alerts}
     named = {key.partition(".")[0] for keys in whole.values() for key in keys}
     assert len(whole) >= 6 and "reward" in named

@@ -321,7 +321,7 @@ def edited(how: str) -> Any:
     sinks = ["declog.sinks=[jsonl,parquet]"]
     if how == "override":
         return declog.compose("grpo", [*sinks, '+declog.metrics.reward_p90="p90(reward)"'])
-    data = declog.profile_of(declog.compose("grpo", sinks))
+    data = declog.config_of(declog.compose("grpo", sinks))
     data["metrics"]["reward_p90"] = "p90(reward)"
     return data
 

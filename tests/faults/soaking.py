@@ -29,7 +29,7 @@ NAMES = ("correct", "close", "format", "length")
 
 def profile() -> dict[str, Any]:
     """The GRPO preset as the demo has it, with both kinds of local files."""
-    made: dict[str, Any] = declog.profile_of(declog.compose("grpo", ["declog.sinks=[jsonl, parquet]"]))
+    made: dict[str, Any] = declog.config_of(declog.compose("grpo", ["declog.sinks=[jsonl, parquet]"]))
     made["tables"]["samples"] |= {"every": 50, "keep": "last_batch"}
     return made
 

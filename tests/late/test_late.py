@@ -17,8 +17,8 @@ from declog.errors import ConfigError, UsageError
 from declog.language.maps import merged
 from declog.late import Late, ask, write
 from declog.records import Records, RunInfo
+from declog.replay import config_tests as config_tests_module
 from declog.replay import playback
-from declog.replay import profile_tests as profile_tests_module
 from declog.replay.playback import Rehearsal
 from declog.runs.report.blobs import Blobs
 from declog.runs.report.facts import run_facts
@@ -29,7 +29,7 @@ from declog.runtime.run.manifest import yaml_text
 from declog.runtime.worker import row_keeper
 from declog.runtime.worker.background import Background
 from declog.runtime.worker.row_keeper import RowKeeper
-from declog.testing import MemorySink, profile_tests
+from declog.testing import MemorySink, config_tests
 from tests import forks
 from tests.running import sections
 
@@ -185,7 +185,7 @@ def compared(folder: Path, *, tests: int | None = None, metrics: int | None = No
     found = Compared()
     for preset in declog.presets():
         composed = declog.compose(preset)
-        all_tests = profile_tests(preset)
+        all_tests = config_tests(preset)
         draw = random.Random(preset)
         for place, test in enumerate(draw.sample(all_tests, min(tests or len(all_tests), len(all_tests)))):
             run = folder / preset / str(place)
@@ -266,7 +266,7 @@ def rehearsed(test: Any, folder: Path) -> list[tuple[int, Records]]:
         return RowKeeper(plan, lambda: run, plan.keep_bytes) if background.comm.collects and not done else None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(profile_tests_module, "rehearse", rehearse)
+        patch.setattr(config_tests_module, "rehearse", rehearse)
         patch.setattr(Background, "_rows", rows)
         test.run()
     return done[0].events["<code>"]

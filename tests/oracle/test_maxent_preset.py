@@ -52,7 +52,7 @@ NO_ROWS = {  # moments of advantages, and weights less equal ones row by row: th
 @functools.cache
 def profile() -> dict[str, Any]:
     """The preset, plain."""
-    return declog.profile_of("maxent_grpo")
+    return declog.config_of("maxent_grpo")
 
 
 def numbers(data: Any) -> Iterator[float]:

@@ -16,7 +16,7 @@ from typing import Any
 import declog
 from declog.errors import ConfigError
 from declog.plans.ops import Plan
-from declog.testing import profile_tests
+from declog.testing import config_tests
 
 Metric = dict[str, Any]
 Change = Callable[[Metric], Metric | None]  # a metric with the mistake; None where it cannot be made
@@ -141,7 +141,7 @@ def found(data: Mapping[str, Any], plan: Plan) -> set[str]:
     ]
     prefixes = sorted({mode.prefix for mode in plan.modes.values()}, key=len, reverse=True)
     metrics = set()
-    for test in profile_tests(data):
+    for test in config_tests(data):
         for difference in test.run().differences:
             for name in re.findall(r"expect\.(.+)", difference.where):
                 plain = next((name.removeprefix(each) for each in prefixes if each and name.startswith(each)), name)
@@ -154,7 +154,7 @@ def found(data: Mapping[str, Any], plan: Plan) -> set[str]:
 
 def survivors(preset: str, *overrides: str) -> set[str]:
     """``metric: kind`` for each mistake in a shown metric that no test of the preset finds."""
-    data = declog.profile_of(declog.compose(preset, overrides))
+    data = declog.config_of(declog.compose(preset, overrides))
     data["sinks"] = []
     for table in (data.get("tables") or {}).values():
         table["to"] = {}

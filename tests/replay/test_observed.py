@@ -14,7 +14,7 @@ import yaml
 import declog
 from declog.cli import main
 from declog.replay.capture_reader import load, replay
-from declog.replay.observed import observed, profile_text
+from declog.replay.observed import config_text, observed
 from declog.runtime.recording.recorder import Recorder
 from tests.replay.keeping import captured
 
@@ -101,6 +101,6 @@ def test_what_nobody_declared_is_read_off_the_values(run: Path, tmp_path: Path) 
         "loss": {"axis": "step"},
     }
     assert [one.phases for one in found] == [("rollout",)] * 4 + [("update",)] * 3
-    (tmp_path / "bare.yaml").write_text(profile_text(bare, observed(bare)), encoding="utf-8")
+    (tmp_path / "bare.yaml").write_text(config_text(bare, observed(bare)), encoding="utf-8")
     plan = declog.plan(tmp_path / "bare.yaml")
     assert {"reward/mean", "reward/std", "lp", "loss"} <= set(plan.names())

@@ -297,7 +297,7 @@ def test_constants_of_the_adapter_go_with_the_capture(tmp_path: Path) -> None:
 
 def test_what_nobody_declared_is_captured_where_any_name_is_taken(tmp_path: Path) -> None:
     """Numbers, rows and texts of `minimal`; what its table redacts of columns that nobody declared is redacted."""
-    profile = declog.profile_of(declog.compose("minimal", ["sinks=[]", "tables.samples.every=1"]))
+    profile = declog.config_of(declog.compose("minimal", ["sinks=[]", "tables.samples.every=1"]))
     profile["schemas"] = {"samples": {"extra": {"undeclared": "keep", "redact": {"n": "[0-9]+"}}}}
 
     def train_anything(log: Recorder, rank: int) -> None:

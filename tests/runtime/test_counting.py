@@ -99,7 +99,7 @@ def test_the_count_sees_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def full() -> dict[str, Any]:
     """The GRPO preset with tables, alerts, quantiles, labels, token histograms, a family and columns of log_extra."""
-    data: dict[str, Any] = declog.profile_of(declog.compose("grpo", ["declog.sinks=[]"]))
+    data: dict[str, Any] = declog.config_of(declog.compose("grpo", ["declog.sinks=[]"]))
     data["signals"]["rollout"]["source"] = {"axis": "completion", "type": "text"}
     data["metrics"] |= {
         "by_source": {"expr": "reward", "by": "source", "reduce": ["mean", "p95"]},

@@ -33,7 +33,7 @@ def profile(quality: dict[str, Any], *, keeps: bool = True) -> dict[str, Any]:
 @pytest.mark.parametrize("data", [False, True], ids=["by name", "as data"])
 def test_a_column_of_a_presets_name_is_a_column(first: bool, data: bool, tmp_path: Path) -> None:
     """The trainer's signal keeps its value; the table has the column."""
-    config = declog.profile_of("trl_grpo") if data else "trl_grpo"
+    config = declog.config_of("trl_grpo") if data else "trl_grpo"
     sink = MemorySink()
     with declog.start(
         config, sinks=[sink], constants={"sees_updates": False}, output_dir=tmp_path / "run"

@@ -39,11 +39,11 @@ CONFIG = profile(
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown name": (
         {"rewrd": [1.0]},
-        "[DL501] the profile `small` has no signal `rewrd`\n  fix: did you mean `reward`?",
+        "[DL501] the config `small` has no signal `rewrd`\n  fix: did you mean `reward`?",
     ),
     "the name inside the profile": (
         {"renamed": [1.0]},
-        "[DL501] the profile `small` has no signal `renamed`\n  fix: it is observed as `given_as`",
+        "[DL501] the config `small` has no signal `renamed`\n  fix: it is observed as `given_as`",
     ),
     "too many axes": (
         {"reward": torch.ones(2, 3)},

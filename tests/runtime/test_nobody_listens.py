@@ -53,4 +53,4 @@ def test_a_profile_without_a_sink_is_told_once(case: str, tmp_path: Path, caplog
                 log.flush(10.0)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == (case == "none")
-    assert case != "none" or told[0].startswith("the profile has no sink: what it logs is written nowhere; add one")
+    assert case != "none" or told[0].startswith("the config has no sink: what it logs is written nowhere; add one")

@@ -224,7 +224,7 @@ def test_an_unknown_phase_is_refused_with_the_nearest(tmp_path: Path) -> None:
             log.observe(b=2.0)
             with pytest.raises(declog.UnknownSignalError) as error, log.batch("rolout"):
                 pass
-        assert str(error.value) == "[DL501] the profile `small` has no phase `rolout`\n  fix: did you mean `rollout`?"
+        assert str(error.value) == "[DL501] the config `small` has no phase `rolout`\n  fix: did you mean `rollout`?"
 
     assert run(profile(signals, {"b": "mean(b)"}), body, tmp_path).scalars == {0: {"b": 2.0}}
 

@@ -211,7 +211,7 @@ def test_lists_of_different_lengths_need_a_mask(tmp_path: Path) -> None:
     with pytest.raises(declog.InputError) as caught:
         logged(config, tmp_path, x=[[1.0, 2.0], [3.0]])
     assert str(caught.value) == (
-        "[DL503] `x` came as lists of different lengths, and the profile says that every token exists\n"
+        "[DL503] `x` came as lists of different lengths, and the config says that every token exists\n"
         "  fix: set `axes.token.mask` or `axes.token.lengths`"
     )
 

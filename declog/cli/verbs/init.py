@@ -121,11 +121,11 @@ def _of_run(args: argparse.Namespace) -> int:
 
 def _captured(path: Path) -> tuple[str, Sequence[str]]:
     from declog.replay.capture_reader import load
-    from declog.replay.observed import observed, profile_text
+    from declog.replay.observed import config_text, observed
 
     capture = load(path)
     head = f"# The signals of {visible(str(capture.folder))}, {capture.steps} steps of it.\n"
-    return head + profile_text(capture, observed(capture)), ()
+    return head + config_text(capture, observed(capture)), ()
 
 
 def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:

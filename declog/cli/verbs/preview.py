@@ -187,6 +187,6 @@ def _data(capture: Capture, one: Executed) -> dict[str, Any]:
             "folder": str(capture.folder), "name": capture.run["name"], "steps": capture.steps, "bytes": capture.bytes,
             "world_size": capture.world_size, "missing_ranks": capture.missing, "left_out": capture.gaps,
         },
-        "profile": one.plan.name, "fingerprint": one.plan.fingerprint,
+        "config": one.plan.name, "fingerprint": one.plan.fingerprint,
         "unknown": one.rehearsal.unknown, "failures": one.rehearsal.failures,
     }  # fmt: skip

@@ -30,10 +30,10 @@ def arguments(parser: Parser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the tests and print what is not as expected."""
     from declog.cli.targets import chosen
-    from declog.replay.profile_tests import profile_tests
+    from declog.replay.config_tests import config_tests
 
     logging.getLogger("declog").addHandler(logging.NullHandler())  # what fails is a difference, and reported as one
-    tests = profile_tests(chosen(args), select=args.select)
+    tests = config_tests(chosen(args), select=args.select)
     if not tests:
         fix = "declog test without -k" if args.select else "tests: {NAME: {observe: {...}, expect: {...}}}"
         raise Wrong(f"the config has no test{f' like `{args.select}`' if args.select else ''}", fix)

@@ -7,9 +7,9 @@ from declog.errors.catalogue.messages import Known, Message
 # fmt: off
 MESSAGES: Mapping[str, Message] = {
     "DL501.member": ("the family `{family}` declares no member `{name}`", Known("members")),
-    "DL501.observed": ("the profile has no signal `{name}` to observe", "{fix}"),
-    "DL501.phase": ("the profile `{profile}` has no phase `{name}`", Known("phases")),
-    "DL501.signal": ("the profile `{profile}` has no signal `{name}`", "{fix}"),
+    "DL501.observed": ("the config has no signal `{name}` to observe", "{fix}"),
+    "DL501.phase": ("the config `{config}` has no phase `{name}`", Known("phases")),
+    "DL501.signal": ("the config `{config}` has no signal `{name}`", "{fix}"),
 
     "DL502": ("{names} {were} not observed in the first batch of phase `{phase}`",
         "observe({source}=...), or drop its `required`, or switch off what needs it"),
@@ -24,7 +24,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL503.members": ("families in `{node}` have different members: {missing} is not in all of them",
         "observe the same members"),
     "DL503.one_number": ("`{label}` is declared {declared}: one number is expected, and {came} came", "{fix}"),
-    "DL503.ragged": ("`{label}` came as lists of different lengths, and the profile says that every token exists",
+    "DL503.ragged": ("`{label}` came as lists of different lengths, and the config says that every token exists",
         "set `axes.token.mask` or `axes.token.lengths`"),
     "DL503.shape": ("`{label}` is declared {declared}: {expected} is expected, and a tensor of shape {shape} came",
         "{fix}"),
@@ -144,7 +144,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL510.load": ("`load_state_dict` is called after the first step", "call it before the run"),
     "DL510.merge": ("`merge` is for the driver", 'declog.start(..., role="driver", world_size=)'),
     "DL510.merge_way": ("`merge` is not {name!r}", Known("ways to merge")),
-    "DL510.mode": ("the profile `{profile}` has no mode `{name}`", "{fix}"),
+    "DL510.mode": ("the config `{config}` has no mode `{name}`", "{fix}"),
     "DL510.nested": ("step {step} begins inside step {open}", "{fix}"),
     "DL510.no_process_group": ("there are several ranks, and no process group",
         "call torch.distributed.init_process_group before declog.start"),

@@ -50,7 +50,7 @@ def attach(
 
     ``config`` and ``overrides`` are what ``declog.start`` takes; by default the preset of
     the trainer's own names, ``trl_grpo``, ``trl_rloo``, ``trl_async_grpo`` or ``trl_ppo``, of another ``trainer``.
-    Constants of the profile are filled from the trainer's arguments. Log events are the trainer's, each
+    Constants of the config are filled from the trainer's arguments. Log events are the trainer's, each
     ``logging_steps`` and at each evaluation.
 
     ``merge`` says what becomes of the values in the ``logs`` that the trainer reports to its trackers, callbacks and
@@ -63,7 +63,7 @@ def attach(
     A trainer whose methods are not TRL's is trained all the same: what it reports passes through to declog's sinks,
     and the metrics that cannot be computed are named once. Where a subclass, or a TRL before 1.9 or after 1.16, has
     another number than declog, its own stays in ``logs``. Raises ``ConfigError`` for whatever is wrong with the
-    profile, a constant that is pinned to another number than the trainer's among it; ``UsageError`` for a preset of
+    config, a constant that is pinned to another number than the trainer's among it; ``UsageError`` for a preset of
     the other method; ``CommError`` where another rank does not attach within ``start_s``.
 
     Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program. A
@@ -148,7 +148,7 @@ def detach(trainer: Any) -> None:
 
 
 def _presets(support: Support, constants: dict[str, Any], made: declog.Plan) -> list[str]:
-    """Names of a profile that mean what they mean in the preset of the trainer's own names."""
+    """Names of a config that mean what they mean in the preset of the trainer's own names."""
     if not (support.rollouts or support.updates or support.loop):
         return []
     preset = declog.plan(f"trl_{support.method}", constants=constants)
@@ -163,12 +163,12 @@ def _presets(support: Support, constants: dict[str, Any], made: declog.Plan) -> 
 
 def _right(trainer: Any, support: Support, config: Any) -> None:
     """Refuse a preset of the other method's metrics: nearly all of them would be wrong."""
-    profile = declog.profile_of(config)
-    of = ((profile.get("run") or {}).get("config") or {}).get("trainer")
+    plain = declog.config_of(config)
+    of = ((plain.get("run") or {}).get("config") or {}).get("trainer")
     method = next((method for method, name in TRAINERS.items() if name == of), None)
     if support.method is not None and method not in (None, support.method):
         raise UsageError.of(
-            "DL510.other_method", name=profile.get("name"), of=of, type=type(trainer).__name__, method=support.method
+            "DL510.other_method", name=plain.get("name"), of=of, type=type(trainer).__name__, method=support.method
         )
 
 

@@ -51,7 +51,7 @@ class Capture:
         self._known = log.plan.signal_names
         homes = log.plan.homes
         self.rollout = homes.get("rewards", homes.get("length", "rollout"))
-        self._elsewhere = {  # what both parts have, and the profile wants of one
+        self._elsewhere = {  # what both parts have, and the config wants of one
             self.rollout: {name for name in BOTH if homes.get(name, self.rollout) != self.rollout},
             UPDATE: {name for name in BOTH if homes.get(name) == self.rollout != homes.get("logprobs")},
         }
@@ -85,7 +85,7 @@ class Capture:
             hooks.add("_get_per_token_logps_and_entropies", self._forward)
 
     def observe(self, signals: Mapping[str, Any], without: Collection[str] = ()) -> None:
-        """Observe the signals that the profile has."""
+        """Observe the signals that the config has."""
         found = {name: value for name, value in signals.items() if name in self._known and name not in without}
         if found:
             self._log.observe(**found)
@@ -192,7 +192,7 @@ class Capture:
         return {"prompt": self.rendered("prompt", prompts), "completion": self.rendered("completion", completions)}
 
     def rendered(self, name: str, values: Sequence[Any]) -> list[Any]:
-        """Prompts or completions as the profile declares them: conversations as they are, or as text."""
+        """Prompts or completions as the config declares them: conversations as they are, or as text."""
         if self._texts.get(name):
             return [
                 value if isinstance(value, str) else json.dumps(_without_data(value), ensure_ascii=False)

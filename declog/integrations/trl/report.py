@@ -1,7 +1,7 @@
 """What the trainer reports: its numbers go to declog's sinks, and declog's values into its ``logs``, on every rank.
 
 The trainer's log is the log event. declog has ``logs`` when transformers, TRL and subclasses have put all their numbers
-into it, and before any other callback: what the profile does not compute passes through, and declog's values are put
+into it, and before any other callback: what the config does not compute passes through, and declog's values are put
 where TRL's are, or beside them.
 """
 
@@ -33,7 +33,7 @@ log = logging.getLogger("declog")
 class Report:
     """The hook of ``trainer.log``, and the first of the trainer's callbacks, who gets all that the trainer reports.
 
-    ``compared`` are names of the profile whose values this trainer may have in another way: where it has, its own stay.
+    ``compared`` are names of the config whose values this trainer may have in another way: where it has, its own stay.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class Report:
     # -- numbers of the trainer's own
 
     def _signals(self, plain: Mapping[str, float], logs: Mapping[str, Any]) -> None:
-        """Observe reported numbers that the profile has as signals of the step."""
+        """Observe reported numbers that the config has as signals of the step."""
         found = {name: plain[name] for name in self._of_steps.keys() & plain.keys()}
         loss = f"{self._steps.prefix}_loss"
         if self._steps.mode is not None and self._steps.mode == self._steps.prefix and loss in logs:
@@ -234,7 +234,7 @@ class Report:
     def _others(self, plain: Mapping[str, float], logs: Mapping[str, Any]) -> dict[str, float]:
         """Numbers that no metric has: rank 0's are logged, which are the same on all ranks, or rank 0's times.
 
-        TRL's own of a trainer that is seen as a whole are metrics, unless the profile deleted them, and what reward
+        TRL's own of a trainer that is seen as a whole are metrics, unless the config deleted them, and what reward
         functions gave to ``log_metric`` was recorded there.
         """
         if not self._main:

@@ -1,4 +1,4 @@
-"""A trainer's settings as the constants of a profile. They are read off the trainer, never set."""
+"""A trainer's settings as the constants of a config. They are read off the trainer, never set."""
 
 from __future__ import annotations
 

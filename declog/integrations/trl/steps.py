@@ -130,7 +130,7 @@ class Steps:
         *args: Any,
         **kwargs: Any,
     ) -> Part:
-        """Of several data sets each is an evaluation inside one. A profile may have a mode for each prefix."""
+        """Of several data sets each is an evaluation inside one. A config may have a mode for each prefix."""
         self.end()
         before, modes = (self.mode, self.prefix), self._recorder.plan.modes
         block: AbstractContextManager[Any] = nullcontext()

@@ -1,4 +1,4 @@
-"""What a profile needs of verl's batch: columns of a ``DataProto``, by verl's own names. Imports torch nowhere.
+"""What a config needs of verl's batch: columns of a ``DataProto``, by verl's own names. Imports torch nowhere.
 
 Beside its columns, of tensors and of others, a batch has ``prompt_length`` and ``response_length`` per completion, as
 verl counts them, and ``max_prompt_length`` and ``max_response_length`` of the batch.

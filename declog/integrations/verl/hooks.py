@@ -198,7 +198,7 @@ def _config(module: ModuleType) -> None:
     @functools.wraps(own)
     def wrapper(config: Any, *args: Any, **kwargs: Any) -> Any:
         result = own(config, *args, **kwargs)
-        declog.plan(run.profile(config))  # before models are loaded
+        declog.plan(run.config_named_by(config))  # before models are loaded
         return result
 
     _replace("validate_config", own, wrapper)

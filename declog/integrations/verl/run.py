@@ -51,19 +51,19 @@ def training(trainer: Any) -> Iterator[None]:
             run.close(failed=failed)
 
 
-def profile(config: Any) -> declog.Composed:
-    """The profile that verl's configuration names: its node ``declog``, else the preset ``verl_ppo``."""
+def config_named_by(config: Any) -> declog.Composed:
+    """The config that verl's configuration names: its node ``declog``, else the preset ``verl_ppo``."""
     node = None if config is None else config.get("declog")
     composed = declog.compose(PRESET if node is None else node)
     # What `~declog.metrics.kl` took out is not said any more in the process that trains: the preset's alerts ask.
     metrics = composed.data.get("metrics") or {}
-    gone = declog.profile_of(PRESET)["metrics"].keys() - metrics.keys() if node is not None else ()
+    gone = declog.config_of(PRESET)["metrics"].keys() - metrics.keys() if node is not None else ()
     return replace(composed, data={**composed.data, "metrics": {**metrics, **dict.fromkeys(sorted(gone))}})
 
 
 def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[str] = ()) -> Run:
     """Start the run of a ``Tracking``. Raises ``ConfigError`` and ``SinkError`` as ``declog.start`` does."""
-    composed = profile(config)
+    composed = config_named_by(config)
     data = dict(composed.data)
     settings = {key: value for key, value in (config or {}).items() if key != "declog"}
     joined = [backends] if isinstance(backends, str) else backends
@@ -281,11 +281,11 @@ class Run:
             self._leave_out(name, "it is no number")
         for name in (
             (reported.keys() & log.plan.signal_names) - made - rest.keys()
-        ):  # a signal of the profile's: its number, too
+        ):  # a signal of the config's: its number, too
             log.log_metric(name, reported[name])
 
     def _made(self, name: str) -> bool:
-        """Whether a metric of the profile has the name."""
+        """Whether a metric of the config has the name."""
         return name in self._named or any(each.fullmatch(name) for each in self._patterns)
 
     def _leave_out(self, name: str, why: str) -> None:

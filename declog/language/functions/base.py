@@ -94,7 +94,7 @@ def of_tensors(run: Callable[..., Any], name: str, returns: Literal["float", "in
 
 
 class Functions(Registry[Function]):
-    """The functions that a profile can name."""
+    """The functions that a config can name."""
 
     noun = "function"
     group = "declog.functions"

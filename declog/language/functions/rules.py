@@ -17,7 +17,7 @@ class Call(Protocol):
     name: str
     args: list[Node]
     params: dict[str, Any]
-    groups: bool  # does the profile say what a group is?
+    groups: bool  # does the config say what a group is?
     token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
 
     def stage(self, op: str) -> Stage | None:

@@ -107,7 +107,7 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """What one may have changed between two runs: the profile, and what it ran with."""
+    """What one may have changed between two runs: the config, and what it ran with."""
     info = run.info
     ran = {key: info[key] for key in ("declog", "torch", "python", "world_size") if info.get(key) is not None}
     ran |= {"commit": info["git"]["commit"]} if info.get("git") else {}

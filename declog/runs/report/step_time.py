@@ -16,7 +16,7 @@ from declog.runs.series import TRAIN, Series, series_by_name
 Array = NDArray[np.float64]
 
 COLUMNS = 300  # of the picture; a longer run has the means of neighbours
-NAMED = re.compile(r"time/(.+?)(?:/(mean|max))?")  # how timers are called where no profile says so
+NAMED = re.compile(r"time/(.+?)(?:/(mean|max))?")  # how timers are called where no config says so
 WHOLE = "step"  # a timer of this name has all of the step, as verl's does
 STALL = 5.0  # how many times the median of the run, and how many seconds more, are a stall
 STALL_S = 1.0

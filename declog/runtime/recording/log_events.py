@@ -102,7 +102,7 @@ class LogEvents:
     ) -> None:  # fmt: skip
         """Give the worker the rows of steps, of one phase ``only``: a window that ends, or a part of it.
 
-        A window is waited for where the profile says so; ``again``: nothing came since the log event before.
+        A window is waited for where the config says so; ``again``: nothing came since the log event before.
         """
         if self.outgoing is not None:
             self.deliver()

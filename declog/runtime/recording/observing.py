@@ -39,7 +39,7 @@ class Observing(InTrainer, Recording):
         """Record signals, and the rows of packets, in the scope of here. A signal given again opens the next batch.
 
         Signals come by keyword, or in mappings of names to values, for names such as ``train/loss``. They are tensors,
-        arrays, lists or numbers, of the shape that the profile declares: [completions, tokens], [completions],
+        arrays, lists or numbers, of the shape that the config declares: [completions, tokens], [completions],
         [groups], or one number per step; a family is a mapping of member to values. Raises
         ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name. With ``step`` they
         belong to that optimizer step, or to the ``"next"`` one that ends here, wherever the call is. Outside of any
@@ -116,8 +116,8 @@ class Observing(InTrainer, Recording):
     def log_metric(self, name: str, value: Any) -> None:
         """Record a number under a name of its own; its mean over the window is logged as ``name``.
 
-        A name that the profile declares, or that another metric wrote first, stays theirs: this value is left out,
-        which is reported once (DL508). A profile that declares the metric ``logged`` reduces and names them its way.
+        A name that the config declares, or that another metric wrote first, stays theirs: this value is left out,
+        which is reported once (DL508). A config that declares the metric ``logged`` reduces and names them its way.
 
         On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
         """
@@ -135,7 +135,7 @@ class Observing(InTrainer, Recording):
     ) -> dict[str, Any]:
         """Record numbers that the loop logs by name, such as those that it gives to a tracker; returns what is none.
 
-        A name that the profile observes as a signal is that signal, as ``from: actor/kl_loss`` says it. Any other is
+        A name that the config observes as a signal is that signal, as ``from: actor/kl_loss`` says it. Any other is
         logged under its name, as ``log_metric`` does. A number may be a tensor on any device, which is not waited for;
         what a mapping holds has its names joined by ``between``.
 
@@ -154,7 +154,7 @@ class Observing(InTrainer, Recording):
     def timer(self, name: str) -> AbstractContextManager[None]:
         """Time a block of the step: seconds, summed over the blocks of one name in a step. No device is waited for.
 
-        They feed the signal ``timers``, a family per step, where the profile declares it; else they are logged as
+        They feed the signal ``timers``, a family per step, where the config declares it; else they are logged as
         ``log_metric`` of ``time/{name}``. On a GPU the time is the device's, between what the block's begin and end
         queue. It counts for the step in which the block ends.
         """
@@ -177,7 +177,7 @@ class Observing(InTrainer, Recording):
     def log_extra(self, column: str, values: Any) -> None:
         """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
 
-        A column that the profile declares as a signal is observed as one. Others go to the tables whose schema
+        A column that the config declares as a signal is observed as one. Others go to the tables whose schema
         says `undeclared: keep`; where none does they are dropped, and that is reported once. Raises ``InputError`` for
         what cannot be a column, and for any column where a table says `undeclared: error`. Before the step it is of
         the rows that the step begins with.

@@ -234,7 +234,7 @@ class Recorder(Observing):
         if name not in self.plan.modes:
             close = nearest(name, self.plan.modes)
             raise UsageError.of(
-                "DL510.mode", profile=self.plan.name, name=name,
+                "DL510.mode", config=self.plan.name, name=name,
                 fix=f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`",
             )  # fmt: skip
         number = None if step is None else step_number(step)
@@ -250,7 +250,7 @@ class Recorder(Observing):
         if not self.in_step:
             raise UsageError.of("DL510.outside", what="batch")
         if phase is not None and phase not in self.plan.known_phases:
-            raise UnknownSignalError.of("DL501.phase", profile=self.plan.name, name=phase, known=self.plan.known_phases)
+            raise UnknownSignalError.of("DL501.phase", config=self.plan.name, name=phase, known=self.plan.known_phases)
         return Scope.of_batch(self, phase, rows)
 
     def _open(self, scope: Scope, me: Origin) -> None:
@@ -313,7 +313,7 @@ class Recorder(Observing):
         """The step function, observed: the call is a step, numbered from 0, and its result is observed.
 
         For functions and ``async def``, which return a mapping, a dataclass, a named tuple, ``(loss, mapping)``, a
-        number, which is observed as ``loss``, or None. Keys that the profile does not know are ignored; for any other
+        number, which is observed as ``loss``, or None. Keys that the config does not know are ignored; for any other
         result, and for a generator, it raises ``UsageError``.
         """
         return wrapping.wrap(self, step_function)
@@ -378,7 +378,7 @@ class Recorder(Observing):
         """Continue a run where ``state_dict`` was called: windows, totals, files. Before the first step.
 
         Files lose the rows of later steps, so that none is there twice. Where another folder was named than that of
-        the run, this one is a branch of it: that run's files stay as they are. Where the profile was changed since,
+        the run, this one is a branch of it: that run's files stay as they are. Where the config was changed since,
         totals are continued and open windows are dropped, with a warning.
         """
         self._original()

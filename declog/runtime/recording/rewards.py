@@ -21,7 +21,7 @@ P = ParamSpec("P")
 def reward(function: Callable[P, Any]) -> Callable[P, Any]:
     """Let a reward function return ``(rewards, {"column": values})``: the trainer gets ``rewards`` alone.
 
-    The columns, one value per reward, go where ``declog.log_extra`` takes them: one that the profile declares is
+    The columns, one value per reward, go where ``declog.log_extra`` takes them: one that the config declares is
     observed as a signal, others go to the tables that keep undeclared columns. Without an active recorder they are
     left out. What else the function returns is passed on as it is. For plain and ``async`` functions, methods, and
     objects with ``__call__``; the name, which trainers log rewards under, stays.

@@ -402,7 +402,7 @@ class Session:
         for mode in sorted(self.modes, key=lambda mode: (mode != "train", mode)):  # alike on all ranks
             for stream in self._open_streams(mode):
                 self.events.finish(stream)
-                # also of windows that are longer than the profile's `every`
+                # also of windows that are longer than the config's `every`
                 self.events.log(stream, self._label(stream, ahead=True), stream.upto(None), tail=True, last=True)
 
     def _open_streams(self, mode: str) -> Sequence[Stream]:

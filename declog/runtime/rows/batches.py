@@ -93,7 +93,7 @@ class Intake:
     # -- values
 
     def check(self, signals: Mapping[str, Any]) -> None:
-        """Raise ``UnknownSignalError`` where the profile knows no signal of a name."""
+        """Raise ``UnknownSignalError`` where the config knows no signal of a name."""
         if self._any or self._plan.signal_names.issuperset(signals):
             return
         name = next(source for source in signals if source not in self._plan.signal_names)
@@ -103,12 +103,12 @@ class Intake:
             fix = f"it is called `{self._plan.renamed[name]}` now"
         elif name in sources:
             fix = f"it is observed as `{sources[name]}`"
-        raise UnknownSignalError.of("DL501.signal", profile=self._plan.name, name=name, fix=fix)
+        raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, fix=fix)
 
     def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all.
 
-        With ``strict`` a name that the profile does not know is an error.
+        With ``strict`` a name that the config does not know is an error.
         """
         learned = self._calls.get(tuple(signals))
         if learned is not None:

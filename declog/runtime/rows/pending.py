@@ -54,7 +54,7 @@ class Pending:
     def absorb(self, step: Step, refused: Refused, *, only: str | None = None, owner: Origin | None = None) -> None:
         """All is of a step that ends now; of one phase ``only``, where a window ends.
 
-        The batches of an ``owner``, who commits the step, must have what the profile requires.
+        The batches of an ``owner``, who commits the step, must have what the config requires.
         """
         if owner in self.batches:
             self.batches[owner].partial_step = False

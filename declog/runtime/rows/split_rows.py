@@ -31,7 +31,7 @@ class SplitRows:
         self._paired = {name for name in signals if self._families[name] or self._required[name]}
 
     def compare(self, phase: str, before: BatchRecord, record: BatchRecord) -> None:
-        """Two batches of a step; one that is ``partial`` need not have what the profile requires."""
+        """Two batches of a step; one that is ``partial`` need not have what the config requires."""
         if phase not in self._paired:
             return
         families, required = self._families[phase], self._required[phase]

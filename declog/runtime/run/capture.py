@@ -299,7 +299,7 @@ class _Writer:
 
 
 def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any]:
-    """What a capture says of its run: enough to execute its own profile again."""
+    """What a capture says of its run: enough to execute its own config again."""
     run = {
         "capture": FORMAT, "name": plan.name, "rank": rank, "world_size": world_size, "time": time.time(),
         "fingerprint": plan.fingerprint, "every": op.every, "mode": op.mode, "profile": plan.config,

@@ -117,7 +117,7 @@ def unpack(
     equal = windows == plan.windows if windows is not None else state["fingerprint"] == plan.fingerprint
     if not equal:
         log.warning(
-            "the state is of another profile: totals are continued, the rows of windows that were open are dropped"
+            "the state is of another config: totals are continued, the rows of windows that were open are dropped"
         )
     elif comm.world_size < state["world_size"] and any(name.startswith("window/") for name in frames):
         raise _too_few(state["world_size"], comm.world_size)

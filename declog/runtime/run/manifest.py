@@ -1,4 +1,4 @@
-"""What a run's folder says of the run: versions, where its parts come from, the commit, the profile in effect.
+"""What a run's folder says of the run: versions, where its parts come from, the commit, the config in effect.
 
 Reads metadata of installed packages and asks git; nothing of the environment. Imports the plan and PyYAML.
 """
@@ -55,7 +55,7 @@ def now() -> str:
 
 
 def yaml_text(config: Mapping[str, Any]) -> str:
-    """A configuration as YAML: of the profile in effect, which `declog.start` takes as it is, or of the trainer."""
+    """A configuration as YAML: of the config in effect, which `declog.start` takes as it is, or of the trainer."""
     text: str = yaml.dump(plain(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=120)
     return text
 

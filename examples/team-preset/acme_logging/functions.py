@@ -1,4 +1,4 @@
-"""Functions that acme's profiles use."""
+"""Functions that acme's configs use."""
 
 from __future__ import annotations
 

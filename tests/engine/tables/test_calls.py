@@ -213,7 +213,7 @@ def answer(completion: str, prompt: str = "") -> str | None:
         ({"type": "text", "call": "answr"},
          ("DL303", "no column function `answr` is registered", "did you mean `answer`?")),
         ({"type": "text", "call": "answer"},
-         ("DL302", "`answer` takes `completion`, and the profile has no such signal", "signals: ")),
+         ("DL302", "`answer` takes `completion`, and the config has no such signal", "signals: ")),
         ({"type": "int", "call": "greet"}, ("DL305", "the column `made` is declared int, and `greet` returns text",
                                             "type: text")),
         ({"call": "untyped"}, ("DL203", "the column `made` has a `call` and no `type`", "type: text")),

@@ -179,7 +179,7 @@ def test_the_best_groups_on_any_ranks_agree_with_pandas(
         ({"schemas": {"s": {"size": GROUPS["size"], "extra": {"undeclared": "keep"}}}}, "DL310",
          "columns of log_extra are per completion; a row is a group", "undeclared: drop, or a schema of its own"),
         ({"axes": {}, "schemas": {"s": {"step": GROUPS["step"]}}, "filters": {"picked": {"first": 1000000}}}, "DL306",
-         "`rows: group`, and this profile does not say what a group is",
+         "`rows: group`, and this config does not say what a group is",
          "set `axes.group: {size: N}` or `{of: SIGNAL}`"),
         ({"tables": {"t": {"rows": "step", "schema": "s"}}, "schemas": {"s": {"mean": GROUPS["mean"]}}}, "DL310",
          "the column `mean` is per group; a row is a batch",

@@ -94,7 +94,7 @@ def test_an_phase_that_never_comes(tmp_path: Path, caplog: pytest.LogCaptureFixt
 def test_an_unknown_name(tmp_path: Path) -> None:
     """A misspelt signal is named with the nearest one."""
     assert raised(profile(EVENTS, {"r": "mean(reward)"}), observing({"rewrd": [1.0]}), tmp_path) == (
-        "[DL501] the profile `small` has no signal `rewrd`\n  fix: did you mean `reward`?"
+        "[DL501] the config `small` has no signal `rewrd`\n  fix: did you mean `reward`?"
     )
 
 
@@ -106,7 +106,7 @@ def test_an_unknown_phase(tmp_path: Path) -> None:
             pass
 
     assert raised(profile(EVENTS, {"r": "mean(reward)"}), body, tmp_path) == (
-        "[DL501] the profile `small` has no phase `rolout`\n  fix: did you mean `rollout`?"
+        "[DL501] the config `small` has no phase `rolout`\n  fix: did you mean `rollout`?"
     )
 
 
@@ -120,7 +120,7 @@ def test_an_unknown_mode(tmp_path: Path) -> None:
     config = profile(EVENTS, {"r": "mean(reward)"}, modes={"train": {}, "eval": {"prefix": "eval/"}})
 
     assert raised(config, body, tmp_path) == (
-        "[DL510] the profile `small` has no mode `evla`\n  fix: did you mean `eval`?"
+        "[DL510] the config `small` has no mode `evla`\n  fix: did you mean `eval`?"
     )
 
 
@@ -132,7 +132,7 @@ def test_a_mode_that_nobody_declared(tmp_path: Path) -> None:
             pass
 
     assert raised(profile(EVENTS, {"r": "mean(reward)"}), body, tmp_path) == (
-        "[DL510] the profile `small` has no mode `eval`\n  fix: declare it: `modes: {eval: {prefix: eval/}}`"
+        "[DL510] the config `small` has no mode `eval`\n  fix: declare it: `modes: {eval: {prefix: eval/}}`"
     )
 
 
@@ -303,7 +303,7 @@ def test_a_metric_has_no_window_of_its_own_where_the_trainer_logs() -> None:
 def test_a_window_is_a_multiple_of_the_profiles() -> None:
     """A metric's `every` of 3 does not fit in windows of 2."""
     assert refused(profile(EVENTS, {"r": {"expr": "reward", "every": 3}}, every=2)) == (
-        "error[DL202] metrics.r.every\n  `every` must be a multiple of the profile's 2\n  fix: every: 4"
+        "error[DL202] metrics.r.every\n  `every` must be a multiple of the config's 2\n  fix: every: 4"
     )
 
 

@@ -336,7 +336,7 @@ def test_group_values_need_groups() -> None:
         )
     assert str(caught.value) == (
         "error[DL306] axes.group\n"
-        "  values per group are needed, and this profile does not say what a group is\n"
+        "  values per group are needed, and this config does not say what a group is\n"
         "  fix: set `axes.group: {size: N}` or `{of: SIGNAL}`"
     )
 

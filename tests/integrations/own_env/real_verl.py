@@ -91,7 +91,7 @@ def computed(given: DataProto, seed: int, *, critic: bool = True) -> Values:
 
 def tracking(folder: Path, *overrides: str) -> Tracking:
     """verl's own, with a configuration as verl has one."""
-    profile = declog.profile_of(declog.compose("verl_ppo", ["sinks=[jsonl]", *overrides]))
+    profile = declog.config_of(declog.compose("verl_ppo", ["sinks=[jsonl]", *overrides]))
     config = {"trainer": {"default_local_dir": str(folder)}, "declog": profile}
     return Tracking("project", "experiment", ["console"], config=config)
 
@@ -363,5 +363,5 @@ def test_hydra_and_verls_checks() -> None:
     from declog.integrations.verl import run
 
     plain = OmegaConf.to_container(made, resolve=True)
-    names = [{op.id for op in declog.plan(run.profile(each)).outputs} for each in (made, plain)]
+    names = [{op.id for op in declog.plan(run.config_named_by(each)).outputs} for each in (made, plain)]
     assert [("p90" in each, "score" in each) for each in names] == [(True, False)] * 2

@@ -337,7 +337,7 @@ def test_the_sft_trainer(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     for name in ("log_gpu_memory_usage", "aggressive_empty_cache", "log_with_rank"):  # of GPUs, and of several ranks
         monkeypatch.setattr(module, name, lambda *args, **kwargs: None)
     losses = iter(range(1, 100))
-    profile = declog.profile_of(declog.compose("trainer", ["sinks=[jsonl]"]))
+    profile = declog.config_of(declog.compose("trainer", ["sinks=[jsonl]"]))
     config = OmegaConf.create({
         "declog": profile, "model": {"use_remove_padding": True},
         "trainer": {"project_name": "p", "experiment_name": "e", "logger": ["console", "file"], "total_epochs": 2,

@@ -38,7 +38,7 @@ def verl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
 def config(*overrides: str, preset: str = "verl_ppo") -> Values:
     """A trainer's configuration, as Hydra makes it with ``+declog=...``."""
     few = ["sinks=[jsonl]", "++profiles.full.self_metrics=false", "tests=null"]
-    profile = declog.profile_of(declog.compose(preset, [*few, *overrides]))
+    profile = declog.config_of(declog.compose(preset, [*few, *overrides]))
     return {"trainer": {"default_local_dir": "checkpoints"}, "declog": profile}
 
 

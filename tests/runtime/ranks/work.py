@@ -25,7 +25,7 @@ SOURCES = ("math", "code", "chat")
 
 def profile() -> dict[str, Any]:
     """The GRPO preset with more of everything that could depend on the number of ranks."""
-    data: dict[str, Any] = declog.profile_of(
+    data: dict[str, Any] = declog.config_of(
         declog.compose("grpo", ["declog.sinks=[]", f"declog.axes.group.size={GROUP}"])
     )
     data["run"] = {"strict": True}

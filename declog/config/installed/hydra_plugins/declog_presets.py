@@ -1,6 +1,6 @@
-"""What Hydra finds of declog: its presets, and a source that reads profiles in short forms."""
+"""What Hydra finds of declog: its presets, and a source that reads configs in short forms."""
 
-from declog.config.hydra import ProfileFiles
+from declog.config.hydra import ConfigFiles
 from declog.config.plugin import DeclogSearchPath
 
-__all__ = ["DeclogSearchPath", "ProfileFiles"]
+__all__ = ["ConfigFiles", "DeclogSearchPath"]

@@ -11,14 +11,14 @@ from hydra.core.utils import JobRuntime
 from omegaconf import DictConfig
 
 import declog  # noqa: F401  (makes the presets known to Hydra)
-from declog.config.compose import compose, profile_of
+from declog.config.compose import compose, config_of
 from declog.errors import ConfigError, Problem
 
 
 @hydra.main(version_base="1.2", config_path="conf", config_name="config")
 def main(cfg: DictConfig) -> None:
     if cfg.do == "print":
-        print("profile", json.dumps(profile_of(cfg)))
+        print("profile", json.dumps(config_of(cfg)))
     elif cfg.do == "fail":
         problem = Problem("DL310", "it is per token", ("filters", "hard", "where"), source="kl > 1", span=(0, 2))
         print(compose(cfg).located(ConfigError([problem])))

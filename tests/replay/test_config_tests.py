@@ -16,8 +16,8 @@ import declog
 from declog.cli import main
 from declog.errors import ConfigError
 from declog.language.functions import BUILTIN, Functions
-from declog.replay.profile_tests import Result
-from declog.testing import MemorySink, profile_tests, run_profile_tests
+from declog.replay.config_tests import Result
+from declog.testing import MemorySink, config_tests, run_config_tests
 
 PRESETS = tuple(declog.presets())
 PROFILE: dict[str, Any] = {
@@ -50,7 +50,7 @@ PROFILE: dict[str, Any] = {
 
 def result(test: dict[str, Any], **others: Any) -> Result:
     """What comes of one test of the profile."""
-    (made,) = profile_tests({**PROFILE, **others, "tests": {"it": test}})
+    (made,) = config_tests({**PROFILE, **others, "tests": {"it": test}})
     return made.run()
 
 
@@ -217,7 +217,7 @@ def test_all_problems_of_all_tests_are_reported_at_once() -> None:
         "two": {"observe": ONE, "expect": {"scor": 1}, "alerts": ["hihg"]},
     }
     with pytest.raises(ConfigError) as caught:
-        profile_tests({**PROFILE, "tests": tests})
+        config_tests({**PROFILE, "tests": tests})
     assert [problem.path[1:] for problem in caught.value.problems] == [
         ("one", "observe", "scor"), ("one", "observe", "txt"), ("two", "alerts", 0), ("two", "expect", "scor"),
     ]  # fmt: skip
@@ -246,14 +246,14 @@ def test_a_profile_test_does_what_a_run_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_tests_of_a_shipped_preset(preset: str) -> None:
     """Small numbers, worked by hand."""
-    tests = declog.profile_of(preset)["tests"]
-    assert run_profile_tests(preset) == [name for name, test in tests.items() if test is not None]
+    tests = declog.config_of(preset)["tests"]
+    assert run_config_tests(preset) == [name for name, test in tests.items() if test is not None]
 
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_tests_of_a_preset_go_nowhere(preset: str) -> None:
     """Sinks do not get them, and they have no part in the plan."""
-    data = declog.profile_of(declog.compose(preset))
+    data = declog.config_of(declog.compose(preset))
     assert data["tests"] and "tests" not in declog.plan(data).config
     without = {key: value for key, value in data.items() if key != "tests"}
     assert declog.plan(data).fingerprint == declog.plan(without).fingerprint
@@ -276,7 +276,7 @@ def test_the_tests_of_a_preset_find_what_is_changed(override: str, wrong: set[st
     Reductions, pools and conditions are changed by ``tests.replay.mutations``.
     """
     config = declog.compose("grpo", [override])
-    places = {item.where for test in profile_tests(config) for item in test.run().differences}
+    places = {item.where for test in config_tests(config) for item in test.run().differences}
     assert places >= wrong and bool(places) == bool(wrong)
 
 
@@ -287,16 +287,16 @@ def test_run_profile_tests_raises_with_all_that_is_wrong() -> None:
     """Names of those that ran; else an ``AssertionError`` with the differences of all tests."""
     tests = {"good": PASS["values"], "bad": {"observe": ONE, "expect": {"score.mean": 4}},
              "worse": {"observe": ONE, "alerts": []}}  # fmt: skip
-    assert run_profile_tests({**PROFILE, "tests": {"good": PASS["values"]}}) == ["good"]
+    assert run_config_tests({**PROFILE, "tests": {"good": PASS["values"]}}) == ["good"]
     with pytest.raises(AssertionError) as caught:
-        run_profile_tests({**PROFILE, "tests": tests})
+        run_config_tests({**PROFILE, "tests": tests})
     assert str(caught.value).split("\n\n", 1)[1] == (
         "FAIL bad\n  expect.score.mean\n    expected 4 (within 1e-06)\n    got      3\n\n"
         "FAIL worse\n  alerts\n    expected none\n    got      high"
     )
-    assert run_profile_tests({**PROFILE, "tests": tests}, select="g*") == ["good"]
+    assert run_config_tests({**PROFILE, "tests": tests}, select="g*") == ["good"]
     with pytest.raises(AssertionError, match="has no test like `x`"):
-        run_profile_tests({**PROFILE, "tests": tests}, select="x")
+        run_config_tests({**PROFILE, "tests": tests}, select="x")
 
 
 def test_functions_of_your_own() -> None:
@@ -310,7 +310,7 @@ def test_functions_of_your_own() -> None:
     metrics = {"thrice": "mean(thrice(score))"}
     tests = {"own": {"observe": {"score": [1, 3]}, "expect": {"thrice": 6}}}
     config = {**PROFILE, "metrics": metrics, "alerts": {}, "profiles": {}, "tests": tests}
-    assert run_profile_tests(config, functions=functions) == ["own"]
+    assert run_config_tests(config, functions=functions) == ["own"]
 
 
 TEAM = """

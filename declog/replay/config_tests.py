@@ -1,7 +1,7 @@
-"""Profile tests: what ``tests:`` says is executed by real recorders, and compared with what was to be logged.
+"""Config tests: what ``tests:`` says is executed by real recorders, and compared with what was to be logged.
 
-``declog test`` and ``declog.testing.run_profile_tests`` are this module's two fronts. A test gives the signals that it
-is about: what it does not give is absent, also where the profile requires it. Sees the models and the compiler.
+``declog test`` and ``declog.testing.run_config_tests`` are this module's two fronts. A test gives the signals that it
+is about: what it does not give is absent, also where the config requires it. Sees the models and the compiler.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class ProfileTest:
+class ConfigTest:
     """One entry of ``tests:``, ready to run."""
 
     name: str
@@ -83,7 +83,7 @@ class ProfileTest:
         yield from found
 
 
-def profile_tests(
+def config_tests(
     config: Any,
     overrides: Sequence[str] = (),
     *,
@@ -91,11 +91,11 @@ def profile_tests(
     functions: Functions = FUNCTIONS,
     reductions: Reductions = REDUCTIONS,
     columns: RowFunctions = COLUMNS,
-) -> list[ProfileTest]:
-    """The tests of a profile, those whose name contains ``select`` or matches it as a pattern.
+) -> list[ConfigTest]:
+    """The tests of a config, those whose name contains ``select`` or matches it as a pattern.
 
     ``config`` is what ``declog.compose`` takes, with ``overrides``. Raises ``ConfigError`` with
-    everything that is wrong with the profile, or with all that tests name and the profile does not have.
+    everything that is wrong with the config, or with all that tests name and the config does not have.
     """
     composed = compose(config, overrides)
     data = composed.resolved()
@@ -110,7 +110,7 @@ def profile_tests(
             if select in name or fnmatch.fnmatch(name, select):
                 profile, plan, wrong = prepared(settings, spec)
                 problems += [problem.at("tests", name) for problem in wrong]
-                tests.append(ProfileTest(name, spec, profile, plan, functions))
+                tests.append(ConfigTest(name, spec, profile, plan, functions))
         if problems:
             raise ConfigError(problems)
     except ConfigError as error:
