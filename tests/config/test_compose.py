@@ -353,7 +353,7 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
             "declog.sinks.trackio.every=3",
             """
             error[DL101] override 'declog.sinks.trackio.every=3'
-              `sinks` is a list of names; what is said of a sink stands in `sink_options`
+              `sinks` is a list of names; options of a sink go into `sink_options`
                 declog.sinks.trackio.every=3
                              ^^^^^^^
               fix: declog.sinks=[console,parquet,trackio] ++declog.sink_options.trackio.every=3

@@ -311,7 +311,7 @@ def test_both_bounds_leave_room(above: float, below: float, room: bool) -> None:
     with pytest.raises(ConfigError) as raised:
         declog.plan(config)
     assert [one.fix for one in raised.value.problems] == [
-        f"what is outside of both is `below: {above}, above: {below}`"
+        f"for values outside of both: `below: {above}, above: {below}`"
     ]
 
 

@@ -69,7 +69,7 @@ def test_seconds_are_of_whole_windows() -> None:
         declog.plan(profile(SIGNALS, {"n": {"reduce": "sum", "over": "step"}, "f": {"formula": "n / seconds"}}))
     assert str(caught.value) == (
         "error[DL310] metrics.f.formula\n"
-        "  `seconds` are those of a whole window, and the metrics have an `over: step`\n"
+        "  `seconds` is the time of a whole window, and the metrics have `over: step`\n"
         "    n / seconds\n"
         "  fix: metrics with `over: window`"
     )

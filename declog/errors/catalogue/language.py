@@ -94,7 +94,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL306.order": ("`{node}` is {axis}; its {inner} axis must go before {outer}", "{fix}"),
     "DL306.per_group": ("values per group are needed, and this config does not say what a group is",
         "set `axes.group: {size: N}` or `{of: SIGNAL}`"),
-    "DL306.prev": ("`prev` is of values per step, and `{node}` is {axis}",
+    "DL306.prev": ("`prev` needs a value per step, and `{node}` is {axis}",
         "observe it as a signal per step; what a metric was before goes into its moving average, `combine: ema(0.9)`"),
     "DL306.rank": ("`rank` orders completions within a group or a step, and `{node}` is {axis}",
         "rank(x, within=group)"),
@@ -113,7 +113,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL307.syntax": ("{what} is not part of the language", "{fix}"),
 
     "DL308.constant": ("the constant cannot be computed: {error}", "write the number that it should be"),
-    "DL308.depth": ("the expression is nested too deeply or holds what cannot be read", "name its parts as signals"),
+    "DL308.depth": ("the expression is nested too deeply, or has an unreadable part", "name its parts as signals"),
     "DL308.exponent": ("a constant exponent is at most {limit}", "** {limit}"),
     "DL308.length": ("the expression has {count} characters; at most {limit} are read", "name its parts as signals"),
     "DL308.nested_signals": ("derived signals are nested more than 60 deep at `{name}`", "observe one of them"),
@@ -123,7 +123,7 @@ MESSAGES: Mapping[str, Message] = {
 
     "DL309.filters": ("filters filter each other in a circle: {circle}", "break the circle"),
     "DL309.formulas": ("formulas are defined in a circle: {circle}", "break the circle"),
-    "DL309.hidden": ("what `when` hides is hidden from what reads it, and here in a circle: {circle}",
+    "DL309.hidden": ("the conditions `when` hide each other's metrics in a circle: {circle}",
         "break the circle"),
     "DL309.signals": ("signals are defined in a circle: {circle}", "let one of them be observed"),
 
@@ -145,10 +145,10 @@ MESSAGES: Mapping[str, Message] = {
     "DL310.formula_labels": ("the formula reads metrics whose labels are not the same: {labels}",
         "give them the same `by`"),
     "DL310.formula_phases": (
-        "a batch of one phase is none of another, and the formula reads metrics of {phases} with `over: {pool}`",
+        "a batch belongs to one phase, and the formula reads metrics of {phases} with `over: {pool}`",
         "give them `over: {other}`, or `over: window`"),
-    "DL310.formula_rows": ("`{function}` is of rows, and metrics have none", "an `expr` over signals, reduced"),
-    "DL310.formula_seconds": ("`seconds` are those of a whole window, and the metrics have an `over: {pool}`",
+    "DL310.formula_rows": ("`{function}` needs rows, and metrics have none", "an `expr` over signals, reduced"),
+    "DL310.formula_seconds": ("`seconds` is the time of a whole window, and the metrics have `over: {pool}`",
         "metrics with `over: window`"),
     "DL310.formula_total": ("`{metric}` is a total of the whole run, and `seconds` are those of one window",
         "`elapsed` for the whole run, or a metric without `over: run`"),
@@ -205,7 +205,8 @@ MESSAGES: Mapping[str, Message] = {
         "observe the lengths in the same phase"),
     "DL313.metric": ("`{name}` is per token in phase `{phase}`, and `{metric}` reads values of `{other}`",
         "observe them in `{phase}` too"),
-    "DL313.order": ("`{first}` and `{second}` are phases of a step, and nothing says which of them is the earlier one",
+    "DL313.order": (
+        "`{first}` and `{second}` are phases of a step, and the config does not say which is the earlier one",
         "call the earlier one `rollout`, or the later one `update`"),
     "DL313.phases": ("values of different phases in one expression: {signals}", "observe them in one phase"),
     "DL313.signal": ("`{name}` is needed in phase `{phase}`, and is observed in `{homes}`",

@@ -112,7 +112,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL607.log": ("{what} {path}",
         "a wandb run's folder or .wandb file, a .jsonl log, a trainer_state.json, or a .txt with a name in each line"),
     "DL607.no_number": ("{file} has no number under a name", "give a run that has logged something"),
-    "DL607.wandb": ("reading {file} takes wandb's package", install("wandb")),
+    "DL607.wandb": ("reading {file} needs wandb's package", install("wandb")),
     "DL607.no_run": ("there is no run to read in {path}", "{fix}"),
     "DL607.package": ("`{package}` is not installed", "pip install {package}, or take `arrow()` or `rows()`"),
     "DL607.prompts": ("{what} a column of prompts and one of scores among its rows of this mode",
@@ -129,7 +129,7 @@ MESSAGES: Mapping[str, Message] = {
 
     "DL608": ("{what}: {message}", "{left_out}; training goes on"),
 
-    "DL609.file": ("{path} is no file of declog's, and would be written over", "give the run another `output_dir`"),
+    "DL609.file": ("{path} was not written by declog, and would be overwritten", "give the run another `output_dir`"),
     "DL609.folder": ("the folder {path} {what}",
         "give this run another `output_dir`, or none; or resume that run; or say `run: {append: true}`"),
     "DL609.format": ("the folder {path} {said}", "or give this run another `output_dir`"),
@@ -139,10 +139,10 @@ MESSAGES: Mapping[str, Message] = {
     "DL610": ("declog {version} is installed, too: another project's, whose package has the same name",
         f"pip uninstall -y declog && pip install --force-reinstall --no-deps {NAME} (in a checkout `-e .`)"),
 
-    "DL611.stopped": ("rows are kept no more, from here on: {error}",
+    "DL611.stopped": ("the run keeps no more rows from here on: {error}",
         "make room on the disk; metrics that are added later have values up to here"),
-    "DL611.thinned": ("{folder} holds more than {bytes} bytes: its oldest rows are taken away",
-        "`run.keep_bytes` says how much may lie there"),
+    "DL611.thinned": ("{folder} holds more than {bytes} bytes: its oldest rows were deleted",
+        "`run.keep_bytes` sets the limit"),
 
     "DL612.empty": ("the rows of the run have no value of `{name}`: {why}",
         "ask for what `rows/rows.json` says is kept"),

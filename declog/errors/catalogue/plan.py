@@ -23,7 +23,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL402.outputs": ("`{other}` and `{key}` both write `{template}`",
         "give one of them another `name`, or put {{reduce}} into it"),
 
-    "DL403.about": ("there is no metric `{name}` to say this of", Known("metrics")),
+    "DL403.about": ("there is no metric `{name}` to describe", Known("metrics")),
     "DL403.config_dir": ("[{table}] says `config_dir = {name!r}`, and there is no such folder in {folder}",
         "correct it, or make the folder"),
     "DL403.name": ("unknown {noun} `{name}`", Known("{noun}s")),
@@ -55,7 +55,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL407.used": ("the {noun} `{name}` was deleted, and is used here", "delete what uses it, or keep {how}"),
     "DL407.removed": ("`{name}` completes a {what} that {homes} no longer has: declog.lock has it, of {before}",
         "delete it, or write all of it{near}"),
-    "DL407.section": ("`{section}:` is empty here, which deletes all that the presets have of it",
+    "DL407.section": ("`{section}:` is empty here, which deletes all its entries in the presets",
         "delete the line, or write entries below it, indented"),
 
     "DL408.renamed": ("`{name}` is called `{new}` now{by}", "write `{new}`: `declog check --fix` does"),

@@ -324,12 +324,12 @@ def test_a_first_log_event_is_an_early_one() -> None:
     for every in (3, 2, "trainer"):
         shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=every, modes={"train": {"first": 3}}))
         assert shown == (
-            f"error[DL202] modes.train.first\n  `first: 3` is no earlier than `every: {every}` has it\n"
+            f"error[DL202] modes.train.first\n  `first: 3` is not earlier than the first log event of `every: {every}`\n"
             "  fix: a smaller number, or drop it"
         )
     shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=3, modes={"eval": {"prefix": "eval/", "first": 1}}))
     assert shown == (
-        "error[DL202] modes.eval.first\n  a first log event of its own is of the mode `train` only\n"
+        "error[DL202] modes.eval.first\n  only the mode `train` has a `first` log event of its own\n"
         "  fix: modes: {train: {first: 1}}"
     )
 
