@@ -1,12 +1,12 @@
 """The command line: ``declog VERB ...``, one file of ``verbs/`` per verb.
 
-A verb is a module with ``SUMMARY``, its line of help, ``GROUP``, where it stands among the others,
-``arguments(parser)``, which says what it takes, and ``run(args)``, which does it and returns the exit code. It imports
-what is heavy inside ``run``: ``declog --help`` and ``declog VERB --help`` load neither Hydra nor torch nor a tracker.
+A verb is a module with ``SUMMARY``, its line of help, ``GROUP``, its heading in the help, ``arguments(parser)``, which
+adds its arguments, and ``run(args)``, which executes it and returns the exit code. Heavy imports stand inside ``run``:
+``declog --help`` and ``declog VERB --help`` load neither Hydra nor torch nor a tracker.
 
     0  all is well
-    1  there are warnings, under ``--strict``; or something differs that was to be the same
-    2  the config is wrong, or the command line is; or one of the config's tests fails
+    1  there are warnings, under ``--strict``; or a lock differs
+    2  the config or the command line is wrong, or one of the config's tests fails
     3  Hydra could not compose the config
 """
 
@@ -28,11 +28,11 @@ from declog.distribution import NAME, VERSION, install
 from declog.errors import CompositionError, ConfigError, DeclogError
 
 OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
-GROUPS = ("write", "check", "look", "runs")  # of verbs, as one comes to need them
+GROUPS = ("write", "check", "look", "runs")  # of verbs, in the order in which a user needs them
 
 
 def verbs() -> tuple[str, ...]:
-    """The verbs that there are, sorted."""
+    """The names of all verbs, sorted."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(_verbs.__path__)))
 
 
@@ -42,10 +42,10 @@ def verb_of(name: str) -> ModuleType:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; returns the exit code. What a user can do wrong is reported without a traceback."""
+    """Run a command line; returns the exit code. A user's mistake is reported without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     threshold = gc.get_threshold()
-    gc.set_threshold(50_000)  # a tenth of a short command's time went into looking for garbage that is not there
+    gc.set_threshold(50_000)  # a short command makes no garbage: collecting it took a tenth of the time
     try:
         with masked():
             return _reported(words)
@@ -62,7 +62,7 @@ def _reported(words: list[str]) -> int:
     except DeclogError as error:
         write_error(error)
         return UNCOMPOSED if isinstance(error, CompositionError) else INVALID
-    except BrokenPipeError:  # the reader, `head` say, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
@@ -108,6 +108,6 @@ def _help() -> str:
         "",
         "A config is a preset's name, a YAML file, REV:FILE of git or a run's folder, with overrides behind it:",
         "  declog check grpo metrics.reward.reduce=p95 'metrics.spread=std(reward)' sinks=[jsonl]",
-        "`declog VERB --help` says what a verb takes.",
+        "`declog VERB --help` shows the arguments of a verb.",
     ]
     return "\n".join(lines)

@@ -1,7 +1,4 @@
-"""What a verb takes from the command line: argparse, with a suggestion for what it does not know.
-
-Imports the standard library and suggestions.
-"""
+"""The arguments of a verb: argparse, with a suggestion for each unknown word."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import Any, NoReturn
 
 from declog.cli import suggestions
 
-DIVIDER = "\0--"  # argparse would take `--` away
+DIVIDER = "\0--"  # stands for `--`, which argparse removes
 
 
 class Wrong(Exception):
@@ -37,18 +34,18 @@ class Parser:
         self.add = self._argparse.add_argument
 
     def config(self, help: str = "a preset, a YAML file or a run's folder, then overrides") -> None:
-        """Takes a config: its name, overrides, and where an application's own files are."""
+        """Add the arguments of a config: its name, overrides, and the folder of an application's own files."""
         self.add("words", nargs="*", metavar="CONFIG OVERRIDES", help=help)
         self.add("--config-dir", metavar="DIR", help="the folder whose `declog` folder holds presets of your own")
         self.add("--config-name", metavar="NAME", help="your application's configuration in --config-dir (or here)")
         self.add("--import", metavar="MODULE", action="append", dest="modules", help="a module with your own functions")
 
     def formats(self, *others: str) -> None:
-        """Takes ``--format``."""
+        """Add ``--format``."""
         self.add("--format", choices=("text", "json", *others), default="text", help="for people or for programs")
 
     def read(self, words: Sequence[str]) -> argparse.Namespace | None:
-        """The arguments; None where only help was asked for. Raises ``Wrong``."""
+        """The arguments; None after ``--help``. Raises ``Wrong``."""
         try:
             args, unknown = self._argparse.parse_known_intermixed_args(
                 [DIVIDER if word == "--" else word for word in words]

@@ -1,4 +1,4 @@
-"""How two plans differ in what they log: what ``diff``, ``diff --locked`` and ``check --locked`` print."""
+"""The differences between two plans, as ``diff``, ``diff --locked`` and ``check --locked`` print them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Change = Mapping[str, str | None]
 def differences(
     before: Mapping[str, Facts], after: Mapping[str, Facts], *, renamed: bool = False
 ) -> dict[str, list[Change]]:
-    """What two plans do not have alike, by title; with ``renamed`` an output under another name is one change."""
+    """The differences between two plans, by title; with ``renamed`` an output under a new name is one change."""
     found = {}
     for title in before.keys() & after.keys():
         names = _renamed(before[title], after[title]) if renamed and title == "outputs" else {}
@@ -29,7 +29,7 @@ def differences(
 
 
 def _renamed(before: Facts, after: Facts) -> dict[str, str]:
-    """Outputs that are the same under another name: of each definition the only one that went, and that came."""
+    """Outputs with a new name: a definition with one removed and one added name."""
 
     def only(some: Facts, other: Facts) -> dict[tuple[str, ...], str]:
         names: dict[tuple[str, ...], list[str]] = {}
@@ -42,7 +42,7 @@ def _renamed(before: Facts, after: Facts) -> dict[str, str]:
 
 
 def _changes(before: Facts, after: Facts) -> Iterator[Change]:
-    """What only one of them has, or both and not alike: by name, in words before and after."""
+    """Entries that only one plan has, or that differ: by name, in words before and after."""
     for name in dict.fromkeys([*before, *after]):
         a, b = before.get(name), after.get(name)
         if a != b:
@@ -51,7 +51,7 @@ def _changes(before: Facts, after: Facts) -> Iterator[Change]:
 
 
 def _words(a: tuple[str, ...] | None, b: tuple[str, ...] | None) -> tuple[str | None, str | None]:
-    """What changed in words: of two that read the same, what lies behind the words."""
+    """A change in words; where both sides read the same, the first detail behind the words that differs."""
     if a is None or b is None:
         return (None if a is None else a[0]), (None if b is None else b[0])
     return next(((was, now) for was, now in zip(a, b, strict=True) if was != now), (a[0], b[0]))

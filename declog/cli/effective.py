@@ -1,6 +1,6 @@
-"""A config's YAML as it is in effect, each value with the file and line, or the override, that set it.
+"""The YAML of a config in effect, each value with the file and line, or the override, that set it.
 
-What ``declog show --yaml`` and ``--key`` print.
+``declog show --yaml`` and ``--key`` print it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixes that keep the meaning, written into one's own files: names that were changed, other loggers' words.
+"""Fixes that keep the meaning, written into the user's own files: renamed names, other loggers' words.
 
 A problem's ``replacement`` takes the place of what its excerpt marks. Files of installed packages are left alone.
 """
@@ -27,10 +27,10 @@ def apply(problems: Iterable[Problem]) -> list[str]:
         own = provider_of(str(Path(where.file).absolute())) is None
         if problem.replacement and marked == problem.replacement[0] and own:
             edits[where.file, where.line, excerpt.start, excerpt.end] = problem.replacement
-    for (file, line, start, end), (_, new) in sorted(edits.items(), reverse=True):  # so that columns stay what they are
+    for (file, line, start, end), (_, new) in sorted(edits.items(), reverse=True):  # from the end: columns stay right
         path = Path(file)
         pieces = re.split(f"({LINE_BREAK.pattern})", path.read_bytes().decode("utf-8"))
-        at = 2 * (line - 1)  # the breaks stand between the lines
+        at = 2 * (line - 1)  # line breaks are items between the lines
         pieces[at] = pieces[at][:start] + new + pieces[at][end:]
         path.write_bytes("".join(pieces).encode("utf-8"))
     return [f"{file}:{line}:{start + 1} `{old}` -> `{new}`" for (file, line, start, _), (old, new) in edits.items()]

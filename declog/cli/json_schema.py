@@ -1,7 +1,7 @@
-"""The JSON Schema of configs, for editors: pydantic's own of the models, with what the shorthand takes besides.
+"""The JSON Schema of configs, for editors: pydantic's own of the models, and the short forms.
 
 A file is a part of a config: nothing is required, ``null`` deletes an entry or resets a leaf, ``${...}`` may stand for
-any value, and Hydra's ``defaults`` list is allowed. Whether names, types and axes fit is the compiler's to say.
+any value, and Hydra's ``defaults`` list is allowed. The compiler checks names, types and axes.
 """
 
 from __future__ import annotations
@@ -65,19 +65,19 @@ def json_schema(part: str = "config") -> Schema:
 
 
 def parts() -> tuple[str, ...]:
-    """What there is a schema of."""
+    """The parts of a configuration that have a schema."""
     return ("config", "application", *SECTIONS)
 
 
 class _PartsOfConfigs(GenerateJsonSchema):
-    """The schema of a part of a config: no key is required, and each may be null, from elsewhere, or short."""
+    """The schema of a part of a config: no key is required, and each may be null, interpolated or short."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         """A key is its own title."""
         return False
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
-        """Other layers may give the key, so that a default would mislead."""
+        """Another layer may set the key, so a default would mislead."""
         return self.generate_inner(schema["schema"])
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
@@ -99,7 +99,7 @@ class _PartsOfConfigs(GenerateJsonSchema):
 
 
 def _any_of(schema: Schema, *others: Schema) -> Schema:
-    """A value of any of some schemas, which says what the first of them is for."""
+    """A value of any of some schemas, with the description of the first."""
     said = {key: value for key, value in schema.items() if key == "description"}
     nested = [{key: value for key, value in schema.items() if key not in said}, *others]
     while any(set(each) == {"anyOf"} for each in nested):
@@ -108,7 +108,7 @@ def _any_of(schema: Schema, *others: Schema) -> Schema:
 
 
 def _choices(schema: Schema, short: Mapping[str, Schema] = MappingProxyType({})) -> Schema:
-    """A value of a schema or of its short form, null, or a text that stands for it; of no schema anything."""
+    """A value of a schema, its short form, null, or an interpolation; without a schema any value."""
     if not set(schema) - {"description"}:
         return schema
     found = _any_of(schema)
@@ -118,7 +118,7 @@ def _choices(schema: Schema, short: Mapping[str, Schema] = MappingProxyType({}))
 
 
 def _of_parts(schema: Any, short: Mapping[str, Schema]) -> Any:
-    """A schema in which each value of a key may be deleted, come from elsewhere, or have its short form."""
+    """A schema in which each key may be null, interpolated or short."""
     if isinstance(schema, list):
         return [_of_parts(each, short) for each in schema]
     if not isinstance(schema, dict):
@@ -134,7 +134,7 @@ def _of_parts(schema: Any, short: Mapping[str, Schema]) -> Any:
 
 
 def short_forms() -> dict[str, Schema]:
-    """What may stand for a map of a model, by the model's name."""
+    """The short forms of a model's map, by the model's name."""
     types = {model.__name__: model._short or below(model, model._plain) for model in models()}
     return {name: TypeAdapter(type_).json_schema() for name, type_ in types.items() if type_ is not None}
 
@@ -151,7 +151,7 @@ def _options_if_kind(kind: str) -> Schema:
 
 
 def _named_sink(kind: str, entry: Schema) -> Schema:
-    """An entry that bears a kind's name is of this kind unless it says otherwise."""
+    """An entry with the name of a kind is of this kind unless it has another ``kind``."""
     sink, *others = entry["anyOf"]
     named = {**sink, "if": {"type": "object", "not": {"required": ["kind"]}}, "then": _options(kind)}
     return {"anyOf": [named, *others]}

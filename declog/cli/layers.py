@@ -1,4 +1,4 @@
-"""A composed config with its layers: what each key is, and where it was set. What the ways of ``show`` share."""
+"""A composed config with its layers: the value of each key, and where it was set, for all forms of ``show``."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from declog.language.validation import validate
 
 @dataclass(frozen=True)
 class Layered:
-    """``data`` is the config as it is in effect, ``written`` as it was written, ``prefix`` where it stands.
+    """``data`` is the config in effect, ``written`` the same before interpolation, ``prefix`` its path.
 
-    What the environment gave is in neither: there, ``data`` has what was written.
+    Neither holds a value from the environment: ``data`` has the interpolation instead.
     """
 
     data: Mapping[str, Any]
@@ -37,13 +37,13 @@ class Layered:
         return self.provenance.layers.get((*self.prefix, *path), ())
 
     def place(self, path: Path) -> str | None:
-        """The layer that decides a key, as file:line:column or as the override; None where nobody knows."""
+        """The layer that decides a key, as file:line:column or as the override; None if unknown."""
         _, found = self.provenance.find((*self.prefix, *path))
         return shown_place(found[-1].place) if found else None
 
     @cached_property
     def gone(self) -> list[Path]:
-        """Keys that some layer set and the config does not have any more."""
+        """Keys that a layer set and a later one deleted."""
         size = len(self.prefix)
         below = [path[size:] for path in self.provenance.layers if path[:size] == self.prefix and len(path) > size]
         return [path for path in below if not has(self.data, path)]
@@ -57,12 +57,12 @@ def layered(config: Composed) -> Layered:
 
 
 def shown_package(place: Place) -> str:
-    """The installed package that a place is in, with its version; empty for one's own."""
+    """The installed package of a file, with its version; empty for the user's own file."""
     return (package_of(place.file) or "") if isinstance(place, FilePlace) else ""
 
 
 def shown_value(value: Any) -> str:
-    """A value in a line of YAML."""
+    """A value as one line of YAML."""
     import yaml
 
     text = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True)
@@ -71,14 +71,14 @@ def shown_value(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Known:
-    """A key of the language: what it is where nobody sets it, and what it is for."""
+    """A key of the language: its default and its description."""
 
     default: Any
     help: str
 
 
 def known(data: Mapping[str, Any], path: Path) -> Known | None:
-    """The key as the language has it; None if it has none here, or the config is not valid."""
+    """The key in the language; None if the language has none here, or the config is not valid."""
     value: Any
     try:
         value, text = validate(data), ""

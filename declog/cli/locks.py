@@ -1,7 +1,7 @@
-"""``declog.lock``: what configs log, written down, so that an upgrade that changes it is noticed.
+"""``declog.lock``: a record of what configs log. It shows whether an upgrade changes that.
 
-For each config, under the words that name it on a command line: the packages with their versions, and of every output,
-table, alert and signal what it is in words and a digest of all that decides its values.
+Each config has an entry under its words on the command line: the packages with their versions, and every output,
+table, alert and signal in words, with a digest of everything that decides its values.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def write(locked: Locked) -> None:
 
 
 def key(words: Sequence[str]) -> str:
-    """What a config is called in the lock."""
+    """The name of a config in the lock."""
     return shlex.join(words) or "grpo"
 
 
 def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[list[str]]:
-    """The configs to compare: those that are requested, or all; each must be there."""
+    """The configs to compare: the requested ones, or all; each must be in the lock."""
     for words in requested or ():
         if words and words[0].endswith(".lock"):
             raise Wrong(
@@ -79,7 +79,7 @@ def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[l
 
 
 def entry(plan: Plan, config: Composed) -> dict[str, Any]:
-    """What is written of one config."""
+    """The entry of one config."""
     from declog.plans.words import facts
 
     found = facts(plan, plan)
@@ -93,7 +93,7 @@ def entry(plan: Plan, config: Composed) -> dict[str, Any]:
 
 
 def _short(parts: tuple[str, ...]) -> list[str]:
-    """What a thing is in words, its definition where there is one, and a digest of all else that decides its values."""
+    """An entry in words, its definition if it has one, and a digest of everything else that decides its values."""
     words, *others = map(str, parts)
     return [words, *others[:-1], *(hashlib.sha256(each.encode()).hexdigest()[:12] for each in others[-1:])]
 
@@ -117,7 +117,7 @@ def packages(plan: Plan, config: Composed) -> dict[str, str]:
 
 
 def changes(locked: Locked, words: Sequence[str], now: Mapping[str, Any]) -> str:
-    """What is different now, in words; empty where nothing is."""
+    """The differences from the lock, in words; empty if there are none."""
     before = locked[key(words)]
     old, new = ({title: _facts(side.get(title)) for title in SECTIONS} for side in (before, now))
     found = differences(old, new, renamed=True)

@@ -1,4 +1,4 @@
-"""What the command line prints: plain text, with colours on a terminal only. Standard library only."""
+"""Printing of the command line: plain text, with colours on a terminal only. Standard library only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _masks: ContextVar[list[Callable[[str], str]]] = ContextVar("_masks")  # of the 
 
 
 class _Masked:
-    """A stream on which nothing appears that the environment gave to a config of this command line."""
+    """A stream that never shows a value that a config of this command line read from the environment."""
 
     def __init__(self, stream: TextIO, masks: list[Callable[[str], str]]) -> None:
         self._stream, self._masks = stream, masks
@@ -43,7 +43,7 @@ class _Masked:
 
 @contextmanager
 def masked() -> Iterator[None]:
-    """A block in which standard output and standard error show no secret of a config that ``hide`` was told of."""
+    """A block in which standard output and standard error show no secret of a config passed to ``hide``."""
     masks: list[Callable[[str], str]] = []
     token = _masks.set(masks)
     try:
@@ -55,7 +55,7 @@ def masked() -> Iterator[None]:
 
 
 def hide(mask: Callable[[str], str]) -> None:
-    """From here on the command line shows what ``mask`` makes of a text."""
+    """From now on, pass all printed text through ``mask``."""
     if (masks := _masks.get(None)) is not None:
         masks.append(mask)
 
@@ -72,23 +72,23 @@ def paint(text: str, colour: str) -> str:
 
 
 def write_error(error: DeclogError) -> None:
-    """Print what is wrong, where it does not get into a pipe."""
+    """Print an error to standard error."""
     sys.stdout.flush()
     if isinstance(error, ConfigError):
         print(error.text(colour=coloured(sys.stderr), width=width(sys.stderr)), file=sys.stderr)
     else:
-        text = visible_lines(str(error))  # with its place, if somebody found it
+        text = visible_lines(str(error))  # with its position, if that is known
         mark = "" if text.startswith("error[") else "error" if text.startswith("[") else "error: "
         print(f"{mark}{text}", file=sys.stderr)
 
 
 def width(stream: TextIO) -> int:
-    """How many columns there are: 80, where it is no terminal."""
+    """The width of the terminal in columns; 80 without a terminal."""
     return max(shutil.get_terminal_size((80, 24)).columns, 80) if stream.isatty() else 80
 
 
 def wrapped(text: str, mark: str, indent: int) -> str:
-    """Words behind a mark that is ``indent`` wide, in lines that fit."""
+    """Words in lines that fit, behind a mark of ``indent`` columns."""
     room = {"width": width(sys.stdout) - indent, "break_long_words": False, "break_on_hyphens": False}
     lines = [line for part in text.split("\n") for line in textwrap.wrap(part, **room) or [""]]  # type: ignore[arg-type]
     return mark + f"\n{' ' * indent}".join(lines)
@@ -123,12 +123,12 @@ def _escaped(text: str, *, inside: bool = False) -> str:
 
 
 def counted(n: int, noun: str) -> str:
-    """So many of them: "1 table", "2,000 tables"."""
+    """A number with its noun: "1 table", "2,000 tables"."""
     return f"{n:,} {noun}{'s' * (n != 1)}"
 
 
 def write_file(file: Path, text: str, *, folders: bool = False) -> None:
-    """Write what ``-o`` asks for, and the ``folders`` above it; raises ``Wrong`` where that cannot be."""
+    """Write the file of ``-o``, and the ``folders`` above it; raises ``Wrong`` if that fails."""
     try:
         if folders:
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def write_json(data: Any) -> None:
 
 
 def paragraphs(text: str) -> str:
-    """Markdown for a terminal: its paragraphs within the width; what goes elsewhere stays as it is."""
+    """Markdown with its paragraphs wrapped to the terminal's width; unchanged in a pipe."""
     if not sys.stdout.isatty():
         return text
     width = min(shutil.get_terminal_size().columns, 100)
@@ -157,7 +157,7 @@ def paragraphs(text: str) -> str:
 def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None = None) -> str:
     """Rows as text in aligned columns, at most ``WIDTH`` wide; the first column in ``colour``.
 
-    Where they do not fit, the wide columns behind the first have their texts in several lines.
+    If they do not fit, texts in wide columns behind the first wrap to several lines.
     """
     rows = [[visible(cell) for cell in row] for row in rows]
     cells = list(zip_longest(*rows, fillvalue=""))
@@ -172,7 +172,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None 
 
 
 def _lines(row: Sequence[str], widths: Sequence[int], colour: str | None) -> Iterator[str]:
-    """One row, with the texts that are too long for their columns in lines of their own."""
+    """One row; texts too long for their columns wrap to further lines."""
     texts = [[row[0]], *(_folded(cell, width) for cell, width in zip(row[1:], widths[1:], strict=False))]
     for number, parts in enumerate(zip_longest(*texts, fillvalue="")):
         line = "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=False)).rstrip()

@@ -1,4 +1,4 @@
-"""Records in columns, as data, and side by side: what ``declog preview`` prints. Imports records only."""
+"""Records in columns, as data, and side by side, as ``declog preview`` prints them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from declog.errors.visible import visible
 from declog.records import Histogram, Records, Scalar, Table
 
 Events = Sequence[tuple[int, Records]]
-SHOWN = 5  # log events that have a column, where nobody says which
+SHOWN = 5  # log events with a column, by default
 ROWS = 4  # rows of a table that are shown
 WIDTH = 24  # of a table's cell
 
 
 def as_data(events: Events) -> list[dict[str, Any]]:
-    """Log events for programs: everything that a sink gets, but the time."""
+    """Log events for programs: everything that a sink gets, except the time."""
     return [{**_event(step, records), "bytes": size(step, records)} for step, records in events]
 
 
@@ -113,7 +113,7 @@ def _cell(value: Any) -> str:
 
 
 def differences(one: Events, other: Events) -> dict[str, Any]:
-    """What two sinks got: names in one of them only, and values, rows and alerts that differ."""
+    """The differences between two sinks: names in one of them only, and values, rows and alerts that differ."""
     left, right = _values(one), _values(other)
     both = [name for name in left if name in right]
     changed = {name: found for name in both if (found := _changed(left[name], right[name]))}
@@ -148,7 +148,7 @@ Place = tuple[str, int]
 
 
 def _values(events: Events) -> dict[str, dict[Place, Any]]:
-    """Everything that has a name, by name and log event; what is no number in words, and what else tells it apart."""
+    """Everything with a name, by name and log event: numbers as they are, other records in words, with their data."""
     found: dict[str, dict[Place, Any]] = {}
     for step, records in events:
         at = (records.mode, step)

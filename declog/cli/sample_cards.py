@@ -1,6 +1,6 @@
-"""Samples as cards for a terminal: a line of numbers, then whole texts; tokens in colours. Imports rich.
+"""Samples as cards for a terminal: a line of numbers, then complete texts; tokens in colours. Imports rich.
 
-Where it is no terminal, the same as plain text, and no line is wrapped.
+Without a terminal, the same as plain text, without wrapped lines.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from declog.sinks._terminal_cells import beginning
 ENDS = {"best": ("▲", "bold green"), "worst": ("▼", "bold red"), "": ("●", "bold")}
 HIDDEN = ("step", "mode", "declog_step", "run_id", "declog_run_id", "group", "row", "why", "declog_rank")
 PIECES = "tokens"
-STRONG = (178, 24, 43), (33, 102, 172)  # of what is unlikely or above 0, and of what is below
+STRONG = (178, 24, 43), (33, 102, 172)  # of unlikely tokens and values above 0, and of values below 0
 Piece = tuple[str, str]
 
 
@@ -128,7 +128,7 @@ def is_tokens(value: Any) -> bool:
 
 
 def _tokens(cell: Mapping[str, list[Any]], name: str | None, *, shades: bool) -> Iterator[tuple[int, list[Piece]]]:
-    """The text in colours, and below it what they say."""
+    """The text in colours, and their legend below it."""
     names = [each for each in cell if each != PIECES]
     name = name if name in names else next(iter(names), None)
     values = cell[name] if name is not None else [None] * len(cell[PIECES])
@@ -145,7 +145,7 @@ def _tokens(cell: Mapping[str, list[Any]], name: str | None, *, shades: bool) ->
 
 
 def _style(value: Any, scale: float, *, unlikely: bool, shades: bool) -> str:
-    """A colour: the stronger, the less likely a token was, or the farther from 0 a value is."""
+    """A colour: stronger for less likely tokens, or for values farther from 0."""
     if not isinstance(value, int | float) or not math.isfinite(value) or not scale:
         return "dim italic" if value is None else ""
     strength = 1 - math.exp(value) if unlikely else abs(value) / scale

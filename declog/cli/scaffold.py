@@ -1,4 +1,4 @@
-"""What ``declog init`` writes: the files of a package of presets, or of a config in a project, as texts."""
+"""The files that ``declog init`` writes: of a package of presets, or of a config in a project, as templates."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ declog test $config
 pytest tests
 ```
 
-A metric that gets another name keeps the old one as `renamed:`, so that an error names the new one to whoever uses it.
+When you rename a metric, write its old name under `renamed:`. An error then tells users of the old name the new one.
 """
 
 HOOK = """\

@@ -1,4 +1,4 @@
-"""Words of a command line that are no config, no override and no verb: a fix for each."""
+"""Fixes for words of a command line that are no config, no override and no verb."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ VERBS = {
     "config": "show", "new": "init", "create": "init", "adopt": "init --from RUN", "schema": "init --editor",
     "freeze": "check CONFIG --lock", "lock": "check CONFIG --lock", "why": "show CONFIG --why KEY", "help": "--help",
 }  # fmt: skip
-CONDITION = r"([a-z_]\w*(?:\.\w+)+)\s*([<>]=?\s*\S+)"  # an alert, as it would be said
-DASHES = ("\u2014", "\u2013")  # of a word processor
+CONDITION = r"([a-z_]\w*(?:\.\w+)+)\s*([<>]=?\s*\S+)"  # a condition of an alert
+DASHES = ("\u2014", "\u2013")  # dashes that a word processor writes for `--`
 
 
 def verb(word: str, known: Sequence[str]) -> str:
-    """For a first word that is no verb."""
+    """The fix for a first word that is no verb."""
     if word.endswith((".yaml", ".yml")) or "=" in word or Path(word).is_dir():
         return f"declog check {word}"
     if word in VERBS:
@@ -29,7 +29,7 @@ def verb(word: str, known: Sequence[str]) -> str:
 
 
 def option(word: str, known: Sequence[str], words: Sequence[str]) -> str | None:
-    """For an option that there is not; ``words`` is the command line."""
+    """The fix for an unknown option; ``words`` is the command line."""
     if not word.startswith("-"):
         return None
     name, equals, _ = word.partition("=")
@@ -47,7 +47,7 @@ def option(word: str, known: Sequence[str], words: Sequence[str]) -> str | None:
 
 
 def override(word: str, words: Sequence[str]) -> str:
-    """For a word that is neither a config nor an override."""
+    """The fix for a word that is neither a config nor an override."""
     if not word.strip():
         return "leave the empty word out"
     if word[0] in DASHES:
@@ -74,7 +74,7 @@ def override(word: str, words: Sequence[str]) -> str:
 
 
 def _keys() -> Mapping[str, str]:
-    """The keys at the top and those of a run, which users call by their own names, with their whole names."""
+    """The keys at the top and those of `run`, by their last names, with their full paths."""
     from declog.language.keys import keys
     from declog.language.spec import LogSpec, RunSpec
 

@@ -1,6 +1,6 @@
-"""Which configs a command line names: names and files with overrides, folders, presets of a package, jobs of a sweep.
+"""The configs that a command line names: presets and files with overrides, folders, packages, jobs of a sweep.
 
-The composer of ``declog.start`` makes them, with the same overrides. Imports Hydra inside functions only.
+The composer of ``declog.start`` composes them, with the same overrides.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ MOST_JOBS = 256
 
 
 def is_name(word: str) -> bool:
-    """Whether a word of a command line names a config, and is no override."""
+    """Whether a word of a command line names a config and is not an override."""
     return "=" not in word and word[:1] not in ("+", "~")
 
 
 def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The names in front, and the overrides behind them; raises ``Wrong`` for what is neither."""
+    """The names first, then the overrides; raises ``Wrong`` for a word that is neither."""
     if DIVIDER in words:
         raise Wrong("`--` divides the two configs of `declog diff`", "leave it out")
     names = list(itertools.takewhile(is_name, words))
@@ -81,7 +81,7 @@ def configured(args: argparse.Namespace, words: Sequence[str]) -> Composed:
 
 
 def _origin(args: argparse.Namespace, words: Sequence[str]) -> Origin:
-    """What is to be composed, in Hydra's words."""
+    """The composition to make, in Hydra's terms."""
     from declog.config.compose import named, overridden, project_folder
     from declog.config.origin import Origin
 
@@ -101,7 +101,7 @@ def _origin(args: argparse.Namespace, words: Sequence[str]) -> Origin:
 
 
 def imported(args: argparse.Namespace) -> None:
-    """Load the modules of ``--import``, and those of the project that one works in."""
+    """Load the modules of ``--import``, and those of the project in the working directory."""
     from declog.config.project import load_imports
 
     load_imports()
@@ -110,7 +110,7 @@ def imported(args: argparse.Namespace) -> None:
 
 
 def _import(name: str) -> None:
-    """Load a module that registers functions, reductions or sinks, found as ``python -m`` would find it."""
+    """Load a module that registers functions, reductions or sinks, from the search path of ``python -m``."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -124,7 +124,7 @@ def _import(name: str) -> None:
 
 
 def _config_of_run(name: str) -> str | None:
-    """The config that a run was started with, where a name is the run's folder; else None."""
+    """The config that a run started with, if the name is the run's folder; else None."""
     from declog.sinks.run_folder import CONFIG
 
     facts = _run(name)
@@ -132,14 +132,14 @@ def _config_of_run(name: str) -> str | None:
 
 
 def run_named(words: Sequence[str]) -> tuple[Path, Mapping[str, Any]] | None:
-    """The run's folder that is named, and the facts of its run; None where none is."""
+    """The folder of the run that a word names, and the facts of the run; None if no word names one."""
     names, _ = names_and_overrides(words)
     facts = _run(names[0]) if names else None
     return None if facts is None else (Path(names[0]), facts)
 
 
 def _run(name: str) -> Mapping[str, Any] | None:
-    """The facts of the run whose folder a name is; a preset's name is the preset, whatever lies here. Else None."""
+    """The facts of the run in a folder; None for another name. A preset's name is the preset, even beside a folder."""
     from declog.config.compose import presets
     from declog.sinks.run_folder import run_of
 
@@ -151,7 +151,7 @@ def _run(name: str) -> Mapping[str, Any] | None:
 
 
 def _committed(name: str) -> str | None:
-    """The file that ``REV:FILE`` names, as git has it there, beside the other configs of its folder; else None."""
+    """A copy of the file ``REV:FILE`` at that commit, beside the other configs of its folder; None for another word."""
     revision, colon, file = name.partition(":")
     if not colon or file.startswith("//") or not file.endswith((".yaml", ".yml")) or Path(name).exists():
         return None
@@ -182,7 +182,7 @@ _COPIES: list[tempfile.TemporaryDirectory[str]] = []  # until the process ends: 
 
 
 def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
-    """The words of each config: a name, if one is given, and the overrides; ``sweep`` takes `every=1,2` apart."""
+    """The words of each config: its name, if any, and its overrides; ``sweep`` splits `every=1,2` into jobs."""
     names, overrides = names_and_overrides(words)
     found = list(dict.fromkeys(each for name in names for each in _configs(name))) if names else [""]
     jobs = list(_jobs(overrides)) if sweep else [overrides]
@@ -192,7 +192,7 @@ def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
 
 
 def _configs(name: str) -> Iterator[str]:
-    """What a name stands for: the configs of a folder or a package; a preset's option for its presets; else itself."""
+    """The configs that a name means: those of a folder or a package, the presets of a group's option, or itself."""
     if name.startswith(PACKAGE) and "/" not in name.removeprefix(PACKAGE):
         yield from _of_package(name)
         return
@@ -225,7 +225,7 @@ def _of_package(name: str) -> list[str]:
 
 
 def _jobs(overrides: Sequence[str]) -> Iterator[list[str]]:
-    """The overrides of each job, as Hydra's own sweeper makes them."""
+    """The overrides of each job, from Hydra's own sweeper."""
     from declog.config.overrides import parsed
 
     choices: list[list[str]] = []

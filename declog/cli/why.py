@@ -1,7 +1,7 @@
-"""Who set a key, layer by layer in the order in which they were read; the last one wins: ``declog show --why KEY``.
+"""The layers that set a key, in the order in which they were read; the last one wins: ``declog show --why KEY``.
 
-A key is one of the config, the id of a metric or a signal, or a name that trackers see. Of a run's folder it also says
-why a metric had no values there, and it knows the metrics that the run was asked for late.
+KEY is a key of the config, the id of a metric or a signal, or a name that trackers see. For a run's folder it also
+prints why a metric had no values, and it includes the metrics of ``declog add``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def report(args: argparse.Namespace, config: Composed) -> None:
 
 
 def _asked(folder: Path) -> Mapping[str, tuple[str, Path]]:
-    """The metrics that a run was asked for late, by id: what YAML says of each, and the file that has it."""
+    """The metrics of ``declog add``, by id: the YAML of each, and its file."""
     if not (folder / "late").exists():
         return {}
     from declog.late import asked
@@ -72,7 +72,7 @@ def _asked(folder: Path) -> Mapping[str, tuple[str, Path]]:
 
 
 def known_key(config: Layered, key: str) -> Key:
-    """The path of a key that the config has; raises ``Wrong`` for another."""
+    """The path of a key of the config; raises ``Wrong`` for an unknown key."""
     path = _split(key)
     if not has(config.data, path):
         raise Wrong(f"this config has no key `{key}`", _close(config, key, None))
@@ -85,7 +85,7 @@ def _split(key: str) -> Key:
 
 
 def _plan(config: Composed) -> Plan | None:
-    """The plan, if the config compiles: layers are shown of one that does not, too."""
+    """The plan; None if the config does not compile, whose layers are shown all the same."""
     try:
         return plan(config)
     except ConfigError:
@@ -93,7 +93,7 @@ def _plan(config: Composed) -> Plan | None:
 
 
 def _paths(config: Layered, key: str, plan: Plan | None) -> Iterator[Key]:
-    """What a word names: a key, entries with this id, the metric behind a name."""
+    """The paths that a word names: a key, entries with this id, the metric behind a name."""
     old = {**old_names(config.data, "signals"), **old_names(config.data, "metrics")}
     if (new := old.get(key.rpartition(".")[2])) is not None:
         raise Wrong(f"`{key}` is called `{new}` now", f"--why {key.removesuffix(key.rpartition('.')[2])}{new}")
@@ -116,7 +116,7 @@ def _paths(config: Layered, key: str, plan: Plan | None) -> Iterator[Key]:
 
 
 def _without_prefixes(name: str, plan: Plan) -> list[str]:
-    """A tracker's name as the config has it: modes and sinks put something before."""
+    """A tracker's name without the prefixes of modes and sinks."""
     prefixes = {*(mode.prefix for mode in plan.modes.values()), *(sink.prefix for sink in plan.sinks), ""}
     whole = {*prefixes, *(sink.prefix + mode.prefix for sink in plan.sinks for mode in plan.modes.values())}
     return [name.removeprefix(prefix) for prefix in whole if name.startswith(prefix)]
@@ -163,7 +163,7 @@ def _facts(config: Layered, path: Key, plan: Plan | None) -> dict[str, Any]:
 
 
 def _given(layer: Layer, config: Layered) -> str | None:
-    """What a layer gives a key, as it was written; None for a map."""
+    """The value that a layer sets, as written; None for a map."""
     place = layer.place
     if not layer.replaces:
         return None
@@ -178,7 +178,7 @@ def _given(layer: Layer, config: Layered) -> str | None:
 
 
 def _notes(config: Layered, path: Key, plan: Plan | None) -> Iterator[str]:
-    """What becomes of an entry: its outputs, how it is observed, who reads it, why it is inactive."""
+    """Facts of an entry: its outputs, its observation, its readers, why it is inactive."""
     section, name = "signals" if path[0] == "derived" else str(path[0]), str(path[-1])
     for what, why in plan.inactive if plan is not None else ():
         if what == f"{section}.{name}":
@@ -212,7 +212,7 @@ def _text(facts: Mapping[str, Any]) -> str:
         (layer["place"], layer["value"] or "", *([f"({layer['package']})".replace("()", "")] if packaged else []))
         for layer in facts["layers"]
     ]
-    if len(rows) > 1 and rows[-1][1]:  # a map completes what the layers before it say
+    if len(rows) > 1 and rows[-1][1]:  # a map adds to the layers before it
         rows[-1] = (*rows[-1], "<- wins")
     lines.append(columns(rows, indent="  ") if rows else "  nobody set it: that is the default")
     if facts.get("keys"):

@@ -589,7 +589,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
               this line takes the preset `broken` out of the node `declog`
                 1 | # @package logging
                   | ^^^^^^^^^^^^^^^^^^
-              fix: delete it, and write the keys of a profile at the top, without `declog:`
+              fix: delete it, and write the keys of a config at the top, without `declog:`
             """,
         ),
     ],

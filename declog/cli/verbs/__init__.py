@@ -1,1 +1,1 @@
-"""The verbs of the command line: one file each, of its name. Nothing lists them: a file of this folder is a verb."""
+"""The verbs of the command line. Each file in this folder is the verb of its name; no list names them."""

@@ -1,7 +1,8 @@
 """``declog add``: ask a run for a metric that it does not log, from its first step on.
 
-The run kept its rows, so the metric is computed from them, exactly as if it had been in the config. It is written into
-the run's folder, `late/`, where `declog report` and `declog.read` find it. The run may go on, be over, or have died.
+declog computes the metric from the rows that the run kept, exactly as if it had been in the config. It writes the
+values into the run's folder, `late/`, where `declog report` and `declog.read` read them. The run may go on, have ended,
+or have been killed.
 
   declog add outputs/run 'by_source: {expr: reward, by: source}'
   declog add outputs/run 'spread: std(reward)' 'hard: {expr: reward, where: "solved < 0.1"}'
@@ -9,9 +10,9 @@ the run's folder, `late/`, where `declog report` and `declog.read` find it. The 
   declog add outputs/run 'spread: std(reward)' --to wandb,trackio
   declog add outputs/run 'spread: std(reward)' --dry-run
 
-A job with `run: {late: true}` goes on with the metric from its next log event on, after a check of its own.
+A job with `run: {late: true}` checks the line itself and logs the metric from its next log event on.
 
-What the run did not keep is refused with the reason; `rows/rows.json` in its folder says what is there.
+declog refuses a metric of values that the run did not keep, and says why. `rows/rows.json` in its folder lists them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SUMMARY = "ask a run for a metric from its first step on"
 
 
 def arguments(parser: Parser) -> None:
-    """A run, and what it is asked for."""
+    """Add the run and the metrics to ask for."""
     parser.add("run", metavar="RUN", help="the run's folder")
     parser.add("lines", nargs="+", metavar="LINE", help="`NAME: what YAML says of it`, or a YAML file with `metrics`")
     parser.add("--to", metavar="SINKS", default="", help="bring it to trackers, too: `wandb,trackio`")
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What YAML says of each metric, by its id."""
+    """The YAML of each metric, by its id."""
     for word in words:
         name, colon, text = word.partition(":")
         if re.fullmatch(r"\w+", name.strip()) and colon and text.strip():

@@ -1,6 +1,6 @@
-"""``declog check``: compile configs without training, with their sinks' options and what their tests name.
+"""``declog check``: compile configs without training, with the options of their sinks and the names in their tests.
 
-All that is wrong is reported at once, each at its place. Exit codes: 0 all is well, 1 warnings under --strict or a lock
+It reports all errors at once, each with its position. Exit codes: 0 all is well, 1 warnings under --strict or a lock
 that differs, 2 a config is wrong, 3 Hydra could not compose one.
 
   declog check grpo metrics.reward.reduce=p95 'metrics.spread=std(reward)' sinks=[jsonl]
@@ -9,8 +9,8 @@ that differs, 2 a config is wrong, 3 Hydra could not compose one.
   declog check pkg://acme_logging.conf                     every preset of a package
   declog check -m mine every=1,10 profile=slim,full        every job of a sweep
   declog check --config-dir conf --config-name train algorithm=rloo
-  declog check mine --lock                                 write what it logs into declog.lock
-  declog check --locked                                    compare with that: an upgrade may change what is logged
+  declog check mine --lock                                 write declog.lock: what the config logs
+  declog check --locked                                    compare with declog.lock, after an upgrade
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OK, DIFFERENT, INVALID, UNCOMPOSED = 0, 1, 2, 3
 
 @dataclass
 class Checked:
-    """What came of one config. ``changes`` are those since it was locked, in words."""
+    """The result for one config. ``changes`` are the differences from its lock, in words."""
 
     words: Sequence[str]
     config: Composed | None = None
@@ -54,12 +54,12 @@ class Checked:
 
     @property
     def label(self) -> str:
-        """What it is called on a command line."""
+        """Its name on a command line."""
         return " ".join(self.words) or (self.plan.name if self.plan is not None else "grpo")
 
 
 def arguments(parser: Parser) -> None:
-    """Configs, and what to make of what is found."""
+    """Add the configs, and the options for reports and locks."""
     parser.config("presets, YAML files, folders or pkg://MODULE, then overrides for all of them")
     parser.formats("github")
     parser.add("-m", "--multirun", action="store_true", help="check each job of a sweep: every=1,10")
@@ -141,7 +141,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
 
 
 def _unseen(config: Composed, plan: Plan) -> list[str]:
-    """A note on metrics of one's own that no sink shows; a preset knows what its short list leaves out."""
+    """A note on the user's own metrics that no sink shows; a preset leaves out its own on purpose."""
     names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
     if not names:
         return []
@@ -151,7 +151,7 @@ def _unseen(config: Composed, plan: Plan) -> list[str]:
 
 
 def _unopened(config: Composed) -> list[str]:
-    """A note on options of one's own for sinks that the list does not name."""
+    """A note on the user's own options for sinks that `sinks` does not list."""
     from declog.language.validation import validate
 
     opened = validate(config.data).sinks
@@ -164,7 +164,7 @@ def _unopened(config: Composed) -> list[str]:
 
 
 def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
-    """Whether anything was written into a file."""
+    """Apply the fixes; whether a file was written."""
     from declog.cli.fixes import apply
 
     lines = apply([problem for result in results for problem in result.problems])
@@ -194,7 +194,7 @@ def _shown(results: Sequence[Checked], args: argparse.Namespace) -> None:
             sys.stdout.flush()
             print(paint(f"not ok {visible(result.label)}", RED))
         if args.format == "text":
-            new = [each for each in result.problems if each.text() not in reported]  # a base that several extend
+            new = [each for each in result.problems if each.text() not in reported]  # configs may share a base
             reported |= {each.text() for each in new}
             if new:
                 write_error(ConfigError(new))
@@ -233,7 +233,7 @@ def _report(result: Checked, args: argparse.Namespace, *, several: bool) -> None
 
 
 def _missing(plan: Plan) -> dict[str, str]:
-    """The kinds of the enabled sinks whose package is not installed, each with the pip extra that brings it."""
+    """The kinds of enabled sinks whose package is not installed, each with its pip extra."""
     from declog.sinks import traits
 
     kinds = {op.kind: traits(op.kind) for op in plan.sinks}

@@ -1,14 +1,14 @@
-"""``declog diff``: what two configs log, side by side: outputs, tables, alerts, sinks, and what they cost.
+"""``declog diff``: compare what two configs log: outputs, tables, alerts, sinks and cost.
 
-  declog diff grpo rloo                                    two configs; overrides behind them are for both
-  declog diff grpo metrics.reward.reduce=p95               a config, and the same with overrides
+  declog diff grpo rloo                                    two configs; overrides at the end apply to both
+  declog diff grpo metrics.reward.reduce=p95               a config without and with overrides
   declog diff grpo every=2 -- rloo every=4                 each with its own overrides
   declog diff outputs/run conf/declog/mine.yaml            what a run logged, and what the next one will log
   declog diff HEAD~3:conf/declog/mine.yaml conf/declog/mine.yaml
   declog diff --config-dir conf --config-name train -- algorithm=rloo
 
-`-` is what only the first one has, `+` what only the second one has, `~` what differs. REV:FILE is a file as git has it
-in a commit, with the other configs of its folder as they were then.
+`-` marks entries of the first config only, `+` of the second only, `~` entries that differ. REV:FILE is a file at a
+commit of git, with the other configs of its folder at that commit.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUMMARY = "compare what two configs log, and what it costs"
 
 
 def arguments(parser: Parser) -> None:
-    """Two configs."""
+    """Add the two configs."""
     parser.config("two configs with overrides for both; or one and overrides; or A ... -- B ...")
     parser.formats()
     parser.add("--strict", action="store_true", help="exit with 1 where they differ")
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sides(words: Sequence[str], *, application: bool) -> tuple[list[str], list[str]]:
-    """The words of the one and of the other config."""
+    """The words of the first and of the second config."""
     if DIVIDER in words:
         at = words.index(DIVIDER)
         return list(words[:at]), [word for word in words[at + 1 :] if word != DIVIDER]

@@ -1,4 +1,4 @@
-"""``declog explain``: an error code's cause and cure, with an example, and the messages it can have.
+"""``declog explain``: the cause and cure of an error code, with an example and its messages.
 
 declog explain DL310
 declog explain          all codes in a line each
@@ -18,7 +18,7 @@ SUMMARY = "explain an error code"
 
 
 def arguments(parser: Parser) -> None:
-    """A code."""
+    """Add the code."""
     parser.add("code", nargs="?", metavar="CODE", help="such as DL310, 310 or dl310; without one, all of them")
     parser.formats()
 

@@ -1,6 +1,6 @@
 """``declog init``: begin a config of your own, a package of presets for a team, or the schema for your editor.
 
-Nothing that is there is written over.
+It never overwrites a file.
 
   declog init mine                         conf/declog/mine.yaml, and where it is in pyproject.toml
   declog init mine --preset rloo
@@ -10,9 +10,9 @@ Nothing that is there is written over.
   declog init --editor                     declog.schema.json, for completion and help while you type
 
 RUN is a run that was logged without declog: a wandb run, a .jsonl log, a trainer_state.json, a .txt of names, or a
-folder with one of these; its newest is read. Several statistics of one thing are computed from its values; a single
-number passes through. Where a preset has most of the names, the config extends it. RUN may be a captured run of
-declog as well: each signal that was observed is logged in a plain way.
+folder with one of these, of which declog reads the newest. declog computes several statistics of one signal from its
+values; a single number passes through. If a preset has most of the names, the config extends it. RUN may also be a
+captured run of declog: the config then logs each signal that was observed.
 
 The first line of a YAML file names its schema, for VS Code's YAML extension and every other yaml-language-server:
 
@@ -45,7 +45,7 @@ CONFIG = "config"  # the schema of a config's file
 
 
 def arguments(parser: Parser) -> None:
-    """What to begin, and its name."""
+    """Add the name and the kind of files to write."""
     parser.add("name", nargs="?", metavar="NAME", help="mine, say, or acme-logging with --package")
     parser.add("--preset", help=f"what it extends; {DEFAULT} by default")
     parser.add("--from", metavar="RUN", dest="run", help="log the same names as this run")
@@ -56,7 +56,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it."""
+    """Write the files."""
     ways = [name for name, chosen in (("--from", args.run), ("--package", args.package), ("--editor", args.editor))
             if chosen]  # fmt: skip
     if len(ways) > 1:
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _module(args: argparse.Namespace) -> str:
-    """The name as Python and Hydra can have it."""
+    """The name as an identifier for Python and Hydra."""
     module = re.sub(r"[-.]+", "_", args.name).lower()
     if not re.fullmatch(r"[a-z][a-z0-9_]*", module) or keyword.iskeyword(module):
         what, name = ("package", "acme-logging") if args.package else ("config", "mine")
@@ -104,7 +104,7 @@ def _config(name: str, preset: str) -> int:
 
 
 def _of_run(args: argparse.Namespace) -> int:
-    """A config of what a run logged, or of what a captured run observed."""
+    """A config for the names of a run, or for the signals of a captured run."""
     from declog.replay.capture_reader import holds_capture
 
     name = _module(args) if args.name is not None else "adopted"
@@ -129,7 +129,7 @@ def _captured(path: Path) -> tuple[str, Sequence[str]]:
 
 
 def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:
-    """The config, and the calls that it wants."""
+    """The config, and the calls that the training code must add."""
     from declog.runs.adoption import read, verified
 
     adopted = verified(read(path))
@@ -158,11 +158,11 @@ def _schema(args: argparse.Namespace) -> int:
 
 
 def _in_project(files: dict[str, str]) -> None:
-    """Write the files of `conf` into the project's own folder of configs; without one, make it and say so."""
+    """Write the files of `conf` into the project's own folder of configs; create and name it if there is none."""
     from declog.config.compose import project_folder
 
     folder = project_folder()
-    if folder is not None:  # the project has a place for it
+    if folder is not None:  # the project has a folder of configs
         files = {str(Path(folder.name) / Path(path).relative_to("conf")): text for path, text in files.items()}
     _write(Path(".") if folder is None else folder.parent, files)
     if folder is None:

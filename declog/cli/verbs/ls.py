@@ -1,9 +1,9 @@
-"""``declog ls``: what there is: in the language, in the installed packages, and in one config.
+"""``declog ls``: list the contents of the language, of installed packages, or of one config.
 
 declog ls                           the kinds of things, and how many there are
 declog ls functions
 declog ls presets --config-dir conf
-declog ls signals rloo              of a config; grpo, if none is named
+declog ls signals rloo              of a config; by default of grpo
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from declog.language.reductions import Reduction
     from declog.registry import Registry
 
-Row = tuple[str, ...]  # a name, and what is to be known of it
+Row = tuple[str, ...]  # a name and its columns
 
 GROUP = "look"
 SUMMARY = "list metrics, signals, functions, reductions, presets, sinks and more"
 
 
 def arguments(parser: Parser) -> None:
-    """What to list, and of which config."""
+    """Add the kind of entries to list, and the config."""
     parser.add("what", nargs="?", metavar="WHAT", help=", ".join([*OF_DECLOG, *OF_A_CONFIG]))
     parser.config()
     parser.formats()
 
 
 def run(args: argparse.Namespace) -> int:
-    """List it."""
+    """Print the list."""
     known = [*OF_DECLOG, *OF_A_CONFIG]
     config = cache(lambda: _layered(args))
     if args.what is None:
@@ -85,7 +85,7 @@ def _layered(args: argparse.Namespace) -> Layered:
 
 
 def _named(registry: Registry[Any], shown: Callable[[Any], Row]) -> list[Row]:
-    """What a registry has, each with the package that provides it; the name alone where two do, or it is broken."""
+    """The entries of a registry, each with its package; the name alone if two packages have it, or if it is broken."""
     rows: list[Row] = []
     for name in registry.names():
         try:
@@ -151,7 +151,7 @@ def _presets(args: argparse.Namespace) -> list[Row]:
 
 
 def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
-    """Lists a section's entries: the keys that say what they are, and their help; that of metrics is under `about`."""
+    """A lister of a section's entries: their main keys and their help, which metrics have under `about`."""
 
     def rows(config: Layered) -> list[Row]:
         from declog.language.keys import entries
@@ -190,7 +190,7 @@ def _schemas(config: Layered) -> list[Row]:
 
 
 def _tags(config: Layered) -> list[Row]:
-    """What `tag:core` stands for."""
+    """The tags, each with the metrics that `tag:NAME` selects."""
     tagged: dict[str, list[str]] = {}
     for name, entry in (config.data.get("metrics") or {}).items():
         for tag in (entry.get("tags") or ()) if isinstance(entry, Mapping) else ():
@@ -198,13 +198,13 @@ def _tags(config: Layered) -> list[Row]:
     return [(tag, ", ".join(names)) for tag, names in sorted(tagged.items())]
 
 
-# By what is listed: how, and what it is.
+# By kind: its lister, and its description.
 OF_DECLOG: dict[str, tuple[Callable[[], list[Row]], str]] = {
     "functions": (_functions, "what expressions may call"),
     "reductions": (_reductions, "what `reduce` may be"),
     "calls": (_calls, "what a column's `call` may name: functions of a row that packages register"),
     "sinks": (_sinks, "the kinds of sinks, and their options"),
-    # those of the folder that was given, too
+    # also those of --config-dir
     "presets": (list, "presets and the options of their groups: the package, and what they shadow"),
 }
 OF_A_CONFIG: dict[str, tuple[Callable[[Layered], list[Row]], str]] = {

@@ -1,7 +1,7 @@
-"""``declog preview``: execute any config over what a run captured. Nothing is trained, opened or written.
+"""``declog preview``: execute a config over a captured run, without training, sinks or files.
 
-Without a config, the one that the run had. Exit codes: 0 all is well, 2 the config is wrong or the capture lacks a
-signal that it requires, 3 Hydra could not compose it.
+The default is the run's own config. Exit codes: 0 all is well, 2 the config is wrong or the capture lacks a required
+signal, 3 Hydra could not compose the config.
 
   declog preview outputs/run                       what the run logged
   declog preview outputs/run grpo 'metrics.spread=std(reward)' --steps 10:20
@@ -35,7 +35,7 @@ SUMMARY = "say what a config would have logged of a captured run"
 
 
 def arguments(parser: Parser) -> None:
-    """A capture, and a config or two."""
+    """Add the capture, and one config or two."""
     parser.add("capture", metavar="CAPTURE", help="a capture's folder, or the folder of the run that has one")
     parser.config()
     parser.formats()
@@ -46,7 +46,7 @@ def arguments(parser: Parser) -> None:
 
 @dataclass(frozen=True)
 class Executed:
-    """A config that was executed over a capture; ``sinks`` is what is shown of each sink."""
+    """A config that was executed over a capture; ``sinks`` holds the records of each sink."""
 
     plan: Plan
     title: str
@@ -55,11 +55,11 @@ class Executed:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Execute one config or two, and print what each sink would have got."""
+    """Execute one config or two, and print the records that each sink would have got."""
     from declog.replay.capture_reader import config_of, load
 
     logging.getLogger("declog").addHandler(logging.NullHandler())  # failures are printed once, below
-    _steps(args.steps)  # a wrong one is said first
+    _steps(args.steps)  # raises for a wrong option before anything else
     capture = load(args.capture)
     if args.words or args.config_name is not None:
         one = _executed(capture, args, *_chosen(args, args.words))

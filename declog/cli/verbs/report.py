@@ -1,7 +1,7 @@
-"""``declog report``: a run as one HTML file, or a folder of runs as a table with a page of each, to be opened offline.
+"""``declog report``: write a run as one HTML file, or a folder of runs as a table with a page for each. Works offline.
 
-Works while runs go on, and after they were killed. RUN is the run's folder, with a parquet or a jsonl sink. With the
-folder above several runs, each gets a page, and a table of them leads there.
+RUN is the folder of a run with a parquet or a jsonl sink. The run may go on, or have been killed. If RUN is a folder of
+several runs, each run gets a page, and a table links to the pages.
 
   declog report outputs/grpo/2026-11-21_10-00-00
   declog report outputs
@@ -30,7 +30,7 @@ SECONDS = 10.0  # between two looks at a run that is watched
 
 
 def arguments(parser: Parser) -> None:
-    """A run, one to compare it with, and where the file goes."""
+    """Add the run, the runs to compare it with, and the output file."""
     parser.add("run", metavar="RUN", help="the run's folder, or one with several runs below it")
     parser.add("--compare", metavar="RUN2", nargs="+", default=[], help=f"compare it with other runs, {MOST} at most")
     parser.add("--no-samples", action="store_true", help="leave out the rows of tables")
@@ -47,7 +47,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write it, and say where it is; with ``--watch`` until the run has ended."""
+    """Write the page and print its path; with ``--watch`` again and again until the run has ended."""
     from declog.runs.run import runs_in
 
     seconds = _seconds(args.watch)
@@ -74,18 +74,18 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             if seconds is None:
                 raise
-            write(None)  # pages that stay as they are
+            write(None)  # without --watch the pages never reload
     except OSError as error:
         why = f"{error.filename or path} cannot be written: {error.strerror or error}"
         raise Wrong(why, "--output FILE, in a folder that can be written to") from error
     return 0
 
 
-Write = Callable[[float | None], bool]  # writes what has grown, for a page that follows; whether a run goes on
+Write = Callable[[float | None], bool]  # writes pages of runs that have grown; whether a run goes on
 
 
 def _of_run(args: argparse.Namespace) -> tuple[Path, Write]:
-    """The file of one run, beside others, and what writes it."""
+    """The file of one run with the runs to compare, and a function that writes it."""
     from declog.runs.report.page import goes_on, is_current, write
     from declog.runs.run import read
 
@@ -104,7 +104,7 @@ def _of_run(args: argparse.Namespace) -> tuple[Path, Write]:
 
 
 def _of_runs(args: argparse.Namespace, folder: Path) -> tuple[Path, Write]:
-    """The file of the table of the runs below a folder, and what writes it and their pages."""
+    """The file with the table of all runs below a folder, and a function that writes it and their pages."""
     from declog.runs.report.many import RunsReport
     from declog.runs.run import runs_in
 
@@ -114,7 +114,7 @@ def _of_runs(args: argparse.Namespace, folder: Path) -> tuple[Path, Write]:
 
 
 def _seconds(text: str | None) -> float | None:
-    """How often to look; None where nothing is watched."""
+    """The seconds between two looks; None without ``--watch``."""
     if text is None:
         return None
     try:
@@ -127,7 +127,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _file(path: Path) -> Path:
-    """The file that a report goes to: in a folder under its usual name."""
+    """The output file of a report; in a folder it has the usual name."""
     file = path / FILE if path.is_dir() else path
     if not file.parent.is_dir():
         raise Wrong(f"--output: there is no folder `{file.parent}`", f"mkdir -p {shlex.quote(str(file.parent))}")

@@ -1,10 +1,10 @@
-"""``declog samples``: samples of a run, to be read in a terminal: whole texts, the best and worst marked.
+"""``declog samples``: read samples of a run in a terminal: complete texts, with the best and worst marked.
 
-RUN is a run's folder, also while it is being written. Tokens are coloured where a column is of `type: tokens`.
+RUN is the folder of a run, which may go on. Columns of `type: tokens` are coloured by their values.
 
   declog samples outputs/grpo/2026-11-22_08-00
   declog samples RUN --step 120 --worst 4
-  declog samples RUN --step 120 --group 3        all that was kept of one group, the best first
+  declog samples RUN --step 120 --group 3        all samples of one group, the best first
   declog samples RUN --where "reward < 0.2 and length > 800" --sort length --descending
   declog samples RUN --prompt "2 + 2"            every attempt at the prompts that have this text
   declog samples RUN --by-prompt                 how often each prompt was tried and solved, the never solved first
@@ -26,13 +26,13 @@ Row = Mapping[str, Any]
 
 GROUP = "runs"
 SUMMARY = "read a run's samples in a terminal"
-KEYS = ("reward", "score", "rewards", "advantages", "advantage", "mean")  # what samples are better or worse by
+KEYS = ("reward", "score", "rewards", "advantages", "advantage", "mean")  # columns that rank samples
 RANK = "declog_rank"
 LIMIT, PROMPT_LIMIT = 8, 20
 
 
 def arguments(parser: Parser) -> None:
-    """A run, and which of its samples."""
+    """Add the run and the choice of samples."""
     parser.add("run", metavar="RUN", help="the run's folder")
     parser.add(
         "--step", type=int, metavar="N",
@@ -184,7 +184,7 @@ def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[R
 
 
 def _reads(value: Any) -> int:
-    """How much a cell is to be read: a text or a conversation most, then tokens."""
+    """How readable a cell is: texts and conversations most, then tokens."""
     return 2 if isinstance(value, str | list) else 1 if isinstance(value, dict) else 0
 
 
@@ -228,7 +228,7 @@ def _of_rank(rows: Sequence[Row], rank: int | None) -> Sequence[Row]:
 
 
 def _key(rows: Sequence[Row], name: str | None) -> str | None:
-    """The column by which rows are better or worse; None where there is no number."""
+    """The column that ranks rows; None without a column of numbers."""
     numbers = [
         key for key in dict.fromkeys(key for row in rows for key in row)
         if key not in STAMPS and any(as_number(row.get(key)) is not None for row in rows)
@@ -262,7 +262,7 @@ def _chosen(rows: Sequence[Row], key: str | None, args: argparse.Namespace) -> l
 
 
 def _ordered(rows: Sequence[Row], key: str | None) -> list[Row]:
-    """The best first; those without a number last."""
+    """The best rows first; rows without a number last."""
 
     def place(row: Row) -> tuple[bool, float]:
         number = None if key is None else as_number(row.get(key))
@@ -272,7 +272,7 @@ def _ordered(rows: Sequence[Row], key: str | None) -> list[Row]:
 
 
 def _ends(chosen: Sequence[Row], rows: Sequence[Row], key: str | None) -> list[str]:
-    """For each row `best` or `worst`: where its filter said so, or its number is the greatest or smallest."""
+    """For each row `best`, `worst` or empty: by its filter, or by the greatest and smallest number."""
     from declog.sinks._shared import end_of
 
     numbers = [number for row in rows if key is not None and (number := as_number(row.get(key))) is not None]

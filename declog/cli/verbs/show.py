@@ -1,9 +1,9 @@
-"""``declog show``: what a config logs: every name that trackers see, and what it is.
+"""``declog show``: every name that trackers see for a config, with its definition.
 
 declog show grpo metrics.reward.reduce=p95
-declog show grpo --why metrics.reward       who set it, layer by layer; also a signal, or a name in a tracker
-declog show outputs/run --why kl            of a run, and why it had no values there
-declog show grpo --yaml                     the YAML in effect, each value with its place
+declog show grpo --why metrics.reward       the layers that set it; also for a signal, or a name in a tracker
+declog show outputs/run --why kl            for a run, also why the metric had no values
+declog show grpo --yaml                     the YAML in effect, each value with its file and line
 declog show grpo --key tables --key sinks   some keys of it
 declog show grpo --plan                     what is recorded, computed and sent
 declog show trl_grpo --inactive             what is switched off, and why
@@ -28,7 +28,7 @@ SUMMARY = "show what a config logs, its YAML with places, and who set a key"
 
 
 def arguments(parser: Parser) -> None:
-    """A config, and what to show of it."""
+    """Add the config, and the parts to show."""
     parser.config()
     parser.formats()
     parser.add("--why", metavar="KEY", help="who set it: metrics.kl.reduce, kl, or completions/mean_length")
@@ -39,7 +39,7 @@ def arguments(parser: Parser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it."""
+    """Print the requested parts."""
     from declog.api import plan
     from declog.cli import effective, why
     from declog.cli.targets import chosen
@@ -77,7 +77,7 @@ def _of_plan(plan: Plan, args: argparse.Namespace) -> None:
 
 
 def _outputs(plan: Plan) -> list[dict[str, Any]]:
-    """Every name that trackers see, and who shows it."""
+    """Every name that trackers see, and the sinks that show it."""
     from declog.language.nodes import LOGGED
     from declog.plans.words import as_data, output_words
 
@@ -107,7 +107,7 @@ def _outputs(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _deviation(op: MetricOp | FormulaOp) -> str:
-    """Of a deviation or a variance: whether it is a sample's, as torch has it, or a population's, as numpy has it."""
+    """For a deviation or a variance: whether it is of a sample, as in torch, or of a population, as in numpy."""
     from declog.language.reductions import DEVIATIONS
     from declog.plans.ops import MetricOp
 
@@ -116,7 +116,7 @@ def _deviation(op: MetricOp | FormulaOp) -> str:
 
 
 def _names(plan: Plan, outputs: list[dict[str, Any]]) -> str:
-    """The names with what they are, and a line for each other section."""
+    """The names with their definitions, and a line for each other section."""
     rows = [(output["name"], output["what"] + _to(plan, output)) for output in outputs]
     parts = [columns(rows, colour=BOLD) or "no metric is shown"]
     parts += [wrapped(f"{', '.join(names)}", f"{paint(f'{title}:', BOLD)} ", len(title) + 2)
@@ -125,7 +125,7 @@ def _names(plan: Plan, outputs: list[dict[str, Any]]) -> str:
 
 
 def _to(plan: Plan, output: Mapping[str, Any]) -> str:
-    """The sinks that show a name, unless all of them do."""
+    """The sinks that show a name; empty if all do."""
     scalars = [sink.id for sink in plan.sinks if sink.accepts & {"scalar", "histogram"}]
     return "" if output["sinks"] == scalars else f" (to {', '.join(output['sinks'])} only)"
 

@@ -1,4 +1,4 @@
-"""``declog test``: run a config's own tests, `tests:`.
+"""``declog test``: run the tests in a config's section `tests`.
 
 Exit codes: 0 all passed, 2 one failed or the config is wrong, 3 Hydra could not compose it.
 
@@ -21,18 +21,18 @@ SUMMARY = "run a config's own tests"
 
 
 def arguments(parser: Parser) -> None:
-    """A config, and which of its tests."""
+    """Add the config and the choice of tests."""
     parser.config()
     parser.formats()
     parser.add("-k", dest="select", metavar="NAME", default="", help="those whose name contains this, or matches it")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the tests and print what is not as expected."""
+    """Run the tests and print the differences."""
     from declog.cli.targets import chosen
     from declog.replay.config_tests import config_tests
 
-    logging.getLogger("declog").addHandler(logging.NullHandler())  # what fails is a difference, and reported as one
+    logging.getLogger("declog").addHandler(logging.NullHandler())  # a failure is reported as a difference
     tests = config_tests(chosen(args), select=args.select)
     if not tests:
         fix = "declog test without -k" if args.select else "tests: {NAME: {observe: {...}, expect: {...}}}"
