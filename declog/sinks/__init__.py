@@ -1,9 +1,9 @@
-"""Where records go: the sink protocol, and the kinds that there are.
+"""Where records go: the sink protocol, and the kinds of sinks.
 
-One file per backend, named after its kind, with one class that says so: nothing lists them. A sink imports its tracker
-inside its constructor only, never torch, and knows nothing of plans or profiles: it is opened once, written in step
-order from one thread, closed once. Importing this package imports no backend; a kind's module is loaded when somebody
-asks for the kind.
+Each backend is one file with one class; the file has the name of the kind, and no list names them. A sink imports its
+tracker in its constructor only, never torch, and knows nothing of plans or profiles. declog opens it once, writes to it
+in step order from one thread, and closes it once. Importing this package imports no backend: a kind's module is loaded
+at its first use.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ ENTRY_POINTS = "declog.sinks"
 
 
 class BaseSink:
-    """What a sink's class may say of itself beside ``accepts``. Third parties may inherit from it, and need not."""
+    """Facts of a sink's class beside ``accepts``, with defaults. Third parties may inherit from it, and need not."""
 
-    kind: ClassVar[str] = ""  # its name in YAML: that of its file, for declog's own
-    package: ClassVar[str] = ""  # what is installed for it, as pip calls it
+    kind: ClassVar[str] = ""  # its name in YAML: for declog's own sinks the name of the file
+    package: ClassVar[str] = ""  # the package that it needs, by pip's name
     extra: ClassVar[str] = ""  # the pip extra of declog that brings the package; "": declog needs it anyway
-    in_folder: ClassVar[bool] = False  # it writes into a folder of the run's
+    in_folder: ClassVar[bool] = False  # it writes into a folder of the run
     per_rank: ClassVar[bool] = False  # it writes on every rank, each into a folder of its own
-    shows_last: ClassVar[bool] = False  # with `every: N` it is given the run's last values too, when the run ends
+    shows_last: ClassVar[bool] = False  # with `every: N` it also gets the last values when the run ends
     unfiltered_bytes: ClassVar[int | None] = 16 * 2**20  # most bytes of a table without a filter; None: all
 
 
@@ -44,12 +44,12 @@ class Sink(Protocol):
     accepts: ClassVar[frozenset[str]]
 
     def open(self, run: RunInfo) -> None:
-        """Start; raise to refuse the run (a sink that was asked for and cannot open is fatal)."""
+        """Start; raise to refuse the run: a sink of the config that cannot open is fatal."""
 
     def write(self, step: int, records: Records) -> None:
         """Take one log event's records. May block or raise: the caller isolates it.
 
-        An ``OSError`` says that nothing was taken: the caller may call once more with the same records.
+        An ``OSError`` says that nothing was written: the caller may call once more with the same records.
         """
 
     def close(self) -> None:
@@ -69,28 +69,28 @@ class Rewindable(Protocol):
 
 @runtime_checkable
 class Movable(Protocol):
-    """A sink that is opened again under the run's own id and folder, where the run turns out to be one that goes on."""
+    """A file sink that can move to the folder and id of an earlier run, if this run turns out to continue that one."""
 
     def move(self, run: RunInfo) -> None:
-        """Leave nothing where it was opened, and open for ``run``; called after ``open`` and before any ``write``."""
+        """Clean up the first folder, and open for ``run``; called after ``open`` and before any ``write``."""
 
 
 @runtime_checkable
 class Coalescing(Protocol):
-    """A sink that writes several log events at once for what one costs, such as one file and one `fsync`."""
+    """A sink that writes several log events for the cost of one, such as one file and one `fsync`."""
 
     def write_many(self, events: Sequence[tuple[int, Records]]) -> Mapping[int, Exception]:
-        """Take the log events that wait, in order; the errors of those that failed, by their place."""
+        """Write the waiting log events in order; returns the errors by the index of the event."""
 
 
 @runtime_checkable
 class Live(Protocol):
-    """A sink that shows between log events where training is; ``live`` says, once it is open, whether it does now."""
+    """A sink that shows the progress of training between log events, if ``live`` is true once it is open."""
 
     live: bool
 
     def progress(self, step: int, steps: int | None) -> None:
-        """``step`` has ended, of so many where that is known; called between writes, at most four times a second."""
+        """``step`` of ``steps`` (if known) has ended; called between writes, at most four times a second."""
 
 
 def known_kinds() -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def known_kinds() -> tuple[str, ...]:
 
 @functools.cache
 def built_in() -> tuple[str, ...]:
-    """The kinds that declog ships, sorted: the files of this folder that hold one."""
+    """The kinds that declog ships, sorted: the files of this folder with a sink."""
     return tuple(sorted(name for name in _modules() if _built_in(name) is not None))
 
 
@@ -111,7 +111,7 @@ def _modules() -> frozenset[str]:
 
 @functools.cache
 def _built_in(kind: str) -> type[Sink] | None:
-    """The class that a file of this folder has for its own name, or None."""
+    """The class in a file of this folder whose kind is the file's name, or None."""
     if kind not in _modules():
         return None
     named = vars(importlib.import_module(f"{__name__}.{kind}")).values()
@@ -122,7 +122,7 @@ def _built_in(kind: str) -> type[Sink] | None:
 def sink_class(kind: str) -> type[Sink]:
     """The class of a kind: a built-in name, a name in the entry-point group, or a path ``module:Class``.
 
-    Raises ``SinkError`` DL601 for a kind that nobody knows, or whose module cannot be imported.
+    Raises ``SinkError`` DL601 for an unknown kind, and for a module that cannot be imported.
     """
     path = kind
     if ":" not in kind:
@@ -139,7 +139,7 @@ def sink_class(kind: str) -> type[Sink]:
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name)
-    except Exception as cause:  # whatever an installed package does on import is reported as its problem
+    except Exception as cause:  # any failure of an installed package at import is reported
         raise SinkError.of("DL601.load", kind=kind, module=module, name=name, cause=cause, by=_by(kind)) from cause
     if not inspect.isclass(found):
         raise SinkError.of("DL601.no_class", kind=kind, module=module, name=name, by=_by(kind))
@@ -157,7 +157,7 @@ def _by(kind: str) -> str:
 
 
 def traits(kind: str) -> type[BaseSink]:
-    """What the class of a kind says of itself, or the defaults where it says nothing."""
+    """The facts in the class of a kind, or the defaults."""
     found: type = sink_class(kind)
     return found if issubclass(found, BaseSink) else BaseSink
 
@@ -188,7 +188,7 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
         if name not in parameters:
             problems.append(Problem.of("DL201.sink_option", (name,), kind=kind, name=name, known=parameters))
             continue
-        if value is None:  # what another layer said is taken back
+        if value is None:  # null resets the value of another layer
             continue
         try:
             TypeAdapter(hints.get(name, Any)).validate_python(value, strict=True)
@@ -211,7 +211,7 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
 
 
 def _expected(error: Any) -> str:
-    """What a check of a type asks for, in pydantic's words without their beginning."""
+    """The expected type, in pydantic's words without their beginning."""
     return str(error["msg"]).removeprefix("Input should be ").replace("valid integer", "whole number")
 
 

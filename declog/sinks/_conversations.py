@@ -26,9 +26,9 @@ def is_conversation(value: Any) -> bool:
 
 
 def spoken_columns(table: Table) -> Table | None:
-    """The table with who says its texts, where it has both a prompt and a completion; None elsewhere.
+    """The table with a role for each spoken column, if it has a prompt and a completion; else None.
 
-    Those are columns with a ``role``, or else texts of those two names.
+    A spoken column has a ``role``, or it is a text with one of these two names.
     """
     roles = {column.name: column.role for column in table.columns if column.role is not None}
     if not roles:
@@ -41,7 +41,7 @@ def spoken_columns(table: Table) -> Table | None:
 
 
 def conversation(table: Table, row: int) -> tuple[list[Message], dict[str, Any]]:
-    """A row's messages, column after column (a prompt, then a completion), and what else the row has."""
+    """A row's messages, column after column (a prompt, then a completion), and its other columns."""
     messages: list[Message] = []
     others: dict[str, Any] = {}
     for column in table.columns:
@@ -56,13 +56,13 @@ def conversation(table: Table, row: int) -> tuple[list[Message], dict[str, Any]]
 
 
 def spoken(message: Message) -> str:
-    """What a message says, as text: its content and the tools that it calls."""
+    """A message as text: its content and its tool calls."""
     texts = [_content(message.get("content")), *map(_tool_call, message.get("tool_calls") or ())]
     return "\n".join(filter(None, texts))
 
 
 def _content(content: Any) -> str:
-    """Text, or parts of which some are text and others are shown by their type."""
+    """The content as text; parts that are not text are shown by their type."""
     if content is None or isinstance(content, str):
         return content or ""
     if isinstance(content, list):
@@ -79,7 +79,7 @@ def _part(part: Any) -> str:
 
 
 def _tool_call(call: Any) -> str:
-    """A call in either of the usual spellings: ``{name, arguments}``, or that below ``function``."""
+    """A call in either usual form: ``{name, arguments}``, or the same below ``function``."""
     inner = call.get("function", call) if isinstance(call, Mapping) else call
     if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
         return json_text(call)

@@ -20,7 +20,7 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file, or a link to one, for reading. ``OSError`` for anything else, which is not even opened."""
+    """Open a regular file, or a link to one, for reading. ``OSError`` for anything else, without opening it."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "it is no regular file")
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -41,20 +41,20 @@ def fsync(path: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file anew: whoever reads it finds the text before or this one, never a part."""
+    """Replace a file's text: a reader sees the old text or the new one, never a part."""
     draft = path.with_name(f"{path.name}.part")
     draft.write_text(text, encoding="utf-8")
     os.replace(draft, path)
 
 
 def put(source: Path, place: Path) -> None:
-    """Move a finished file to its place, over what is there, atomically and durably."""
+    """Move a finished file to its path, atomically and durably; replaces a file that is there."""
     os.replace(source, place)
     fsync(place.parent)
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Let two paths change places atomically; ``OSError`` where the system or the file system cannot (NFS, macOS)."""
+    """Swap two paths atomically; ``OSError`` if the system or the file system cannot (NFS, macOS)."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         raise OSError(errno.ENOSYS, "no renameat2 here")
@@ -64,7 +64,7 @@ def exchange(one: Path, other: Path) -> None:
 
 
 def swap_folder(new: Path, place: Path, spare: Path, exchange: Exchange) -> None:
-    """Put the folder ``new`` where ``place`` is, and remove what was there.
+    """Replace the folder ``place`` by the folder ``new``, and remove the old one.
 
     With ``exchange`` there is no moment between. Without it there are two renames, and after a crash between
     them ``place`` is missing: ``finish_swap`` then puts ``new`` there.

@@ -7,11 +7,11 @@ from typing import Any
 
 from declog.records import DType, Image, Table, images_in
 
-PER_CELL = 4  # most images that are shown of a cell
+PER_CELL = 4  # most images per cell
 
 
 def shown(table: Table) -> dict[str, list[list[Image]]]:
-    """The columns that have images, with those of each row that can be shown: a few, and some rows may have none."""
+    """The columns with images, and for each row the images that can be shown, if any."""
     found = {}
     for column in table.columns:
         if column.type is DType.OBJECT:
@@ -22,7 +22,7 @@ def shown(table: Table) -> dict[str, list[list[Image]]]:
 
 
 def of(value: Any) -> list[Image]:
-    """The first images of a cell that can be shown."""
+    """The first images of a cell, as Pillow's."""
     found: list[Image] = []
     for _, image in images_in(value):
         if len(found) < PER_CELL and image.encoded() is not None:
@@ -31,14 +31,14 @@ def of(value: Any) -> list[Image]:
 
 
 def opened(image: Image) -> Any:
-    """An image that can be shown as one of Pillow's."""
+    """An image as one of Pillow's; None if it cannot be decoded."""
     import PIL.Image
 
     return PIL.Image.open(io.BytesIO(image.encoded() or b""))
 
 
 def column_name(name: str, table: Table) -> str:
-    """What the images of a column are a column of, where a tracker has them beside it."""
+    """The name of the column with another column's images, in trackers that show them beside it."""
     taken = {column.name for column in table.columns}
     found = f"{name}_images"
     while found in taken:

@@ -1,8 +1,8 @@
-"""One line at the bottom of a terminal, taken away before anybody prints. Standard library only.
+"""One line at the bottom of a terminal, erased before anything else prints. Standard library only.
 
-It is drawn where the cursor stands at the start of an empty row: while a bar (tqdm's, rich's, anybody's) or a row
-without its end is there, it is not. To know that, it listens to what is written to ``sys.stdout`` and ``sys.stderr``.
-What another process writes to the same terminal goes unheard, and may stand behind the line once.
+The line is drawn only while the cursor is at the start of an empty row, not beside a progress bar or an unfinished
+row. To know the cursor, ``LiveLine`` watches all writes to ``sys.stdout`` and ``sys.stderr``. It does not see the
+output of other processes, which may once appear behind the line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TextIO
 
 CLEARED = "\r\x1b[K"
-PATIENCE_S = 0.1  # a fork may have been made while the line was drawn: whoever prints there waits for nobody
+PATIENCE_S = 0.1  # a fork may inherit a taken lock: its prints do not wait longer
 
 
 class LiveLine:
@@ -33,7 +33,7 @@ class LiveLine:
         self._heard: list[tuple[TextIO, Callable[[str], int], Callable[[str], int]]] = []
 
     def begin(self) -> None:
-        """Listen from now on; where stdout is no terminal, or cannot be listened to, nothing is ever drawn."""
+        """Watch from now on; draws nothing if stdout is no terminal or cannot be watched."""
         if not sys.stdout.isatty():
             return
         with suppress(AttributeError, OSError, ValueError):  # a stand-in for stdout
@@ -53,12 +53,12 @@ class LiveLine:
                 self._shown = True
 
     def end(self) -> None:
-        """Take the line away, and listen no more."""
+        """Erase the line, and stop watching."""
         with self._lock:
             self._clear()
             self.on = False
             for stream, write, ours in self._heard:
-                if stream.write is ours:  # else somebody listens who came later
+                if stream.write is ours:  # else a later wrapper stands before this one
                     stream.write = write  # type: ignore[method-assign]
 
     def _hear(self, stream: TextIO) -> None:
@@ -90,5 +90,5 @@ class LiveLine:
             self._put(CLEARED)
 
     def _put(self, text: str) -> None:
-        with suppress(OSError):  # the terminal is gone
+        with suppress(OSError):  # the terminal was closed
             os.write(self._descriptor, text.encode(self._encoding, "replace"))

@@ -1,4 +1,4 @@
-"""A parquet dataset that grows by one file per log event, and is a whole dataset at every moment.
+"""A parquet dataset that grows by one file per log event, and is complete and readable at every moment.
 
     <folder>/000000/part-000000-000255.parquet     a block that is full: one file
     <folder>/000001/part-000256.parquet            the block that grows: one file per log event, or for several that
@@ -6,11 +6,11 @@
 
 A part is written to a scratch folder beside the dataset, fsynced, renamed into its block, and not touched again.
 A full block is merged: its folder changes places, in one atomic step, with a folder that holds the same rows in
-one file. So no ``kill -9``, at whatever point, leaves a row twice or not at all, and no reader sees that. What a
-reader can meet, once per block, is a file that it listed and that has gone: it fails, and reads well again.
-At the end the last block is merged, too, and small blocks are joined, so that a dataset has fifty files at most.
-Where the file system has no such step (NFS), the swap is two renames; a crash exactly between them hides a block
-until the next ``open``, which finishes the swap.
+one file. So a ``kill -9`` never duplicates or loses a row, and no reader sees a half-merged block. A reader may, once
+per block, list a file that is then merged away: its read fails, and the next one succeeds.
+At the end the last block is merged too, and small blocks are joined: a dataset has fifty files at most.
+On file systems without an atomic swap (NFS), the swap is two renames. A crash between the two hides a block until the
+next ``open``, which finishes the swap.
 
 All parts have one schema, since pandas takes the first part's and polars insists on it. A new column is added to
 the older parts too, as nulls, by one rename each. If the process dies in between, some parts lack the column (rows
@@ -66,10 +66,10 @@ class PartDataset:
         self._continue()
 
     def append(self, *tables: Any) -> list[Exception | None]:
-        """Add the rows of log events, as one part; what became of each: None, or why it is not written.
+        """Add the rows of log events as one part; returns for each None, or the reason why it is not written.
 
-        ``SinkError`` where a column's type is not what the dataset has: nothing is taken. ``OSError`` where the
-        disk refused: the rows wait in memory, at most a block of them, and are written with the next log event.
+        ``SinkError`` if a column has another type than in the dataset: no row is written. ``OSError`` if the disk
+        refused: the rows, at most a block of them, wait in memory for the next log event.
         """
         found = [self._take(table) for table in tables]
         taken = [place for place, error in enumerate(found) if error is None]
@@ -77,7 +77,7 @@ class PartDataset:
             self.flush()
         except OSError as error:
             return [error if place in taken else found[place] for place in range(len(tables))]
-        except Exception as error:  # noqa: BLE001  (whatever arrow refuses)
+        except Exception as error:  # noqa: BLE001  (any refusal of arrow's)
             # Rows that cannot be written at all must not stand in the way of the others.
             del self._pending[len(self._pending) - len(taken) :]
             if len(tables) == 1:
@@ -100,7 +100,7 @@ class PartDataset:
         return None
 
     def flush(self) -> None:
-        """Write what is not on disk yet."""
+        """Write the rows that are not on disk yet."""
         if self._narrow:
             self._widen()
         if not self._pending:
@@ -120,10 +120,9 @@ class PartDataset:
             self._in_block, self._block_bytes = [], 0
 
     def finish(self) -> None:
-        """Leave few files: the block that grows becomes one file, and neighbours, the smallest first, ``MOST_FILES``.
+        """Leave ``MOST_FILES`` files at most: merge the growing block, then neighbours, the smallest first.
 
-        A part moves from its block to the one before in one atomic step, and a block is merged in one: a crash costs
-        and doubles no row.
+        Each move of a part and each merge of a block is one atomic step: a crash loses or duplicates no row.
         """
         blocks = sorted({part.parent for part in self._all_parts()})
         sizes = [sum(part.stat().st_size for part in block.glob("part-*.parquet")) for block in blocks]
@@ -142,10 +141,10 @@ class PartDataset:
         self._block = 1 + max((int(block.name) for block in blocks), default=-1)
 
     def keep(self, keeps: Callable[[Any], Any]) -> None:
-        """Drop the rows that ``keeps``, from a part's table to a mask of its rows, refuses.
+        """Keep only the rows in ``keeps(table)``, a mask of a part's rows.
 
-        Part by part, each removed or replaced in one atomic step. What was not reached before a crash is still
-        whole, and the same call again finishes.
+        Each part is removed or replaced in one atomic step. After a crash the remaining parts are unchanged, and the
+        same call finishes the work.
         """
         self._pending.clear()
         for part in self._all_parts():
@@ -163,7 +162,7 @@ class PartDataset:
                 block.rmdir()
 
     def _continue(self) -> None:
-        """Take up what an earlier process left: one schema, blocks of one file, and a new block for this run."""
+        """Continue the dataset of an earlier process: one schema, blocks of one file, and a new block for this run."""
         parts = self._all_parts()
         self._sequence = 1 + max((int(part.stem.rpartition("-")[2]) for part in parts), default=-1)
         schemas = [self._schema_of(part) for part in parts]
@@ -228,7 +227,7 @@ class PartDataset:
     def _compact(self, block: Path, tables: list[Any] | None) -> None:
         """Merge a block's parts into one, from ``tables`` or (None) from the files.
 
-        Where that fails the block stays as it is: reading it is slower, no more.
+        If that fails the block stays as it is, and is only slower to read.
         """
         parts = sorted(block.glob("part-*.parquet"))
         if len(parts) < 2:

@@ -1,4 +1,4 @@
-"""Scalars as lines for a person: core first, then by the first part of their names, with where they are going."""
+"""Scalars as lines for a person: core first, then by the first part of their names, each with its trend."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Course:
     _free: int = 0  # log events for which the last part has room
 
     def and_then(self, value: float) -> Course:
-        """The course with one more value. Where there are too many parts, each two become one."""
+        """The course with one more value. If there are too many parts, neighbours merge in pairs."""
         parts, size, free = self._parts, self._size, self._free
         if not free and len(parts) == POINTS:
             parts = tuple((a + b, m + n) for (a, m), (b, n) in zip(parts[::2], parts[1::2], strict=True))
@@ -47,15 +47,15 @@ class Course:
         return replace(self, last=last, _parts=parts, _size=size, _free=free - 1)
 
     def means(self) -> list[float]:
-        """The mean of each part, the latest last; NaN where no value of a part is finite."""
+        """The mean of each part, the latest last; NaN for a part without a finite value."""
         return [total / count if count else math.nan for total, count in self._parts]
 
 
 @dataclass
 class Trends:
-    """The course of each scalar by mode and name, and what a config says of its metric.
+    """The course of each scalar by mode and name, and the config's facts of its metric.
 
-    ``core`` are ids of metrics that are shown first, ``good`` those of which it is known which way is better.
+    ``core`` are the ids of metrics to show first, ``good`` the better direction of metrics that have one.
     """
 
     core: frozenset[str] = frozenset()
@@ -66,21 +66,21 @@ class Trends:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Trends:
-        """What a resolved config says of its metrics."""
+        """The trends for the metrics of a resolved config."""
         metrics, about = ((config.get(section) or {}).items() for section in ("metrics", "about"))
         core = frozenset(id for id, one in metrics if isinstance(one, Mapping) and "core" in _words(one.get("tags")))
         return cls(core, {id: one["good"] for id, one in about if one and one.get("good") in ("up", "down")})
 
     def is_core(self, scalar: Scalar) -> bool:
-        """Whether it is never left out, and stands before the others."""
+        """Whether a scalar is always shown, before the others."""
         return scalar.metric.partition(".")[0] in self.core or scalar.name.rpartition("/")[2] in ALWAYS
 
     def before(self, mode: str, name: str) -> Course | None:
-        """Its course until the last log event; None at its first one."""
+        """The scalar's course until the last log event; None at its first one."""
         return self._courses.get((mode, name))
 
     def add(self, mode: str, scalars: Sequence[Scalar]) -> None:
-        """Remember a log event's."""
+        """Add the scalars of a log event."""
         for scalar in scalars:
             course = self._courses.get((mode, scalar.name)) or Course()
             self._courses[mode, scalar.name] = course.and_then(as_float(scalar.value))
@@ -100,7 +100,7 @@ def _words(tags: Any) -> list[str]:
 def scalar_lines(
     scalars: Sequence[Scalar], limit: int, width: int, trends: Trends | None = None, mode: str = "train"
 ) -> list[Piece]:
-    """Scalars in aligned columns: all core ones, then others up to ``limit``, below headings of what they share.
+    """Scalars in aligned columns: all core ones, then others up to ``limit``, below headings with their shared prefix.
 
     With ``trends`` that have earlier values: core ones with their change and a sparkline, others with an arrow.
     """
@@ -121,7 +121,7 @@ def scalar_lines(
 
 
 def _sections(scalars: Sequence[Scalar], width: int, trends: Trends, mode: str) -> list[Piece]:
-    """Those that stand alone, then each group below the first part of its names."""
+    """Scalars without a group, then each group under the first part of its names."""
     heads: dict[str, list[Scalar]] = {}
     for scalar in scalars:
         heads.setdefault(scalar.name.partition("/")[0], []).append(scalar)
@@ -138,7 +138,7 @@ def _sections(scalars: Sequence[Scalar], width: int, trends: Trends, mode: str) 
 def _columns(
     entries: Sequence[tuple[str, Scalar]], width: int, indent: str, trends: Trends, mode: str, *, whole: bool = False
 ) -> list[Piece]:
-    """Entries side by side, as many as fit; a label that does not is cut at its start, a value never."""
+    """Entries side by side, as many as fit; a long label loses its start, a value is never cut."""
     if not entries:
         return []
     ends = [list(_end(scalar, trends, mode, whole=whole)) for _, scalar in entries]
@@ -163,7 +163,7 @@ def _columns(
 
 
 def _end(scalar: Scalar, trends: Trends, mode: str, *, whole: bool) -> Iterator[Piece]:
-    """What stands behind a value: where it came from; nothing at its first log event."""
+    """The text behind a value: its change and sparkline; empty at its first log event."""
     course, now = trends.before(mode, scalar.name), as_float(scalar.value)
     if not trends.shown or course is None:
         return
@@ -183,7 +183,7 @@ def _short(change: float) -> str:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """A bar for each value, from the least to the greatest of them; a gap where a value is not finite."""
+    """A bar for each value, from the least to the greatest; a gap for a value that is not finite."""
     finite = [value for value in values if math.isfinite(value)]
     least, most = (min(finite), max(finite)) if finite else (0.0, 0.0)
     level = most == least or not math.isfinite(most - least)

@@ -1,7 +1,4 @@
-"""What several sinks need: importing a backend, values that every format takes, the run's folder and config.
-
-Only the standard library and declog's contracts are imported here.
-"""
+"""Helpers of several sinks: importing a backend, values for every format, the run's folder and config."""
 
 from __future__ import annotations
 
@@ -50,10 +47,10 @@ def _missing(module: str, kind: str, extra: str | None, reason: str) -> SinkErro
 
 
 class SinkFolder:
-    """Where a file sink writes: ``folder`` (below ``output_dir`` if relative), or a folder named after the sink's id.
+    """The folder of a file sink: ``folder`` (below ``output_dir`` if relative), or one named after the sink's id.
 
-    It is this sink's until ``release``: no file ever has two writers. Ranks other than 0 have folders of their own.
-    Raises ``SinkError``: DL601 for a relative folder that leaves the run's, DL609 for one that somebody writes to.
+    The sink holds it until ``release``: no file ever has two writers. Each rank other than 0 has its own folder.
+    Raises ``SinkError``: DL601 for a relative folder outside of the run's, DL609 for a folder in use.
     """
 
     def __init__(self, run: RunInfo, folder: str | None, kind: str) -> None:
@@ -61,22 +58,22 @@ class SinkFolder:
         self.path = base / f"rank{run.rank}" if run.rank else base
         self.path.mkdir(parents=True, exist_ok=True)
         inside = self.path.resolve().is_relative_to(run.output_dir.resolve())
-        try:  # the run has its folder for itself: what a dead process of another machine left there is nobody's
+        try:  # the run holds its folder alone: a lock of a dead process on another machine may be taken over
             self._lock = Lock(self.path / WRITER, takeover=inside)
         except Held as held:
             raise in_use(self.path, self.path / WRITER, held, "give each sink a `dir` of its own") from None
 
     def release(self) -> None:
-        """Let the next one write there; a folder with nothing in it is not left behind."""
+        """Let another sink write there; removes the folder if it is empty."""
         self._lock.release()
         with contextlib.suppress(OSError):
             self.path.rmdir()
 
 
 def below(output_dir: Path, folder: str) -> Path:
-    """A folder of the run: one that is relative does not leave ``output_dir``, an absolute one is where it says.
+    """A folder of the run: a relative one lies below ``output_dir``, an absolute one stays as it is.
 
-    ``SinkError`` DL601 for ``..``, for a link that leads elsewhere, and for what no path can be.
+    ``SinkError`` DL601 for ``..``, for a link out of the folder, and for an impossible path.
     """
     if "\0" in folder:
         raise SinkError.of("DL601.nul")
@@ -88,9 +85,9 @@ def below(output_dir: Path, folder: str) -> Path:
 
 
 def origins(table: Table, step: int) -> dict[str, Sequence[Any]]:
-    """What is known of each row beside its columns: its step, and its group, its number and why it was picked.
+    """Where each row comes from: its step, its group, its number and the reason why it was picked.
 
-    Names that the table has itself are left to it. Where a row's step is not the log event's, that is there, too.
+    A column of the table with such a name wins. If a row's step is not the log event's, both are there.
     """
     own, places = {column.name for column in table.columns}, table.places
     event: Sequence[int] = [step] * table.rows
@@ -109,7 +106,7 @@ def origins(table: Table, step: int) -> dict[str, Sequence[Any]]:
 
 
 def with_why(table: Table) -> Table:
-    """The table with a first column ``why``, which tells the best from the worst, where a filter picked the rows."""
+    """The table with a first column ``why``, the reasons why a filter picked each row; unchanged without a filter."""
     places = table.places
     if places is None or places.why is None or any(column.name == "why" for column in table.columns):
         return table
@@ -118,12 +115,12 @@ def with_why(table: Table) -> Table:
 
 
 def end_of(why: str) -> str:
-    """Of a row's reasons: ``best`` or ``worst``, as the last filter of extremes in its chain says; else empty."""
+    """``best`` or ``worst``, from the last filter of extremes among a row's reasons; else empty."""
     return {":top": "best", ":bottom": "worst"}.get("".join(re.findall(r":(?:top|bottom)\b", why)[-1:]), "")
 
 
 def run_column(table: Table) -> str:
-    """The name of the column that says which run a row is of."""
+    """The name of the column with the run's id."""
     return EVENT_RUN if any(column.name == "run_id" for column in table.columns) else "run_id"
 
 

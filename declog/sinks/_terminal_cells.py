@@ -1,7 +1,7 @@
-"""Text by the cells that it takes on a terminal: a Chinese character takes two, a combining one none. Imports rich.
+"""The width of text in cells of a terminal: a Chinese character takes two, a combining one none. Imports rich.
 
-A cluster is what is drawn as one: a letter with its combining marks, an emoji with its modifiers and those that joiners
-add, a flag. No line ends inside a cluster.
+A cluster is drawn as one character: a letter with its combining marks, an emoji with its modifiers and joined emojis, a
+flag. No line ends inside a cluster.
 """
 
 from __future__ import annotations
@@ -43,26 +43,26 @@ def _extends(cluster: str, char: str) -> bool:
 
 
 def padded(text: str, width: int) -> str:
-    """A text with blanks behind it, so that it takes so many cells."""
+    """A text padded with blanks to a width in cells."""
     return text + " " * (width - cells(text))
 
 
 def ending(text: str, width: int) -> str:
-    """A text's end, which takes at most so many cells, behind an ellipsis where it is not all."""
+    """The end of a text within a width in cells; a cut text begins with an ellipsis."""
     if cells(text) <= width:
         return text
     return "…" + "".join(reversed(list(_within(width - 1, reversed(list(clusters(text)))))))
 
 
 def beginning(text: str, width: int) -> str:
-    """A text's beginning, which takes at most so many cells, with an ellipsis behind it where it is not all."""
+    """The beginning of a text within a width in cells; a cut text ends with an ellipsis."""
     if cells(text) <= width:
         return text
     return "".join(_within(width - 1, clusters(text))) + "…"
 
 
 def _within(room: int, parts: Iterable[str]) -> Iterator[str]:
-    """The first parts for which there is room."""
+    """The first parts that fit."""
     for part in parts:
         room -= cells(part)
         if room < 0:
@@ -71,14 +71,14 @@ def _within(room: int, parts: Iterable[str]) -> Iterator[str]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The lines of a text, each of at most so many cells: between words, or inside one that is wider than a line."""
+    """The lines of a text within a width in cells, broken between words, or inside a word wider than a line."""
     lines, line, used = [], "", 0
     for word in re.findall(r" +|[^ ]+", text):
         blank, takes = word[0] == " ", cells(word)
         if used + takes <= width:
             line, used = line + word, used + takes
             continue
-        if blank:  # a line that begins with the rest of a gap would look indented
+        if blank:  # a line must not begin with the rest of a gap
             lines.append(line)
             line, used = "", 0
             continue

@@ -1,4 +1,4 @@
-"""Rows of a table as text that is read whole, for trackers whose tables cut their cells. Standard library only."""
+"""Rows of a table as complete text, for trackers whose tables cut their cells. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LONG = (DType.TEXT, DType.OBJECT)
 
 
 def rows_as_text(table: Table) -> str:
-    """Each row: a heading of its short values, then its texts, each whole and in a block of its own."""
+    """Each row: a heading of its short values, then its complete texts, each in a block of its own."""
     return "\n\n".join(row_as_text(table, row) for row in range(table.rows)) + "\n"
 
 
@@ -29,7 +29,7 @@ def row_as_text(table: Table, row: int) -> str:
 
 
 def caption(table: Table, row: int) -> str:
-    """What a row is, in a line: why it was picked, where it comes from, its numbers."""
+    """A row in one line: why it was picked, where it comes from, its numbers."""
     places = table.places
     why = [] if places is None or places.why is None else [places.why[row]]
     place = [] if places is None else [f"step {places.step[row]}", f"row {places.row[row]}"]
@@ -44,7 +44,7 @@ def _number(value: Any) -> str:
 
 
 def _block(text: str) -> str:
-    """A code block that the text cannot end."""
+    """A code block whose fence is longer than any in the text."""
     fence = "```"
     while fence in text:
         fence += "`"

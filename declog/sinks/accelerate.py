@@ -1,12 +1,12 @@
-"""The accelerate sink: any tracker that accelerate knows, its own and those that are registered with it.
+"""The accelerate sink: any tracker of accelerate, its own and registered ones.
 
-It takes the trackers that an ``Accelerator`` has open (``declog.integrations.accelerate.start`` gives them), or makes
-those that ``trackers`` names. wandb and trackio get what declog's own sinks of those names write, on the tracker's
-run; of the others each gets what its class has a method for: ``log`` for scalars, ``log_table`` for tables,
-``log_images`` for the images in them. What a tracker has no method for is left out, which is reported once.
+The sink uses the trackers that an ``Accelerator`` has open (``declog.integrations.accelerate.start`` passes them), or
+creates those in ``trackers``. wandb and trackio get the records of declog's own sinks, on the tracker's run. Any other
+tracker gets the records for which its class has a method: ``log`` for scalars, ``log_table`` for tables,
+``log_images`` for the images in them. The sink leaves out other records and reports that once.
 
-A tracker that was open stays open: ``Accelerator.end_training`` closes it. Torch comes with accelerate and is imported
-when the sink is made, never on its thread.
+A tracker that was open stays open: ``Accelerator.end_training`` closes it. accelerate imports torch, when the sink is
+constructed and never on its thread.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from declog.sinks.trackio import TrackioSink
 from declog.sinks.wandb import WandbSink
 
 log = logging.getLogger("declog")
-MAX_CHARS = 500  # of a table's cell, where the tracker shows the table as a text
+MAX_CHARS = 500  # of a table's cell in trackers that show the table as a text
 TEXTS = frozenset({"tensorboard"})  # trackers whose `log` shows a text
-OWN_RUN = {"mlflow": "run_id"}  # trackers whose run is of the thread that opened it, and how `log` gets it
+OWN_RUN = {"mlflow": "run_id"}  # trackers whose run belongs to a thread, and the argument of `log` for it
 
-_open: ContextVar[Sequence[Any]] = ContextVar("_open", default=())  # trackers of the Accelerator that starts a run
+_open: ContextVar[Sequence[Any]] = ContextVar("_open", default=())  # the trackers of the Accelerator
 
 
 @contextlib.contextmanager
 def open_trackers(trackers: Sequence[Any]) -> Iterator[None]:
-    """Within it, a sink that names no trackers takes these: ``Accelerator.trackers``, on the main process."""
+    """A block in which a sink without ``trackers`` uses these: ``Accelerator.trackers``, on the main process."""
     token = _open.set(tuple(trackers))
     try:
         yield
@@ -57,11 +57,11 @@ class _ShowsImages(Protocol):
 
 
 class AccelerateSink(BaseSink):
-    """Logs to trackers of accelerate's.
+    """Logs to trackers of accelerate.
 
-    ``trackers``: names as ``Accelerator(log_with=...)`` takes them, ``null`` those that the Accelerator has open.
-    ``project`` is what the named ones are started with, the config's name unless given; ``dir`` is where those of them
-    that write files do, below the run's folder if relative, and ``settings`` what each is made with beside that.
+    ``trackers``: names as for ``Accelerator(log_with=...)``; ``null`` means the trackers that the Accelerator has open.
+    For named trackers: ``project`` is their project, by default the config's name; ``dir`` is the folder of their
+    files, below the run's folder if relative; ``settings`` are further arguments by tracker.
     """
 
     kind = "accelerate"
@@ -91,11 +91,11 @@ class AccelerateSink(BaseSink):
             raise SinkError.of("DL601.tracker_settings", name=name, known=self._names)
         if "tensorboard" in self._names:
             require("torch.utils.tensorboard", kind="accelerate", extra="tensorboard")
-        if self._names and not self._tracking.PartialState._shared_state:  # what its trackers' own messages need
+        if self._names and not self._tracking.PartialState._shared_state:  # the messages of its trackers need the state
             raise SinkError.of("DL601.no_accelerator")
 
     def open(self, run: RunInfo) -> None:
-        """Start the trackers that are named, or take those that are open; wandb and trackio get the run config."""
+        """Start the named trackers, or use the open ones; wandb and trackio get the run config."""
         trackers = [tracker for tracker in self._given if tracker.name != "declog"]
         if not self._names and not trackers:
             raise SinkError.of("DL601.no_trackers")
@@ -108,12 +108,12 @@ class AccelerateSink(BaseSink):
             sink.open(run)
 
     def write(self, step: int, records: Records) -> None:
-        """Log one event to each tracker; where one fails, the others have it all the same."""
+        """Log one event to each tracker; a failing tracker does not affect the others."""
         failures: list[Exception] = []
         for sink in self._sinks:
             try:
                 sink.write(step, records)
-            except Exception as error:  # noqa: BLE001  (whatever a tracker raises)
+            except Exception as error:  # noqa: BLE001  (any error of a tracker)
                 failures.append(error)
         if len(failures) == 1:
             raise failures[0]
@@ -121,7 +121,7 @@ class AccelerateSink(BaseSink):
             raise ExceptionGroup("several trackers failed", failures)
 
     def close(self) -> None:
-        """Finish the trackers that the sink has started."""
+        """Finish the trackers that the sink started."""
         for tracker in self._made:
             tracker.finish()
 
@@ -133,7 +133,7 @@ class AccelerateSink(BaseSink):
             folder.mkdir(parents=True, exist_ok=True)
             place = [str(folder)]
         tracker = cls(self._project or run.name, *place, **self._settings.get(name, {}))
-        # The sink is on one process: accelerate is not to ask its state, nor to set it up, which waits for the others.
+        # One process has the sink: accelerate must not set up its state, which would wait for the other processes.
         tracker.main_process_only = False
         tracker.start()
         return tracker
@@ -147,7 +147,7 @@ class AccelerateSink(BaseSink):
 
 
 class _Generic:
-    """What every tracker has: ``log``, and what else its class has."""
+    """Any other tracker: ``log``, and the further methods of its class."""
 
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, TABLE, ALERT})
 

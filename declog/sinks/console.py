@@ -13,14 +13,13 @@
             tool      4
       ! warn kl_runaway: KL 0.71 left the trust region
 
-Of a table over a window it shows rows of the newest step; of texts the head and the tail, where the answer is. When the
-run ends it says once more which alerts fired, and how often.
+From a table over a window the console shows rows of the newest step; from long texts the head and the tail, where the
+answer is. When the run ends it lists the alerts again, with their counts.
 
-Text is formatted here and handed to rich in one piece (its own tables cost the training thread tens of
-milliseconds of the GIL). Colours only on a terminal, where the bars of tqdm stay below, and where no bar is a line
-says between two log events where training is. Control and format characters
-are made visible: what a model writes must not move the reader's cursor, or turn his lines around. With ``format: json``
-it is an object for each log event and for each sample, one on a line.
+This file formats text and hands it to rich in one piece: rich's own tables cost the training thread tens of
+milliseconds of the GIL. Colours appear on a terminal only. There, tqdm's bars stay below; without a bar, a line shows
+the progress between log events. Control and format characters are made visible, so that a model's text cannot move the
+cursor or reverse a line. ``format: json`` prints an object per log event and per sample, one on a line.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from declog.sinks._terminal_cells import cells, padded, wrapped
 
 PLAIN_WIDTH = 100
 LABEL_WIDTH = 20
-PACES = 16  # how many times back the live line's speed reaches
+PACES = 16  # the step times that the live line's speed covers
 ROLE_WIDTH = 9
 STYLES = {"info": "cyan", "warn": "yellow", "error": "bold red"}
 ENDS = {"best": ("▲ ", "bold green"), "worst": ("▼ ", "bold red"), "": ("", "bold")}
@@ -62,10 +61,10 @@ class FiredAlert:
 
 
 class ConsoleSink(BaseSink):
-    """Prints to stdout. ``max_scalars``, ``max_rows`` and ``max_chars`` bound one block; core metrics are always in it.
+    """Prints to stdout. ``max_scalars``, ``max_rows`` and ``max_chars`` bound one block; core metrics always appear.
 
-    ``width: null`` is the terminal's width, or 100 where there is no terminal. ``format: json`` prints all of it, one
-    object on a line. ``steps`` is how many steps the run will have, where a block should say when it ends.
+    ``width: null`` is the terminal's width, or 100 without a terminal. ``format: json`` prints everything, one
+    object on a line. ``steps`` is the number of steps of the run; a block then shows the remaining time.
     """
 
     kind = "console"
@@ -88,7 +87,7 @@ class ConsoleSink(BaseSink):
         self._json = format == "json"
         self._steps = steps
         self._trends = Trends()
-        self._over_windows: frozenset[str] = frozenset()  # ids of tables whose rows were chosen from a whole window
+        self._over_windows: frozenset[str] = frozenset()  # ids of tables whose filter chooses from a window
         self._fired: dict[tuple[str, str], FiredAlert] = {}  # by mode and name
         self._last: tuple[int, float] | None = None  # the step and time of the last log event of training
         self._rich = require("rich.console", kind="console")
@@ -99,7 +98,7 @@ class ConsoleSink(BaseSink):
         self.live = False
 
     def open(self, run: RunInfo) -> None:
-        """Say which run this is."""
+        """Print the name and folder of the run."""
         self._console = self._rich.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
         self._trends = Trends.of(run.config)
         self._over_windows = _over_windows(run.config)
@@ -134,9 +133,9 @@ class ConsoleSink(BaseSink):
         self._print(pieces)
 
     def progress(self, step: int, steps: int | None) -> None:
-        """Show where training is, until something is printed."""
+        """Show the progress of training, until the next print."""
         self._steps = self._steps or steps
-        if self._paces and step < self._paces[-1][1]:  # it goes on from an earlier one
+        if self._paces and step < self._paces[-1][1]:  # training went back to an earlier step
             self._paces.clear()
         self._paces.append((time.monotonic(), step))
         (since, first), (now, _) = self._paces[0], self._paces[-1]
@@ -144,7 +143,7 @@ class ConsoleSink(BaseSink):
         self._line.draw(" · ".join((at, *self._pace(step - first, now - since, step))))
 
     def close(self) -> None:
-        """Say once more which alerts fired, and take the line away."""
+        """List the alerts that fired, and erase the line."""
         self.live = False
         fired, self._fired = self._fired, {}
         try:
@@ -158,7 +157,7 @@ class ConsoleSink(BaseSink):
         encoding = self._console.encoding
         shown = [(text.encode(encoding, "replace").decode(encoding), style) for text, style in pieces]
         with _beside_bars(terminal=self._console.is_terminal):
-            if not self._line.free:  # somebody's row has no end yet
+            if not self._line.free:  # another print has not ended its row
                 self._console.file.write("\n")
             self._console.print(self._text.Text.assemble(*shown), end="")
 
@@ -170,7 +169,7 @@ class ConsoleSink(BaseSink):
             file.flush()
 
     def _speed(self, step: int, records: Records) -> Iterator[str]:
-        """Steps per second since the last log event of training, and how long the others take."""
+        """Steps per second since the last log event of training, and the remaining time."""
         if records.mode != "train" or not records.time or not self._console.is_terminal:
             return
         before, self._last = self._last, (step, records.time)
@@ -178,7 +177,7 @@ class ConsoleSink(BaseSink):
             yield from self._pace(step - before[0], records.time - before[1], step)
 
     def _pace(self, steps: int, seconds: float, step: int) -> Iterator[str]:
-        """The speed of some steps, and how long those after ``step`` take."""
+        """The speed of some steps, and the time for the steps after ``step``."""
         if steps <= 0 or seconds <= 0:
             return
         speed = steps / seconds
@@ -204,7 +203,7 @@ def _duration(seconds: float) -> str:
 
 
 def _beside_bars(*, terminal: bool) -> AbstractContextManager[Any]:
-    """Where tqdm draws bars on this terminal, they are taken away meanwhile, and drawn again below."""
+    """A block for printing: tqdm's bars on this terminal are erased, and drawn again below."""
     module = sys.modules.get("tqdm")
     if not terminal or module is None or not len(module.tqdm._instances):
         return contextlib.nullcontext()
@@ -213,7 +212,7 @@ def _beside_bars(*, terminal: bool) -> AbstractContextManager[Any]:
 
 
 def _objects(step: int, records: Records) -> list[dict[str, Any]]:
-    """A log event as one object, then each of its samples as one."""
+    """A log event as one object, then an object for each of its samples."""
     stamp = {"step": step, "mode": records.mode}
     event: dict[str, Any] = {**stamp, "time": records.time}
     if records.scalars:
@@ -288,7 +287,7 @@ def table_cards(
 
 
 def _of_each_kind(kinds: Sequence[object], most: int) -> list[int]:
-    """The places of up to so many rows, in their order: the first of each kind, then the second of each, and so on."""
+    """The indices of the rows to show, in their order: the first of each kind, then the second of each, and so on."""
     seen: Counter[object] = Counter()
     turns = []
     for place, kind in enumerate(kinds):
@@ -298,9 +297,9 @@ def _of_each_kind(kinds: Sequence[object], most: int) -> list[int]:
 
 
 def _messages(messages: Sequence[Message], max_chars: int, width: int) -> Iterator[Piece]:
-    """The messages of a conversation, each wrapped beside its role; of more than ``max_chars`` its two ends.
+    """The messages of a conversation, each wrapped beside its role; of a long one the two ends.
 
-    Those are the first message that is no system prompt, and the last ones, so that the answer is seen.
+    A conversation beyond ``max_chars`` shows its first message after the system prompt, and its last ones: the answer.
     """
     texts = [spoken(message) for message in messages]
     shown = {place: sample(text, max_chars) for place, text in enumerate(texts)}
@@ -324,11 +323,11 @@ def _messages(messages: Sequence[Message], max_chars: int, width: int) -> Iterat
 
 
 def sample(text: str, max_chars: int) -> str:
-    """A text on one line, of a longer one its head and its tail; line ends are shown as ⏎."""
+    """A text on one line; of a long text the head and the tail; line ends are shown as ⏎."""
     text = text.strip()
     tail = max_chars // 2
     left = f" … {len(text) - max_chars:,} characters … "
-    if len(text) <= max_chars + len(left):  # what says so would be as long
+    if len(text) <= max_chars + len(left):  # the mark for the cut would be as long
         return _one_line(text)
     return _one_line(text[: max_chars - tail]).rstrip() + left + _one_line(text[len(text) - tail :]).lstrip()
 
@@ -344,7 +343,7 @@ def alert_line(alert: Alert) -> Piece:
 
 
 def fired_line(mode: str, fired: FiredAlert) -> Piece:
-    """How often an alert fired, when, and what it said last; the mode where that is not training."""
+    """The count, steps and last text of an alert, and its mode if that is not training."""
     often = f"{fired.count} times, steps {fired.first} to {fired.last}" if fired.count > 1 else f"step {fired.first}"
     of_mode = "" if mode == "train" else f", {mode}"
     text = visible(f"{often}{of_mode}: {fired.alert.text}".replace("\n", " "))
@@ -352,8 +351,8 @@ def fired_line(mode: str, fired: FiredAlert) -> Piece:
 
 
 def _side_by_side(parts: Sequence[str], width: int, indent: int) -> str:
-    """Parts with dots between them, in lines that break between two parts only."""
-    lines, room = [""], width - indent - 2  # a mark and a number stand before the first
+    """Parts with dots between them; lines break only between parts."""
+    lines, room = [""], width - indent - 2  # the first line has a mark and a number in front
     for part in parts:
         if lines[-1] and cells(lines[-1]) + 3 + cells(part) > room:
             lines.append("")

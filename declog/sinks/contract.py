@@ -1,7 +1,6 @@
-"""What every sink has to do, as checks that any sink can be put through: ``declog.testing.check_sink``.
+"""The duties of a sink, as checks for any sink: ``declog.testing.check_sink``.
 
-Each check opens sinks of its own, on the threads that declog gives them, in a run of its own. Standard library and
-declog's contracts only.
+Each check opens its own sinks, on declog's threads, in a run of its own. Standard library and declog's contracts only.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, Coalescing, Rewindable
 from declog.sinks.runner import CloseReport, SinkRunner
 
 Read = Callable[[RunInfo], Iterable[tuple[int, str, float]]]
-WAIT_S = 300.0  # for a sink that makes no progress
+WAIT_S = 300.0  # for a sink without progress
 HUGE = 2**2000
 SURROGATE = "broken \ud800 tail"
 
 
 class Contract:
-    """The checks, on sinks that ``make`` makes; ``read`` gives the scalars that one has of a run, in their order."""
+    """The checks, on sinks from ``make``; ``read`` returns the scalars of a run in a sink, in their order."""
 
     def __init__(self, make: Callable[[], Sink], read: Read | None, folder: Path) -> None:
         self._make, self._read, self._folder = make, read, folder
@@ -34,7 +33,7 @@ class Contract:
         self._before = _process()
 
     def checks(self) -> dict[str, Callable[[], None]]:
-        """Those that can be run on this sink, by what they ask of it."""
+        """The checks that apply to this sink, by their names."""
         sink = self._make()
         found = {
             "it says what it takes": self.declares,
@@ -60,7 +59,7 @@ class Contract:
     # -- what is asked
 
     def declares(self) -> None:
-        """``accepts`` are kinds of records, and options are keyword-only, typed, each with a default."""
+        """``accepts`` holds kinds of records; options are keyword-only and typed, each with a default."""
         sink = self._make()
         odd = sorted(sink.accepts - {SCALAR, HISTOGRAM, TABLE, ALERT})
         assert not odd, f"`accepts` has {odd}"
@@ -86,7 +85,7 @@ class Contract:
         self._logged(self._run(), [(0, made), (10**9, made)])
 
     def tables(self) -> None:
-        """No row at all, a column more, one less, rows of nulls, a conversation."""
+        """Tables without rows, with a column more, a column less, rows of nulls, a conversation."""
         few = _table("t")
         more = Table("t", "t", (*few.columns, Column("late", DType.FLOAT)), {**few.data, "late": [1.0, None]}, 2)
         none = Table("t", "t", few.columns, {column.name: [] for column in few.columns}, 0)
@@ -97,14 +96,14 @@ class Contract:
         self._logged(self._run(), [(step, Records(tables=(each,))) for step, each in steps])
 
     def closing(self) -> None:
-        """A run may end before it logged anything, and its sink be closed again."""
+        """A run may end without a log event, and close its sink twice."""
         sink = self._make()
         sink.open(self._run())
         sink.close()
         sink.close()
 
     def broken(self) -> None:
-        """Values that no column's type allows: the sink may raise, and goes on."""
+        """Values of the wrong type: the sink may raise, and continues."""
         run = self._run()
         odd = Table("odd", "odd", (Column("x", DType.FLOAT),), {"x": ["text", object()]}, 2)
         runner = self._opened(run)
@@ -115,14 +114,14 @@ class Contract:
         self._same(run, [(step, event(step)) for step in (0, 2)])
 
     def untouched(self) -> None:
-        """Other sinks get the same objects."""
+        """The sink does not change records, because other sinks get the same objects."""
         made = event(1)
         before = repr(made)
         self._logged(self._run(), [(1, made)])
         assert repr(made) == before, "the sink changed the records that it was given"
 
     def process(self) -> None:
-        """Its folder, its streams, what it does at a signal, and no torch."""
+        """The sink keeps the working directory, streams and signals of the process, and does not import torch."""
         torch = "torch" in sys.modules
         self._logged(self._run(), [(1, event(1))])
         changed = [name for name, value in _process().items() if value != self._before[name]]
@@ -130,14 +129,14 @@ class Contract:
         assert torch or "torch" not in sys.modules, "the sink imported torch"
 
     def order(self) -> None:
-        """Also of steps with holes, and of two modes at one step."""
+        """Records keep their order, also with missing steps and two modes at one step."""
         events = [(step, _scalars(step, mode)) for step in (0, 1, 5, 9) for mode in ("train", "eval")]
         run = self._run()
         self._logged(run, events)
         self._same(run, events)
 
     def two_runs(self) -> None:
-        """Written in turn, each has its own."""
+        """Two runs that write in turn stay apart."""
         runs = [self._run(), self._run()]
         runners = [self._opened(run) for run in runs]
         events = [[(step, _scalars(step + 100 * place)) for step in range(4)] for place in range(2)]
@@ -150,7 +149,7 @@ class Contract:
             self._same(run, mine)
 
     def several(self) -> None:
-        """``write_many`` of all of them leaves what ``write`` of each does."""
+        """``write_many`` leaves the same records as ``write`` for each event."""
         events = [(step, event(step)) for step in range(7)]
         many, single = self._run(), self._run()
         sink = self._make()
@@ -168,7 +167,7 @@ class Contract:
         self._same(single, events)
 
     def resumed(self) -> None:
-        """What is later than the step that it goes on from is dropped; doing so twice is no harm."""
+        """``rewind`` drops the later steps; a second call does no harm."""
         run = self._run()
         self._logged(run, [(step, event(step)) for step in range(5)])
         runner = self._opened(run)
@@ -202,7 +201,7 @@ class Contract:
         _whole(runner.close(WAIT_S))
 
     def _same(self, run: RunInfo, events: Sequence[tuple[int, Records]]) -> None:
-        """What the sink has of a run, name by name in its order."""
+        """Check that the sink has a run's scalars, each name in its order."""
         if self._read is None:
             return
         found: dict[str, list[tuple[int, str]]] = {}
@@ -217,12 +216,12 @@ class Contract:
 
 
 def failures(checks: Mapping[str, Callable[[], None]]) -> list[str]:
-    """Runs checks; what went wrong, one text each."""
+    """Run checks; returns a text for each failure."""
     found = []
     for what, check in checks.items():
         try:
             check()
-        except Exception as error:  # noqa: BLE001  (whatever a sink raises is what is reported)
+        except Exception as error:  # noqa: BLE001  (any error of a sink is reported)
             where = traceback.extract_tb(error.__traceback__)[-1]
             found.append(f"{what}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})")
     return found

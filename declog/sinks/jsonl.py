@@ -10,10 +10,10 @@
                                no such column
 
 ``<dir>`` is ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise. Every line is strictly
-valid JSON: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Lines are written whole
-and flushed; a torn last line that an earlier crash left is cut off when the file is opened again. A row's ``step`` is
-its own. Where that is not the log event's, or the table has a ``step`` or a ``run_id`` itself, the log event's are
-``declog_step`` and ``declog_run_id``, by which a resumed run drops what it logs again.
+valid JSON: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Lines are written in one piece and
+flushed; a torn last line after a crash is removed when the file is opened again. ``step`` is the row's own step. If
+that is not the log event's, or the table has its own column ``step`` or ``run_id``, the log event's step and run are in
+``declog_step`` and ``declog_run_id``. A resumed run uses them to drop the steps that it logs again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class JsonlSink(BaseSink):
         self._dir = dir
         self._fsync = fsync
         self._files: dict[str, LineFile] = {}
-        self._named: set[str] = set()  # names whose metric is in the file
+        self._named: set[str] = set()  # the names in metrics.jsonl
         self._run_id = ""
         self._place: SinkFolder | None = None
         self._folder = Path()
@@ -72,12 +72,12 @@ class JsonlSink(BaseSink):
         self._read_names()
 
     def write(self, step: int, records: Records) -> None:
-        """Append one log event. Each file keeps what it could not write for its next turn."""
+        """Append one log event. Lines that a file refused wait for the next write."""
         for error in self.write_many([(step, records)]).values():
             raise error
 
     def write_many(self, events: Sequence[tuple[int, Records]]) -> dict[int, Exception]:
-        """Append log events, in one write to each file; those of files that failed wait for the next turn."""
+        """Append log events, in one write per file; lines that a file refused wait for the next write."""
         texts: dict[str, list[str]] = {}
         reasons: dict[int, list[Exception]] = {}
         places: dict[str, list[int]] = {}
@@ -94,7 +94,7 @@ class JsonlSink(BaseSink):
         return {place: _failed(found) for place, found in reasons.items()}
 
     def _new_names(self, records: Records) -> dict[str, str]:
-        """The metrics of names that were not there before."""
+        """Lines with the metric of each new name."""
         named = {item.name: item.metric for item in records.scalars}
         named |= {item.name: item.metric for item in records.histograms}
         new = {name: metric for name, metric in named.items() if name not in self._named}
@@ -129,7 +129,7 @@ class JsonlSink(BaseSink):
 
 
 class LineFile:
-    """A file of whole lines. A failed write leaves no half line behind; its text goes before the next one."""
+    """A file of complete lines. A failed write leaves no half line; its text goes before the next one."""
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
         self._path = path
@@ -141,7 +141,7 @@ class LineFile:
         self._end = repair(path)
 
     def append(self, text: str) -> None:
-        """Write whole lines. An ``OSError`` leaves them pending, up to a bound; beyond it they are refused."""
+        """Write complete lines. An ``OSError`` leaves them pending, up to a bound; beyond it they are refused."""
         # A lone surrogate is written as its JSON escape, which is what it is inside a string.
         data = text.encode(errors="backslashreplace")
         if len(self._pending) + len(data) > MAX_PENDING_BYTES:
@@ -150,7 +150,7 @@ class LineFile:
         self._write()
 
     def keep(self, keeps: Callable[[dict[str, Any]], bool]) -> None:
-        """Drop the lines that are not keeps; the others stay as they are, byte by byte."""
+        """Keep only the lines for which ``keeps`` is true, unchanged."""
         with open(self._path, "rb") as old, open(self._new, "wb") as target:
             for number, line in enumerate(old, 1):
                 if keeps(self._parsed(line, number)):
@@ -197,7 +197,7 @@ class LineFile:
 
 
 def repair(path: Path) -> int:
-    """Cut off a torn last line (or end a whole one that lacks its newline); returns the file's length."""
+    """Remove a torn last line (or add a missing last newline); returns the file's length."""
     with open(path, "r+b") as file:
         length = end = file.seek(0, os.SEEK_END)
         tail = b""
@@ -225,7 +225,7 @@ def logged_step(line: dict[str, Any]) -> int:
 
 
 def logged_by(line: dict[str, Any]) -> Any:
-    """The id of the run that wrote a line; None in files of a version that wrote none."""
+    """The id of the run that wrote a line; None if the line has none."""
     return line.get(EVENT_RUN, line.get("run_id"))
 
 

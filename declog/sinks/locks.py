@@ -1,8 +1,8 @@
-"""A file that one process holds, and that is free again when that process ends, however it ends.
+"""A lock file that one process holds until it ends, however it ends.
 
-On one machine the kernel says who holds it (``flock``). For file systems that machines share, and where ``flock`` may
-hold for one of them only or not at all, the file says host and process as well: it appears with them in one step, so of
-two that begin at once one has it. Standard library only.
+On one machine the kernel knows the holder (``flock``). On file systems that machines share, ``flock`` may work on one
+machine only or not at all. So the file also contains host and process. It appears with them in one step: of two
+processes that begin at once, one gets the lock. Standard library only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNSUPPORTED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOT
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a file, since when (seconds since 1970)."""
+    """The holder of a lock, and since when (seconds since 1970)."""
 
     host: str
     pid: int
@@ -35,7 +35,7 @@ class Holder:
 
     @property
     def here(self) -> bool:
-        """Whether it is a process of this machine."""
+        """Whether the holder is a process of this machine."""
         return self.host == socket.gethostname()
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Holder:
 
 
 class Held(Exception):
-    """Somebody else has it. ``holder`` is None where the file does not say who."""
+    """Another process has the lock. ``holder`` is None if the file does not name it."""
 
     def __init__(self, holder: Holder | None) -> None:
         self.holder = holder
@@ -54,8 +54,8 @@ class Held(Exception):
 class Lock:
     """Holds ``file`` until ``release``, or the end of this process. Raises ``Held``, or ``OSError`` as the disk does.
 
-    What a process of this machine left when it died is taken over. What one of another machine left is taken over only
-    where ``takeover`` says so: from here nobody sees whether it lives.
+    The lock of a dead process of this machine is taken over. The lock of another machine is taken over only with
+    ``takeover``, because this machine cannot see whether its process lives.
     """
 
     def __init__(self, file: Path, *, takeover: bool = False) -> None:
@@ -71,7 +71,7 @@ class Lock:
         _held.add(self)
 
     def release(self) -> None:
-        """Give it back, and remove it. A fork of the holder has nothing to give back. Idempotent."""
+        """Release the lock and remove its file; idempotent. In a fork of the holder this does nothing."""
         if self._descriptor is None or os.getpid() != self._process:
             return
         descriptor, self._descriptor = self._descriptor, None
@@ -88,13 +88,13 @@ class Lock:
         raise TypeError("a lock cannot be copied")
 
     def forget(self) -> None:
-        """In a fork: let it go there, so that it ends with the process that took it."""
+        """In a fork: close the descriptor, so that the lock ends with the process that took it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def _new(self) -> int | None:
-        """Create the file with its holder in it; None where it is there already."""
+        """Create the file with its holder in it; None if it exists."""
         draft = self._file.with_name(f"{self._file.name}.{secrets.token_hex(6)}")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         made = False
@@ -119,7 +119,7 @@ class Lock:
                 os.close(descriptor)
 
     def _old(self, takeover: bool) -> int | None:
-        """Take the file that is there; None where it changed meanwhile."""
+        """Take over the existing file; None if it changed meanwhile."""
         descriptor = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
         taken = False
         try:
@@ -149,17 +149,17 @@ class Lock:
 
 
 def alive(file: Path) -> bool:
-    """Whether somebody may hold it, without touching it: a process of this machine that lives, or one of another."""
+    """Whether a live process of this machine, or any of another, may hold the lock; does not touch the file."""
     try:
         with open_regular(file) as opened:
             holder = _read(opened.fileno())
     except OSError as error:
-        return error.errno == errno.EACCES  # it is there, and what it says is not for everybody
+        return error.errno == errno.EACCES  # it exists, and only its owner may read it
     return holder is None or not holder.here or _alive(holder.pid)
 
 
 def _flock(descriptor: int) -> bool | None:
-    """Whether nobody else has it; None where the file system cannot tell."""
+    """Whether the lock is free; None if the file system cannot tell."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,10 +1,10 @@
-"""The mlflow sink: metrics, samples and alerts in a run of MLflow's, through its client and none of its globals.
+"""The mlflow sink: metrics, samples and alerts in a run of MLflow, through its client, without its globals.
 
-A table is one JSON file per log event, ``tables/<name>/<step>.json``, which MLflow's pages show as a table, beside a
-text of its rows, ``<step>.md``, which is read whole. Histograms are files, too. The latest alert of each name is a
-tag, ``declog.alert.<name>``, and the last hundred are in the run's note. MLflow takes back no metric: a resumed run
-goes on in its run, and steps that are logged again are there twice, the later value last. Integers are floats there,
-infinities the greatest float where a database holds them.
+A table is one JSON file per log event, ``tables/<name>/<step>.json``, which MLflow's pages show as a table, and a file
+``<step>.md`` with the complete texts. Histograms are files, too. The latest alert of each name is a tag,
+``declog.alert.<name>``, and the run's note has the last hundred. MLflow cannot delete a metric's values: a resumed run
+continues its run, and repeated steps are there twice, the later value last. Integers become floats, and in a database
+infinities become the greatest float.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
 from declog.sinks._shared import as_float, clean_text, json_text, require, strict, tracker_config
 from declog.sinks._texts import rows_as_text
 
-ID = "declog.run_id"  # the tag by which a resumed run is found
+ID = "declog.run_id"  # the tag that identifies a resumed run
 NOTE = "mlflow.note.content"
 SHOWN = "mlflow.loggedArtifacts"  # which files MLflow's pages show as tables
-BATCH = 1000  # most metrics of a call, MLflow's own limit
+BATCH = 1000  # metrics per call, MLflow's own limit
 KEY_CHARS = 250
 PARAM_CHARS = 6000  # MLflow refuses longer values
 TAG_CHARS = 5000
@@ -55,7 +55,7 @@ class MlflowSink(BaseSink):
         self._shown: list[str] = []
 
     def open(self, run: RunInfo) -> None:
-        """Start a run, or go on in the one of the same run of declog's, with the run config as parameters."""
+        """Start a run with the run config as parameters, or continue the one with the same run id of declog."""
         self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
         experiment = self._experiment or run.name
         found = self._client.get_experiment_by_name(experiment)
@@ -96,7 +96,7 @@ class MlflowSink(BaseSink):
             self._client.set_tag(self._id, NOTE, "\n".join(self._notes))
 
     def close(self) -> None:
-        """Say that the run is over."""
+        """Mark the run as ended."""
         if self._id:
             self._client.set_terminated(self._id, "FINISHED")
             self._id = ""
@@ -113,7 +113,7 @@ class MlflowSink(BaseSink):
         self._client.set_tag(self._id, SHOWN, f"[{','.join(self._shown)}]")
 
     def _name_of(self, name: str) -> str:
-        """A metric's key: two names never share one."""
+        """A metric's key; two names never share one."""
         if name not in self._names:
             key = _key(name)
             self._names[name] = _digested(key, name) if key in self._names.values() else key
@@ -128,7 +128,7 @@ def _latest(lines: list[str]) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """A name as MLflow takes it, which is a path: other characters are `_`, and it leads nowhere else."""
+    """A name as a path that MLflow accepts, below the run: other characters become `_`."""
     key = NOT_IN_KEYS.sub("_", visible(name))
     parts = key.split("/")
     if len(key) <= KEY_CHARS and not {"", ".", ".."} & {*parts} and key == key.strip():

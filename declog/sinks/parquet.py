@@ -4,8 +4,8 @@
     <dir>/histograms/    step, mode, name, metric, counts, edges, time, run_id
     <dir>/alerts/        step, mode, name, level, text, time, run_id
     <dir>/tables/<id>/   the table's own columns, and step, mode, group, row, why and run_id where it has no such
-                         column; where a row's step is not the log event's, or the table has a `step` or `run_id`
-                         itself, the log event's are `declog_step` and `declog_run_id`, by which a resumed run goes on
+                         column; if a row's step is not the log event's, or the table has its own `step` or `run_id`,
+                         `declog_step` and `declog_run_id` are the log event's, which a resumed run needs
 
 Each folder is one dataset: ``pandas.read_parquet(folder)`` and ``polars.read_parquet(folder)`` read it while the
 run goes on, and after a ``kill -9`` (``_parts`` says how, and what its files are). ``<dir>`` is
@@ -51,9 +51,9 @@ Events = Sequence[tuple[int, Records]]
 
 
 class ParquetSink(BaseSink):
-    """Writes growing parquet datasets: one file per log event, merged into one for each ``compact_every`` of them.
+    """Writes growing parquet datasets: one file per log event; every ``compact_every`` files are merged.
 
-    Log events that wait, since the disk is slow, become one file.
+    If the disk is slow, waiting log events become one file.
     """
 
     kind = "parquet"
@@ -105,16 +105,16 @@ class ParquetSink(BaseSink):
         self.open(run)
 
     def rewind(self, step: int) -> None:
-        """Drop this run's rows of log events after ``step``, part by part; a kill leaves whole files, and the rest."""
+        """Drop this run's rows after ``step``, part by part; a kill leaves complete files."""
         for dataset in self._datasets.values():
             dataset.keep(lambda rows: self._logged_until(rows, step))
 
     def _logged_until(self, rows: Any, step: int) -> Any:
-        """A mask of the rows that stay: those until ``step``, and those of other runs."""
+        """A mask of the rows to keep: those up to ``step``, and those of other runs."""
         compute = self._compute
         names = [name for name in (EVENT_RUN, "run_id") if name in rows.column_names]
         until = self._steps_until(rows, step)
-        if not names:  # of a version that wrote none
+        if not names:  # a file without ids of runs
             return until
         runs = compute.coalesce(*(rows.column(name) for name in names))
         return compute.or_(until, compute.fill_null(compute.not_equal(runs, self._run_id), False))
@@ -127,12 +127,12 @@ class ParquetSink(BaseSink):
         return self._compute.less_equal(steps, step)
 
     def write(self, step: int, records: Records) -> None:
-        """Add one log event to each dataset. What a full disk refused is kept, and written with the next one."""
+        """Add one log event to each dataset. Rows that a full disk refused wait for the next one."""
         for error in self.write_many([(step, records)]).values():
             raise error
 
     def write_many(self, events: Events) -> dict[int, Exception]:
-        """Add log events to each dataset, as one part of it; a broken dataset or event costs no other one a row."""
+        """Add log events to each dataset as one part; a broken dataset or event does not affect the others."""
         tables: dict[str, list[tuple[Sequence[int], Any]]] = {}
         reasons: dict[int, list[tuple[str, Exception]]] = {}
         for name, places, make in self._frames(events):
@@ -156,12 +156,12 @@ class ParquetSink(BaseSink):
             return [error] * len(tables)
 
     def close(self) -> None:
-        """Write what a full disk refused earlier, and merge what is in many files."""
+        """Write the rows that a full disk refused, and merge many files into few."""
         if self._place is None:  # never opened: no folder is its own
             return
         try:
             reasons = []
-            for name, dataset in self._datasets.items():  # one that is broken does not cost the others a row
+            for name, dataset in self._datasets.items():  # a broken dataset does not affect the others
                 try:
                     dataset.flush()
                     dataset.finish()
@@ -188,7 +188,7 @@ class ParquetSink(BaseSink):
         return self._datasets[name]
 
     def _frames(self, events: Events) -> Iterator[tuple[str, Sequence[int], Callable[[], Any]]]:
-        """The datasets that log events have rows for, each with the places of those, and what makes an Arrow table."""
+        """The datasets of some log events, each with the indices of its events and a maker of an Arrow table."""
         for kind in ("scalars", "histograms", "alerts"):
             places = [place for place, (_, records) in enumerate(events) if getattr(records, kind)]
             if places:
@@ -274,14 +274,14 @@ class ParquetSink(BaseSink):
 
 
 def _cell(value: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """A cell of tokens, its texts as UTF-8 can hold them."""
+    """A cell of tokens with valid UTF-8 texts."""
     pieces, *values = value
     found = {pieces: [clean_text(piece) for piece in value[pieces]]}
     return found | {name: [None if item is None else as_float(item) for item in value[name]] for name in values}
 
 
 def _joined(reasons: Sequence[tuple[str, Exception]]) -> SinkError:
-    """What failed, dataset by dataset, in one error."""
+    """The failures of several datasets as one error."""
     error = SinkError.of("DL602.parts", reasons="; ".join(f"{name}: {reason}" for name, reason in reasons))
     error.__cause__ = reasons[0][1]
     return error
