@@ -194,7 +194,7 @@ UNKNOWN: dict[str, tuple[dict[str, Any], str, tuple[str | int, ...], str]] = {
     "alert": ({"observe": ONE, "alerts": ["hihg"]}, "DL403", ("alerts", 0), "did you mean `high`?"),
     "constant": ({"observe": ONE, "constants": {"bta": 1}}, "DL403", ("constants", "bta"), "did you mean `beta`?"),
     "mode": ({"steps": [{"mode": "evel", "observe": ONE}]}, "DL403", ("steps", 0, "mode"), "did you mean `eval`?"),
-    "ranks": ({"steps": [{"ranks": [ONE, ONE]}, ONE]}, "DL202", ("steps", 1), "say what each rank gives"),
+    "ranks": ({"steps": [{"ranks": [ONE, ONE]}, ONE]}, "DL202", ("steps", 1), "list the values of each rank"),
     "logged by nobody": ({"log_metric": {"speed": 1}, "expect": {"sped": 1}}, "DL403", ("expect", "sped"), ""),
     "rank": ({"ranks": [ONE, {"scor": [1]}]}, "DL501", ("ranks", 1, "observe", "scor"), "did you mean `score`?"),
 }
