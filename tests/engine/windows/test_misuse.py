@@ -324,7 +324,8 @@ def test_a_first_log_event_is_an_early_one() -> None:
     for every in (3, 2, "trainer"):
         shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=every, modes={"train": {"first": 3}}))
         assert shown == (
-            f"error[DL202] modes.train.first\n  `first: 3` is not earlier than the first log event of `every: {every}`\n"
+            "error[DL202] modes.train.first\n"
+            f"  `first: 3` is not earlier than the first log event of `every: {every}`\n"
             "  fix: a smaller number, or drop it"
         )
     shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=3, modes={"eval": {"prefix": "eval/", "first": 1}}))
