@@ -171,7 +171,7 @@ def test_a_key_below_a_text_is_overridden(line: str, tmp_path: Path) -> None:
     with initialize_config_dir(str(tmp_path), version_base="1.3"):
         by_hydra = hydra.compose("app", [f"declog.{line}"])
     by_file = compose(tmp_path / "app.yaml", [f"declog.{line}"])
-    shown = {json.dumps(profile_of(one), sort_keys=True) for one in (by_declog, by_hydra, by_file)}  # NaN is NaN
+    shown = {json.dumps(config_of(one), sort_keys=True) for one in (by_declog, by_hydra, by_file)}  # NaN is NaN
     assert len(shown) == 1
     assert declog.plan(by_hydra).canonical == declog.plan(by_declog).canonical
 
