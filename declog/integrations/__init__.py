@@ -1,1 +1,1 @@
-"""Adapters: trainers and frameworks that declog plugs into, written against the public API as a stranger would."""
+"""Adapters for trainers, frameworks and loggers, written against declog's public API as a stranger's code would be."""

@@ -1,8 +1,8 @@
 """accelerate: a tracker by which ``Accelerator.log`` reaches declog's profiles and sinks, and a start on all processes.
 
-accelerate's trackers live on the main process, so ``DeclogTracker`` is one recorder of one rank: what the loop logs
-there is what there is. A loop whose processes have rows of their own calls ``start`` and observes on each; the sink
-``accelerate`` then logs to the Accelerator's trackers. Uses declog's public API as a stranger would.
+accelerate's trackers live on the main process, so ``DeclogTracker`` is a recorder with one rank: it sees only what the
+loop logs there. If the processes have rows of their own, call ``start`` and observe on each of them; the sink
+``accelerate`` then logs to the Accelerator's trackers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["DeclogTracker", "start"]
 def start(accelerator: Any, config: Any = "minimal", overrides: Sequence[str] = (), **options: Any) -> declog.Recorder:
     """``declog.start`` for a loop with an ``Accelerator``, on every process, after ``accelerator.init_trackers``.
 
-    The ranks are the Accelerator's processes. A sink of the kind ``accelerate`` that names no trackers logs to those
-    that the Accelerator has open. ``options`` are those of ``declog.start``. Close the recorder before
+    The ranks are the Accelerator's processes. A sink of the kind ``accelerate`` without ``trackers`` logs to those that
+    the Accelerator has open. ``options`` are those of ``declog.start``. Close the recorder before
     ``accelerator.end_training()``, which finishes the trackers.
     """
     with open_trackers(accelerator.trackers if accelerator.is_main_process else ()):
@@ -38,9 +38,9 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
     ``config`` is a preset's name with ``overrides``, or anything that ``declog.compose`` takes; ``sinks`` and
     ``output_dir`` are those of ``declog.start``. What is wrong with the config raises ``ConfigError`` here.
 
-    ``accelerator.log(values, step=k)`` observes what the config declares as signals, a list or tensor of completions
-    among it, and logs any other number under its name, as ``Recorder.scalars`` does. Calls of one ``step`` are one
-    step, and what was observed before the first of them is of it. A call of an earlier step counts for the last one.
+    ``accelerator.log(values, step=k)`` observes the values that the config declares as signals, such as a list of
+    completions, and logs any other number under its name, as ``Recorder.scalars`` does. Calls with one ``step`` are
+    one step, with everything observed before the first of them. A call with an earlier step counts for the last one.
     ``init_trackers``' config is the run config's ``accelerate``.
     """
 
@@ -67,12 +67,12 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
 
     @on_main_process  # type: ignore[untyped-decorator]
     def store_init_configuration(self, values: dict[str, Any]) -> None:
-        """How the run is configured; it comes before the run begins."""
+        """Keep the configuration of the run; accelerate calls this before the run begins."""
         self._run_config = dict(values)
 
     @on_main_process  # type: ignore[untyped-decorator]
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Observe signals and log numbers in a step; without one in the step after the last."""
+        """Observe signals and log numbers in ``step``, by default the step after the last."""
         log = self._begun()
         if log.closed:
             return

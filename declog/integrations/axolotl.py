@@ -1,4 +1,4 @@
-"""Axolotl: ``declog.attach`` by name, for those who have a configuration file only.
+"""Axolotl: ``declog.attach`` from a configuration file.
 
     plugins:
       - declog.integrations.axolotl.DeclogPlugin

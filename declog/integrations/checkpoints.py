@@ -18,7 +18,7 @@ log = logging.getLogger("declog")
 
 
 def save(recorder: declog.Recorder, args: Any, step: int, **others: Any) -> None:
-    """Save the state, and ``others``, beside the checkpoint of a step that a trainer with these ``args`` has saved."""
+    """Save the state, and ``others``, beside the checkpoint that a trainer with these ``args`` saved at a step."""
     if args.save_only_model:
         return
     folder = Path(args.output_dir) / f"checkpoint-{step}"
@@ -32,7 +32,7 @@ def save(recorder: declog.Recorder, args: Any, step: int, **others: Any) -> None
 
 
 def load(recorder: declog.Recorder, args: Any, checkpoint: Path) -> dict[str, Any] | None:
-    """Go on where a checkpoint was saved, on all ranks or on none; what was saved, or None and a warning why not."""
+    """Load the state beside a checkpoint, on all ranks or on none; returns it, or None after a warning."""
     state = None
     with recorder.guard("declog's state could not be read", "windows and totals start anew"):
         state = _read(_file(checkpoint, args), args)
@@ -49,7 +49,7 @@ def load(recorder: declog.Recorder, args: Any, checkpoint: Path) -> dict[str, An
 
 
 def _read(file: Path, args: Any) -> dict[str, Any] | None:
-    """What this rank saved, where it is whole and of as many ranks."""
+    """The state that this rank saved, if it is complete and of as many ranks."""
     try:
         state: dict[str, Any] = torch.load(file, weights_only=True)
     except (OSError, EOFError, RuntimeError, pickle.UnpicklingError):

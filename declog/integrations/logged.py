@@ -11,7 +11,7 @@ import torch
 
 
 def number_of(value: Any) -> float | None:
-    """A number as Python has it, also of a tensor or an array of one element, as trackers take it; None for all else.
+    """A number as Python's own, also from a tensor or an array of one element; None for any other value.
 
     Whole numbers stay whole.
     """

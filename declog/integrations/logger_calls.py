@@ -1,4 +1,4 @@
-"""What a call of a loop's logger says: numbers by name, and the step that they are of. Standard library only."""
+"""Calls of a loop's logger: numbers by name, and their step. Standard library only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-COMMITS = ("commit", "step_finished")  # how loggers are told that a step is complete
+COMMITS = ("commit", "step_finished")  # arguments that mark a step as complete
 STEPS = ("step", "global_step", "iteration", "it", "iter", "i_iter", "epoch", "total_steps", "timestep")
 VALUES = ("value", "scalar_value", "val", "scalar", "data", "y")
 # methods whose numbers need no parameter for a step
@@ -18,7 +18,7 @@ PAIRS = (
     "report_scalar", "write_scalar", "logkv", "logkv_mean", "log_tabular",
 )  # fmt: skip
 MAPPINGS = ("log", "log_metrics", "log_dict", "log_scalars", "log_values", "write_scalars", "logkvs", "record_dict")
-DUMPS = ("dump", "dumpkvs", "dump_tabular")  # end a step of what was recorded without one
+DUMPS = ("dump", "dumpkvs", "dump_tabular")  # end the step of numbers that were recorded without one
 KNOWN = "log, log_metrics, log_dict, log_scalar, add_scalar, record with dump"
 # calls with numbers that are no numbers of a step
 OTHERS = re.compile(
@@ -30,7 +30,7 @@ _KINDS = inspect.Parameter
 
 @dataclass(frozen=True)
 class Call:
-    """One call. ``again`` calls the method with other values and another step; None: it has no place for a step."""
+    """One call. ``again`` calls the method with other values and another step; None if it takes no step."""
 
     values: Mapping[str, Any]
     step: int | None
@@ -39,13 +39,13 @@ class Call:
 
 
 def read(name: str, method: Callable[..., Any], args: Any, kwargs: Any) -> Call | None:
-    """The numbers of a call of a logger's method; None where it has none."""
+    """The numbers of a call of a logger's method; None if it has none."""
     if name.startswith("_") or OTHERS.search(name):
         return None
     signature = _signature(method, args, kwargs)
     try:
         bound = signature.bind(*args, **kwargs)
-    except TypeError:  # the logger itself will say so
+    except TypeError:  # the logger itself will raise
         return None
     given, known = bound.arguments, signature.parameters
     at = next((key for key in STEPS if key in known), None)
@@ -92,7 +92,7 @@ def dumped(method: Callable[..., Any], args: Any, kwargs: Any) -> int | None:
 
 
 def _commits(given: Mapping[str, Any], at: str | None, *, pair: bool = False) -> bool:
-    """Whether a call completes its step: where it says so, and a mapping where it says no step."""
+    """Whether a call completes its step: by an argument, or as a mapping without a step."""
     return any(given.get(name) for name in COMMITS) or (not pair and (at is None or given.get(at) is None))
 
 
@@ -107,7 +107,7 @@ def _call(method: Callable[..., Any], signature: inspect.Signature, given: Mappi
 
 
 def _signature(method: Callable[..., Any], args: Any, kwargs: Any) -> inspect.Signature:
-    """How a method is called; where a decorator hides its parameters, as this call does it."""
+    """The signature of a method; if a decorator hides its parameters, a signature that fits this call."""
     try:
         found = inspect.signature(method)
     except (TypeError, ValueError):  # of C

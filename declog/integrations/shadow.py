@@ -1,11 +1,11 @@
-"""A config in the shadow of a team's own logger: which of its numbers declog computes as well, and which differ.
+"""A config in the shadow of a team's own logger: which of the logger's numbers declog reproduces, and which differ.
 
     logger = declog.shadow(logger, "grpo")   # in the logger's place; the loop also calls `declog.observe`
     logger.log({"train/reward": 0.5}, step)  # the logger gets every call as it was made, and nothing else
     logger.close()                           # prints the comparison; `logger.comparison` has it
 
-A number of the loop and a metric are a pair where their names agree, `train/reward` and `reward`, or where their values
-agree at every step. Uses declog's public API as a stranger would.
+A number of the loop and a metric are a pair if their names agree, `train/reward` and `reward`, or if their values agree
+at every step.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def shadow(
 ) -> Any:
     """A stand-in for the logger that also computes a config's metrics and compares them; use it in the logger's place.
 
-    The loop logs as before, and gives its rows to ``declog.observe``. What it observes before a step's first number is
-    of that step. At each log event of the config every number of the loop is compared with the metrics of that step.
-    ``tolerance`` is the relative difference up to which two values are the same. ``logger``, ``config``, ``overrides``
-    and ``options`` are those of ``declog.tee``, less runs of wandb: for them, `logger` is what has the method ``log``.
+    The loop logs as before, and passes its rows to ``declog.observe``. Rows before a step's first number belong to that
+    step. At each log event of the config, every number of the loop is compared with the metrics of that step.
+    ``tolerance`` is the greatest relative difference of equal values. ``logger``, ``config``, ``overrides`` and
+    ``options`` are those of ``declog.tee``; for a run of wandb, ``logger`` is the object with the method ``log``.
 
     Raises ``ConfigError`` for a wrong config and ``UsageError`` for a logger of another shape.
     """
@@ -74,7 +74,7 @@ class Pair:
 
     @property
     def same_name(self) -> bool:
-        """Whether one name ends as the other: `train/reward` and `reward`, `kl` and `kl/mean`."""
+        """Whether one name ends like the other: `train/reward` and `reward`, `kl` and `kl/mean`."""
         short, long = sorted((_parts(self.number), _parts(self.metric)), key=len)
         return long[-len(short) :] == short
 
@@ -86,18 +86,18 @@ class Comparison:
         self.tolerance = tolerance
         self.steps = 0
         self._numbers: dict[int, dict[str, float]] = {}  # by step, until the step's log event comes
-        self._names: dict[str, None] = {}  # of all numbers, in the order in which they came
+        self._names: dict[str, None] = {}  # of all numbers, in order of arrival
         self._pairs: dict[str, dict[str, Pair | None]] = {}  # by number and metric; None: they have differed by chance
         self._warned: set[str] = set()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
-        """Take what the loop logs."""
+        """Add the numbers that the loop logs."""
         numbers = _numbers(values)
         self._names |= dict.fromkeys(numbers)
         self._numbers.setdefault(step, {}).update(numbers)
 
     def compare(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take what declog logs at a step, and compare it with the loop's numbers of that step."""
+        """Compare declog's values at a step with the loop's numbers of that step."""
         numbers = self._numbers.pop(step, {})
         self._numbers = {later: values for later, values in self._numbers.items() if later > step}
         self.steps += bool(numbers)
@@ -124,14 +124,14 @@ class Comparison:
             log.warning("`%s` is %.6g at step %d, and declog's `%s` is %.6g", number, value, step, pair.metric, other)
 
     def _pair(self, number: str) -> Pair | None:
-        """The metric that goes with a number: one that agrees at every step, else one of its name."""
+        """The metric of a number: one that agrees at every step, else one of its name."""
         pairs = [pair for pair in self._pairs.get(number, {}).values() if pair is not None]
         pairs = [pair for pair in pairs if pair.same_name or len(pair.values) > 1]
         return min(pairs, key=lambda pair: (pair.differences > 0, not pair.same_name, pair.metric), default=None)
 
     @property
     def pairs(self) -> list[Pair]:
-        """Each number that declog computes, with its metric."""
+        """Each number of the loop that has a metric, with it."""
         return [pair for number in self._names if (pair := self._pair(number)) is not None]
 
     @property
@@ -146,7 +146,7 @@ class Comparison:
 
     @property
     def alone(self) -> list[str]:
-        """The numbers for which no metric has the name or the values."""
+        """The numbers without a metric of that name or those values."""
         paired = {pair.number for pair in self.pairs}
         return [number for number in self._names if number not in paired]
 
@@ -195,13 +195,13 @@ class WriterShadow(_Shadow, WriterTee):
 
 
 def _parts(name: str) -> list[str]:
-    """The parts of a name, less a last one that says the mean, which is what a name without one says."""
+    """The parts of a name without a last part for the mean, which is the default."""
     parts = re.split(r"[/.:]", name.lower())
     return parts[:-1] if len(parts) > 1 and parts[-1] == "mean" else parts
 
 
 def _numbers(values: Mapping[str, Any], before: str = "") -> dict[str, float]:
-    """The numbers of a call by name; those of a mapping have its name before theirs."""
+    """The numbers of a call by name; numbers in a mapping have its name in front."""
     numbers: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

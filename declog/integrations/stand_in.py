@@ -1,4 +1,4 @@
-"""What stands for a logger, a run or a writer, in code that goes on to look at it. Standard library only."""
+"""Stand-ins for a logger, a run or a writer that pass as the original. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Stands:
-    """Stands for a logger: what it does not do itself is the logger's, whose class it has for who asks."""
+    """A stand-in for a logger: other attributes come from the logger, and `isinstance` sees the logger's class."""
 
     _wraps: Any = None
 
@@ -35,5 +35,5 @@ class Stands:
 
 
 def alone(options: Mapping[str, Any]) -> dict[str, int]:
-    """The process is a run of its own, unless it is said which of several it is."""
+    """Options with this process as the only rank, unless they give a rank."""
     return {} if {"rank", "world_size", "comm", "role"} & options.keys() else {"rank": 0, "world_size": 1}

@@ -1,4 +1,4 @@
-"""ms-swift: ``declog.attach`` by name, for those who start it from the command line.
+"""ms-swift: ``declog.attach`` from the command line.
 
     # plugin.py
     from declog.integrations import swift
@@ -6,7 +6,7 @@
 
     swift rlhf --rlhf_type grpo --external_plugins plugin.py --callbacks declog ...
 
-ms-swift makes a callback of each name and gives it the trainer. Uses declog's public API as a stranger would.
+ms-swift constructs a callback for each name, with the trainer.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ __all__ = ["register"]
 
 
 def register(config: Any = None, overrides: Sequence[str] = (), *, name: str = "declog", **options: Any) -> None:
-    """Make ``--callbacks declog`` attach declog; the arguments are those of ``declog.attach``."""
+    """Let ``--callbacks declog`` attach declog; the arguments are those of ``declog.attach``."""
 
     class DeclogCallback(TrainerCallback):  # type: ignore[misc]  # ms-swift is not typed here
-        """Attaches when training begins: when callbacks are made the trainer is not whole yet."""
+        """Attaches when training begins, because the trainer is not complete when its callbacks are constructed."""
 
         def on_init_end(self, *args: Any, **kwargs: Any) -> None:
             trainer = self.trainer

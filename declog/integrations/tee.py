@@ -1,12 +1,11 @@
-"""A tee for any logger: what a loop logs to it by name goes through a config, to declog's sinks and to the logger.
+"""A tee for any logger: the numbers that a loop logs go through a config, to declog's sinks and to the logger.
 
     wandb = declog.tee(wandb)                       # or: from declog.integrations import wandb
     writer = declog.tee(SummaryWriter("runs/mine"))
     logger = declog.tee(logger)                     # any object with log(values, step), log_scalar(name, value, step)
 
-The logger gets every call as it was made, and besides what the config's default profile shows of metrics that the loop
-does not log itself; sinks that the config names have profiles of their own. Uses declog's public API as a stranger
-would.
+The logger gets every call unchanged. It also gets the metrics in the config's default profile that the loop does not
+log itself. Sinks of the config have their own profiles.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from declog.sinks import SCALAR, Sink
 __all__ = ["LoggerTee", "WriterTee", "tee"]
 
 PRESET = "tee"
-METHODS = (*logger_calls.PAIRS, *logger_calls.MAPPINGS)  # one of which makes a logger
-ENDS = ("close", "end", "end_run", "end_training", "finalize", "finish", "shutdown")  # and that all is over
-PATIENCE = 10  # calls of a logger without any number after which that is said
+METHODS = (*logger_calls.PAIRS, *logger_calls.MAPPINGS)  # a logger has one of them
+ENDS = ("close", "end", "end_run", "end_training", "finalize", "finish", "shutdown")  # methods that end the logger
+PATIENCE = 10  # a warning comes after so many calls without a number
 
 log = logging.getLogger("declog")
 
@@ -44,9 +43,9 @@ def tee(logger: Any = None, config: Any = PRESET, overrides: Sequence[str] = (),
     ``logger`` is the module ``wandb`` or a run of it, a ``SummaryWriter``, or any object with a method that carries
     a name and a value, or a mapping, with a step: ``log``, ``log_metrics``, ``log_dict``, ``log_scalar``, ``record``
     with ``dump``. None is a logger of that shape which has declog's sinks only. ``config`` is a preset's name with
-    ``overrides``, or anything that ``declog.start`` takes; its default profile says what the logger gets of metrics
-    that the loop does not log itself. ``options`` are those of ``declog.start``. The process is a run of its own: where
-    all ranks log, give ``rank`` and ``world_size``, and the logger on rank 0.
+    ``overrides``, or any config for ``declog.start``; the logger gets the metrics in its default profile that the loop
+    does not log itself. ``options`` are those of ``declog.start``. The process is the only rank by default: if all
+    ranks log, pass ``rank`` and ``world_size``, and the logger on rank 0.
 
     What is wrong with the config raises ``ConfigError`` here; a logger of another shape ``UsageError``.
     """
@@ -80,7 +79,7 @@ class _Writes(Protocol):
 
 
 class Tee(Stands):
-    """A recorder beside a logger. What the recorder's worker has for the logger waits until the loop logs next."""
+    """A recorder beside a logger. The recorder's values for the logger wait until the loop logs next."""
 
     def __init__(self, logger: Any, config: Any, sinks: Sequence[Sink], options: Mapping[str, Any]) -> None:
         self._mine = _Waiting()
@@ -102,11 +101,11 @@ class Tee(Stands):
         return functools.partial(self._end, name) if name in ENDS and callable(own) else own
 
     def close(self) -> None:
-        """Log what is left, close declog's sinks, then the logger where it has a ``close``."""
+        """Log the last window, close declog's sinks, then the logger if it has ``close``."""
         self._end("close")
 
     def finish(self, *args: Any, **kwargs: Any) -> Any:
-        """The same, and the logger's ``finish``; so it is with whatever other method ends the logger."""
+        """The same with the logger's ``finish``; other methods that end a logger do the same."""
         return self._end("finish", *args, **kwargs)
 
     def _end(self, how: str, *args: Any, **kwargs: Any) -> Any:
@@ -118,7 +117,7 @@ class Tee(Stands):
         return getattr(self._wraps, how)(*args, **kwargs) if hasattr(self._wraps, how) else None
 
     def _take(self, values: Mapping[str, Any], step: Any, *, commit: bool = False) -> dict[str, Any]:
-        """Give the numbers to the recorder; returns what is none."""
+        """Pass the numbers to the recorder; returns the other values."""
         rest = dict(values)
         if not self.recorder.closed:
             with self.recorder.guard("what the loop logs could not be recorded"):
@@ -126,7 +125,7 @@ class Tee(Stands):
         return rest
 
     def _drain(self) -> None:
-        """Write what has waited, on the thread that logs: loggers need not be safe for others."""
+        """Write the waiting values on the thread that logs, because loggers need not be thread-safe."""
         while self._mine.waiting:
             step, values = self._mine.waiting.popleft()
             if others := {name: value for name, value in values.items() if name not in self._names}:
@@ -165,8 +164,8 @@ class _Waiting:
 class LoggerTee(Tee):
     """An object whose methods carry numbers by name and a step, as trainers have it; ``logger_calls`` reads them.
 
-    Every call goes to the logger as it is, and its result comes back. Numbers of a step may come in several calls; a
-    call that says ``commit`` or ``step_finished`` completes it, and so does a mapping without a step, or a dump.
+    Every call goes to the logger unchanged, and its result is returned. A step may have several calls. A call with
+    ``commit`` or ``step_finished`` completes the step, and so does a mapping without a step, or a dump.
     """
 
     def __init__(self, logger: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
@@ -188,7 +187,7 @@ class LoggerTee(Tee):
         return method
 
     def _called(self, name: str, own: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Record what a call says, and make it."""
+        """Record the numbers of a call, and make the call."""
         if name in logger_calls.DUMPS:
             self._dump(logger_calls.dumped(own, args, kwargs))
         call = logger_calls.read(name, own, args, kwargs)
@@ -207,7 +206,7 @@ class LoggerTee(Tee):
         return any(hasattr(self._wraps, name) for name in logger_calls.DUMPS)
 
     def _wait(self, name: str, values: Mapping[str, Any]) -> None:
-        """Keep numbers until the dump: each as it was last, or their mean where the method says so."""
+        """Keep numbers until the dump: the last value of each, or the mean if the method says so."""
         for key, value in values.items():
             self._times[key] += 1
             n = self._times[key] if name.endswith("_mean") else 1
@@ -228,7 +227,7 @@ class LoggerTee(Tee):
         self._way = call.again or self._way
 
     def _number(self, call: logger_calls.Call) -> int:
-        """The step of a call; of one that says none the next, where a name comes again or it is complete."""
+        """The step of a call; a call without one begins the next step if a name repeats or the step is complete."""
         last = -1 if self._step is None else self._step
         if call.step is not None:
             return call.step
@@ -247,7 +246,7 @@ class LoggerTee(Tee):
 
 
 class _NoLogger:
-    """Where there is no logger."""
+    """Stands for a missing logger."""
 
     def log(self, values: Any, step: Any = None) -> None: ...
 
@@ -255,7 +254,7 @@ class _NoLogger:
 
 
 def _names(values: Mapping[str, Any], before: str = "") -> set[str]:
-    """The names of what a mapping holds, joined where it holds others."""
+    """The names in a mapping; names of nested mappings are joined."""
     found: set[str] = set()
     for name, value in values.items():
         found |= _names(value, f"{before}{name}/") if isinstance(value, Mapping) else {f"{before}{name}"}
@@ -263,7 +262,7 @@ def _names(values: Mapping[str, Any], before: str = "") -> set[str]:
 
 
 class WriterTee(Tee):
-    """A ``SummaryWriter``, which gets every call as it is; what declog computes besides goes there, too.
+    """A ``SummaryWriter``, which gets every call unchanged, and declog's further metrics.
 
     Each tag of a writer has an axis of its own. declog's steps rise: a scalar of an earlier step is recorded with the
     step that is open. Of several values of a tag in one step declog has the last. Where there are no steps, a tag that
@@ -289,7 +288,7 @@ class WriterTee(Tee):
         return self._wraps.add_scalars(*args, **kwargs)
 
     def flush(self) -> None:
-        """Write what is logged so far."""
+        """Write everything logged so far."""
         if not self.recorder.closed:
             self.recorder.written()
         self._drain()

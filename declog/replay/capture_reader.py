@@ -1,4 +1,4 @@
-"""What a run captured, and any config executed over it: the core of ``declog preview``.
+"""Captures of runs, and configs executed over them: the core of ``declog preview``.
 
     events = declog.capture.replay("outputs/run/capture", "grpo")      # {"console": [(step, Records), ...], ...}
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Capture:
-    """The files of a run's ranks. ``parts`` are the steps, blocks and flushes that all of them hold whole."""
+    """The files of a run's ranks. ``parts`` are the steps, blocks and flushes that are complete in all of them."""
 
     folder: Path
     run: Mapping[str, Any]
@@ -55,7 +55,7 @@ class Capture:
 
     @property
     def gaps(self) -> int:
-        """How many parts were left out, where all were to be kept: the disk was slower than training."""
+        """How many parts a complete capture lacks because the disk was slower than training."""
         if self.run["every"] != 1 or self.run["mode"] is not None or not self.parts:
             return 0
         return self.parts[-1] + 1 - len(self.parts)
@@ -74,7 +74,7 @@ class Capture:
 
 
 def load(path: str | Path) -> Capture:
-    """A capture: its folder, or the folder of the run that has one. Raises ``UsageError`` DL607 where there is none."""
+    """A capture, from its folder or the folder of its run. Raises ``UsageError`` DL607 if there is none."""
     folder = _folder(Path(path))
     runs: dict[int, Mapping[str, Any]] = {}
     files: dict[int, Path] = {}
@@ -101,7 +101,7 @@ def replay(
     reductions: Reductions = REDUCTIONS,
     columns: RowFunctions = COLUMNS,
 ) -> dict[str, Events]:
-    """What each sink of a config would have got from a captured run: (step, records) by the sink's id.
+    """The log events that each sink of a config would have got from a captured run: (step, records) by the sink's id.
 
     ``config`` is what ``start`` takes: an application's configuration, a mapping, or a preset's name; None stands for
     the config that the run had. Where the config has no sink, or the run had one that was given in code, the
@@ -114,7 +114,7 @@ def replay(
 
 
 def config_of(capture: Capture) -> Composed:
-    """The config that the run had. What the environment gave it is not in its capture, and may be missing now."""
+    """The config of the run. Values from the environment are not in the capture, and may be missing now."""
     return replace(compose(capture.run["profile"]), problems=())
 
 
@@ -135,7 +135,7 @@ def execute(capture: Capture, plan: Plan, config: Composed, *, functions: Functi
 
 
 def holds_capture(path: Path) -> bool:
-    """Whether ``load`` has something to read there."""
+    """Whether there is a capture to ``load``."""
     return bool(_folders(path))
 
 
@@ -149,7 +149,7 @@ def _folder(path: Path) -> Path:
 
 
 def _folders(path: Path) -> list[Path]:
-    """Captures at a path: of the file, in the folder, or else in the folders of a run."""
+    """The folders of captures at a path: of a file, the folder itself, or those in a run's folder."""
     if path.is_file() and path.suffix == SUFFIX:
         return [path.parent]
     if any(path.glob(f"*{SUFFIX}")):
@@ -158,13 +158,13 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _parts(file: Path) -> Iterator[tuple[int, list[Container]]]:
-    """The whole parts of a file, in order, up to where it was cut."""
+    """The complete parts of a file, in order, up to a cut end."""
     with file.open("rb") as stream:
         read(stream)
         calls: list[Container] = []
         while (one := read(stream)) is not None:
             if calls and calls[0].header["part"] != one.header["part"]:
-                calls = []  # it was left out in the middle
+                calls = []  # the capture lacks the end of this part
             calls.append(one)
             if one.header["last"]:
                 yield one.header["part"], calls

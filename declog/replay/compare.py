@@ -1,4 +1,4 @@
-"""What was logged beside what was expected: the differences, one for each place. Imports models and records."""
+"""The differences between logged and expected values, one for each position in a test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where in a test, what was expected, and what came."""
+    """A position in a test, the expected value, and the logged one."""
 
     where: str
     expected: str
@@ -40,7 +40,7 @@ class Difference:
 
 
 def compare(expectations: Expectations, seen: Sequence[Seen], tol: float, mode: str = "train") -> Iterator[Difference]:
-    """The differences between expectations and the log events that they are about; ids are of metrics of ``mode``."""
+    """The differences between expectations and their log events; ids are of metrics of ``mode``."""
     for name, expected in expectations.expect.items():
         found, problem = _logged(name, seen, mode)
         if problem is not None:
@@ -66,7 +66,7 @@ def compare(expectations: Expectations, seen: Sequence[Seen], tol: float, mode: 
 
 
 def _logged(name: str, seen: Sequence[Seen], mode: str) -> tuple[list[tuple[int, Scalar | Histogram]], str | None]:
-    """The records of a name, or of a metric's id; and why it is not clear which."""
+    """The records of a name or a metric's id, and the reason if several match."""
     records: list[tuple[Seen, Scalar | Histogram]] = []
     for one in seen:
         records += [(one, scalar) for scalar in one.records.scalars]

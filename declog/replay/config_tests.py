@@ -1,7 +1,7 @@
-"""Config tests: what ``tests:`` says is executed by real recorders, and compared with what was to be logged.
+"""Config tests: real recorders execute the section ``tests``; logged values are compared with expected ones.
 
-``declog test`` and ``declog.testing.run_config_tests`` are this module's two fronts. A test gives the signals that it
-is about: what it does not give is absent, also where the config requires it. Sees the models and the compiler.
+``declog test`` and ``declog.testing.run_config_tests`` call this module. A test gives only its own signals: all others
+are absent, even required ones.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from declog.runtime.run.capture import Call
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a test: nothing is different where it passed."""
+    """The result of a test: its differences; none if it passed."""
 
     name: str
     differences: tuple[Difference, ...] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether everything was as expected."""
+        """Whether there is no difference."""
         return not self.differences
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class ConfigTest:
     functions: Functions
 
     def run(self) -> Result:
-        """Execute it, and compare."""
+        """Execute the test, and compare."""
         return Result(self.name, tuple(self._differences()))
 
     def _differences(self) -> Iterator[Difference]:
@@ -94,8 +94,8 @@ def config_tests(
 ) -> list[ConfigTest]:
     """The tests of a config, those whose name contains ``select`` or matches it as a pattern.
 
-    ``config`` is what ``declog.compose`` takes, with ``overrides``. Raises ``ConfigError`` with
-    everything that is wrong with the config, or with all that tests name and the config does not have.
+    ``config`` and ``overrides`` are those of ``declog.compose``. Raises ``ConfigError`` with all errors of the config,
+    or with all names in tests that the config does not have.
     """
     composed = compose(config, overrides)
     data = composed.resolved()
@@ -122,7 +122,7 @@ def config_tests(
 
 
 def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
-    """The codes of failures that only say what the test does not give: what names groups, and rows to be joined."""
+    """The codes of failures that only come from signals that the test leaves out: ids of groups, and rows to join."""
     given = {name for _, item in givers(test) for call in item.calls for name in call}
     here = {op.name for phase in plan.phases.values() for op in phase.signals if op.source in given}
     phases = {name for name, phase in plan.phases.items() if any(op.source in given for op in phase.signals)}
@@ -135,7 +135,7 @@ def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
 
 
 def _numbered(test: TestSpec) -> Iterator[tuple[StepInput, int]]:
-    """The steps with their numbers; a block of another mode has that of the step before."""
+    """The steps with their numbers; a block of another mode has the number of the step before."""
     number = -1
     for step in test.given:
         if step.step is not None:

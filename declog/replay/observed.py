@@ -1,8 +1,8 @@
-"""A config of what training code gave: each signal that a capture has, logged in a plain way.
+"""A config for a capture: it logs each signal that the training code observed in a plain way.
 
-What the captured run's own config says of a signal holds; of others, the values say it: one number is the step's, a
-list or a vector has one value per completion, a list of lists or a matrix one per token, a mapping is a family. Scalars
-are logged as they came last, rows by mean and deviation, texts in a table.
+The captured run's own config declares its signals. For other signals the values decide: one number is per step, a list
+or a vector per completion, a list of lists or a matrix per token, and a mapping is a family. The config logs the last
+value of numbers per step, mean and deviation of rows, and texts in a table.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from declog.language.keys import entries
 from declog.language.spec import ANY
 from declog.replay.capture_reader import Capture
 
-LOOKED_AT = 2_000  # calls: what came later is of the same kind
+LOOKED_AT = 2_000  # calls: later ones are of the same kind
 ROWS = 4  # of a table
 DTYPES = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "text"}
 
 
 @dataclass(frozen=True)
 class Observed:
-    """A signal that came: ``entry`` is what YAML has of it, ``call`` the names that came with it."""
+    """An observed signal: ``entry`` is its YAML, ``call`` the names that were observed with it."""
 
     name: str
     entry: Mapping[str, Any]
@@ -37,17 +37,17 @@ class Observed:
 
     @property
     def axis(self) -> str:
-        """Per what it has values."""
+        """The axis of its values."""
         return str(self.entry["axis"])
 
     @property
     def dtype(self) -> str:
-        """What its values are."""
+        """The type of its values."""
         return str(self.entry.get("type", "float"))
 
 
 def observed(capture: Capture) -> list[Observed]:
-    """The signals that a run's training code gave, in the order in which they came."""
+    """The signals that a run's training code observed, in order of arrival."""
     declared = _declared(capture.run["profile"])
     found: dict[str, Observed] = {}
     together: list[set[str]] = []  # names that came in one call, or in calls with a name in common
@@ -75,7 +75,7 @@ def observed(capture: Capture) -> list[Observed]:
 
 
 def config_text(capture: Capture, signals: Sequence[Observed]) -> str:
-    """A config of signals, as YAML."""
+    """The config of some signals, as YAML."""
     had: Mapping[str, Any] = capture.run["profile"]
     axes = {key: value for key, value in (had.get("axes") or {}).items() if isinstance(value, Mapping)}
     mask = next((one.name for one in signals if one.axis == "token" and one.dtype == "bool"), None)
@@ -122,7 +122,7 @@ def _of_one_phase(one: Observed, other: Observed) -> bool:
 
 
 def _declared(config: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]]:
-    """What a config says of the signals that it observes, and their phases, by the names under which they are."""
+    """The entries and phases of a config's signals, by the names under which they are observed."""
     kept = ("axis", "type", "family", "from", "mask", "required")
     made: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {}
     for (_, phase, name), entry in entries(config, "signals"):

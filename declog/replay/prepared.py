@@ -1,4 +1,4 @@
-"""Config tests before they run: the plan of each, and what it names that the config does not have. Loads no torch."""
+"""Config tests before they run: the plan of each, and its unknown names. Loads no torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from declog.language.validation import validate
 
 
 def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], list[str]]:
-    """What is wrong with a config's tests, and which of them expect a metric that was deleted.
+    """The errors of a config's tests, and the tests that expect a deleted metric.
 
     Tests of installed packages that name what the config has no more are among the latter: whoever changes an
     inherited metric has not written them.
@@ -50,14 +50,14 @@ class Settings:
         self._plans: dict[str, Any] = {}
 
     def spec(self, test: TestSpec) -> LogSpec:
-        """The config, with what the test says instead."""
+        """The config with the changes of the test's ``with``."""
         key = repr(test.with_)
         if key not in self._specs:
             self._specs[key] = validate(merged(self._data, test.with_))
         return self._specs[key]
 
     def plan(self, test: TestSpec) -> Any:
-        """The plan of what the test looks at, with its constants."""
+        """The plan for the test's profile and constants."""
         spec = self.spec(test)
         profiles = [spec.profile, test.profile or spec.profile]
         key = repr((test.with_, test.constants, profiles))
@@ -94,7 +94,7 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
 
 
 def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]:
-    """What the test names and the config does not have."""
+    """The names in the test that the config does not have."""
     for name in test.constants:
         if name not in config.constants:
             yield Problem.of("DL403.none", ("constants", name), noun="constant", name=name, known=config.constants)
@@ -128,14 +128,14 @@ def givers(test: TestSpec) -> Iterator[tuple[tuple[str | int, ...], Input]]:
 
 @dataclass(frozen=True)
 class _Names:
-    """What may be expected of a config, be it switched on or not."""
+    """The names that a test of a config may expect, switched on or off."""
 
     config: LogSpec
     plan: Any
     given: frozenset[str]  # names that the test gives to `log_metric`
 
     def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
-        """What is wrong with an observed name."""
+        """The error of an observed name."""
         fix = did_you_mean(name, self.plan.signal_names, what="signals")
         spec = next((spec for path, spec in self.config.declared if path[-1] == name), None)
         if spec is not None:

@@ -110,4 +110,4 @@ class ProfileItem(pytest.Item):
 
 
 class _Differs(Exception):
-    """What was logged is not what the config's test expects."""
+    """The logged values differ from those that the config's test expects."""

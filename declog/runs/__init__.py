@@ -1,5 +1,5 @@
-"""Runs on disk, read back: what the parquet and jsonl sinks wrote, as Arrow, pandas or polars. See ``run``.
+"""Runs read back from disk: the files of the parquet and jsonl sinks as Arrow, pandas or polars. See ``run``.
 
-``report/`` shows them, ``row_conditions`` asks their samples in the language of `where`, ``adoption`` reads the logs of
-others. Imports no torch, and pyarrow, pandas and polars only where they are asked for.
+``report/`` shows runs, ``row_conditions`` filters their samples in the language of `where`, ``adoption`` reads logs of
+other loggers. Imports no torch, and pyarrow, pandas and polars only at their first use.
 """

@@ -1,7 +1,7 @@
 """The names that a run logged, and a config that logs them again: what ``declog init --from RUN`` reads and writes.
 
-What came as several statistics of one thing, ``score/mean`` and ``score/max``, is computed from its values; what came
-as one number is the trainer's, and passes through. Imports wandb's own protocol for its files.
+Several statistics of one signal, ``score/mean`` and ``score/max``, are computed from its values. A single number is the
+trainer's, and passes through. Imports wandb's own protocol for its files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 NO_METRICS = frozenset({"step", "epoch", "global_step", "mode", "time", "timestamp", "run_id", "partial", "spec"})
-BESIDE = ("declog/{member}", "nonfinite/{metric}")  # what declog itself adds
+BESIDE = ("declog/{member}", "nonfinite/{metric}")  # names that declog itself adds
 INSIDE = ("scalars", "data", "metrics", "logs")  # where some loggers put a line's values, beside its step
 STATISTICS = {"mean": "mean", "avg": "mean", "max": "max", "min": "min", "std": "std", "sum": "sum", "median": "p50"}
 _STATISTIC = rf"(?P<statistic>{'|'.join(STATISTICS)}|p\d\d)"
@@ -45,7 +45,7 @@ _COUNTED = re.compile(r"len(gth)?s?|tokens?|turns|num|count")
 
 @dataclass(frozen=True)
 class Logged:
-    """What was found: each name with its last value, what is no number with what it is, and where it was logged."""
+    """The log of a run: each name with its last value, other entries with their types, and the file."""
 
     source: Path
     values: Mapping[str, float]
@@ -55,7 +55,7 @@ class Logged:
 
 @dataclass(frozen=True)
 class Distribution:
-    """Statistics of one thing. ``template`` has `{reduce}` for the key of each in ``reduce``."""
+    """Statistics of one signal. ``template`` has `{reduce}` for the key of each in ``reduce``."""
 
     signal: str
     template: str
@@ -71,7 +71,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Adopted:
-    """What becomes of the names: of a preset that has most of them, computed, or passed through."""
+    """The plan for the names: from a preset that has most of them, computed, or passed through."""
 
     logged: Logged
     preset: str | None
@@ -110,7 +110,7 @@ class Adopted:
 
 
 def adopted(logged: Logged, presets: Mapping[str, Sequence[str]]) -> Adopted:
-    """What becomes of each name. ``presets`` are those that there are, each with the templates of its names."""
+    """The plan for each name. ``presets`` holds the presets, each with the templates of its names."""
     names = list(logged.values)
     best, known = None, list[str]()
     for preset, templates in presets.items():
@@ -195,7 +195,7 @@ def _by_trainer(made: Plan) -> set[str]:
 
 
 def _distributions(names: Iterable[str], values: Mapping[str, float]) -> list[Distribution]:
-    """The things of which several statistics came."""
+    """The signals with several statistics."""
     found: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
         split = _SUFFIX.fullmatch(name)

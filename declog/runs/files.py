@@ -1,6 +1,6 @@
 """The files of a parquet or jsonl sink, as Arrow tables: whole ones, growing ones, and those that a crash cut off.
 
-What cannot be read is left out and reported. Arrow is imported when something is read.
+Unreadable parts are left out and reported. Arrow is imported at the first read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from declog.sinks._files import open_regular
 from declog.sinks._shared import EVENT_RUN, EVENT_STEP, as_float, clean_text, json_text
 from declog.sinks.jsonl import METRICS
 
-RELIST = 20  # how often a dataset is listed anew, where its files are merged while it is read
+RELIST = 20  # how often a dataset is listed again if its files are merged during the read
 LOOSE_BYTES = 256 * 2**20  # what a dataset may take in memory besides so many times the bytes of its files
 UNPACKED = 300
 ROWS = 65536  # that are unpacked at once
@@ -56,14 +56,14 @@ class Source:
     rank: int
 
     def tables(self) -> list[str]:
-        """The ids of the tables that it has."""
+        """The ids of its tables."""
         paths = entries(self.folder / "tables", _unsaid)
         if self.kind == "parquet":
             return [path.name for path in paths if os.path.isdir(path)]
         return [path.stem for path in paths if path.suffix == ".jsonl"]
 
     def files(self) -> Iterator[Path]:
-        """The files that hold what it wrote."""
+        """The files that it wrote."""
         names = [*KINDS, *(f"tables/{name}" for name in self.tables())]
         if self.kind == "parquet":
             for name in names:
@@ -91,7 +91,7 @@ class Source:
 
 
 def sources(folder: Path) -> list[Source]:
-    """The sinks that wrote into a folder itself, each rank's; empty where none did."""
+    """The sinks of all ranks that wrote directly into a folder; empty if there are none."""
     ranks = {0: folder}
     for path in entries(folder, _unsaid):
         if path.name.startswith("rank") and path.name[4:].isdecimal() and os.path.isdir(path):
@@ -118,7 +118,7 @@ def _has_lines(folder: Path) -> bool:
 
 
 def _unsaid(problem: str) -> None:
-    """What cannot be listed is reported where the run's folders are found."""
+    """Ignore folders that cannot be listed: the search for a run's folders reports them."""
 
 
 # -- parquet
@@ -176,7 +176,7 @@ class _Room:
 
 
 def _unpacked(part: Path, room: _Room) -> Any:
-    """A part's rows, in memory; what says or has more than fits is refused."""
+    """A part's rows in memory; a part that does not fit is refused."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

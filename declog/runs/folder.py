@@ -1,6 +1,6 @@
-"""A run's folder as whoever reads it finds it: what it says of its run, and where its sinks may have written.
+"""Reading a run's folder: the facts of its run, and the folders in which its sinks may have written.
 
-What is damaged, or of somebody else, is reported and left out. Standard library, PyYAML, and declog's folders.
+Damaged and foreign files are reported and left out. Standard library, PyYAML, and declog's folders.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from declog.runs.files import sources
 from declog.runs.guarded import Report, entries, json_of, reason, text_of
 from declog.sinks.run_folder import CONFIG, PLAN, RUN, newer, run_of, segments
 
-LATE = "late"  # the folder of metrics that were asked for when the run was on its way or over
+LATE = "late"  # the folder of metrics of ``declog add``
 DEPTH = 3  # how far below a run's folder a sink's may be
 NODES = 200_000  # values of a configuration, each counted as often as an alias names it
 SECTIONS = ("constants", "run", "schemas", "sink_options")  # of a configuration, what a reader relies on
@@ -32,7 +32,7 @@ ENTRIES: Mapping[str, Mapping[str, type]] = {  # of lists in plan.json, what a r
 
 
 def facts_of(path: Path, report: Report) -> list[dict[str, Any]]:
-    """What ``run.json`` says of each process that wrote there, the oldest first; what is no fact is left out."""
+    """The facts of each process in ``run.json``, the oldest first; malformed entries are left out."""
     try:
         found = segments(run_of(path))
     except SinkError as error:
@@ -58,7 +58,7 @@ def _shaped(facts: Mapping[str, Any], file: Path, report: Report) -> dict[str, A
 
 
 def config_of(path: Path, facts: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """The config in effect that a run kept; empty where it kept none."""
+    """The config in effect that a run kept; empty if it kept none."""
     file = path / Path(facts.get("config") or CONFIG).name
     config = yaml_of(file, report)
     for key in SECTIONS:
@@ -87,7 +87,7 @@ def yaml_of(file: Path, report: Report) -> dict[str, Any]:
 
 
 def _nodes(value: Any) -> int:
-    """How many values there are in one, at most one more than ``NODES``."""
+    """The number of values in a value, counted up to ``NODES`` + 1."""
     count, stack = 0, [value]
     while stack and count <= NODES:
         item = stack.pop()
@@ -98,7 +98,7 @@ def _nodes(value: Any) -> int:
 
 
 def plan_of(path: Path, facts: Mapping[str, Any], report: Report) -> dict[str, Any]:
-    """What the config compiled to, as the run kept it, with what was asked late; empty where it kept nothing."""
+    """The plan that the run kept, with the metrics of ``declog add``; empty if it kept none."""
     plan = _plan(path / Path(facts.get("plan") or PLAN).name, report)
     for file in sorted(path.glob(f"{LATE}/*/{PLAN}")):
         names = {output["name"] for output in plan.get("outputs", ())}
@@ -125,7 +125,7 @@ def _plan(file: Path, report: Report) -> dict[str, Any]:
 
 
 def below(folder: Path, depth: int, report: Report) -> Iterator[Path]:
-    """A folder and those below it that are not other runs', nor part of a sink's; no link leads out of it."""
+    """A folder and its subfolders, without those of other runs and of sinks' datasets, and without links out of it."""
     yield from _below(folder, depth, os.path.realpath(folder), set(), report)
 
 

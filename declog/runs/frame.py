@@ -1,4 +1,4 @@
-"""Rows of a run that were read: one Arrow table, and what people want of it."""
+"""Rows read from a run: one Arrow table, converted for pandas, polars or plain Python."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _values(column: Any) -> list[Any]:
 
 
 def _decoded(text: str) -> Any:
-    """The value that a text of JSON says; the text itself where it is none."""
+    """The value of a text of JSON; the text itself if it is not JSON."""
     try:
         return revived(parsed(text))
     except (ValueError, RecursionError):
@@ -99,7 +99,7 @@ def revived(value: Any, *, numbers: bool = False) -> Any:
 
 
 def required(package: str) -> Any:
-    """A package that a reader asks for; ``UsageError`` DL607 where it is not installed."""
+    """An optional package; ``UsageError`` DL607 if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as cause:

@@ -1,6 +1,6 @@
-"""Files that anybody may have put into a run's folder: regular ones are read, within bounds; others are said.
+"""Reading of files that anybody may have put into a run's folder: regular files within bounds; others are reported.
 
-Nothing here blocks at a FIFO, reads a device, or takes more memory than a bound says. Standard library only.
+No function here blocks at a FIFO, reads a device, or takes more memory than its bound. Standard library only.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def reason(error: BaseException) -> str:
 
 
 def entries(folder: Path, report: Report) -> list[Path]:
-    """What is in a folder, sorted; nothing, and a report, where it cannot be listed."""
+    """The entries of a folder, sorted; a folder that cannot be listed is reported and empty."""
     try:
         return sorted(folder.iterdir())
     except (FileNotFoundError, NotADirectoryError):
@@ -40,7 +40,7 @@ def entries(folder: Path, report: Report) -> list[Path]:
 
 
 def text_of(path: Path, report: Report) -> str | None:
-    """The text of a small file; None where it is not there, or cannot be read, which is reported."""
+    """The text of a small file; None if it is absent, or if it cannot be read, which is reported."""
     try:
         with open_regular(path) as file:
             data = file.read(FILE_BYTES + 1)
@@ -55,7 +55,7 @@ def text_of(path: Path, report: Report) -> str | None:
 
 
 def json_of(path: Path, report: Report) -> dict[str, Any]:
-    """The JSON object in a small file; empty where there is none."""
+    """The JSON object in a small file; empty if there is none."""
     text = text_of(path, report)
     if text is None:
         return {}
@@ -113,7 +113,7 @@ NO_JSON = "no JSON"
 
 
 def _object(line: bytes, accepts: Callable[[dict[str, Any]], bool]) -> dict[str, Any] | str:
-    """The object of a line, or what is wrong with it."""
+    """The object of a line, or its error."""
     try:
         value = parsed(line.decode("utf-8"))
     except (ValueError, RecursionError):
@@ -143,7 +143,7 @@ def _lines(file: Any, size: int, path: Path, report: Report) -> Iterator[tuple[i
 
 
 def strays(folder: Path, known: Sequence[Path], report: Report) -> None:
-    """Report what is in a folder and is not known there."""
+    """Report the unknown entries of a folder."""
     unknown = [path for path in entries(folder, report) if path not in known]
     for path in unknown[:REPORTED]:
         report(f"{path} is left out: it is no part of the dataset")

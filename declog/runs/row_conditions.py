@@ -1,8 +1,8 @@
 """Questions to samples that were written: a condition in the language of `where`, over the columns of a table.
 
-The condition is compiled as a config's would be, with the columns for signals, and computed by the same engine: it
-means what it means in a filter. A column `reward/correct` is `reward_correct`; `step` and `rank` are each row's; what
-is computed of a group is of the rows of that group which the table has.
+The condition is compiled like a filter's `where`, with columns as signals, and evaluated by the same engine. A column
+`reward/correct` is `reward_correct`; `step` and `rank` are the row's. Functions of a group use the rows of that group
+in the table.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``declog.read``: a run on disk, from what its parquet and jsonl sinks wrote and its folder says.
+"""``declog.read``: a run on disk, from the files of its parquet and jsonl sinks and its folder.
 
-While the run goes on, after it was killed, empty, resumed, of several modes and ranks. What both sinks wrote is there
-once. Nothing is written, and nobody who writes is held up.
+The run may go on, be killed, empty or resumed, and have several modes and ranks. Values that both sinks wrote appear
+once. Reading writes nothing and does not hold up the run.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ RUNNING, KILLED = "running", "killed"
 def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | None = None) -> Run:
     """A run on disk; ``run`` is its folder, a folder of a sink, or a file in one.
 
-    The folder above a run stands for it where it is the only one there. ``run_id`` chooses among runs that were
-    appended to one folder, of which the last is read. ``sink`` is the folder of the only sink that is to be read,
-    relative to the run's, which is its id unless the config has a ``dir``.
-    What is read is read when it is asked for, once: call ``read`` again while the run goes on. Raises ``UsageError``
-    DL607 where there is no run, or none of that id or sink.
+    The folder above a run means that run if it is the only one there. ``run_id`` chooses among runs that were appended
+    to one folder; the default is the last. ``sink`` restricts the reading to one sink: its folder relative to the
+    run's, which is the sink's id unless the config has a ``dir``. Each part is read once, at its first use: call
+    ``read`` again while the run goes on. Raises ``UsageError`` DL607 if there is no run, or no run of that id or sink.
     """
     given = Path(run)
     folder = Path(os.path.realpath(given.parent if os.path.isfile(given) else given))
@@ -65,9 +64,9 @@ def _homes(folder: Path) -> Iterator[Path]:
 
 
 class Run:
-    """A run that was read: ``scalars``, ``histograms``, ``alerts`` and ``tables``, and what is known of the run.
+    """A run that was read: ``scalars``, ``histograms``, ``alerts`` and ``tables``, and the facts of the run.
 
-    ``path`` is its folder; ``id`` its id; ``problems`` are what could not be read of what was asked for so far.
+    ``path`` is its folder; ``id`` its id; ``problems`` lists unreadable parts of everything read so far.
     """
 
     def __init__(self, path: Path, run_id: str | None, sink: str | None) -> None:
@@ -89,12 +88,12 @@ class Run:
 
     @property
     def segments(self) -> list[dict[str, Any]]:
-        """What is known of each process that made the run, one after the other: a resumed run has several."""
+        """The facts of each process of the run, in order: a resumed run has several."""
         return [facts for facts in self._all if facts["run_id"] == self.id]
 
     @property
     def info(self) -> dict[str, Any]:
-        """What is known of the last of them: versions, packages, overrides, commit, host. Empty where nothing is."""
+        """The facts of the last process: versions, packages, overrides, commit, host. Empty if unknown."""
         return self.segments[-1] if self.segments else {}
 
     @property
@@ -104,13 +103,13 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``running``, ``finished``, ``failed``, ... as the run said; ``killed`` where it said nothing and is gone."""
+        """``running``, ``finished``, ``failed``, ... from the run; ``killed`` if the run ended without a state."""
         said = str(self.info.get("state", "unknown"))
         lives = self._held and self.info in self._all[-1:]  # only the last process of a folder may
         return KILLED if said == RUNNING and not lives else said
 
     def stamp(self) -> str:
-        """A short text that is another one when the run has grown, ended, or was changed."""
+        """A short text that changes when the run grows, ends or changes."""
         kept = (RUN, *(str(self.info[key]) for key in ("config", "plan", "run_config") if self.info.get(key)))
         files = [self.path / Path(name).name for name in kept]
         files += [file for ranks in self._sinks for one in ranks for file in one.files()]
@@ -130,7 +129,7 @@ class Run:
 
     @property
     def failures(self) -> dict[str, int]:
-        """What went wrong in all its segments, lost log events included, and how often."""
+        """The failures of all segments with their counts, lost log events included."""
         found: dict[str, int] = {}
         for facts in self.segments:
             for what, count in facts.get("failures", {}).items():
@@ -139,14 +138,14 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The config in effect, resolved, as plain data; empty where it was not kept."""
+        """The config in effect, resolved, as plain data; empty if it was not kept."""
         return config_of(self.path, self.info, self._report)
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """What the config compiled to: outputs with their meanings, alerts, tables; empty where it was not kept.
+        """The plan as data: outputs with their meanings, alerts, tables; empty if it was not kept.
 
-        Among its outputs are those of metrics that the run was asked for late.
+        The outputs include the metrics of ``declog add``.
         """
         return plan_of(self.path, self.info, self._report)
 
@@ -163,7 +162,7 @@ class Run:
 
     @cached_property
     def run_config(self) -> dict[str, Any]:
-        """The config's run metadata, and how the trainer was configured, where declog was told (``configured``)."""
+        """The config's run metadata, and the trainer's configuration if the run recorded it (``configured``)."""
         name = self.info.get("run_config")
         if name:
             return yaml_of(self.path / Path(name).name, self._report)
@@ -171,12 +170,12 @@ class Run:
 
     @property
     def configured(self) -> bool:
-        """Whether the run says how its trainer was configured."""
+        """Whether the run recorded its trainer's configuration."""
         return "run_config" in self.info
 
     @property
     def redactions(self) -> dict[str, dict[str, list[str]]]:
-        """By table schema and column the keys of the texts that were taken out before anything was written."""
+        """By schema and column: the keys of the patterns whose matches were redacted before writing."""
         found: dict[str, dict[str, list[str]]] = {}
         for name, columns in (self.config.get("schemas") or {}).items():
             for column, spec in (columns if isinstance(columns, dict) else {}).items():

@@ -1,9 +1,9 @@
 """TRL's trainers: one call attaches declog to a ``GRPOTrainer`` or ``RLOOTrainer``, and YAML decides what is logged.
 
-What metrics are computed from is seen where TRL's own methods return it: ``support`` says which of them a trainer has,
-``capture`` reads signals off them, ``report`` merges values into what TRL reports, ``steps`` follows optimizer steps
-and checkpoints, ``settings`` takes constants from the trainer. Hooks are attributes of the one trainer that is
-attached; neither TRL's modules nor its classes are changed. Uses declog's public API as a stranger would.
+declog reads signals where TRL's own methods return them. ``support`` knows which methods a trainer has, ``capture``
+reads the signals, ``report`` merges values into TRL's logs, ``steps`` follows optimizer steps and checkpoints, and
+``settings`` reads constants from the trainer. Hooks are attributes of the attached trainer; TRL's modules and classes
+stay unchanged.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def attach(
 def detach(trainer: Any) -> None:
     """Close the recorder of ``attach``, and remove its hooks and callbacks from the trainer; idempotent.
 
-    What somebody else has wrapped since stays where it is, and passes through.
+    A hook that other code has wrapped since stays, and passes calls through.
     """
     hooks = vars(trainer).get(MARK)
     if isinstance(hooks, Hooks):
@@ -148,7 +148,7 @@ def detach(trainer: Any) -> None:
 
 
 def _presets(support: Support, constants: dict[str, Any], made: declog.Plan) -> list[str]:
-    """Names of a config that mean what they mean in the preset of the trainer's own names."""
+    """Names of a config with the same meaning as in the preset of the trainer's own names."""
     if not (support.rollouts or support.updates or support.loop):
         return []
     preset = declog.plan(f"trl_{support.method}", constants=constants)
@@ -196,7 +196,7 @@ MARK = "_declog"
 
 
 def _report(trainer: Any, support: Support, config: Any, constants: dict[str, Any], made: declog.Plan) -> None:
-    """Say once what cannot be computed for a trainer that is not seen as a whole."""
+    """Warn once about metrics that cannot be computed for a trainer that declog sees in part."""
     if not support.missing:
         return
     whole = declog.plan(config, constants={**constants, **dict.fromkeys(SEEN, True)})

@@ -1,7 +1,7 @@
-"""Signals, read off what TRL's methods take and return: once per generation, once per micro-batch, once per step.
+"""Signals from arguments and results of TRL's methods: once per generation, once per micro-batch, once per step.
 
-Nothing is computed that TRL has computed: tensors are observed as they are. Row ids are put into what a generation
-returns, and come back with its micro-batches, through TRL's shuffle and split. Imports torch.
+declog computes nothing that TRL has computed: it observes the tensors as they are. It adds row ids to the result of a
+generation, which come back with its micro-batches, through TRL's shuffle and split. Imports torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from declog.integrations.trl.support import Support, ends_of
 from declog.records import DType
 
 Tensor = torch.Tensor
-ROW = "declog_row"  # among what a generation returns
+ROW = "declog_row"  # in the result of a generation
 UPDATE = "update"
 BOTH = ("row", "completion_mask", "completion_ids", "advantages")
 LOOKED_AT, MOST_LABELS, LABEL_LENGTH = 1000, 100, 64  # rows of a data set; texts of a label, and characters of one
@@ -63,7 +63,7 @@ class Capture:
         self._labels = labels_of(trainer.train_dataset) - log.plan.signal_names - OWN
         self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
         self._rloo = support.method == "rloo"
-        self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, as they come
+        self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, in order of arrival
         self._generated: tuple[Any, ...] = ()
         self._tools = (0, 0)
         self._scored: tuple[Any, ...] = ()
@@ -136,7 +136,7 @@ class Capture:
                         self._log.log_extra(column, values)
                 for column in self._per_row.intersection(*inputs):
                     with self._guard(f"the column `{column}` of the data set could not be recorded"):
-                        if not self._log.came(column):  # what a reward function gives goes before
+                        if not self._log.came(column):  # a reward function's column has priority
                             self._log.observe(**{column: [row[column] for row in inputs]})
                 self._log.keep(**{name: [row.get(name) for row in inputs] for name in self._labels})
             with self._guard("what reward functions gave to `log_metric` could not be recorded"):
@@ -158,7 +158,7 @@ class Capture:
         ends = ends_of(trainer)
         names = _distinct(trainer.reward_func_names)
         mask, tool_mask = output["completion_mask"], output.get("tool_mask")
-        shown = self._generated[2] if tool_mask is not None else None  # 1 where the model wrote the token
+        shown = self._generated[2] if tool_mask is not None else None  # 1 for tokens of the model
         signals = {
             "row": rows,
             "prompt_id": (rank * count + torch.arange(count)) // generations,
@@ -183,7 +183,7 @@ class Capture:
             signals["sampling_logprobs"] = output["sampling_per_token_logps"]
             signals["is_ratio"] = weights = output["importance_sampling_ratio"]
             signals["rank_tokens"] = signals["completion_mask"].sum().expand(count)
-            if weights.shape[1] == 1:  # of completions, also where they have one token each
+            if weights.shape[1] == 1:  # weights per completion
                 signals["sequence_is_ratio"] = weights.squeeze(1)
         return signals
 

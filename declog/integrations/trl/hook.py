@@ -1,7 +1,7 @@
-"""Methods of one trainer, wrapped, and callbacks that it is given: both are taken back when declog is detached.
+"""Wrapped methods and added callbacks of one trainer; ``detach`` removes both.
 
-A hook is a generator. What stands before its ``yield`` runs before the method, what follows runs after it and gets what
-the method returned. The method itself is called here, once, whatever declog's part does: that part is guarded.
+A hook is a generator. The code before its ``yield`` runs before the method, and the code after it gets the method's
+result. This module calls the method itself exactly once, even if the hook fails: hooks are guarded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Part = Generator[None, Any, Any]
 
 
 class Hooks:
-    """What one attachment has changed about a trainer. Once the recorder is closed all of it passes through."""
+    """The changes of one attachment to a trainer. Once the recorder is closed all hooks pass through."""
 
     def __init__(self, trainer: Any, recorder: declog.Recorder) -> None:
         self.recorder = recorder
@@ -90,7 +90,7 @@ class Hooks:
 
 
 def _thrown(part: Part | None, error: BaseException) -> None:
-    """Let declog's part end with the method's own error."""
+    """End the hook with the method's own error."""
     try:
         if part is not None:
             part.throw(error)

@@ -1,6 +1,6 @@
-"""What reward functions give to TRL's ``log_extra`` and ``log_metric``: read where TRL keeps it, and by whom.
+"""Values that reward functions pass to TRL's ``log_extra`` and ``log_metric``, with the name of the function.
 
-TRL takes anything here, and so must declog: what it cannot record is reported with the function's name, and left out.
+TRL accepts any value here. declog leaves out a value that it cannot record, and reports it with the function's name.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from declog.errors import InputError
 from declog.integrations.trl.hook import Guard, Part
 
-UNKNOWN = "a reward function or a callback"  # such as one that calls from a thread of its own
+UNKNOWN = "a reward function or a callback"  # such as a call from another thread
 
 
 class RewardLogs:
-    """Of one generation: columns in the pieces in which they came, and of each metric the total and how many calls."""
+    """The columns of one generation in pieces, as they came, and the total and the number of calls of each metric."""
 
     def __init__(self, trainer: Any, guard: Guard) -> None:
         self.metrics: set[str] = set()  # all names that were given to log_metric
@@ -36,7 +36,7 @@ class RewardLogs:
 
     @contextmanager
     def generation(self) -> Iterator[None]:
-        """A generation: at its end all that was given is forgotten. As in TRL a number that came before is of it."""
+        """A block for a generation, which clears all values at its end. As in TRL, numbers from before belong to it."""
         self._generating = True
         try:
             yield
@@ -71,11 +71,11 @@ class RewardLogs:
     # -- a generation's columns
 
     def of(self, column: str) -> str:
-        """Which column it is, and whose, for messages."""
+        """The column and its function, for messages."""
         return f"the column `{column}` of {' and '.join(self._pieces[column])}"
 
     def columns(self, count: int) -> Iterator[tuple[str, list[Any]]]:
-        """Each column that has one value per completion. TRL keeps any number; what does not fit is reported."""
+        """Each column with one value per completion; other columns, which TRL accepts, are reported."""
         for column, pieces in self._pieces.items():
             whole = [value for values in pieces.values() for value in values]
             fitting = [values for values in pieces.values() if len(values) == count]

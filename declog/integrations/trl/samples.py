@@ -1,7 +1,7 @@
 """Samples of TRL's asynchronous trainer, of the step that trains on them.
 
-Its rollout worker generates and scores in a process of its own, and rank 0 packs what comes into micro-batches, one of
-them ahead. What is known of a sample is observed when its micro-batch is trained. Only rank 0 has samples.
+The rollout worker generates and scores in its own process. Rank 0 packs the samples into micro-batches, one of them
+ahead. declog observes a sample when its micro-batch is trained. Only rank 0 has samples.
 """
 
 from __future__ import annotations

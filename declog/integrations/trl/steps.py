@@ -1,7 +1,7 @@
-"""Optimizer steps, evaluations and checkpoints: when a trainer is in which.
+"""Optimizer steps, evaluations and checkpoints of a trainer.
 
-A step is open from its begin until something else begins: the trainer's log, an evaluation, a checkpoint, the next
-step. So what is reported at its end still belongs to it. Imports transformers and torch.
+A step stays open until the trainer logs, evaluates, saves or begins the next step. So numbers at its end still belong
+to it. Imports transformers and torch.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class Steps:
         self._idle.close()
 
     def stop(self, control: Any) -> None:
-        """Where an alert stops the run, training ends after this step."""
+        """End training after this step if an alert stops the run."""
         if not self.over and self._recorder.should_stop:
             control.should_training_stop = True
 
     def end(self, *error: Any) -> None:
-        """The open step ends; where it fails to, it is over all the same."""
+        """End the open step, even if that fails."""
         if self._step is not None:
             step, self._step = self._step, None
             if not self.over:

@@ -1,4 +1,4 @@
-"""What declog can see of a trainer: the methods that TRL computes its metrics in, and where it keeps what.
+"""The parts of a trainer that declog can see: the methods that compute TRL's metrics, and the attributes they use.
 
 ``METHODS`` and ``PLACES`` are the support table: what each part needs, and in which places versions of TRL keep it, so
 that a version, a fork or a subclass is taken for what it has. A method that computes metrics must be TRL's own, or an

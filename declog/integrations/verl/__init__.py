@@ -1,9 +1,8 @@
 """verl: ``VERL_USE_EXTERNAL_MODULES=declog.integrations.verl``, and no change of code.
 
-verl imports this in each of its processes; what it wraps there does nothing until verl makes a ``Tracking``, which it
-does in the one process that drives training. ``hooks.py`` is what of verl calls declog, ``columns.py`` reads a
-DataProto, ``run.py`` is the run of one ``Tracking``. Uses declog's public API as a stranger would, and imports verl
-nowhere.
+verl imports this package in each of its processes. The wrapped functions do nothing until verl constructs a
+``Tracking``, in the one process that drives training. ``hooks.py`` wraps verl's functions, ``columns.py`` reads a
+DataProto, ``run.py`` is the run of one ``Tracking``. Nothing here imports verl.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a config needs of verl's batch: columns of a ``DataProto``, by verl's own names. Imports torch nowhere.
+"""Columns of verl's batch, a ``DataProto``, by verl's own names. Does not import torch.
 
 Beside its columns, of tensors and of others, a batch has ``prompt_length`` and ``response_length`` per completion, as
 verl counts them, and ``max_prompt_length`` and ``max_response_length`` of the batch.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-VARIANCE = ("sum_pi_squared", "old_log_probs", "rollout_is_weights")  # what verl's variance proxies are made of
+VARIANCE = ("sum_pi_squared", "old_log_probs", "rollout_is_weights")  # inputs of verl's variance proxies
 PADDING = "pad"  # begins the keys of rows that a v1 trainer fills a batch up with
 MASK = "response_mask"
 LENGTHS = ("prompt_length", "response_length")

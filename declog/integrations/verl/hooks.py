@@ -1,7 +1,7 @@
-"""What of verl calls declog: functions and methods of five of its modules, wrapped as soon as those are imported.
+"""Hooks in verl: functions and methods of five of its modules, wrapped as soon as verl imports them.
 
-A module that is imported already is wrapped at once, and so are the functions that others have taken from it. Each of
-verl's functions is called once and as ever, whatever declog's part of it does. Imports neither verl nor torch.
+A module that is imported already is wrapped at once, with the functions that other modules imported from it. Each of
+verl's functions is called exactly once, even if declog fails. Imports neither verl nor torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The run of one ``Tracking``: what verl gives its functions of metrics waits for the step that verl logs.
+"""The run of one ``Tracking``: the batches that verl passes to its metrics wait for the step that verl logs.
 
 A step ends with the call of ``Tracking.log`` that has the metrics of its batch. Where verl logs a step in several
 calls, as its SFT and fully asynchronous trainers do, it ends with the first call of another step, or with the run.
@@ -127,11 +127,11 @@ class Run:
         self._patterns = [re.compile(names_of(each)) for each in templates if "{" in each and not each.startswith("{")]
 
     def guard(self, what: str) -> AbstractContextManager[None]:
-        """A block of declog's own: where it fails verl goes on."""
+        """A block of declog's own code; if it fails, verl goes on."""
         return self.recorder.guard(what)
 
     def close(self, *, failed: bool = False) -> None:
-        """Log what is open, and close the recorder; idempotent."""
+        """Log the open window, and close the recorder; idempotent."""
         if self.recorder.closed:
             return
         with self._lock:

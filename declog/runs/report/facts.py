@@ -1,4 +1,4 @@
-"""What a page says of one run: its state, its steps and constants, its alerts, with its series and tables."""
+"""The data of one run for a page: its state, steps, constants and alerts, with its series and tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
 
 
 def started(run: Run) -> Iterator[float]:
-    """When its first process began, in seconds since 1970; nothing where it did not say."""
+    """The start of its first process in seconds since 1970; None if unknown."""
     for one in run.segments[:1]:
         if isinstance(one.get("started"), str):
             yield datetime.fromisoformat(one["started"]).timestamp()
@@ -77,7 +77,7 @@ def _profile(run: Run) -> str:
 
 
 def _foot(run: Run) -> str:
-    """Versions and ids, for those who want to know exactly."""
+    """The versions and ids at the foot of a page."""
     info = run.info
     commit = info.get("git") or {}
     changed = " with changes" if commit.get("dirty") else ""
@@ -107,7 +107,7 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """What one may have changed between two runs: the config, and what it ran with."""
+    """The settings that may differ between two runs: the config, and the run configuration."""
     info = run.info
     ran = {key: info[key] for key in ("declog", "torch", "python", "world_size") if info.get(key) is not None}
     ran |= {"commit": info["git"]["commit"]} if info.get("git") else {}

@@ -1,4 +1,4 @@
-"""One HTML file of a run: its data, our style and scripts, and a policy that lets nothing else in."""
+"""One HTML file of a run: its data, our style and scripts, and a policy that blocks everything else."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def save(path: Path, text: str) -> None:
 def document(
     run: Run, others: Sequence[Run] = (), *, samples: bool = True, every: float | None = None
 ) -> str:  # fmt: skip
-    """The page of a run. What it holds of the run is JSON and digits, which no browser takes for markup."""
+    """The page of a run. Its data are JSON and digits, which no browser reads as markup."""
     blobs = Blobs()
     runs = [run, *others]
     mark = _mark(runs, samples=samples, every=every)  # before anything is read: what comes meanwhile makes another one
@@ -106,7 +106,7 @@ def html_page(
 
 
 def goes_on(run: Run) -> bool:
-    """Whether a run may still grow: it says so, or nothing says that it has ended."""
+    """Whether a run may still grow: it is running, or its end is unknown."""
     return run.state in ("running", "unknown")
 
 
@@ -121,14 +121,14 @@ def is_current(path: Path, runs: Sequence[Run], *, samples: bool, every: float |
 
 
 def _mark(runs: Sequence[Run], *, samples: bool, every: float | None) -> str:
-    """A short text that is another one where a report of the runs would be."""
+    """A short text that changes when the report of the runs would change."""
     source = [VERSION, *map(_asset, (*STYLES, "page.html", *SCRIPTS))]
     facts = [*source, *(run.stamp() for run in runs), samples, every]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:24]
 
 
 def labels(runs: list[Run]) -> list[str]:
-    """What distinguishes runs: their names, or their folders."""
+    """The labels of runs: their names, or their folders if names repeat."""
     for names in ([one.name for one in runs], [one.path.name for one in runs], [one.id for one in runs]):
         if len(set(names)) == len(runs):
             return names
