@@ -7,7 +7,7 @@ sent and captured. Imports numpy, axes and kernels only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -216,6 +216,23 @@ class Frame:
         blocks = [block.pick(pick(block.axis)) for block in self.blocks]
         texts = {key: (axis, values[pick(axis)]) for key, (axis, values) in self.texts.items()}
         return Frame(self.phase, self.batches.take(order), blocks, texts, self.grouping)
+
+    def named(self, name_of: Callable[[str, Array], str | None]) -> Frame:
+        """The frame with columns by other names; ``name_of`` gets a name and its values, and None leaves it out."""
+        texts = {
+            (name, key[1]): column for key, column in self.texts.items()
+            if (name := name_of(key[0], column[1])) is not None
+        }  # fmt: skip
+        blocks = []
+        for block in self.blocks:
+            names = [name_of(name, block.data) for name, _ in block.keys]
+            keys = tuple((name, key[1]) for name, key in zip(names, block.keys, strict=True) if name is not None)
+            if len(keys) < len(names):
+                block = block.some([row for row, name in enumerate(names) if name is not None])
+            if keys:
+                blocks.append(block if keys == block.keys else replace(block, keys=keys))
+        same = texts.keys() == self.texts.keys() and [*map(id, blocks)] == [*map(id, self.blocks)]
+        return self if same else replace(self, blocks=blocks, texts=texts)
 
     def with_column(
         self,

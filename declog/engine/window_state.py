@@ -42,15 +42,7 @@ class _Columns:
 
     def of(self, frame: Frame) -> Frame:
         """The frame with these columns only."""
-        blocks = []
-        for block in frame.blocks:
-            rows = [row for row, (name, _) in enumerate(block.keys) if self._has(name)]
-            if len(rows) == len(block.keys):
-                blocks.append(block)
-            elif rows:
-                blocks.append(block.some(rows))
-        texts = {key: column for key, column in frame.texts.items() if self._has(key[0])}
-        return Frame(frame.phase, frame.batches, blocks, texts, frame.grouping)
+        return frame.named(lambda name, _: name if self._has(name) else None)
 
     def _has(self, name: str) -> bool:
         return name in self.names or name.split(".")[0] in self.names or (self.extras and name.startswith(EXTRA))

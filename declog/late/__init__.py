@@ -377,15 +377,8 @@ class Columns:
         """The frames as the plan reads them."""
         read = {name: frame for name, frame in frames.items() if name in self.computed.phases}
         if any(name != plain for plain, name in self.names.items()):
-            read = {name: self._renamed(frame) for name, frame in read.items()}
+            read = {phase: frame.named(lambda name, _: self._new(name)) for phase, frame in read.items()}
         return with_locals(read, self.computed, FUNCTIONS)
-
-    def _renamed(self, frame: Frame) -> Frame:
-        blocks = [
-            replace(block, keys=tuple((self._new(name), of) for name, of in block.keys)) for block in frame.blocks
-        ]
-        texts = {(self._new(name), of): column for (name, of), column in frame.texts.items()}
-        return Frame(frame.phase, frame.batches, blocks, texts, frame.grouping)
 
     def _new(self, name: str) -> str:
         for end in (ABSENT, UNDECIDED):

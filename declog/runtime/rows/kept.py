@@ -8,10 +8,8 @@ Imports numpy, frames and the plan.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.blocks import texts_of
@@ -39,15 +37,6 @@ def redacted_texts(plan: Plan, name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 def without_kept(frames: Mapping[str, Frame]) -> dict[str, Frame]:
     """The frames as metrics read them."""
-    return {name: _without(frame) for name, frame in frames.items()}
-
-
-def _without(frame: Frame) -> Frame:
-    if not any(name.startswith(PREFIX) for name, _ in frame.keys):
-        return frame
-    places = [
-        np.flatnonzero([not name.startswith(PREFIX) for name, _ in block.keys]).tolist() for block in frame.blocks
-    ]
-    blocks = [block.some(rows) for block, rows in zip(frame.blocks, places, strict=True) if rows]
-    texts = {key: column for key, column in frame.texts.items() if not key[0].startswith(PREFIX)}
-    return replace(frame, blocks=blocks, texts=texts)
+    return {
+        name: frame.named(lambda name, _: None if name.startswith(PREFIX) else name) for name, frame in frames.items()
+    }

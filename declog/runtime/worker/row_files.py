@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,7 +63,7 @@ class _Column(NamedTuple):
 
 def journal_entry(event: RowEvent) -> bytes:
     """A log event as it is added to the journal."""
-    return encode(event.frames, asdict(event.facts))
+    return encode(event.frames, {name: getattr(event.facts, name) for name in _FACTS})
 
 
 def journal(path: Path, grouping: Grouping | None) -> tuple[list[RowEvent], int]:
@@ -90,7 +90,7 @@ def write_chunk(folder: Path, chunk: int, events: Sequence[RowEvent]) -> int:
     """Log events as parquet; how many bytes they take. Raises ``OSError``."""
     import pyarrow as pa
 
-    table: dict[str, list[Any]] = {item.name: [getattr(event.facts, item.name) for event in events] for item in _FACTS}
+    table: dict[str, list[Any]] = {name: [getattr(event.facts, name) for event in events] for name in _FACTS}
     layouts: dict[str, list[tuple[_Column, ...]]] = {}
     size = 0
     for phase in dict.fromkeys(name for event in events for name in event.frames):
@@ -110,7 +110,7 @@ def write_chunk(folder: Path, chunk: int, events: Sequence[RowEvent]) -> int:
     return size + _save(folder / f"{chunk:06d}{EVENTS}", events_table)
 
 
-_FACTS = fields(EventFacts)
+_FACTS = tuple(item.name for item in fields(EventFacts))
 
 
 def _layout(frame: Frame) -> tuple[_Column, ...]:
@@ -246,7 +246,7 @@ def read_chunk(
         for phase, lists in layouts.items()
     ]
     sizes = [zip(*(events_table[f"{reader.phase}.{key}"] for key in _SIZES), strict=True) for reader in phases]
-    for facts in zip(*(events_table[item.name] for item in _FACTS), strict=True):
+    for facts in zip(*(events_table[name] for name in _FACTS), strict=True):
         frames = {reader.phase: reader.frame(*next(of_phase)) for reader, of_phase in zip(phases, sizes, strict=True)}
         yield RowEvent(EventFacts(*facts), {phase: frame for phase, frame in frames.items() if frame is not None})
 
@@ -256,13 +256,7 @@ _SIZES = ("layout", "batches", "groups")
 
 def picked(frames: Mapping[str, Frame], names: Collection[str]) -> dict[str, Frame]:
     """Frames with some of their columns."""
-    picked = {}
-    for phase, frame in frames.items():
-        places = [[at for at, key in enumerate(block.keys) if key[0] in names] for block in frame.blocks]
-        blocks = [block.some(rows) for block, rows in zip(frame.blocks, places, strict=True) if rows]
-        texts = {key: column for key, column in frame.texts.items() if key[0] in names}
-        picked[phase] = Frame(phase, frame.batches, blocks, texts, frame.grouping)
-    return picked
+    return {phase: frame.named(lambda name, _: name if name in names else None) for phase, frame in frames.items()}
 
 
 class _PhaseReader:

@@ -15,6 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from numpy.typing import NDArray
+
 from declog.distribution import VERSION
 from declog.engine.blocks import Layout
 from declog.engine.frame import Frame
@@ -122,19 +124,16 @@ class RowKeeper:
     def _kept(self, frame: Frame) -> Frame:
         """Numbers and labels: no sketches, no rows of tokens, and no texts that only tables have."""
         labels = self._labels[frame.phase]
-        texts = {
-            (name, key[1]): (axis, redacted_texts(self._plan, key[0], values))
-            for key, (axis, values) in frame.texts.items()
-            if (key[0] in labels and not key[0].endswith((TRACE, ".hist"))) or key[0].startswith(PREFIX)
-            if (name := self._name(frame.phase, key[0], TEXT)) is not None
-        }
-        blocks = []
-        for block in frame.blocks:
-            names = [self._name(frame.phase, name, type_of(block.data)) for name, _ in block.keys]
-            some = block.some([row for row, name in enumerate(names) if name is not None])
-            keys = zip([name for name in names if name is not None], [of for _, of in some.keys], strict=True)
-            blocks.append(replace(some, keys=tuple(keys)))
-        return Frame(frame.phase, frame.batches, [block for block in blocks if block.keys], texts, frame.grouping)
+
+        def name_of(name: str, values: NDArray[Any]) -> str | None:
+            type = type_of(values)
+            label = name in labels and not name.endswith((TRACE, ".hist"))
+            shown = type != TEXT or label or name.startswith(PREFIX)
+            return self._name(frame.phase, name, type) if shown else None
+
+        rows = frame.named(name_of)
+        texts = {key: (axis, redacted_texts(self._plan, key[0], values)) for key, (axis, values) in rows.texts.items()}
+        return replace(rows, texts=texts)
 
     def _name(self, phase: str, name: str, type: str) -> str | None:
         """The name of a column in the files: that of a column of `log.keep`, of whose prefix files know nothing.
