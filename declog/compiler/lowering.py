@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from declog.compiler.draft import Draft
@@ -172,14 +173,10 @@ def _phases(work: Placement) -> None:
         assert isinstance(node, Node)
         if spec.axis == "group" and draft.grouping is not None and draft.grouping.split == "ranks":
             draft.report("DL310.split_group", (*draft.signal_paths[name], "axis"), name=name)
-        op = SignalOp(
-            name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis],
-            family=bool(spec.family), members=spec.members, phase=phase, homes=draft.homes[name],
-            required=spec.required and (phase, name) in needed,
+        op = _signal(
+            draft, phase, name, required=spec.required and (phase, name) in needed,
             recorded=(phase, name) in work.recorded | work.if_there, folded=(phase, name) in work.folded,
-            packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
             unmasked=spec.axis == "token" and not node.mask and name not in work.masks,
-            any=spec.any,
         )  # fmt: skip
         by_phase.setdefault(phase, []).append(op)
     extra = [table.phase for table in draft.tables if any(column.keeps for column in table.columns)]
@@ -193,7 +190,39 @@ def _phases(work: Placement) -> None:
             name=phase, signals=signals, folds=tuple(fold for fold in folds if fold.phase == phase),
             locals=tuple(op for op in work.local_ops if op.phase == phase), lengths=lengths.get(phase),
             sent=frozenset(signal.name for signal in signals if (phase, signal.name) in work.sent),
+            unread=tuple(_unread(draft, phase, signals)),
         )  # fmt: skip
+
+
+def _signal(
+    draft: Draft, phase: str, name: str, *,
+    recorded: bool, required: bool = False, folded: bool = False, unmasked: bool = False,
+) -> SignalOp:  # fmt: skip
+    """A declared signal as it is observed in a phase."""
+    spec = draft.observed[name]
+    return SignalOp(
+        name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis], family=bool(spec.family),
+        members=spec.members, phase=phase, homes=draft.homes[name], required=required, recorded=recorded, folded=folded,
+        packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None, unmasked=unmasked, any=spec.any,
+    )  # fmt: skip
+
+
+def _unread(draft: Draft, phase: str, signals: tuple[SignalOp, ...]) -> Iterator[SignalOp]:
+    """The other signals that may be observed in a phase, where rows are kept.
+
+    Numbers, bools and ids per completion are recorded, if the phase has completions; texts are not.
+    """
+    if not draft.spec.run.keep_bytes:
+        return
+    ids = {draft.spec.axes.completion.ids, *(draft.grouping.of if draft.grouping is not None else ())}
+    has_rows = any(signal.axis in (Axis.COMPLETION, Axis.TOKEN) for signal in signals)
+    recorded = {signal.name for signal in signals if signal.recorded}
+    for name, spec in sorted(draft.observed.items()):
+        homes, off = draft.homes[name], f"signals.{name}" in draft.inactive
+        if name == LOGGED or spec.any or off or name in recorded or not (phase in homes if homes else has_rows):
+            continue
+        plain = spec.type not in (DType.TEXT, DType.OBJECT) or name in ids
+        yield _signal(draft, phase, name, recorded=has_rows and plain and AXES[spec.axis] is Axis.COMPLETION)
 
 
 def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]) -> dict[str, str]:

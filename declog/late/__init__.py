@@ -42,12 +42,13 @@ from declog.runtime.run.failures import Failures
 from declog.runtime.run.manifest import now, plan_text, yaml_text
 from declog.runtime.worker.row_files import RowEvent, chunks, read_chunk
 from declog.runtime.worker.row_keeper import ABSENT as NEVER
-from declog.runtime.worker.row_keeper import FACTS, FOLDER, KEPT, UNREAD, fold_key, local_key
+from declog.runtime.worker.row_keeper import FACTS, FOLDER, KEPT, fold_key, local_key
 from declog.sinks import Rewindable, make_sink, option_names, traits
 from declog.sinks.parquet import ParquetSink
 from declog.sinks.run_folder import CONFIG, PLAN, run_of
 
 PROFILE = "late"
+UNKEPT = "the run kept nothing of it: no metric reads anything of its phase"
 SHOWN = frozenset({"scalar", "histogram"})
 FOLDER_OF_LATE, ASKED = "late", "late.yaml"
 
@@ -242,10 +243,12 @@ class _Question:
         overrides = [f"metrics.{name}={text}" for name, text in lines.items()]
         overrides.append(f"sinks=[{','.join(to)}]")
         self._config = compose(str(folder / run.get("config", CONFIG)), overrides)
-        self._signals = {
-            phase: {name: {"axis": "completion", "type": type} for name, type in kept.items()}
-            for phase, columns in segment["columns"].items() if (kept := columns["kept"])
-        }  # fmt: skip
+        declared = self._config.data.get("signals") or {}
+        homes = {name: phase for phase, signals in declared.items() for name in signals or ()}
+        self._signals: dict[str, dict[str, Any]] = {}
+        for phase, columns in segment["columns"].items():
+            for name, type in columns["kept"].items():
+                self._signals.setdefault(homes.get(name, phase), {})[name] = {"axis": "completion", "type": type}
         self._imports = load_imports()
 
     def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[Columns]]:
@@ -328,7 +331,7 @@ def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[
             text = signal.dtype is DType.TEXT and signal.name not in phase.sent
             grouped = signal.dtype is DType.OBJECT and signal.name in ids
             if signal.recorded and not grouped and (not text or signal.name in read):
-                reason = kept.signals.get(signal.name, UNREAD)
+                reason = kept.signals.get(signal.name, UNKEPT)
                 if reason not in (KEPT, NEVER):  # what never came may still come; or the metric has no value
                     yield Problem.of("DL612.signal", ("metrics", name), name=signal.name, reason=reason)
 

@@ -461,12 +461,17 @@ class ModeOp:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseOp:
-    """A phase's signals, folds and locals, in the order in which they are recorded."""
+    """A phase's signals, folds and locals, in the order in which they are recorded.
+
+    ``unread`` are the declared signals of which no metric or table reads rows here. Columns of those that are
+    ``recorded`` are kept with the run's rows.
+    """
 
     name: str
     signals: tuple[SignalOp, ...]
     folds: tuple[FoldOp, ...]
     locals: tuple[LocalOp, ...]
+    unread: tuple[SignalOp, ...] = ()
     lengths: str | None = None  # the signal that says how packed tokens belong to completions
     sent: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels
 
@@ -562,6 +567,19 @@ class Plan:
             for signal in phase.signals:
                 by_source[signal.source] = (*by_source.get(signal.source, ()), signal)
         return by_source
+
+    @cached_property
+    def unread(self) -> dict[str, tuple[SignalOp, ...]]:
+        """The signals that are kept and not read, by the name they are observed under."""
+        unread: dict[str, tuple[SignalOp, ...]] = {}
+        for signal in (signal for phase in self.phases.values() for signal in phase.unread if signal.recorded):
+            unread[signal.source] = (*unread.get(signal.source, ()), signal)
+        return unread
+
+    @cached_property
+    def observed(self) -> frozenset[str]:
+        """The names whose values are recorded or kept."""
+        return frozenset((*self.sources, *self.unread))
 
     @cached_property
     def folds(self) -> dict[str, FoldOp]:

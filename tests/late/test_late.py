@@ -352,8 +352,8 @@ def test_what_rows_do_not_have(tmp_path: Path) -> None:
     for line, said in (
         ("mean(rewrd)", "did you mean `reward`?"), ("std(logprobs)", "the run kept nothing of it per completion"),
         ("p50(logprobs)", "the run kept nothing of it per completion"),
-        ("mean(length)", "the run kept no rows of `length`: nothing that the run logged reads it"),
-        ("{expr: reward, by: source}", "the run kept no rows of `source`: nothing that the run logged reads it"),
+        ("last(lr)", "the run kept no rows of `lr`: it is per step, and nothing that the run logged reads it"),
+        ("{expr: reward, by: source}", "no rows of `source`: it is a text, and nothing uses it as a label"),
         ("{expr: reward, where: 'reward > 100'}", "no value of `asked`: no log event has a value of it"),
     ):  # fmt: skip
         with pytest.raises(ConfigError) as refused:

@@ -57,10 +57,10 @@ class Capture:
         }
         self._per_row = {  # signals that may be columns of the data set
             name
-            for name, ops in log.plan.sources.items()
+            for name, ops in (*log.plan.sources.items(), *log.plan.unread.items())
             if name not in OWN and ops[0].axis.label == "completion" and not ops[0].family
         }
-        self._labels = labels_of(trainer.train_dataset) - log.plan.signal_names - OWN
+        self._labels = labels_of(trainer.train_dataset) - log.plan.observed - OWN
         self._texts = {name: ops[0].dtype is DType.TEXT for name, ops in log.plan.sources.items()}
         self._rloo = support.method == "rloo"
         self._forwards: list[tuple[Tensor, Tensor | None]] = []  # log-probabilities and entropies, in order of arrival

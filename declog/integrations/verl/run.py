@@ -151,14 +151,14 @@ class Run:
 
     def batch(self, batch: Any, result: Collection[str]) -> None:
         """A batch whose metrics verl has computed."""
-        needed = self.recorder.plan.sources.keys()
+        plan = self.recorder.plan
         with self._lock:
             found = Batch(len(batch), names=set(result))
-            found.tensors = columns.tensors(batch, needed)
-            found.others = columns.others(batch, needed)
+            found.tensors = columns.tensors(batch, plan.observed)
+            found.others = columns.others(batch, plan.observed)
             if self._stored is not None:
                 stored, self._stored = self._stored, None
-                for name in sorted(needed - found.tensors.keys() - found.others.keys() - set(columns.VARIANCE)):
+                for name in sorted(plan.sources.keys() - {*found.tensors, *found.others, *columns.VARIANCE}):
                     with self.recorder.guard(f"the column `{name}` of verl's store", "it is left out"):
                         column = stored.column(name, found.rows)
                         if column is not None:
@@ -259,7 +259,7 @@ class Run:
 
     def _observe(self, batch: Batch) -> None:
         log = self.recorder
-        needed = log.plan.sources
+        needed = log.plan.observed
         together = {name: value for name, value in {**batch.tensors, **batch.numbers}.items() if name in needed}
         try:
             log.observe(**together)

@@ -22,8 +22,7 @@ from declog.plans.ops import Grouping, PhaseOp
 from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.calls import LearnedCall, Stack
 from declog.runtime.rows.folds import Folds
-from declog.runtime.rows.kept import PREFIX as KEPT
-from declog.runtime.rows.observation import Array, Columns, Copy, Observation, PackKey
+from declog.runtime.rows.observation import Array, Copy, Observation, PackKey
 from declog.runtime.values.packs import Pack
 from declog.runtime.values.streams import Streams
 
@@ -190,19 +189,14 @@ class OpenBatch:
             self._streams.note([values.device])
         self.extras = {**self.extras, column: values}
 
-    def keep(self, name: str, column: list[Any] | Tensor, streams: Streams) -> bool:
-        """Keep a column that no metric reads; false where it is not of the batch's completions."""
-        if self.rows is None or len(column) != self.rows:
+    def keep(self, call: Observation, streams: Streams) -> bool:
+        """Keep columns that no metric reads, which are copies; false where they are not of the batch's completions."""
+        if self.rows is None or call.counts != {"completions": self.rows}:
             return False
-        key: Key = (f"{KEPT}{name}", None)
-        if isinstance(column, list):
-            call = Observation(self.phase, frozenset())
-            call.texts = {key: (Axis.COMPLETION, column)}
+        self.copies = [*self.copies, *call.copies]
+        if call.texts:
             self.calls = [*self.calls, call]
-        else:
-            pack_key = (Axis.COMPLETION.label, column.dtype, column.get_device())
-            self.copies = [*self.copies, (Columns(pack_key, Axis.COMPLETION, (key,)), column)]
-            self._streams.update(streams)
+        self._streams.update(streams)
         return True
 
     def close(

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from declog.engine.blocks import Key
 from declog.errors import InputError, MissingSignalError, RuntimeFailure, UnknownSignalError, did_you_mean
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
@@ -21,6 +23,7 @@ from declog.plans.ops import Plan, SignalOp
 from declog.runtime.rows.batch import BatchRecord, OpenBatch
 from declog.runtime.rows.calls import LearnedCall, Stack
 from declog.runtime.rows.folds import Folds
+from declog.runtime.rows.kept import PREFIX, SIGNALS
 from declog.runtime.rows.observation import Observation, ReadObservation
 from declog.runtime.rows.split_rows import SplitRows
 from declog.runtime.rows.steps import Step, Stream
@@ -42,8 +45,8 @@ class OpenBatches(dict[str, OpenBatch]):
 
     ``partial_step``: others of the step observe, too, so that no batch needs to have all signals. ``once``: it is one
     batch, made explicit. ``stream`` None: the step is the one that ends next. ``scope`` and ``origin`` are the numbers
-    of the block and of the task or thread, for captures. ``kept`` are columns that wait for the end of their batch, by
-    name: the first of a name is of the batch that ends first.
+    of the block and of the task or thread, for captures. ``kept`` are columns that wait for the end of their batch, as
+    copies, with the streams that made them: the first of a name is of the batch of its phase that ends first.
     """
 
     __slots__ = ("kept", "once", "origin", "partial_step", "scope", "step", "stream")
@@ -55,7 +58,14 @@ class OpenBatches(dict[str, OpenBatch]):
         self.origin = 0
         self.partial_step = partial_step
         self.once = False
-        self.kept: dict[str, deque[tuple[torch.Tensor | list[Any], Streams]]] = {}
+        self.kept: list[tuple[Observation, Streams]] = []
+
+
+class LearnedCalls(NamedTuple):
+    """A call of ``observe``, by phase: what metrics read of it, and the columns that are kept."""
+
+    read: Sequence[LearnedCall]
+    kept: Sequence[LearnedCall]
 
 
 class Intake:
@@ -86,7 +96,10 @@ class Intake:
         self._undeclared = Undeclared(plan)
         self._split = SplitRows(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
-        self._calls: dict[tuple[str, ...], Sequence[LearnedCall]] = {}  # by the names of their values
+        self._unread = {  # signals that are kept and not read, named as their columns
+            source: [replace(op, name=SIGNALS + op.name) for op in ops] for source, ops in plan.unread.items()
+        }
+        self._calls: dict[tuple[str, ...], LearnedCalls] = {}  # by the names of their values
         self._learned: Counter[tuple[str, ...]] = Counter()  # how often calls with these names were learned
         self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is reported once
 
@@ -111,23 +124,32 @@ class Intake:
         With ``strict`` a name that the config does not know is an error.
         """
         learned = self._calls.get(tuple(signals))
-        if learned is not None:
-            values = [*signals.values()]
-            stack = learned[0].alone if len(learned) == 1 else None
-            if stack is not None and self._take_stack(batches, learned[0], stack, values):
-                return
-            calls: list[Observation] = []
-            for learned_call in learned:
-                call = learned_call.read(values)
-                if call is None:  # it is not like the first one with these names
-                    break
-                calls.append(call)
-            else:
-                self._take(batches, calls)
-                return
+        if learned is not None and self._take_learned(batches, learned, [*signals.values()]):
+            return
         if strict:
             self.check(signals)
         self._read(batches, signals)
+
+    def _take_learned(self, batches: OpenBatches, learned: LearnedCalls, values: Sequence[Any]) -> bool:
+        """Take a call that is like the first one with its names; false where it is not, and nothing was taken."""
+        waiting: list[Observation] = []
+        for learned_call in learned.kept:
+            call = learned_call.read(values)
+            if call is None:
+                return False
+            waiting.append(call)
+        stack = learned.read[0].alone if len(learned.read) == 1 else None
+        if stack is None or not self._take_stack(batches, learned.read[0], stack, values):
+            calls: list[Observation] = []
+            for learned_call in learned.read:
+                call = learned_call.read(values)
+                if call is None:
+                    return False
+                calls.append(call)
+            self._take(batches, calls)
+        for call in waiting:
+            _await_end(batches, call)
+        return True
 
     def _take_stack(self, batches: OpenBatches, call: LearnedCall, stack: Stack, values: Sequence[Any]) -> bool:
         """Take a call of one stack, the most frequent, without an ``Observation``; false where it is another call."""
@@ -150,11 +172,14 @@ class Intake:
         """Keep a call's values, read one by one; the next one with the same names is like it, mostly."""
         sources, homes = self._plan.sources, self._homes
         chosen: list[tuple[int, SignalOp]] = []
+        unread: list[tuple[int, Sequence[SignalOp]]] = []
         # whether neither the values nor what came before decide which signals are meant
         alike = not self._any and self._plan.signal_names.issuperset(signals)
         intended: Mapping[str, Sequence[SignalOp]] | None = None
         for position, (source, value) in enumerate(signals.items()):
-            ops: Sequence[SignalOp] = sources.get(source, ())  # where nothing needs it, it is not touched
+            ops: Sequence[SignalOp] = sources.get(source, ())
+            if source in self._unread:
+                unread.append((position, self._unread[source]))
             if self._any and not ops and source not in self._plan.signal_names:
                 self._undeclared_signal(batches, source, value)
                 continue
@@ -175,13 +200,33 @@ class Intake:
         for position, op in chosen:
             calls[op.phase].add(op, values[position])
         self._take(batches, [*calls.values()])
+        kept = [(position, next((op for op in ops if op.phase in calls), ops[0])) for position, ops in unread]
+        for position, op in kept:
+            self._keep_signal(batches, op, values[position])
         names = tuple(signals)
         if alike and self._learned[names] < LEARNED and len(self._calls) < CALLS:
             self._learned[names] += 1
-            self._calls[names] = [
-                LearnedCall(call, [(position, op) for position, op in chosen if op.phase == phase], values)
-                for phase, call in calls.items()
-            ]
+            self._calls[names] = LearnedCalls(
+                [LearnedCall(call, _of(chosen, phase), values) for phase, call in calls.items()],
+                [
+                    LearnedCall(self._columns(*(op for _, op in _of(kept, phase))), _of(kept, phase), values)
+                    for phase in dict.fromkeys(op.phase for _, op in kept)
+                ],
+            )
+
+    def _columns(self, *ops: SignalOp) -> ReadObservation:
+        """A call that gives columns of signals of one phase, which are kept."""
+        return ReadObservation(self._plan.phases[ops[0].phase], {op.name for op in ops})
+
+    def _keep_signal(self, batches: OpenBatches, op: SignalOp, value: Any) -> None:
+        """Keep the value of a signal that nothing reads; where it is none of it, it is left out."""
+        call = self._columns(op)
+        try:
+            call.add(op, value)
+        except InputError as error:
+            self._leave_out(op.source, error.message)
+        else:
+            _await_end(batches, call)
 
     def _undeclared_signal(self, batches: OpenBatches, name: str, value: Any) -> None:
         """Keep what nobody declared: numbers and rows of numbers by name, texts for tables, each member for itself."""
@@ -287,25 +332,36 @@ class Intake:
 
     def keep(self, batches: OpenBatches, columns: Mapping[str, Any]) -> None:
         """Keep columns for later; they wait for the end of the batch that is open, or of the next one."""
-        for name, values in columns.items() if self._plan.kept is not None else ():
+        if self._plan.kept is None:
+            return
+        for name, values in columns.items():
             try:
-                column, streams = kept_column(name, values), Streams()
+                column = kept_column(name, values)
             except InputError as error:
                 self._leave_out(name, error.message)
                 continue
-            if isinstance(column, torch.Tensor) and column.is_cuda:
-                streams.note([column.device])
-            batches.kept.setdefault(name, deque()).append((column, streams))
+            key: Key = (PREFIX + name, None)
+            call = Observation(self._plan.phases[self._plan.kept], {key[0]})
+            call.counts = {"completions": len(column)}
+            if isinstance(column, list):
+                call.texts = {key: (Axis.COMPLETION, column)}
+            else:
+                call.put(Axis.COMPLETION.label, Axis.COMPLETION, (key,), column)
+            _await_end(batches, call)
 
     def _give_kept(self, batches: OpenBatches, batch: OpenBatch) -> None:
         """A batch ends: the columns that wait for it are among its own, where they are of its completions."""
-        for name, waiting in [*batches.kept.items()]:
-            column, streams = waiting.popleft()
-            if not waiting:
-                del batches.kept[name]
-            if not batch.keep(name, column, streams):
-                rows = batch.rows or 0
-                self._leave_out(name, f"it has {len(column)} values to keep, and its batch {rows} completions")
+        names, later = set[str](), [item for item in batches.kept if item[0].phase is not batch.phase]
+        for call, streams in [item for item in batches.kept if item[0].phase is batch.phase]:
+            if not names.isdisjoint(call.names):
+                later.append((call, streams))
+            elif not batch.keep(call, streams):
+                count = call.counts.get("completions", 0)
+                for name in sorted(call.names):
+                    why = f"it has {count} values to keep, and its batch {batch.rows} completions"
+                    self._leave_out(_plain(name), why)
+            names |= call.names
+        batches.kept = later
 
     def packet(self, alone: OpenBatches, signals: Mapping[str, Any], refused: Refused) -> None:
         """Keep the rows of a packet, which are a batch."""
@@ -364,16 +420,17 @@ class Intake:
                 self.close(batches, phase, partly=refused.failing)
             except Exception as error:  # noqa: BLE001  (it is raised when all is closed)
                 refused.add(error)
-        for name in batches.kept if only is None else ():
-            self._leave_out(name, "it was to be kept, and no completions came with it")
-        batches.kept = batches.kept if only is not None else {}
+        if only is None:
+            for name in sorted(name for call, _ in batches.kept for name in call.names if not name.startswith(SIGNALS)):
+                self._leave_out(_plain(name), "it was to be kept, and no completions came with it")
+            batches.kept = []
 
     def close(self, batches: OpenBatches, phase: str, *, partly: bool = False) -> None:
         """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""
         batch = batches.get(phase)
         if batch is None:
             return
-        if batches.kept and phase == self._plan.kept and batch.names and batch.record is None:
+        if batches.kept and batch.rows is not None and batch.record is None:
             self._give_kept(batches, batch)
         partial = batches.partial_step
         came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
@@ -400,6 +457,25 @@ class Intake:
             for misfit in batch.misfits[1:] if not partly else ():
                 self._failures.report(misfit)
             raise batch.misfits[0]
+
+
+def _of(chosen: Sequence[tuple[int, SignalOp]], phase: str) -> Sequence[tuple[int, SignalOp]]:
+    """Those that are of a phase."""
+    return [(position, op) for position, op in chosen if op.phase == phase]
+
+
+def _await_end(batches: OpenBatches, call: Observation) -> None:
+    """Columns that are kept wait, as copies, for the end of their batch."""
+    call.copy()
+    streams = Streams()
+    if call.devices:
+        streams.note(call.devices)
+    batches.kept.append((call, streams))
+
+
+def _plain(name: str) -> str:
+    """The name that a kept column is observed under or given as."""
+    return name.removeprefix(SIGNALS).removeprefix(PREFIX)
 
 
 def _fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:

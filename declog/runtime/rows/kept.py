@@ -1,24 +1,29 @@
 """Columns that are kept for later: one value per completion, which no metric of the run reads.
 
-They are passive. They never open, close or refuse a batch: a column that does not fit is left out, and that is told
-once. The training thread copies; each rank redacts texts before it sends them; rank 0 writes them beside the rows.
-Imports numpy, frames and the plan.
+They are the declared signals of which nothing reads rows, and the columns of `log.keep`. They are passive: they never
+open, close or refuse a batch. A column that does not fit is left out, and that is told once. The training thread
+copies; each rank redacts texts before it sends them; rank 0 writes them beside the rows. Imports numpy, frames and the
+plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from numpy.typing import NDArray
 
+from declog.engine import groups
 from declog.engine.blocks import texts_of
-from declog.engine.frame import Frame
+from declog.engine.frame import GROUP_ID, Frame
+from declog.language.dtypes import Axis, DType
 from declog.language.patterns import redacted
 from declog.plans.ops import Plan
 from declog.sinks._shared import clean_text
 
 PREFIX = "kept:"  # of their names in frames
+SIGNALS = PREFIX + "signals/"  # of those that are signals
 TEXT, FLOAT = "text", "float"
 _TYPES = {"b": "bool", "i": "int", "u": "int", "f": FLOAT}  # by kind of dtype: in the words of signals
 
@@ -30,9 +35,19 @@ def type_of(values: NDArray[Any]) -> str:
 
 def redacted_texts(plan: Plan, name: str, values: NDArray[Any]) -> NDArray[Any]:
     """The texts of a column as the config redacts the signal of its name."""
-    patterns = tuple(plan.redactions.get(name.removeprefix(PREFIX), ()))
+    patterns = tuple(plan.redactions.get(name.removeprefix(SIGNALS).removeprefix(PREFIX), ()))
     texts = [None if item is None else clean_text(str(item)) for item in values]
     return texts_of([redacted(item, patterns) if item is not None and patterns else item for item in texts])
+
+
+def with_kept_groups(frame: Frame) -> Frame:
+    """The frame with the groups of its rows for later, where ids came that nothing reads; their texts stay behind."""
+    names = [] if frame.grouping is None else [SIGNALS + name for name in frame.grouping.of]
+    ids = next((ids for name in names if (ids := frame.column(name, exact=True)) is not None), None)
+    if ids is None:
+        return frame
+    grouped = frame.with_column(SIGNALS + GROUP_ID, Axis.COMPLETION, groups.digests(ids), DType.INT)
+    return replace(grouped, texts={key: column for key, column in frame.texts.items() if key[0] not in names})
 
 
 def without_kept(frames: Mapping[str, Frame]) -> dict[str, Frame]:

@@ -24,6 +24,7 @@ from declog.plans.ops import TRACE, Grouping, PhaseOp
 from declog.records import Beside
 from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.kept import SIGNALS, with_kept_groups
 from declog.runtime.values.packs import Pack, land
 
 Report = Callable[[BaseException], None]
@@ -165,6 +166,7 @@ def _joined(
 
     first = records[0]
     integers = {signal.name for signal in phase.signals if signal.dtype is DType.INT}
+    integers |= {SIGNALS + signal.name for signal in phase.unread if signal.dtype is DType.INT}
     blocks = []
     for index, pack in enumerate(first.packs):
         with guarded(*pack.keys):
@@ -187,7 +189,8 @@ def _joined(
             else:
                 texts[key] = axis, values
     entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
-    return Frame(phase.name, batches_of(entries), blocks, texts, grouping).with_group_ids()
+    frame = Frame(phase.name, batches_of(entries), blocks, texts, grouping)
+    return with_kept_groups(frame.with_group_ids())
 
 
 def _items(key: Key, axis: Axis, values: list[Any] | Pack) -> list[Any]:

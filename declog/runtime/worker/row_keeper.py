@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +24,9 @@ from declog.engine.log_event import EventFacts
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import definition
-from declog.plans.ops import TRACE, FoldOp, LocalOp, PhaseOp, Plan, SignalOp
+from declog.plans.ops import TRACE, FoldOp, LocalOp, Plan, SignalOp
 from declog.records import RunInfo
-from declog.runtime.rows.kept import FLOAT, PREFIX, TEXT, redacted_texts, type_of
+from declog.runtime.rows.kept import FLOAT, PREFIX, SIGNALS, TEXT, redacted_texts, type_of
 from declog.runtime.worker.row_files import (
     RowEvent,
     chunks,
@@ -45,7 +45,7 @@ log = logging.getLogger("declog")
 
 FORMAT = 1
 FOLDER, FACTS = "rows", "rows.json"
-KEPT, ABSENT, UNREAD = "kept", "it never came", "nothing that the run logged reads it"
+KEPT, ABSENT = "kept", "it never came"
 CHUNK_EVENTS = 512
 CHUNK_BYTES = 8 * 2**20  # of the journal
 
@@ -124,26 +124,30 @@ class RowKeeper:
     def _kept(self, frame: Frame) -> Frame:
         """Numbers and labels: no sketches, no rows of tokens, and no texts that only tables have."""
         labels = self._labels[frame.phase]
+        signals = {name.removeprefix(SIGNALS) for name, _ in frame.keys if name.startswith(SIGNALS)}
 
         def name_of(name: str, values: NDArray[Any]) -> str | None:
             type = type_of(values)
             label = name in labels and not name.endswith((TRACE, ".hist"))
             shown = type != TEXT or label or name.startswith(PREFIX)
-            return self._name(frame.phase, name, type) if shown else None
+            return self._name(frame.phase, signals, name, type) if shown else None
 
         rows = frame.named(name_of)
         texts = {key: (axis, redacted_texts(self._plan, key[0], values)) for key, (axis, values) in rows.texts.items()}
         return replace(rows, texts=texts)
 
-    def _name(self, phase: str, name: str, type: str) -> str | None:
-        """The name of a column in the files: that of a column of `log.keep`, of whose prefix files know nothing.
 
-        None for one that is not kept: rows have a signal of its name, or texts come where numbers came before.
+    def _name(self, phase: str, signals: Set[str], name: str, type: str) -> str | None:
+        """The name of a column in the files, which know nothing of the prefixes of kept columns.
+
+        None for a column of `log.keep` that is not kept: rows have a signal of its name, as those of the frame that
+        nothing reads, or texts come where numbers came before.
         """
-        plain = name.removeprefix(PREFIX)
-        if plain == name:
-            return name
-        if any(op.name == plain for op in self._plan.phases[phase].signals):
+        plain = name.removeprefix(SIGNALS)
+        if not plain.startswith(PREFIX):
+            return plain
+        plain = plain.removeprefix(PREFIX)
+        if plain in signals or any(op.name == plain for op in self._plan.phases[phase].signals):
             return None
         types = self._kept_types[phase]
         declared = types.setdefault(plain, type)
@@ -225,7 +229,10 @@ def columns_of(plan: Plan, came: Mapping[str, set[str]], kept_types: Mapping[str
     return {
         phase.name: {
             "signals": {
-                **{op.name: _reason(op, phase, came.get(phase.name, set())) for op in phase.signals},
+                **{
+                    op.name: _reason(op, came.get(phase.name, set()), phase.sent | {plan.ids})
+                    for op in (*(op for op in phase.signals if op.recorded), *phase.unread)
+                },
                 **dict.fromkeys(kept_types.get(phase.name, ()), KEPT),
             },
             "kept": dict(kept_types.get(phase.name, {})),
@@ -247,13 +254,16 @@ def local_key(op: LocalOp) -> str:
     return json.dumps([definition(op.expr), op.source])
 
 
-def _reason(op: SignalOp, phase: PhaseOp, came: set[str]) -> str:
+def _reason(op: SignalOp, came: Set[str], labels: Set[str | None]) -> str:
+    """Whether a signal is kept, or why not; ``labels`` are the texts that may be."""
+    if op.name in came:
+        return KEPT
     if op.axis is Axis.TOKEN:
         return "it is per token, and only what metrics compute from it per completion is kept"
-    if not op.recorded:
-        return UNREAD
+    if not op.recorded and op.axis is not Axis.COMPLETION:
+        return f"it is per {op.axis.label}, and nothing that the run logged reads it"
     if op.dtype is DType.OBJECT:
         return "it is an object"
-    if op.dtype is DType.TEXT and op.name not in phase.sent:
+    if op.dtype is DType.TEXT and op.name not in labels:
         return "it is a text, and nothing uses it as a label"
-    return KEPT if op.name in came else ABSENT
+    return ABSENT if op.recorded else "no metric reads anything of its completions"
