@@ -194,10 +194,14 @@ def _position(raw: str, whole: Span, offset: int) -> tuple[int, int]:
     return whole.line + row, offset - begin + (1 if row else whole.column)
 
 
-def in_override(problem: Problem, text: str) -> Excerpt:
-    """The override with a caret under the key, the value, or the part of the value that is at fault."""
-    equals = text.find("=")
+def in_override(problem: Problem, text: str, sign: str = "=") -> Excerpt:
+    """The override with a caret under the key, the value, or the part of the value that is at fault.
+
+    ``sign`` stands between the key and the value.
+    """
+    equals = text.find(sign)
     start, end = (0, len(text)) if equals < 0 else (equals + 1, len(text))
+    start += len(text[start:]) - len(text[start:].lstrip())
     if problem.code in KEY_CODES and problem.path:
         found = list(re.finditer(rf"(?<!\w){re.escape(str(problem.path[-1]))}(?!\w)", text))
         in_key = [match for match in found if equals < 0 or match.end() <= equals]

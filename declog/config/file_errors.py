@@ -143,12 +143,14 @@ def lost(loader: ConfigLoader, origin: Origin) -> Problem:
     return Problem.of("DL101.empty_preset", name=origin.config_name, group=GROUP)
 
 
-def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
-    """A file that is no YAML: the parser's words in plain ones, at the place to edit."""
+def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = None) -> Problem:
+    """A file that is no YAML: the parser's words in plain ones, at the place to edit; ``text`` is of no file."""
     cause, context = error.problem or first_line(error), error.context_mark
     flow = context if "while parsing a flow" in (error.context or "") else None
     row, column, file = mark.line, mark.column, FilePath(mark.name)
-    lines = LINE_BREAK.split(file.read_text(encoding="utf-8")) if file.is_file() else []
+    if text is None:
+        text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    lines = LINE_BREAK.split(text)
     line = lines[row] if row < len(lines) else ""
     width = 1
     if (duplicate := re.match("found duplicate key (.*)", cause)) is not None:
@@ -157,8 +159,8 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
         problem = Problem.of("DL101.yaml_tab")
     elif (alias := re.match("found undefined alias '?(.*?)'?$", cause)) is not None:
         problem, width = Problem.of("DL101.yaml_alias", name=alias[1]), len(alias[1]) + 1
-    elif "unknown escape character" in cause and (text := re.search(r'"([^"]*)"', line)) is not None:
-        problem = Problem.of("DL101.yaml_escape", value=text[1])
+    elif "unknown escape character" in cause and (escaped := re.search(r'"([^"]*)"', line)) is not None:
+        problem = Problem.of("DL101.yaml_escape", value=escaped[1])
     elif (tag := re.search(r"[ :,\[{]!(\w+)", line)) is not None:
         problem, column, width = Problem.of("DL101.yaml_tag", word=tag[1]), tag.start(1) - 1, len(tag[1]) + 1
     elif slashes := [at for at, each in enumerate(lines[: row + 1]) if each.lstrip()[:2] == "//"]:
@@ -189,8 +191,8 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark) -> Problem:
         problem = Problem.of("DL101.yaml_quote")
     elif "expected <block end>" in cause:
         problem = Problem.of("DL101.yaml_indentation")
-    elif "expected a comment or a line break" in cause and (text := re.search(r": +([>|].*)", line)) is not None:
-        column, width = text.start(1), len(text[1].rstrip())
+    elif "expected a comment or a line break" in cause and (block := re.search(r": +([>|].*)", line)) is not None:
+        column, width = block.start(1), len(block[1].rstrip())
         problem = Problem.of("DL101.yaml_block", char=line[column], fix=_quoted(line).replace("'", '"'))
     elif "cannot start any token" in cause:
         problem = Problem.of("DL101.yaml_first", char=line[column : column + 1])

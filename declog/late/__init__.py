@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path as FilePath
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,7 @@ from declog.errors import ConfigError, Path, Problem, UsageError
 from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.validation import validate
+from declog.late.lines import Line, places
 from declog.plans.ops import Grouping, Plan, SinkOp
 from declog.records import Records, RunInfo
 from declog.runtime.ranks.message import encode
@@ -71,10 +73,17 @@ class Late:
         return tuple(self.lines)
 
 
-def ask(run: str | FilePath, lines: Mapping[str, str], *, to: Sequence[str] = ()) -> Late:
+def ask(
+    run: str | FilePath,
+    lines: Mapping[str, str],
+    *,
+    to: Sequence[str] = (),
+    files: Mapping[str, FilePath] = MappingProxyType({}),
+) -> Late:
     """The history of some metrics: ``lines`` are what YAML says of each, by id.
 
-    ``to`` names sinks that get the values, too, with the options that the run's config gives them. Raises
+    ``to`` names sinks that get the values, too, with the options that the run's config gives them. ``files`` are those
+    whose `metrics` have a line, by id: errors say where it is there. Raises
     ``UsageError`` DL607 where the run kept no rows, ``ConfigError`` and ``CompositionError`` for lines that are wrong,
     and ``ConfigError`` DL612 for what the rows cannot answer.
     """
@@ -82,24 +91,27 @@ def ask(run: str | FilePath, lines: Mapping[str, str], *, to: Sequence[str] = ()
     def submit(step: int, records: Records) -> None:
         late.events.append((step, records))
 
-    answer = Answer(FilePath(run), lines, to, [Route(PROFILE, PROFILE, 1, "", SHOWN, submit)])
+    typed = [Line(name, text, files.get(name)) for name, text in lines.items()]
+    answer = Answer(FilePath(run), typed, to, [Route(PROFILE, PROFILE, 1, "", SHOWN, submit)])
     late = Late(dict(lines), answer.plan, answer.kept[0].first, failures=answer.failures.counts)
     with _no_collection(), np.errstate(all="ignore"):
         for event, reader in answer.history():
             answer.take(event, reader)
             late.through = event.facts.number + 1
     late.state = encode(*answer.evaluation.state())
-    _nothing_empty(late, answer.inactive)
+    with places(typed):
+        _nothing_empty(late, answer.inactive)
     return late
 
 
 class Answer:
     """Lines that are answered: their plan, how they read the rows of each process, and what evaluates them."""
 
-    def __init__(self, folder: FilePath, lines: Mapping[str, str], to: Sequence[str], routes: Sequence[Route]) -> None:
+    def __init__(self, folder: FilePath, lines: Sequence[Line], to: Sequence[str], routes: Sequence[Route]) -> None:
         self.kept = _rows(folder)
         segments = [segment for rows in self.kept for segment in rows.segments]
-        self.plan, self.columns = _Question(folder, segments[-1], lines, to).answerable(segments)
+        with places(lines):
+            self.plan, self.columns = _Question(folder, segments[-1], lines, to).answerable(segments)
         self.failures = Failures()
         self.inactive: dict[str, str] = {}
         self._dispatcher = Dispatcher(self.plan, routes, FUNCTIONS, self.inactive.update)
@@ -232,15 +244,13 @@ def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> li
 class _Question:
     """Lines that are asked, composed with the run's config."""
 
-    def __init__(
-        self, folder: FilePath, segment: Mapping[str, Any], lines: Mapping[str, str], to: Sequence[str]
-    ) -> None:
+    def __init__(self, folder: FilePath, segment: Mapping[str, Any], lines: Sequence[Line], to: Sequence[str]) -> None:
         run = run_of(folder) or {}
         self._run = segment
         self._logged = _logged(folder / run.get("plan", PLAN)) | {*(self._run["config"].get("metrics") or {})}
-        self._together = [earlier.keys() for _, earlier in asked(folder) if earlier.keys() & lines.keys()]
-        self._lines = lines
-        overrides = [f"metrics.{name}={text}" for name, text in lines.items()]
+        self._lines = [line.name for line in lines]
+        self._together = [earlier.keys() for _, earlier in asked(folder) if earlier.keys() & {*self._lines}]
+        overrides = [line.override for line in lines]
         overrides.append(f"sinks=[{','.join(to)}]")
         self._config = compose(str(folder / run.get("config", CONFIG)), overrides)
         declared = self._config.data.get("signals") or {}
@@ -256,12 +266,12 @@ class _Question:
         self._refuse(("metrics", name) for name in self._lines if name in self._logged)
         problems = [
             Problem.of("DL612.together", ("metrics", name), name=name, missing=missing)
-            for names in self._together if (missing := sorted(names - self._lines.keys()))
+            for names in self._together if (missing := sorted(names - {*self._lines}))
             for name in self._lines if name in names
         ]  # fmt: skip
         if problems:
             raise self._config.located(ConfigError(problems))
-        plan = self._compiled(list(self._lines))
+        plan = self._compiled(self._lines)
         templates = [(op.id, item.template) for op in plan.outputs if op.id in self._lines for item in op.names]
         self._refuse(("metrics", name, "name") for name, template in templates if template in self._logged)
         if any([*missing_rows(plan, segment, "")] for segment in segments):  # which line lacks what is asked of each

@@ -21,6 +21,7 @@ import numpy as np
 from declog.engine.publish import Route
 from declog.errors import DeclogError, error_text
 from declog.late import ASKED, FOLDER_OF_LATE, PROFILE, SHOWN, Answer, Late, info_of
+from declog.late.lines import Line
 from declog.plans.ops import Plan
 from declog.records import Records, RunInfo
 from declog.runtime.ranks.message import decode
@@ -125,7 +126,8 @@ class _Metrics:
         ]  # fmt: skip
         self._files = SinkRunner(PROFILE, ParquetSink(dir="parquet"))
         files = Route(PROFILE, PROFILE, 1, "", SHOWN, self._files.submit)
-        self._answer = Answer(run.output_dir, self.lines, (), [files, *trackers])
+        lines = [Line(name, text) for name, text in self.lines.items()]
+        self._answer = Answer(run.output_dir, lines, (), [files, *trackers])
         number, through = event.facts.number, request["through"]
         if through is not None and (through > number or any(low < through for low, _ in self._answer.kept[-1].cuts)):
             through = None

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,10 +52,14 @@ def run(args: argparse.Namespace) -> int:
     reading = read(args.run)
     folder = reading.path
     goes_on = reading.state == RUNNING and rows_of(folder)["runs"][-1]["late"] and not args.dry_run
-    lines = dict(_lines(args.lines))
+    lines, files = dict[str, str](), dict[str, Path]()
+    for word in args.lines:
+        asked, file = _lines(word)
+        lines |= asked
+        files |= {} if file is None else dict.fromkeys(asked, file)
     for name in lines.keys() & (reading.info.get("late") or {}).keys() if goes_on else ():
         raise Wrong(f"the run logs `{name}` since it was asked", "give the metric another name")
-    late = ask(folder, lines, to=[name.strip() for name in args.to.split(",") if name.strip()])
+    late = ask(folder, lines, to=[name.strip() for name in args.to.split(",") if name.strip()], files=files)
     file = None if args.dry_run else write(folder, late)
     answer = hand_over(folder, late, WAIT_S) if goes_on else None
     if args.format == "json":
@@ -84,30 +88,38 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _lines(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The YAML of each metric, by its id."""
-    for word in words:
-        name, colon, text = word.partition(":")
-        if re.fullmatch(r"\w+", name.strip()) and colon and text.strip():
-            yield name.strip(), text.strip()
-        elif word.endswith((".yaml", ".yml")):
-            yield from _of_file(Path(word))
-        else:
-            raise Wrong(f"`{word}` is no metric", "'spread: std(reward)', or a YAML file with `metrics`")
+def _lines(word: str) -> tuple[dict[str, str], Path | None]:
+    """The YAML of each metric, by its id, and the file of which it is."""
+    name, colon, text = word.partition(":")
+    if re.fullmatch(r"\w+", name.strip()) and colon and text.strip():
+        return {name.strip(): text.rstrip() if "\n" in text.strip() else text.strip()}, None
+    if word.endswith((".yaml", ".yml")):
+        return dict(_of_file(Path(word))), Path(word)
+    raise Wrong(f"`{word}` is no metric", "'spread: std(reward)', or a YAML file with `metrics`")
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, str]]:
     import yaml
 
+    from declog.config.file_errors import not_yaml
+    from declog.errors import CompositionError
+
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise Wrong(f"{path}: {error}") from None
+        with path.open(encoding="utf-8") as file:
+            data = yaml.safe_load(file)
+    except OSError as error:
+        raise Wrong(f"{path}: {error.strerror}", "name a file with `metrics`") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        if mark is None:
+            raise Wrong(f"{path} is no YAML: {error}") from None
+        raise CompositionError([not_yaml(error, mark)]) from None
     metrics = data.get("metrics") if isinstance(data, Mapping) else None
     if not isinstance(metrics, Mapping):
         raise Wrong(f"{path} has no `metrics`", "metrics: {spread: std(reward)}")
     for name, value in metrics.items():
-        yield str(name), yaml.safe_dump(value, default_flow_style=True, width=2**20).removesuffix("\n...\n").strip()
+        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=2**20)
+        yield str(name), text.removesuffix("\n...\n").strip()
 
 
 def _series(late: Late) -> dict[str, list[tuple[int, Any]]]:

@@ -136,7 +136,6 @@ class RowKeeper:
         texts = {key: (axis, redacted_texts(self._plan, key[0], values)) for key, (axis, values) in rows.texts.items()}
         return replace(rows, texts=texts)
 
-
     def _name(self, phase: str, signals: Set[str], name: str, type: str) -> str | None:
         """The name of a column in the files, which know nothing of the prefixes of kept columns.
 

@@ -1,0 +1,82 @@
+"""Lines that ask for metrics: the overrides that they are, and what is wrong with them, at its place in the line.
+
+A line is what YAML says of a metric, typed in a command or an entry of a YAML file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from typing import Any
+
+import yaml
+
+from declog.config.diagnostics import in_file, in_override
+from declog.config.file_errors import not_yaml
+from declog.config.files import YamlLoader, of_file
+from declog.config.overrides import written
+from declog.errors import CompositionError, ConfigError, Problem, Where
+
+
+@dataclass(frozen=True)
+class Line:
+    """What YAML says of a metric, ``text``, and the YAML file whose `metrics` say so, if it is of one."""
+
+    name: str
+    text: str
+    file: FilePath | None = None
+
+    @property
+    def override(self) -> str:
+        """The override that declares the metric. Raises ``CompositionError`` for several lines that are no YAML."""
+        if "\n" not in self.text.strip():
+            return f"metrics.{self.name}={self.text.strip()}"
+        try:
+            value: Any = yaml.load(self._typed, YamlLoader)[self.name]
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            problem = not_yaml(error, mark, self._typed) if mark is not None else Problem.of("DL101.yaml", cause=error)
+            raise CompositionError([replace(problem, where=self._where(problem.where))]) from None
+        return f"metrics.{self.name}={written(value)}"
+
+    def located(self, problem: Problem) -> Problem:
+        """The problem with its place in the line."""
+        text, path = self._typed, (self.name, *problem.path[2:])
+        if self.file is not None:
+            text, path = self.file.read_text(encoding="utf-8"), ("metrics", *path)
+        if self.file is None and "\n" not in text:
+            where = self._where(Where(excerpt=in_override(problem, text, ":")))
+        else:
+            _, node = of_file(str(self.file), text).deepest(path)
+            where = in_file(problem, node.place, text)
+            where = self._where(where) if self.file is None else where
+        if problem.where is not None:
+            where = replace(where, earlier=problem.where.earlier, related=problem.where.related)
+        return replace(problem, where=where)
+
+    def has(self, problem: Problem) -> bool:
+        """Whether a problem is this metric's, and no file says where."""
+        where = problem.where
+        if where is not None and where.override is not None:
+            return where.override.startswith(f"declog.metrics.{self.name}=")
+        return (where is None or where.file is None) and problem.path[:2] == ("metrics", self.name)
+
+    @property
+    def _typed(self) -> str:
+        return f"{self.name}:{'' if self.text[:1].isspace() else ' '}{self.text}"
+
+    def _where(self, where: Where | None) -> Where:
+        return Where(name=f"the line `{self.name}`", excerpt=None if where is None else where.excerpt)
+
+
+@contextmanager
+def places(lines: Iterable[Line]) -> Iterator[None]:
+    """A block whose errors say where in the lines they are."""
+    try:
+        yield
+    except ConfigError as error:
+        owners = [(problem, next((line for line in lines if line.has(problem)), None)) for problem in error.problems]
+        problems = [problem if line is None else line.located(problem) for problem, line in owners]
+        raise type(error)(problems) from None

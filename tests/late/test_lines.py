@@ -1,0 +1,88 @@
+"""What is wrong with a line is shown in the line: as it was typed, of one or several lines, or in its YAML file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import declog
+from declog.cli import main
+
+FILE = """\
+metrics:
+  fine: max(level)
+  wrong:
+    expr: rewrd
+    by: level
+  odd: {expr: reward, byy: level}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a run that is over."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    signals = {"any": {"reward": "completion", "level": "completion int", "source": "completion text"}}
+    data = {"name": "lines", "signals": signals, "metrics": {"reward": "mean"}, "sinks": ["jsonl"]}
+    with declog.start(data, output_dir=folder) as log:
+        for step in range(2):
+            with log.step(step):
+                log.observe(reward=[1.0, 2.0], level=[0, step], source=["a", "b"])
+    yield folder
+
+
+ONE_LINE = {
+    "x: mean(rewrd)": ("DL302", "x: mean(rewrd)", "        ^^^^^"),
+    "x: {expr: reward, where: levl > 1}": ("DL302", "x: {expr: reward, where: levl > 1}", 25 * " " + "^^^^"),
+    "x: {expr: reward, wher: level}": ("DL201", "x: {expr: reward, wher: level}", 18 * " " + "^^^^"),
+    "x:  mean(reward": ("DL301", "x: mean(reward", "       ^"),
+    "x: last(source)": ("DL312", "x: last(source)", "   ^"),
+    "x: {expr: reward, by: source}": ("DL612", "x: {expr: reward, by: source}", "   ^"),
+    "x: {expr: reward, where: level > 9}": ("DL612", "x: {expr: reward, where: level > 9}", "   ^"),
+    "reward: mean(level)": ("DL612", "reward: mean(level)", "        ^"),
+}
+
+
+@pytest.mark.parametrize(("line", "shown"), ONE_LINE.items(), ids=[*ONE_LINE])
+def test_a_line_as_it_was_typed(
+    line: str, shown: tuple[str, str, str], run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Errors of composing, compiling and of the rows: the line, and the caret below what is wrong in it."""
+    code, text, carets = shown
+    assert main(["add", str(run), line]) == 2
+    said = capsys.readouterr().err
+    head, *lines = said.splitlines()
+    place = lines.index(f"    {text}")
+    assert head.startswith(f"error[{code}] the line `{line.partition(':')[0]}`") and "override" not in said
+    assert lines[place + 1].startswith(f"    {carets}") and lines[place + 1].strip(" ^") == ""
+
+
+def test_a_metric_of_several_lines(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is YAML: it is taken, its mistakes have the number of their line, and so has one that is no YAML."""
+    assert main(["add", str(run), "x:\n  expr: level\n  reduce: max", "--dry-run"]) == 0
+    assert capsys.readouterr().out.startswith("x ")
+    assert main(["add", str(run), "x:\n  expr: reward\n  where: levl > 1"]) == 2
+    assert "    3 |   where: levl > 1\n      |          ^^^^\n" in capsys.readouterr().err
+    assert main(["add", str(run), "x:\n  expr: reward\n   where: level > 1"]) == 3
+    assert "    3 |    where: level > 1\n" in capsys.readouterr().err
+
+
+def test_a_yaml_file(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """File, line and column, for entries that are wrong, and for a file that is no YAML or none at all."""
+    file = tmp_path / "more.yaml"
+    file.write_text(FILE)
+    assert main(["add", str(run), str(file)]) == 2
+    said = capsys.readouterr().err
+    assert f"error[DL201] {file}:6:23 in metrics.odd.byy\n" in said
+    assert "    6 |   odd: {expr: reward, byy: level}\n      |                       ^^^\n" in said
+    file.write_text(FILE.replace("byy", "by"))
+    assert main(["add", str(run), str(file)]) == 2
+    assert f"error[DL302] {file}:4:11 in metrics.wrong.expr\n" in capsys.readouterr().err
+    file.write_text("metrics:\n  x: {expr: reward\n")
+    assert main(["add", str(run), str(file)]) == 3
+    assert f"error[DL101] {file}:2:" in capsys.readouterr().err
+    file.unlink()
+    assert main(["add", str(run), str(file)]) == 2
+    assert "No such file" in capsys.readouterr().err
