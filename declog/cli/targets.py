@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -211,13 +210,14 @@ def _configs(name: str) -> Iterator[str]:
 
 
 def _of_package(name: str) -> list[str]:
+    from declog.config.search_path import folders_of
+
     module = name.removeprefix(PACKAGE)
     try:
-        spec = find_spec(module)
+        folders = folders_of(module)
     except (ImportError, ValueError) as error:
         raise Wrong(f"there is no package `{module}`: {error}", "install it: pip install -e .") from None
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    found = sorted(file.stem for place in places for file in (Path(place) / GROUP).glob("*.yaml"))
+    found = sorted(file.stem for folder in folders for file in (folder / GROUP).glob("*.yaml"))
     if not found:
         fix = "it is installed, and its `conf` holds a folder `declog`: pkg://acme_logging.conf"
         raise Wrong(f"the package `{module}` has no `{GROUP}/NAME.yaml`", fix)

@@ -10,7 +10,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -27,7 +26,7 @@ from declog.config.hydra import Loader, config_loader
 from declog.config.origin import Origin
 from declog.config.overrides import ADDS, taken, written
 from declog.config.project import config_dir as config_folder
-from declog.config.search_path import GROUP, HYDRA_ERRORS, current_hydra, settle
+from declog.config.search_path import GROUP, HYDRA_ERRORS, current_hydra, folders_of, settle
 from declog.errors import CompositionError, Problem, did_you_mean, nearest
 
 PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`
@@ -121,10 +120,10 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
 def _importable(module: str) -> str:
     """A package that holds presets."""
     try:
-        found = find_spec(module)
+        folders = folders_of(module)
     except (ImportError, ValueError) as error:
         raise _refused("DL101.no_package", name=module, error=f": {error}") from None
-    if found is None:
+    if not folders:
         raise _refused("DL101.no_package", name=module, error="")
     return module
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
-from pathlib import Path
 
-from declog.config.search_path import GROUP, TEAMS
+from declog.config.search_path import GROUP, TEAMS, folders_of
 from declog.errors import did_you_mean, error_text, nearest
 from declog.registry import home
 
@@ -44,14 +42,13 @@ def _wrong(entry: EntryPoint) -> Iterator[str]:
         yield f"{named}, and that is no package: write `{entry.module}`"
         return
     try:
-        spec = find_spec(entry.value)
+        folders = folders_of(entry.value)
     except Exception as error:  # noqa: BLE001  whatever an installed package does on import is its problem
         yield f"{named}, which cannot be imported: {error_text(error)}"
         return
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    if spec is None:
+    if not folders:
         yield f"{named}, which is not there"
-    elif not any(list((Path(place) / GROUP).glob("*.yaml")) for place in places):
+    elif not any(any((folder / GROUP).glob("*.yaml")) for folder in folders):
         yield f"{named}, which has no preset: no `{GROUP}/NAME.yaml` came with the package"
 
 

@@ -64,13 +64,21 @@ def team_folders() -> list[tuple[str, str]]:
     return [(name, str(place)) for name, conf in teams() for place in _places(conf)]
 
 
-def _places(module: str) -> list[str]:
-    """The folders of a package; none where it cannot be imported, which `packages.faults` says."""
+def folders_of(package: str) -> list[Path]:
+    """The folders of a package; none where there is no such package.
+
+    The packages above it are imported: it raises whatever they raise, mostly ``ImportError``.
+    """
+    spec = find_spec(package)
+    return [] if spec is None else [*map(Path, spec.submodule_search_locations or ())]
+
+
+def _places(package: str) -> list[Path]:
+    """The same; none where one of them cannot be imported, which `packages.faults` says."""
     try:
-        spec = find_spec(module)
+        return folders_of(package)
     except Exception:  # noqa: BLE001  whatever an installed package does on import is its problem
         return []
-    return list(spec.submodule_search_locations or ()) if spec is not None else []
 
 
 def preset_folders() -> list[str]:

@@ -13,7 +13,7 @@ from declog.errors import RuntimeFailure
 from declog.language.dtypes import DType
 from declog.language.functions.text import BETWEEN
 from declog.plans.ops import FormulaOp, MetricOp, Plan
-from declog.records import SELF, Histogram, Scalar
+from declog.records import SELF, Histogram, Scalar, names_of
 
 Op = MetricOp | FormulaOp
 Report = Callable[[BaseException], None]
@@ -55,10 +55,10 @@ class Naming:
         } | {NONFINITE + op.id for op in plan.outputs}
         self._patterns = sorted(
             (
-                (re.compile(".+".join(map(re.escape, FIELD.split(item.template)[::2]))), (op.key, item.alias))
+                (re.compile(names_of(item.template)), (op.key, item.alias))
                 for op in plan.outputs if op.shown for item in op.names
             ),
-            key=lambda pattern: pattern[0].pattern == ".+",  # last: what takes any name
+            key=lambda pattern: pattern[0].pattern == "(.+)",  # last: what takes any name
         )  # fmt: skip
         self._owners: dict[str, Output] = {}  # of each name as trackers show it, what wrote it
         self._reported: set[str] = set()

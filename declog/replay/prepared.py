@@ -15,6 +15,7 @@ from declog.language.nodes import LOGGED
 from declog.language.spec import ConstantSpec, LogSpec, SignalSpec
 from declog.language.spec_of_tests import Input, TestSpec
 from declog.language.validation import validate
+from declog.records import names_of
 
 
 def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], list[str]]:
@@ -180,14 +181,11 @@ class _Names:
         for name, spec in self.config.metrics.items():
             templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
         templates |= {entry.removeprefix("metrics.") for entry in self.config.deleted}
-        exact = {each for each in templates if _PART.search(each) is None}
+        exact = {each for each in templates if "{" not in each}
         return exact, [_pattern(each) for each in templates - exact]
 
 
 @lru_cache(maxsize=4096)  # each test of a config has those of all its metrics
 def _pattern(template: str) -> re.Pattern[str]:
     """What the names of a template look like."""
-    return re.compile(".+".join(map(re.escape, _PART.split(template))))
-
-
-_PART = re.compile(r"\{\w+\}")  # of a template, what its names differ in
+    return re.compile(names_of(template))

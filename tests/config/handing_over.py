@@ -126,7 +126,7 @@ def composed(folder: Path, plans: Plans) -> None:
         plans[one.label]["file"] = canonical(mine)
         plans[one.label]["driver"] = dict(declog.plan(mine, profiles=(mine.profile,)).canonical)
         config = by_hydra(one)
-        (folder / f"{place}.pickle").write_bytes(pickle.dumps(config))
+        (folder / f"{place}.pickle").write_bytes(pickle.dumps((config, mine)))
         for way, change in OF_HYDRA.items():
             plans[one.label][way] = canonical(change(config))
 
@@ -177,8 +177,8 @@ def received(folder: Path, plans: Plans) -> None:
     """What was pickled, as a worker plans it and as an actor starts with it."""
     for place, one in enumerate(read(folder)):
         os.chdir(one.folder)
-        config = pickle.loads((folder / f"{place}.pickle").read_bytes())
-        plans[one.label]["pickled"] = canonical(config)
+        config, by_declog = pickle.loads((folder / f"{place}.pickle").read_bytes())
+        plans[one.label] |= {"pickled": canonical(config), "pickled by declog": canonical(by_declog)}
         with declog.start(config, role="actor", rank=0, world_size=1, output_dir=folder / "actor") as log:
             plans[one.label]["actor"] = dict(log.plan.canonical)
 
