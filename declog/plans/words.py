@@ -12,8 +12,21 @@ from math import isfinite
 from typing import Any
 
 from declog.language.dtypes import Axis, DType
-from declog.language.nodes import LEAVES, LOGGED, METRIC, Node, definition, walk
-from declog.plans.ops import AboutOp, AlertOp, ColumnOp, FilterOp, FormulaOp, MetricOp, PhaseOp, Plan, TableOp
+from declog.language.nodes import LEAVES, LOGGED, Node, definition, walk
+from declog.plans.needs import read
+from declog.plans.ops import (
+    AboutOp,
+    AlertOp,
+    ColumnOp,
+    FilterOp,
+    FormulaOp,
+    MetricOp,
+    PhaseOp,
+    Plan,
+    SignalOp,
+    SinkOp,
+    TableOp,
+)
 
 Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whatever else decides its values
 
@@ -26,11 +39,7 @@ def explain(plan: Plan) -> str:
         for signal in phase.signals:
             use = " and ".join(word for word, on in (("recorded", signal.recorded), ("folded", signal.folded)) if on)
             source = f", observed as {signal.source}" if signal.source != signal.name else ""
-            family = f" family{' of ' * bool(signal.members)}{', '.join(signal.members)}" if signal.family else ""
-            required = ", required" if signal.required else ""
-            lines.append(
-                f"  signal {signal.name}: {signal.dtype}{family} per {signal.axis.label}, {use}{source}{required}"
-            )
+            lines.append(f"  signal {signal.name}: {_signal(signal)}, {use}{source}")
         for fold in phase.folds:
             mask = " and ".join(sorted(str(node) for node in fold.mask)) or "every token"
             what = "tokens" if fold.expr is None else str(fold.expr)
@@ -47,24 +56,17 @@ def explain(plan: Plan) -> str:
         names = ", ".join(item.template for item in op.names) if op.shown else "not shown"
         lines.append(f"  {op.key}: {_metric(op, plan)} -> {names}")
     for table in plan.tables:
-        chain = reversed(table.filter.chain) if table.filter else ()
-        kinds = (f"{one.kind}{' groups' * (one.take == 'group')} within {one.within}" for one in chain)
-        chosen = " of ".join(kinds) or "every row"
         columns = ", ".join(_column(column) for column in table.columns)
-        what = f"table {table.id}" + (f" per {table.axis.label}" if table.axis is not Axis.COMPLETION else "")
         targets = [f"{sink} (each rank its own)" if sink in table.local else sink for sink in table.sinks]
         takers = ", ".join(targets) or "sinks given in code"
-        more = "; as conversations" if table.as_trace else ""
-        more += f"; at most {_count(table.max_bytes, 'byte')}" if table.max_bytes is not None else ""
-        lines.append(f"{what}: {columns}; {chosen}{more}; {every(table.every)}; to {takers}")
+        lines.append(f"table {table.id}: {columns}; {_rows(table)}; to {takers}")
     for profile in plan.profiles.values():
         shown = len(profile.tables & {table.id for table in plan.tables})
         lines.append(f"profile {profile.name}: {_count(len(profile.outputs), 'output')}, {_count(shown, 'table')}")
     for alert in plan.alerts:
         lines.append(f"alert {alert.id}: {_alert(alert)}")
     for sink in plan.sinks:
-        often = f", every {sink.every} log events" if sink.every > 1 else ""
-        lines.append(f"sink {sink.id}: {sink.kind}, profile {sink.profile}{often}")
+        lines.append(f"sink {sink.id}: {_sink(sink)}")
     if plan.warnings:
         lines.append("warnings")
         lines += [f"  {warning}" for warning in plan.warnings]
@@ -72,6 +74,15 @@ def explain(plan: Plan) -> str:
         lines.append("inactive")
         lines += [f"  {what}: {why}" for what, why in plan.inactive]
     return "\n".join(lines) + "\n"
+
+
+def _signal(op: SignalOp) -> str:
+    family = f" family{' of ' * bool(op.members)}{', '.join(op.members)}" if op.family else ""
+    return f"{op.dtype}{family} per {op.axis.label}" + ", required" * op.required
+
+
+def _sink(op: SinkOp) -> str:
+    return f"{op.kind}, profile {op.profile}" + (f", every {op.every} log events" if op.every > 1 else "")
 
 
 def _column(op: ColumnOp) -> str:
@@ -211,8 +222,7 @@ def described(plan: Plan, places: Mapping[str, str] | None = None) -> dict[str, 
         "prefixes": sorted({sink.prefix for sink in plan.sinks} - {""}),
         "outputs": outputs,
         "alerts": [
-            {"id": op.id, "level": op.level, "when": str(op.when), "reads": sorted(_metrics(op.when))}
-            for op in plan.alerts
+            {"id": op.id, "level": op.level, "when": str(op.when), "reads": sorted(read(op.when))} for op in plan.alerts
         ],
         "tables": [_table(op) for op in plan.tables],
         "inactive": [list(item) for item in plan.inactive],
@@ -265,11 +275,6 @@ def _formula(op: MetricOp | FormulaOp, plan: Plan) -> Iterator[str]:
     yield from (f"{node} = {definition(node)}" for node in dict.fromkeys(named))
 
 
-def _metrics(node: Node) -> set[str]:
-    """The metrics that a condition reads."""
-    return {str(part.param("name")) for part in walk(node) if part.op == METRIC}
-
-
 def _table(op: TableOp) -> dict[str, Any]:
     keys = [one.key for one in op.filter.chain if one.key is not None] if op.filter is not None else []
     return {
@@ -304,10 +309,7 @@ def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
         for table in plan.tables
         for column in table.columns
     }
-    tables = {
-        table.name: (f"{_rows(table)}; {every(table.every)}; {'the last batch' if table.keep != 'window' else 'all'}",)
-        for table in plan.tables
-    }
+    tables = {table.name: (_rows(table),) for table in plan.tables}
     profiles = {
         f"{profile.name} shows {item.template}": ("",)
         for profile in plan.profiles.values()
@@ -316,14 +318,9 @@ def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
         if item.template in names and (op.key, item.alias) in profile.outputs
     }
     alerts = {op.id: (_alert(op),) for op in plan.alerts}
-    sinks = {
-        sink.id: (f"{sink.kind}, profile {sink.profile}, every {sink.every}", str(sink.options)) for sink in plan.sinks
-    }
+    sinks = {sink.id: (_sink(sink), str(sink.options)) for sink in plan.sinks}
     signals = {
-        f"{signal.source} of {phase.name}": (
-            f"{signal.dtype}{' family' if signal.family else ''} per {signal.axis.label}"
-            + (", required" if signal.required else ""),
-        )
+        f"{signal.source} of {phase.name}": (_signal(signal),)
         for phase in plan.phases.values()
         for signal in phase.signals
     }
@@ -335,14 +332,18 @@ def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
     }  # fmt: skip
 
 
-def _rows(table: TableOp) -> str:
-    """Which rows a table takes, in words."""
-    chain = table.filter.chain if table.filter is not None else ()
-    return " of ".join(map(_filter, reversed(chain))) or "every row"
+def _rows(op: TableOp) -> str:
+    """Which rows a table takes, how often, and what becomes of them."""
+    chain = op.filter.chain if op.filter is not None else ()
+    words = [" of ".join(map(_filter, reversed(chain))) or f"every {op.axis.label}"]
+    words += ["as conversations"] if op.as_trace else []
+    words += [f"at most {_count(op.max_bytes, 'byte')}"] if op.max_bytes is not None else []
+    words += [every(op.every), "the window" if op.keep == "window" else "the last batch"]
+    return "; ".join(words)
 
 
 def _filter(one: FilterOp) -> str:
-    words = [one.kind] + ([f"by {one.key}"] if one.key is not None else [])
+    words = [one.kind + " groups" * (one.take == "group")] + ([f"by {one.key}"] if one.key is not None else [])
     numbers = {"top": one.top, "bottom": one.bottom, "n": one.n, "fraction": one.fraction}
     words += [f"{name} {value}" for name, value in numbers.items() if value]
     words += [f"at most {one.limit}"] if one.limit is not None else []
