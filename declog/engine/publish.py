@@ -19,14 +19,13 @@ from declog.engine.inactive import Inactive
 from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics, Report
 from declog.engine.naming import Named, Naming, Output
-from declog.engine.reduce import failure
 from declog.engine.tables import Tables
 from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.meaning import meanings
 from declog.plans.needs import read
-from declog.plans.ops import AlertOp, Plan, ProfileOp, TableOp
+from declog.plans.ops import AlertOp, Plan, ProfileOp
 from declog.records import RANKS, THEIRS, Alert, Beside, Histogram, Records, Scalar, Table, other_numbers
 
 log = logging.getLogger("declog")
@@ -177,7 +176,7 @@ class Dispatcher:
                 records = replace(event.blank, alerts=alerts if "alert" in route.accepts else ())
                 if route.last:
                     self._keep((mode, number), step, event)
-            _submit(route, step, records, report)
+            submit(route, step, records, report)
         logged = {prefix + scalar.name: scalar.value for _, scalar in named.scalars}
         return logged if partial is None else {**logged, RANKS: partial}
 
@@ -192,7 +191,7 @@ class Dispatcher:
         event = _Event(blank, prefix, MetricValues(), named, (), (), (), lost, 0 if alone else None, exact)
         for route in self._routes:
             if self._events[mode] % route.every == 0:
-                _submit(route, step, self._share(route, event, report), report)
+                submit(route, step, self._share(route, event, report), report)
 
     def close(self, report: Report) -> None:
         """The run is over: sinks that show its last values get those that came after their last turn."""
@@ -205,7 +204,7 @@ class Dispatcher:
             last = replace(
                 shares[-1], scalars=tuple(scalars.values()), histograms=tuple(histograms.values()), tables=tables
             )
-            _submit(route, step, last, report)
+            submit(route, step, last, report)
         self._untaken.clear()
 
     def _keep(self, key: tuple[str, int], step: int, event: _Event) -> None:
@@ -223,22 +222,10 @@ class Dispatcher:
     # -- tables and alerts
 
     def _tables(self, period: int, frames: Mapping[str, Frame], report: Report) -> list[Table]:
-        tables = []
-        for op in self._plan.tables:
-            if op.every == period and op.phase in frames and any(self._takes(route, op.id) for route in self._routes):
-                table = self._table(op, frames[op.phase], report)
-                if table is not None:
-                    tables.append(table)
-        return tables
-
-    def _table(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
-        try:
-            return self._samples.build(op, frame, report)
-        except RuntimeFailure as error:
-            report(error)
-        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-            report(failure(f"the table `{op.id}`", error))
-        return None
+        due = [op for op in self._plan.tables if op.every == period and op.phase in frames]
+        shown = [op for op in due if any(self._takes(route, op.id) for route in self._routes)]
+        tables = [self._samples.build(op, frames[op.phase], report) for op in shown]
+        return [table for table in tables if table is not None]
 
     def _takes(self, route: Route, table: str) -> bool:
         if table not in self._plan.profiles[route.profile].tables or table in route.local:
@@ -347,7 +334,8 @@ def _lost(figures: Mapping[str, float]) -> list[Scalar]:
     return [Scalar(name, figures[name], name) for name in LOST if figures.get(name)]
 
 
-def _submit(route: Route, step: int, records: Records, report: Report) -> None:
+def submit(route: Route, step: int, records: Records, report: Report) -> None:
+    """Hand a sink its share of a log event, where there is any."""
     if records:
         try:
             route.submit(step, records)

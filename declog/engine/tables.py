@@ -16,6 +16,7 @@ from declog.engine.cell_values import CONVERT, fits, natural, plain, returned, r
 from declog.engine.evaluator import View
 from declog.engine.filters import Rows, Selection, reasons, select
 from declog.engine.frame import Frame
+from declog.engine.reduce import failure
 from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
@@ -48,7 +49,16 @@ class Tables:
         self._reported: set[tuple[str, ...]] = set()
 
     def build(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
-        """The table's rows in one window; None where there are none."""
+        """The table's rows in one window; None where there are none, or where it fails, which is reported."""
+        try:
+            return self._built(op, frame, report)
+        except RuntimeFailure as error:
+            report(error)
+        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
+            report(failure(f"the table `{op.id}`", error))
+        return None
+
+    def _built(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
         view = View(frame, self._functions)
         rows = frame.last(op.axis) if op.keep == "last_batch" else np.arange(frame.count(op.axis))
         chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows, op.axis)

@@ -101,7 +101,6 @@ MESSAGES: Mapping[str, Message] = {
         "see which sink is slow, or drop `run.blocking`"),
     "DL605.tags": ("`by` takes a text, a number or a list of those, and a {type} came: {value!r}",
         "declare a signal of the labels"),
-    "DL605.table": "the table `{table}` could not be evaluated: {type}",
     "DL605.tokens": "{what} of phase `{phase}` could not be computed per token: {error}",
 
     "DL606": ("several ranks recorded exactly the same rows: each row counts as often as it came",

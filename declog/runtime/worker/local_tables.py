@@ -8,16 +8,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from declog.engine.frame import Frame
-from declog.engine.publish import Route
+from declog.engine.publish import Route, prefixed, submit
 from declog.engine.tables import Tables
-from declog.errors import RuntimeFailure
 from declog.language.functions import DEFAULT, Functions
-from declog.plans.ops import Plan, TableOp
-from declog.records import Records, Table
+from declog.plans.ops import Plan
+from declog.records import Records
 
 Report = Callable[[BaseException], None]
 
@@ -37,21 +35,13 @@ class LocalTables:
         if not frames:
             return
         self._events[mode] += 1
-        tables = [(op, self._table(op, frames[op.phase], report)) for op in self._ops if op.phase in frames]
+        due = [op for op in self._ops if op.phase in frames]
+        tables = [(op, self._tables.build(op, frames[op.phase], report)) for op in due]
         for route in self._routes:
-            if self._events[mode] % route.every:
-                continue
-            prefix = route.prefix + self._plan.modes[mode].prefix
-            shown = tuple(
-                replace(table, name=prefix + table.name)
-                for op, table in tables
-                if table is not None and route.id in op.local
-            )
-            if shown:
-                try:
-                    route.submit(step, Records(mode, time.time(), tables=shown))
-                except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
-                    report(error)
+            if self._events[mode] % route.every == 0:
+                taken = [table for op, table in tables if table is not None and route.id in op.local]
+                shown = prefixed(taken, route.prefix + self._plan.modes[mode].prefix)
+                submit(route, step, Records(mode, time.time(), tables=tuple(shown)), report)
 
     def state(self) -> dict[str, Any]:
         """For a checkpoint."""
@@ -61,14 +51,3 @@ class LocalTables:
         """Continue from a checkpoint."""
         self._tables.load(data["tables"])
         self._events.update(data["events"])
-
-    def _table(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
-        try:
-            return self._tables.build(op, frame, report)
-        except RuntimeFailure as error:
-            report(error)
-        except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
-            failure = RuntimeFailure.of("DL605.table", table=op.id, type=type(error).__name__)
-            failure.__cause__ = error
-            report(failure)
-        return None
