@@ -65,4 +65,6 @@ class _Argparse(argparse.ArgumentParser):
         return self._option_string_actions
 
     def error(self, message: str) -> NoReturn:
-        raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", f"{self.prog} --help")
+        words = [str(action.metavar) for action in self._actions if not action.option_strings]
+        form = " ".join([self.prog, *words])
+        raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", f"{form}; {self.prog} --help says more")

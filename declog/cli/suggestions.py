@@ -11,6 +11,11 @@ from declog.errors import did_you_mean
 VERBS = {
     "validate": "check", "verify": "check", "lint": "check", "compile": "check", "list": "ls", "print": "show",
     "config": "show", "new": "init", "create": "init", "adopt": "init --from RUN", "schema": "init --editor",
+    "read": "samples RUN`, `add RUN 'NAME: EXPR'` or, in Python, `declog.read(RUN)", "cat": "samples RUN",
+    "head": "samples RUN", "tail": "samples RUN", "rows": "samples RUN", "table": "samples RUN", "html": "report RUN",
+    "plot": "report RUN", "view": "report RUN", "dashboard": "report RUN", "runs": "report FOLDER",
+    "ask": "add RUN 'NAME: EXPR'", "query": "add RUN 'NAME: EXPR'", "late": "add RUN 'NAME: EXPR'",
+    "compute": "add RUN 'NAME: EXPR'", "replay": "preview RUN CONFIG", "presets": "ls presets",
     "freeze": "check CONFIG --lock", "lock": "check CONFIG --lock", "why": "show CONFIG --why KEY", "help": "--help",
 }  # fmt: skip
 CONDITION = r"([a-z_]\w*(?:\.\w+)+)\s*([<>]=?\s*\S+)"  # a condition of an alert

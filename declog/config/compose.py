@@ -103,8 +103,8 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if not file.is_file():
         beside = [each.name for each in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
         close = nearest(file.name, beside)
-        elsewhere = [str(each) for each in FilePath().glob(f"*/{GROUP}/*.yaml")]
-        same = [each for each in elsewhere if FilePath(each).name == name or each.replace("/", "") == name]
+        elsewhere = [str(each) for folder in ("", "*/") for each in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
+        same = [each for each in elsewhere if FilePath(each).stem == file.stem or each.replace("/", "") == name]
         close = same[0] if same else str(FilePath(name).with_name(close)) if close else None
         fix = f"did you mean `{close}`?" if close else "give the path of a YAML file"
         raise _refused("DL101.no_file", name=name, fix=fix)

@@ -22,6 +22,8 @@ from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.errors import CompositionError, Problem, did_you_mean, nearest
 from declog.language.tree import Node
 
+_PROFILES = ("slim", "full")  # of every preset
+
 
 def composition_error(loader: Loader, origin: Origin, error: Exception) -> CompositionError:
     """Why ``loader`` could not compose ``origin``: every wrong override, or else what is wrong in the files."""
@@ -33,7 +35,7 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
         unread = [problem for line in origin.overrides if (problem := _unreadable(line)) is not None]
         return CompositionError(unread or [file_problem(loader, origin, error)])
     for line in origin.overrides:
-        problem = _unreadable(line) or _of_group(loader, origin, good, line, tree)
+        problem = _unreadable(line, tree) or _of_group(loader, origin, good, line, tree)
         if problem is None:
             good.append(line)
         else:
@@ -49,14 +51,14 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
     return CompositionError(problems or [file_problem(loader, origin, error)])
 
 
-def _unreadable(line: str) -> Problem | None:
-    return unreadable(line) if parsed(line) is None else None
+def _unreadable(line: str, tree: Node | None = None) -> Problem | None:
+    return unreadable(line, tree=tree) if parsed(line) is None else None
 
 
 def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
     """DL104. ``directory`` is where the caller's own presets were looked for."""
     fix = known_presets(name, known)
-    if name in ("slim", "full"):
+    if name in _PROFILES:
         fix = f"what a preset shows is its profile: grpo profile={name}"
     elif nearest(name, known) is None and (beside := sorted(FilePath().glob(f"*/{GROUP}/{name}.yaml"))):
         fix = f"did you mean the file `{beside[0]}`?"
@@ -111,7 +113,7 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
             at = line.find(name, line.find("="))
             span = (at, at + len(name)) if at >= 0 else None
             if group == GROUP:
-                fix = known_presets(name, options)
+                fix = f"{group}.profile={name}" if name in _PROFILES else known_presets(name, options)
                 return problem_of(line, "DL104.preset", span, name=name, notes=notes(), fix=fix)
             fix = did_you_mean(name, options, what="options")
             return problem_of(line, "DL101.default", span, group=group, name=name, fix=fix)

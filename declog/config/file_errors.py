@@ -6,7 +6,7 @@ Finds the file and the line where Hydra's message has neither. Used on errors on
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -26,7 +26,7 @@ from declog.config.packages import known_presets, notes
 from declog.config.quoting import depths, value_end
 from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import FilePlace
-from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
+from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
 from declog.language.validation import as_map, as_sinks
 
@@ -78,9 +78,11 @@ def _list_and_map(error: ListOverMap) -> Problem:
     *above, key = error.path
     is_list = isinstance(error.high.value, list)
     what, other = ("list", "map") if is_list else ("map", "list")
-    section = error.high.plain if len(above) == 1 else None
-    fix = as_sinks(section) if key == "sinks" and section is not None else f"{key}: [...]"
-    if is_list:
+    section = error.high.plain
+    fix = as_sinks(section) if key == "sinks" and len(above) == 1 else f"{key}: [...]"
+    if is_list and above[-1] == "profiles":
+        fix = f"{key}: {{only: {in_flow(section)}}}"
+    elif is_list:
         fix = f"write a map, an id for each entry: {key}: {as_map(str(key), section)}"
     problem = Problem.of("DL101.merged", error.path[1:], key=key, what=what, other=other, fix=fix)
     place, low = error.high.place, error.low.place
@@ -143,6 +145,14 @@ def lost(loader: ConfigLoader, origin: Origin) -> Problem:
     return Problem.of("DL101.empty_preset", name=origin.config_name, group=GROUP)
 
 
+def _of_twice(name: str, lines: Sequence[str], row: int) -> str:
+    """What to do with a key that stands in two places: of two maps, the entries are put together."""
+    section = rf"\s*{re.escape(name)}:\s*(#.*)?$"
+    if row < len(lines) and re.match(section, lines[row]) and any(re.match(section, line) for line in lines[:row]):
+        return f"delete this line, and move what is below it to the other `{name}:`"
+    return "keep one of the two"
+
+
 def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = None) -> Problem:
     """A file that is no YAML: the parser's words in plain ones, at the place to edit; ``text`` is of no file."""
     cause, context = error.problem or first_line(error), error.context_mark
@@ -154,7 +164,8 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
     line = lines[row] if row < len(lines) else ""
     width = 1
     if (duplicate := re.match("found duplicate key (.*)", cause)) is not None:
-        problem, width = Problem.of("DL101.yaml_twice", name=duplicate[1]), len(duplicate[1])
+        name = duplicate[1]
+        problem, width = Problem.of("DL101.yaml_twice", name=name, fix=_of_twice(name, lines, row)), len(name)
     elif "\\t" in cause or "\t" in cause:
         problem = Problem.of("DL101.yaml_tab")
     elif (alias := re.match("found undefined alias '?(.*?)'?$", cause)) is not None:

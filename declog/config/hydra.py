@@ -156,6 +156,7 @@ class FolderOfPresets(FileConfigSource):
 
 
 _shipped: dict[tuple[str, str, str], bytes] = {}
+started_with: list[tuple[str, str]] = []  # the place and the name of the configuration that an application starts with
 
 
 class ConfigFiles(ConfigSource):
@@ -171,6 +172,8 @@ class ConfigFiles(ConfigSource):
         return "declog-files"
 
     def load_config(self, config_path: str) -> ConfigResult:
+        if self.provider == "main" and not started_with:
+            started_with.append((self.path, config_path))
         file = source_file(self.source, config_path)
         if file is None or provider_of(file[0]) is None:
             return self._in_long_form(config_path)

@@ -49,17 +49,21 @@ def problem_of(
 # -- what cannot be read
 
 
-def unreadable(line: str, sign: str = "") -> Problem:
+def unreadable(line: str, sign: str = "", *, tree: Node | None = None) -> Problem:
     """An override that Hydra's grammar does not take: mostly an expression without quotes.
 
     ``sign`` stands before the fix of one that has none: in an application nobody may know whether the key is there.
+    ``tree`` is what it would change, where that is known.
     """
     key, equals, value = line.partition("=")
     if curly := [mark for mark in CURLY if mark in line]:
         plain = line.translate(CURLY_TO_PLAIN).replace("'", "").replace('="', "=").rstrip('"')
         return problem_of(line, "DL101.curly", marks="".join(curly), fix=shlex.quote(plain))
     if key.endswith("+"):
-        return problem_of(line, "DL101.append", key=key.strip("+"), fix=f"{key.strip('+')}=[..., {value}]")
+        key = key.strip("+")
+        node = None if tree is None else tree.at(key.split("."))
+        items = ["...", value] if node is None or not isinstance(node.value, list) else [*node.plain, value]
+        return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{','.join(map(str, items))}]")
     if (dotted := re.sub(r"\[(\w+)\]", r".\1", key)) != key:
         return problem_of(line, "DL101.index", fix=f"{dotted}={value}")
     if "*" in key:
@@ -102,22 +106,6 @@ def _detail(line: str) -> str:
         lines = [line.strip() for line in str(error).splitlines() if not line.strip().startswith(noise)]
         return lines[0] if lines else "its grammar has no such form"
     return "its grammar has no such form"
-
-
-def of_application(line: str) -> Problem | None:
-    """What is wrong with an override whatever the application is, before its Hydra says so in other words."""
-    override = parsed(line)
-    if override is None:
-        return unreadable(line, "++")
-    key, value = override.key_or_group, None if override.is_delete() else override.value()
-    if key.startswith(f"{GROUP}.sinks."):
-        name = key.split(".")[2]
-        at = line.find(key) + len(f"{GROUP}.sinks.")
-        return _sink_problem(line, override, (at, at + len(name)), [name] * (value not in (None, False)))
-    if key == f"{GROUP}.sinks" and isinstance(value, dict):
-        return _sinks_as_map(line, key, value)
-    is_section = key in [f"{GROUP}.{section}" for section in SECTIONS]
-    return _list_of_map(line, key) if is_section and isinstance(value, list) else None
 
 
 # -- what is read, and cannot be applied

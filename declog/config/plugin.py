@@ -5,6 +5,7 @@ Imports Hydra. Each application of Hydra where declog is installed pays for this
 
 from __future__ import annotations
 
+import atexit
 import re
 import sys
 from collections.abc import Sequence
@@ -13,12 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
-from declog.config.hydra import ConfigFiles, for_declog, with_configs
-from declog.config.search_path import PROVIDER, conf_location, teams
+from declog.config.hydra import ConfigFiles, for_declog, started_with, with_configs
+from declog.config.search_path import GROUP, PROVIDER, conf_location, teams
 
 
 class DeclogSearchPath(SearchPathPlugin):
@@ -36,7 +38,8 @@ class DeclogSearchPath(SearchPathPlugin):
             for provider, path in shipped:
                 search_path.append(provider=provider, path=path)
             return
-        _explain(sys.argv[1:])
+        if not _ASKS.intersection(word.partition("=")[0] for word in sys.argv[1:]):
+            atexit.register(_explain, sys.argv[1:])
         for element in list(search_path.get_path()):
             place = with_configs(str(element.path)) if element.provider == "main" else None
             if place is not None:
@@ -69,19 +72,20 @@ def _searched(words: Sequence[str]) -> list[str]:
     return []
 
 
-_OF_DECLOG = re.compile(r"[+~]*declog[./@\w]*=")
+# Options with which an application ends before its job begins, as it should.
+_ASKS = frozenset({
+    "--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc", "--version",
+})  # fmt: skip
 
 
 def _explain(words: Sequence[str]) -> None:
-    """Print what to type for overrides of declog that an application's Hydra, which comes next, will not read.
+    """Print what to type for what Hydra refused, where the application ends before its job began.
 
-    Hydra's own message speaks of its lexer, and nobody can add to it: it ends the process.
+    Hydra's own message speaks of its lexer and of structs, and nobody can add to it: it ends the process.
     """
-    odd = [word for word in words if _OF_DECLOG.match(word)]
-    if not odd:
+    if HydraConfig.initialized() or not (started_with or any(GROUP in word for word in words)):
         return
-    from declog.config.override_errors import of_application  # `import declog` does not pay for it
+    from declog.config.refused_run import problems  # no run pays for it
 
-    for word in odd:
-        if (problem := of_application(word)) is not None:
-            print(f"{problem.text()}\n", file=sys.stderr)
+    for problem in problems(words, started_with):
+        print(f"\n{problem.text()}", file=sys.stderr)

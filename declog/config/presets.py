@@ -115,11 +115,9 @@ def _signals_of(pack: str) -> frozenset[str]:
 
 
 def declared(problem: Problem) -> Problem:
-    """An unknown signal that is near to none: who declares it, or how one does."""
+    """An unknown signal that is near to none: which pack declares it."""
     found = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
-    if found is None or not (problem.fix or "").startswith("signals: "):
+    pack = None if found is None or (problem.fix or "").startswith("did you mean") else pack_of(found[1])
+    if pack is None:
         return problem
-    name, pack = found[1], pack_of(found[1])
-    if pack is not None:
-        return replace(problem, fix=f"the pack `{pack}` has it: defaults: [..., packs: [{pack}], _self_]")
-    return replace(problem, fix=f"{problem.fix}; or declare it: signals: {{any: {{{name}: completion}}}}")
+    return replace(problem, fix=f"the pack `{pack}` has it: defaults: [..., packs: [{pack}], _self_]")

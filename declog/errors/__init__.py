@@ -84,7 +84,10 @@ SYNONYMS: Mapping[str, str] = {
     "dtype": "type", "weights": "weight", "lr": "learning_rate", "learning_rate": "lr", "column": "member",
     "columns": "members", "expr": "when", "where": "when", "loggers": "sinks", "logger": "sinks", "trackers": "sinks",
     "tracker": "sinks", "writers": "sinks", "backends": "sinks", "backend": "sinks", "log_with": "sinks",
-    "outputs": "sinks", "handlers": "sinks", "count": "size", "group_size": "size", "num_generations": "size",
+    "outputs": "sinks", "handlers": "sinks",
+    "steps": "for", "consecutive": "for", "times": "for", "duration": "for", "percent": "mean", "pct": "mean",
+    "percentage": "mean", "fraction": "mean", "share": "mean", "rate": "mean", "ratio": "mean", "proportion": "mean",
+    "count": "size", "group_size": "size", "num_generations": "size",
     "lowest": "bottom", "smallest": "bottom", "worst": "bottom", "highest": "top", "largest": "top", "greatest": "top",
     "best": "top", "greater": "above", "more": "above", "gt": "above", "upper": "above", "exceeds": "above",
     "less": "below", "lower": "below", "lt": "below", "under": "below", "patience": "for", "include": "only",
@@ -99,6 +102,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     for word in (synonym, SYNONYMS.get(str(synonym))):  # a condition is `where` of a metric, and `when` of an alert
         if word in names:
             return word
+    if re.fullmatch(r"p[\doOlI]+", name) and "p95" in names:
+        return name.translate(str.maketrans("oOlI", "0011"))
     if name == "sample" and "completion" in names:  # of filters it is `random`
         return "completion"
     if (signal := same_signal(name, names)) is not None:
@@ -120,16 +125,14 @@ def in_flow(value: object) -> str:
     return str(value) if plain else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def did_you_mean(name: str, known: Iterable[str], *, what: str = "known") -> str:
-    """A fix line for an unknown name: the nearest known one, or the list of all."""
+def did_you_mean(name: str, known: Iterable[str], *, what: str = "known", otherwise: str = "") -> str:
+    """A fix line for an unknown name: the nearest known one, or ``otherwise`` and the list of all."""
     names = sorted(known)
     close = nearest(name, names)
     if close is not None:
         return f"did you mean `{close}`?"
-    if not names:
-        return f"there are no {what} here"
-    shown = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f"{what}: {shown}"
+    shown = f"{what}: {', '.join(names[:20])}{', ...' * (len(names) > 20)}" if names else f"there are no {what} here"
+    return "\n".join(filter(None, (otherwise, shown)))
 
 
 def rendered(key: str, facts: Mapping[str, Any]) -> tuple[str, str | None]:
@@ -137,7 +140,8 @@ def rendered(key: str, facts: Mapping[str, Any]) -> tuple[str, str | None]:
     message = MESSAGES[key]
     text, fix = (message, None) if isinstance(message, str) else message
     if isinstance(fix, Known):
-        fix = did_you_mean(str(facts["name"]), facts["known"], what=filled(fix.what, facts))
+        otherwise = filled(fix.otherwise, facts)
+        fix = did_you_mean(str(facts["name"]), facts["known"], what=filled(fix.what, facts), otherwise=otherwise)
     elif fix is not None:
         fix = None if fix == "{fix}" and facts["fix"] is None else filled(fix, facts)
     return filled(text, facts), fix
@@ -260,10 +264,8 @@ class Problem:
         if self.where is not None:
             lines += [f"  see: {visible(str(where))} ({visible(key)})" for key, where in self.where.related]
         if self.fix:
-            words = not set("={'\"\n") & set(self.fix)
-            fix = (
-                _wrapped(f"  fix: {visible_lines(self.fix)}", width) if words else [f"  fix: {visible_lines(self.fix)}"]
-            )
+            said = f"  fix: {visible_lines(self.fix)}".replace("\n", "\n       ").split("\n")
+            fix = [part for line in said for part in ([line] if set("={'\"") & set(line) else _wrapped(line, width))]
             lines += [fix[0].replace("fix:", paint("32", "fix:"), 1), *fix[1:]]
         return "\n".join(lines)
 

@@ -93,6 +93,7 @@ def no_more_arguments(
             said = f'{of}(config, ["{name}={value}"]): keys of the YAML are overrides'
         elif name in _OPTIONS:
             said = f"{of}(config, {_OPTIONS[name]})"
+            value = ",".join(map(str, value)) if isinstance(value, list | tuple) and "{repr}" not in said else value
             said = said.replace("{name}", name).replace("{value}", str(value)).replace("{repr}", repr(value))
         elif (close := nearest(name, known)) is not None:
             said = f"did you mean `{close}`?"

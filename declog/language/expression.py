@@ -17,6 +17,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from declog.errors import Problem, did_you_mean, nearest
+from declog.errors.signal_names import same_signal
 from declog.language import idioms
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
@@ -151,6 +152,8 @@ class Compiler:
         if found is None:
             if node.id in AXES or node.id == MEMBER:
                 self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
+            if self.scope.noun == "signal":
+                self.fail(node, "DL302.signal", name=node.id, known=self.scope.names())
             self.fail(node, "DL302.name", noun=self.scope.noun, name=node.id, known=self.scope.names())
         return found
 
@@ -250,7 +253,7 @@ class Compiler:
 
     def _member(self, node: ast.Compare, left: ast.expr, right: ast.expr, *, negated: bool) -> Node:
         if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not right.elts:
-            self.fail(right, "DL307.list")
+            self.fail(right, "DL307.list", fix=idioms.of_membership(left, right))
         item = self.visit(left)
         result: Node | None = None
         one, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
@@ -345,6 +348,8 @@ class Compiler:
             return MEMBER
         if not isinstance(name, str):
             self.fail(node, "DL306.axis_named", fix=did_you_mean("", [*AXES, MEMBER], what="axes"))
+        if name not in AXES and (name == "prompt" or same_signal(name, ("group", "prompt"))):
+            self.fail(node, "DL306.prompt", name=name)
         if name not in AXES:
             self.fail(node, "DL306.axis", name=name, known=[*AXES, MEMBER])
         return AXES[name]

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 
 MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd"})
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile"})
-AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims"})
+AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
+_CONVERSIONS = frozenset({
+    "item", "float", "double", "long", "int", "bool", "cpu", "cuda", "detach", "numpy", "tolist", "to", "clone",
+})  # fmt: skip
 _RENAMED = {"notna": "present", "notnull": "present", "isna": "isnan", "isnull": "isnan", "median": "p50"}
 _SIGNS = {
     "\u2212": "-", "\u2013": "-", "\u2014": "-", "\u2265": ">=", "\u2264": "<=", "\u2260": "!=", "\u00d7": "*",
@@ -20,6 +23,7 @@ _SIGNS = {
 }  # fmt: skip
 
 _NAME = re.compile(r"[a-z]\w*")
+_REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
 
 _HINTS: dict[type[ast.AST], str] = {
     ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
@@ -30,7 +34,10 @@ _OWN = "register a function of your own with @declog.function, and call it"
 
 
 def of_call(node: ast.Call) -> str:
-    """``x.f(a)`` and ``np.f(x, a)`` as plain calls, ``x.groupby(a).f()`` as the keys of a metric."""
+    """``x.f(a)``, ``np.f(x, a)`` and ``f(a)(x)`` as plain calls, ``x.groupby(a).f()`` as the keys of a metric."""
+    if isinstance(node.func, ast.Call):
+        inner = node.func
+        return of_call(ast.Call(ast.Attribute(ast.Name("np"), ast.unparse(inner.func)), [*node.args, *inner.args], []))
     if not isinstance(node.func, ast.Attribute):
         return "f(x), not x.f()"
     if found := re.fullmatch(r"(.+)\.groupby\((\w+)\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
@@ -38,6 +45,10 @@ def of_call(node: ast.Call) -> str:
     module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
     given = [*([] if module else [node.func.value]), *node.args]
     name = node.func.attr
+    if name in _CONVERSIONS and not module:
+        return f"{ast.unparse(node.func.value)}: values are converted where they are observed"
+    if name == "split":
+        return f"words({ast.unparse(node.func.value)}), which counts them, in place of len(...)"
     if len(given) == 2 and (level := quantile(name, given[1])) is not None:
         return f"{level}({ast.unparse(given[0])})"
     return f"{_RENAMED.get(name, name)}({', '.join(map(ast.unparse, given))})"
@@ -89,6 +100,13 @@ def of_none(node: ast.Compare) -> str:
     return "write `==`, or present(x)"
 
 
+def of_membership(left: ast.expr, right: ast.expr) -> str:
+    """``'a' in text`` asks what a text holds."""
+    if isinstance(left, ast.Constant) and isinstance(left.value, str) and not isinstance(right, ast.Constant):
+        return f"contains({ast.unparse(right)}, {ast.unparse(left)})"
+    return "x in ('a', 'b')"
+
+
 def items(node: ast.expr) -> Sequence[ast.expr]:
     """The elements of a list, and of anything else itself."""
     return node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
@@ -129,7 +147,9 @@ def of_text(text: str, marked: str) -> str | None:
         found = re.match(r"(?P<call>\w+\()?(?P<test>.+?)\?(?P<yes>.+?):(?P<no>.+?)\)?$", text)
         words = [found[name].strip() for name in ("yes", "test", "no")] if found else ["a", "condition", "b"]
         return f"write `{words[0]} if {words[1]} else {words[2]}`"
-    if found := re.fullmatch(r"(?:\s*(\w+)\()?(.+?)\s+where\s+(.+?)", text, re.IGNORECASE):
+    if "else" not in text and (
+        found := re.fullmatch(r"(?:\s*(\w+)\()?(.+?)\s+(?:where|if|when)\s+(.+?)", text, re.IGNORECASE)
+    ):
         reduce, of, which = found[1], found[2].strip(), found[3].strip().removesuffix(")" if found[1] else "")
         keys = f"expr: {of}, reduce: {reduce}" if reduce else f"expr: {of}"
         if which.count("(") == which.count(")"):
@@ -144,14 +164,16 @@ def of_text(text: str, marked: str) -> str | None:
         return f"a filter is a map: {{{key}{word}: {found[2]}}}"
     if found := re.fullmatch(r"\s*p\.(\d+)\s*", text):
         return f"write `p{found[1]}`"
-    if re.fullmatch(r"\s*(mean|sum|min|max|p?std|var|count|last|p\d+|\s)+", text):
+    if found := re.fullmatch(rf"\s*({_REDUCTIONS})\s+(?:of\s+)?(?!(?:{_REDUCTIONS})\b)([a-z_]\w*)\s*", text):
+        return f"write `{found[1]}({found[2]})`"
+    if re.fullmatch(rf"\s*({_REDUCTIONS}|\s)+", text):
         return f"an operator is missing before `{marked}`; several are a list: [{', '.join(text.split())}]"
     return None
 
 
 def of_reductions(text: str) -> str | None:
     """Several reductions in one text, or a list whose dashes want a blank; None for anything else."""
-    if re.fullmatch(r"\s*[a-z]\w*(\s*[,\s]\s*[a-z]\w*)+\s*", text):
+    if re.fullmatch(r"\s*[a-z]\w*(\s*[,\s+&|/]\s*[a-z]\w*)+\s*", text):
         return f"[{', '.join(re.findall(_NAME, text))}]"
     if re.fullmatch(r"(-[a-z]\w*\s*)+", text):
         return f"a blank behind each dash, or [{', '.join(re.findall(_NAME, text))}]"

@@ -11,7 +11,7 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from declog.errors import Path, Problem, UsageError, did_you_mean
+from declog.errors import SYNONYMS, Path, Problem, UsageError, did_you_mean
 from declog.language.dtypes import AXES, DType
 from declog.language.syntax import tree_of
 
@@ -63,6 +63,7 @@ def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
 
 def with_axis(words: list[str]) -> str | None:
     """The words of a signal that names no axis, or another library's, with one; None for an expression."""
+    words = [SYNONYMS[word] if SYNONYMS.get(word) in TYPES else word for word in words]
     if words[0] in _AXIS_WORDS:
         named = [_AXIS_WORDS[words[0]], *words[1:]]
     elif words[0] in TYPES or words[0] == "family":  # its axis stands behind it, or nowhere

@@ -115,8 +115,6 @@ def _syntax_fix(message: str, plain: str, marked: str) -> str:
         return "compare with `==`"
     if not marked.strip():
         return "it ends too early: a value is missing"
-    if "expected 'else'" in message:
-        return "write what it is otherwise: `x if condition else y`"
     if (plainly := _OPERATORS.get(marked)) and (marked == "!" or marked * 2 in plain):
         return f"write `{plainly}`"
     word = marked[0].isalnum() or marked[0] == "_"

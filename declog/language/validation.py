@@ -6,6 +6,7 @@ Turns what pydantic says into declog's problems: paths of the YAML, did-you-mean
 
 from __future__ import annotations
 
+import json
 import re
 import typing
 from collections.abc import Collection, Iterator, Mapping
@@ -41,7 +42,14 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         f"{'signals' if path[0] == 'derived' else path[0]}.{path[-1]}"
         for section in SECTIONS for path, value in entries(data, section) if value is None
     )  # fmt: skip
-    problems = [*unread, *_ids(data), *_dropped(data, LogSpec), *_period(data.get("every"))]
+    cut = [*_cut(data, LogSpec)]
+    problems = [
+        *unread,
+        *(problem for problem, _ in cut),
+        *_ids(data),
+        *_dropped(data, LogSpec),
+        *_period(data.get("every")),
+    ]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
     try:
         spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
@@ -51,7 +59,9 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         problems = [
             each for each in problems if each in unread or short.isdisjoint((each.path[:2], entry_path(each.path)))
         ]
-        raise ConfigError([_misplaced(problem, data) for problem in _distinct(problems)]) from None
+        problems = _distinct(problems)
+    pieces = {piece: problem for problem, found in cut for piece in found}
+    problems = [each for each in problems if all(pieces.get(each.path[:depth], each) is each for depth in range(4))]
     if problems:
         raise ConfigError([_misplaced(problem, data) for problem in problems])
     return spec
@@ -88,6 +98,8 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, fix=f"axes: {{rank: {'each' if data[key] else 'all'}}}")
     if key == "first":
         return replace(problem, fix=f"modes: {{train: {{first: {in_flow(data[key])}}}}}")
+    if key in sinks_and_options(data.get("sinks") or [])[0]:
+        return replace(problem, fix=f"sink_options: {{{key}: {in_flow(data[key])}}}")
     if data[key] is None and set(data) == {key}:  # a file with one word
         return replace(
             problem, fix=f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
@@ -168,8 +180,8 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
 
 
 def as_map(section: str, given: Any) -> str:
-    """A list of words, or of maps with their names in them, as a map in flow style with an id for each."""
-    entries = [_entry(section, each) for each in given] if isinstance(given, list) else []
+    """A word, a list of words, or of maps with their names in them, as a map in flow style with an id for each."""
+    entries = [_entry(section, each) for each in ([given] if isinstance(given, str) else given or [])]
     if any(entry is None for entry in entries):
         entries = []
     shown = [f"{id}: {in_flow(value)}" for entry in entries[:3] if entry is not None for id, value in [entry]]
@@ -223,11 +235,33 @@ def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[P
     for key, value in data.items():
         place = (*path, str(key))
         if value is None and known is not None and key not in known and inside is not SinkSpec:
-            comma = "inside {...}, YAML ends a value at a comma: put an expression that has one in quotes"
-            near = _meant(str(key), known)
-            yield Problem.of("DL201.key", place, key=key, fix=near if IDENTIFIER.match(str(key)) else comma)
+            yield Problem.of("DL201.key", place, key=key, fix=_meant(str(key), known))
         elif isinstance(value, Mapping) and len(path) < 5:
             yield from _dropped(value, below(model, str(key)), place)
+
+
+def _cut(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[tuple[Problem, list[Path]]]:
+    """Values inside {...} that YAML ended at a comma: what stands behind it became keys, mostly without a value.
+
+    With each, the keys that its pieces are: what else is wrong with these comes of it.
+    """
+    known = keys(inside) if (inside := model_of(model)) is not None else None
+    parts: dict[str, str] = {}  # the value that was cut, and the keys that were made of its rest
+    for key, value in [*data.items(), ("", "")]:
+        is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
+        if parts and (is_open or (value is None and known is not None and key not in known)):
+            parts[str(key)] = str(key) if value is None else f"{key}={value}"
+            continue
+        if len(parts) > 1 and not is_open:
+            first, text = next(iter(parts)), ", ".join(parts.values())
+            plain = all(map(IDENTIFIER.match, parts.values()))
+            fix = f"{first}: [{text}]" if plain else f"{first}: {json.dumps(text, ensure_ascii=False)}"
+            problem = Problem.of("DL201.cut", (*path, [*parts][1]), value=parts[first], fix=fix)
+            yield problem, [(*path, part) for part in parts]
+        whole = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
+        parts = {str(key): whole} if isinstance(whole, str) else {}
+        if isinstance(value, Mapping) and len(path) < 5:
+            yield from _cut(value, below(model, str(key)), (*path, str(key)))
 
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:
@@ -286,15 +320,8 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
     for section in SECTIONS:
         phases = data.get(section) if section == "signals" else None
         paths = [(section, phase) for phase in phases] if isinstance(phases, Mapping) else []
-        open_id, open_text = "", ""  # the last expression, which a comma may have cut inside its parentheses
         for path, entry in [*((path, None) for path in paths), *entries(data, section)]:
             key = path[-1]
-            if section == "metrics" and not entry and open_text.count("(") > open_text.count(")"):
-                open_text = f"{open_text}, {key}"
-                if open_text.count("(") > open_text.count(")"):
-                    continue
-            elif isinstance(expr := entry.get("expr") if isinstance(entry, Mapping) else None, str):
-                open_id, open_text = str(key), expr
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
                 plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
                 plain = f"_{plain}" if plain[0].isdigit() else plain
@@ -303,8 +330,6 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                     fix = f"{deleted[1]}: null"
                 elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
                     fix = f'{of[1]}: "{of[2]}"'
-                elif open_text.endswith(f", {key}"):
-                    fix = f'{open_id}: "{open_text}": in {{...}}, YAML ends a value at a comma outside quotes'
                 elif section in ("metrics", "tables"):
                     fix = f"{plain}: {{{_spelt_out(entry)}, name: {key}}}"
                 problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
@@ -339,6 +364,9 @@ def _problem(item: Any) -> Problem | None:
         names = [text or number for text, number in choices]
         close = nearest(str(item["input"])[:80], names)
         fix = f"did you mean `{close}`?" if close is not None else None
+        if isinstance(path[-1], int):
+            path = path[:-1]
+            fix = fix or f"{path[-1]}: {in_flow(names[:1])}"
         if path == ("spec",) and isinstance(item["input"], int) and item["input"] > 1:
             fix = f"it is of a later language, which a later declog reads: pip install -U {NAME}"
         if path[-1:] == ("rows",) and isinstance(item["input"], int):
@@ -361,6 +389,8 @@ def _problem(item: Any) -> Problem | None:
         example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
         if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Scalar):
             example = in_flow(given[0])
+        elif isinstance(given, str) and (number := re.match(r"\s*(\d+)([kK]?)\b", given)) and "number" in noun:
+            example = number[1] + "000" * bool(number[2])
         elif noun == "a list" and isinstance(given, str):
             words = re.fullmatch(r"\w+([\s,]+\w+)+", given.strip())
             example = in_flow(re.split(r"[\s,]+", given.strip()) if words else [given])

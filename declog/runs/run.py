@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from declog.errors import UsageError, did_you_mean
+from declog.errors import UsageError, did_you_mean, nearest
 from declog.runs.files import KINDS, Source, schema, sources
 from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
@@ -43,7 +43,7 @@ def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | 
     given = Path(run)
     folder = Path(os.path.realpath(given.parent if os.path.isfile(given) else given))
     if not os.path.isdir(folder):
-        raise UsageError.of("DL607.no_run", path=given, fix="give the folder of a run, its `output_dir`")
+        raise UsageError.of("DL607.no_run", path=given, fix=_nearest_run(given))
     if len(runs := runs_in(folder)) == 1:
         folder = runs[0]
     home = next(_homes(folder), folder)
@@ -389,6 +389,14 @@ class _Tables(Mapping[str, Frame]):
 
 def _unsaid(problem: str) -> None:
     """What cannot be listed is reported by the run that is read."""
+
+
+def _nearest_run(given: Path) -> str:
+    """What to give for a folder that is not there: one with nearly that name, or a run of this folder."""
+    beside = {path.name: path for path in given.parent.iterdir() if path.is_dir()} if given.parent.is_dir() else {}
+    close = nearest(given.name, beside)
+    runs = [beside[close]] if close is not None else runs_below(Path())
+    return f"did you mean `{runs[0]}`?" if runs else "give the folder of a run, its `output_dir`"
 
 
 def _what_to_give(path: Path) -> str:

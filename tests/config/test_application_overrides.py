@@ -1,4 +1,4 @@
-"""Overrides that an application's Hydra refuses whatever the application is: declog's line stands above Hydra's."""
+"""What an application's Hydra refuses: below Hydra's own lines stands what to type, and its edit works."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from declog.config.override_errors import of_application
 from tests import forks
 
 APP = """\
@@ -20,42 +19,41 @@ main()
 """
 
 
+def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run an application in a process of its own."""
+    (folder / "conf").mkdir(exist_ok=True)
+    (folder / "conf" / "config.yaml").write_text("defaults: [{declog: grpo}, _self_]\nlr: 1\n", encoding="utf-8")
+    (folder / "train.py").write_text(APP, encoding="utf-8")
+    return forks.run(["train.py", *words], cwd=folder)
+
+
 @pytest.mark.parametrize(
     ("line", "fix"),
     [
+        ("metrics.reward.reduce=p95", "declog.metrics.reward.reduce=p95"),
+        ("declog.alert.kl.above=0.2", "declog.alerts.kl.above=0.2"),
+        ("declog=slim", "declog.profile=slim"),
+        ("~declog.metrics.entropi", "'~declog.metrics.entropy'"),
+        ("declog.every = 10", "no spaces around `=`: declog.every=10"),
         ("declog.metrics=[reward,kl]", "'declog.metrics={entry: ...}'"),
-        ("declog.alerts=[]", "'declog.alerts={entry: ...}'"),
     ],
 )
-def test_a_list_for_a_map(line: str, fix: str) -> None:
-    """Sections are maps: a list cannot be merged over them."""
-    problem = of_application(line)
-    assert problem is not None and (problem.code, problem.fix) == ("DL101", fix)
-    assert problem.where is not None and problem.where.override == line
+def test_what_hydra_refuses_is_answered(line: str, fix: str, tmp_path: Path) -> None:
+    """The class: a key, a group, a form or a type that Hydra refuses, whose own lines name another edit, or none."""
+    refused = run(tmp_path, *line.split())
+    hydras, _, ours = refused.stderr.partition("error[DL")
+    assert refused.returncode == 1 and "HYDRA_FULL_ERROR" in hydras
+    assert f"override '{line}'\n" in ours and ours.partition("fix: ")[2].strip() == fix
 
 
-@pytest.mark.parametrize(
-    "line",
-    ["declog.sinks=[console]", "declog.metrics.reward.reduce=[mean,p95]", "declog.every=10", "~declog.sinks",
-     "model=[a]", "declog.profiles.slim.only=[reward]", "declog.sinks=[]", "declog.sinks=[console,jsonl]"],
-)  # fmt: skip
-def test_what_hydra_may_take_has_no_line(line: str) -> None:
-    """Nobody knows the application's files here: only what is refused in all of them is said."""
-    assert of_application(line) is None
+def test_the_edit_works(tmp_path: Path) -> None:
+    """What is to be typed is taken, and does it."""
+    refused = run(tmp_path, "declog.sinks={console: {}, wandb: {project: x}}")
+    fix = refused.stderr.partition("fix: ")[2].strip()
+    assert run(tmp_path, *shlex.split(fix)).stdout == "['console', 'wandb']\n"
 
 
-def test_the_line_stands_above_hydras_and_its_edit_works(tmp_path: Path) -> None:
-    """In a process of its own; what is to be typed is taken, and does it."""
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "config.yaml").write_text("defaults: [{declog: grpo}, _self_]\n", encoding="utf-8")
-    (tmp_path / "train.py").write_text(APP, encoding="utf-8")
-
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
-        return forks.run(["train.py", *words], cwd=tmp_path)
-
-    refused = run("declog.sinks={console: {}, wandb: {project: x}}")
-    ours, _, hydras = refused.stderr.partition("Error merging override")
-    assert refused.returncode == 1 and hydras
-    assert ours.startswith("error[DL101] override 'declog.sinks={console: {}, wandb: {project: x}}'\n")
-    fix = ours.partition("fix: ")[2].strip()
-    assert run(*shlex.split(fix)).stdout == "['console', 'wandb']\n"
+@pytest.mark.parametrize("words", [["lrr=2"], ["--cfg", "job"], ["declog.every=10"]])
+def test_what_is_not_declogs_has_no_line(words: list[str], tmp_path: Path) -> None:
+    """A mistake in the application's own keys, a question to Hydra, and a run that begins."""
+    assert "error[DL" not in run(tmp_path, *words).stderr

@@ -16,6 +16,7 @@ UNANSWERED = {
     "new_shell": 1,
     "new_yaml": 0,
     "shells": 0,
+    "second_stranger": 0,
     "stranger": 0,
     "teams": 0,
     "yaml": 0,

@@ -322,7 +322,7 @@ def test_mutations_of_expressions_are_refused_or_compiled(seed: int, data: st.Da
         ("x > 1 || x < 2", "write `or`"),
         ("!(x > 1)", "write `not`"),
         ("x > ", "it ends too early: a value is missing"),
-        ("x > 1 if x > 2", "write what it is otherwise: `x if condition else y`"),
+        ("x > 1 if x > 2", "which values count is a key of the metric: `{expr: x > 1, where: x > 2}`"),
     ],
 )  # fmt: skip
 def test_the_habits_of_other_languages_have_a_fix(expr: str, fix: str) -> None:

@@ -48,7 +48,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "too many axes": (
         {"reward": torch.ones(2, 3)},
         "[DL503] `reward` is declared float per completion: shape [completions] is expected, and a tensor of shape "
-        "(2, 3) came\n  fix: reduce or index it, or declare `reward: {axis: token}`",
+        "(2, 3) came\n  fix: `reward.flatten()` for groups of completions, or declare `reward: {axis: token}`",
     ),
     "too few axes": (
         {"logprobs": torch.ones(2)},
@@ -63,42 +63,42 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a value per row where one per step is declared": (
         {"loss": torch.ones(3)},
         "[DL503] `loss` is declared float per step: one number is expected, and a tensor of shape (3,) came\n"
-        "  fix: reduce or index it, or declare `loss: {axis: completion}`",
+        "  fix: `loss.mean()`, or declare `loss: {axis: completion}`",
     ),
     "a list where one number is declared": (
         {"loss": [1.0, 2.0]},
         "[DL503] `loss` is declared float per step: one number is expected, and a list of 2 came\n"
-        "  fix: reduce or index it, or declare `loss: {axis: completion}`",
+        "  fix: `sum(loss) / len(loss)`, or declare `loss: {axis: completion}`",
     ),
     "an array where one number is declared": (
         {"loss": np.ones((2, 2))},
         "[DL503] `loss` is declared float per step: one number is expected, and an array of float64 with shape (2, 2) "
-        "came\n  fix: reduce or index it, or declare `loss: {axis: token}`",
+        "came\n  fix: `loss.mean()`, or declare `loss: {axis: token}`",
     ),
     "one number where rows are declared": (
         {"reward": 1.0},
         "[DL503] `reward` is declared float per completion, and float 1.0 came\n"
-        "  fix: observe a tensor, an array or a list",
+        "  fix: observe a tensor, an array or a list with one value per completion, not their mean",
     ),
     "a float tensor for an int": (
         {"length": torch.ones(2)},
         "[DL504] `length` is declared int per completion, and a tensor of float32 came\n"
-        "  fix: convert it, or declare `length: {type: float}`",
+        "  fix: `length.long()`, or declare `length: {type: float}`",
     ),
     "a float tensor for a mask": (
         {"mask": torch.ones(2, 2)},
         "[DL504] `mask` is declared bool per token, and a tensor of float32 came\n"
-        "  fix: convert it, or declare `mask: {type: float}`",
+        "  fix: `mask.bool()`, or declare `mask: {type: float}`",
     ),
     "a list of tokens that are floats where bools are declared": (
         {"logprobs": torch.ones(2, 2), "mask": [[1.0, float("nan")], [1.0, 0.0]]},
         "[DL504] `mask` is declared bool per token, and a tensor of float64 came\n"
-        "  fix: convert it, or declare `mask: {type: float}`",
+        "  fix: `mask.bool()`, or declare `mask: {type: float}`",
     ),
     "a float for an int": (
         {"epoch": 0.5},
         "[DL504] `epoch` is declared int per step, and float 0.5 came\n"
-        "  fix: convert it, or declare `epoch: {type: float}`",
+        "  fix: `int(epoch)`, or declare `epoch: {type: float}`",
     ),
     "an int of more than 64 bits": (
         {"epoch": 2**70},
@@ -115,32 +115,32 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "complex numbers": (
         {"reward": torch.ones(2, dtype=torch.complex64)},
         "[DL504] `reward` is declared float per completion, and a tensor of complex64 came\n"
-        "  fix: convert it, or declare `reward: {type: float}`",
+        "  fix: `reward.float()`, or declare `reward: {type: float}`",
     ),
     "texts for numbers": (
         {"reward": [1.0, "2"]},
         "[DL504] `reward` is declared float per completion, and its value 1 is str '2'\n"
-        "  fix: convert it, or declare another type for `reward`",
+        "  fix: `[float(x) for x in reward]`, or declare another type for `reward`",
     ),
     "lists for numbers": (
         {"reward": [[1.0], [2.0]]},
         "[DL504] `reward` is declared float per completion, and its value 0 is a list of 1\n"
-        "  fix: convert it, or declare another type for `reward`",
+        "  fix: `[x for row in reward for x in row]`, or declare another type for `reward`",
     ),
     "a tensor of one value among numbers": (
         {"reward": [torch.tensor(1.0), torch.tensor([2.0])]},
         "[DL504] `reward` is declared float per completion, and its value 1 is a tensor of float32 with shape (1,)\n"
-        "  fix: convert it, or declare another type for `reward`",
+        "  fix: `[float(x) for x in reward]`, or declare another type for `reward`",
     ),
     "tensors of several values for numbers": (
         {"reward": [torch.ones(2), torch.ones(2)]},
         "[DL504] `reward` is declared float per completion, and its value 0 is a tensor of float32 with shape (2,)\n"
-        "  fix: convert it, or declare another type for `reward`",
+        "  fix: `torch.cat(reward)`, or declare another type for `reward`",
     ),
     "an array of objects": (
         {"reward": np.array([1.0, "b"], object)},
         "[DL504] `reward` is declared float per completion, and its value 1 is str 'b'\n"
-        "  fix: convert it, or declare another type for `reward`",
+        "  fix: `[float(x) for x in reward]`, or declare another type for `reward`",
     ),
     "one text for many": (
         {"prompt": "hello"},
@@ -168,7 +168,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong member of a family": (
         {"rewards": {"a": [1.0, 3.0], "b": 2.0}},
         "[DL503] `rewards['b']` is declared float per completion, and float 2.0 came\n"
-        "  fix: observe a tensor, an array or a list",
+        "  fix: observe a tensor, an array or a list with one value per completion, not their mean",
     ),
     "different counts": (
         {"reward": [1.0, 2.0], "other": [1.0, 2.0, 3.0]},

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,9 @@ def run(args: argparse.Namespace) -> int:
     from declog.late.live import hand_over
     from declog.runs.run import RUNNING, read
 
+    if re.fullmatch(r"\w+", args.run) and not Path(args.run).exists() and ":" not in args.lines[0]:
+        line = shlex.quote(f"{args.run}: {args.lines[0]}")
+        raise Wrong(f"there is no run `{args.run}`: the run comes first", f"declog add RUN {line}")
     reading = read(args.run)
     folder = reading.path
     goes_on = reading.state == RUNNING and rows_of(folder)["runs"][-1]["late"] and not args.dry_run
@@ -95,7 +99,9 @@ def _lines(word: str) -> tuple[dict[str, str], Path | None]:
         return {name.strip(): text.rstrip() if "\n" in text.strip() else text.strip()}, None
     if word.endswith((".yaml", ".yml")):
         return dict(_of_file(Path(word))), Path(word)
-    raise Wrong(f"`{word}` is no metric", "'spread: std(reward)', or a YAML file with `metrics`")
+    name, equals, text = word.partition("=")
+    line = f"{name.strip()}: {text.strip()}" if equals and re.fullmatch(r"\w+ *", name) else f"my_id: {word}"
+    raise Wrong(f"`{word}` is no metric", f"{shlex.quote(line)}, or a YAML file with `metrics`")
 
 
 def _of_file(path: Path) -> Iterator[tuple[str, str]]:

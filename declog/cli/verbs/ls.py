@@ -52,7 +52,10 @@ def run(args: argparse.Namespace) -> int:
             )
         return 0
     if args.what not in known:
-        raise Wrong(f"there is nothing called `{args.what}` to list", did_you_mean(args.what, known, what="lists"))
+        fix = did_you_mean(args.what, known, what="lists")
+        if args.what in ("run", "runs"):
+            fix = "declog report FOLDER, a page of the runs in it"
+        raise Wrong(f"there is nothing called `{args.what}` to list", fix)
     if args.words and args.what in OF_DECLOG:
         raise Wrong(f"{args.what} are those of every config", f"declog ls {args.what}")
     rows = _rows(args.what, args, config)

@@ -53,6 +53,7 @@ MESSAGES: Mapping[str, Message] = {
         "give your own preset another name than the one it extends, or extend another"),
     "DL101.sinks_listed": ("`sinks` is a list of names; options of a sink go into `sink_options`", "{fix}"),
     "DL101.slash": ("a key cannot hold `/`: `{name}` may be the entry's `name`, its id is an identifier", "{fix}"),
+    "DL101.spaces": ("an override is one word", "no spaces around `=`: {line}"),
     "DL101.star": ("an override sets one key, and `*` is not a key",
         "one override for each key; in a file, what entries share is an anchor, `<<: *name`"),
     "DL101.suffix": ("Hydra reads files that end in .yaml, not {file}", "mv {name} {yaml}"),
@@ -82,7 +83,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL101.yaml_quote": ("this is not valid YAML: this quote is not closed",
         "close it; a quote inside single quotes is written twice"),
     "DL101.yaml_tab": ("this is not valid YAML: YAML does not take a tab as indentation", "indent with spaces"),
-    "DL101.yaml_twice": ("this is not valid YAML: the key `{name}` stands here a second time", "keep one of the two"),
+    "DL101.yaml_twice": ("this is not valid YAML: the key `{name}` stands here a second time", "{fix}"),
     "DL101.yaml_unquoted": ("this is not valid YAML: inside {...} and [...], a text with {, }, [, ], a comma, `: ` or "
         "` #` in it needs quotes", "{fix}"),
 

@@ -28,7 +28,8 @@ MESSAGES: Mapping[str, Message] = {
         "set `axes.token.mask` or `axes.token.lengths`"),
     "DL503.shape": ("`{label}` is declared {declared}: {expected} is expected, and a tensor of shape {shape} came",
         "{fix}"),
-    "DL503.tensor": ("`{label}` is declared {declared}, and {came} came", "observe a tensor, an array or a list"),
+    "DL503.tensor": ("`{label}` is declared {declared}, and {came} came",
+        "observe a tensor, an array or a list with one value per {axis}, not their mean"),
     "DL503.wrapped": ("a tensor of a packet is wrapped by a transform of torch.func (vmap, grad, ...)",
         "make the packet outside of that"),
     "DL503.token_count": ("`{name}` has {count} tokens, and the lengths add up to {lengths}",
@@ -44,7 +45,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL504.bits": ("`{label}` holds a number that does not fit {bits}", "declare `{name}: {type: float}`"),
     "DL504.came": "`{label}` is declared {declared}, and {came} came",
     "DL504.dtype": ("`{label}` is declared {declared}, and a tensor of {dtype} came",
-        "convert it, or declare `{name}: {type: float}`"),
+        "`{label}.{to}()`, or declare `{name}: {type: float}`"),
     "DL504.elements": ("`{label}` is declared {declared}, and holds a value that is no number: {error}",
         "give lists of numbers"),
     "DL504.family_rows": ("`{label}` is declared {declared}, and its value {position} is {item}",
@@ -60,9 +61,9 @@ MESSAGES: Mapping[str, Message] = {
     "DL504.tensor": ("`{label}` is declared {declared}, and a tensor came that {error}",
         "convert it to a plain tensor of floats or int64"),
     "DL504.type": ("`{label}` is declared {declared}, and {came} came",
-        "convert it, or declare `{name}: {type: {kind}}`"),
+        "`{dtype}({label})`, or declare `{name}: {type: {kind}}`"),
     "DL504.value": ("`{label}` is declared {declared}, and its value {position} is {item}",
-        "convert it, or declare another type for `{name}`"),
+        "`{edit}`, or declare another type for `{name}`"),
 
     "DL505.counts": (
         "signals of one batch of phase `{phase}` have different counts: `{name}` has {count} {what}, "
@@ -80,7 +81,8 @@ MESSAGES: Mapping[str, Message] = {
 
     "DL507.batch": (
         "rows cannot be grouped: groups have {size} completions, and step {step} of rank {rank} has a batch of {rows}",
-        "set axes.group.size, or axes.group.split where groups are spread over batches or ranks"),
+        "set axes.group.size to how many completions a prompt has, a divisor of {rows}; "
+        "or axes.group.split where groups are spread over batches or ranks"),
     "DL507.pieces": ("rows cannot be grouped: groups have {size} completions, and the pieces have {counts}",
         "check axes.group"),
     "DL507.size": (

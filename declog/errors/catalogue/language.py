@@ -18,6 +18,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL302.member": ("`{node}` has no member `{name}`", Known("members")),
     "DL302.metric": ("`{name}` is a metric; an expression reads signals", "use `formula:` to compute with metrics"),
     "DL302.metric_signal": ("there is no signal `{name}` for this metric to reduce", "{fix}"),
+    "DL302.signal": ("unknown signal `{name}`", Known("signals",
+        "declare what you observe: signals: {any: {{name}: completion}} for numbers, `completion text` for texts")),
     "DL302.name": ("unknown {noun} `{name}`", Known("{noun}s")),
     "DL302.one_value": ("`{name}` has one value: there is no `{key}`", "did you mean `{own}`?"),
     "DL302.quotes": ("`{word}` is no signal, and a text stands in quotes", "{fix}"),
@@ -77,6 +79,8 @@ MESSAGES: Mapping[str, Message] = {
     "DL305.needs": ("`{name}` needs {needed}, and `{node}` is {dtype}", "{fix}"),
 
     "DL306.axis": ("unknown axis `{name}`", Known("axes")),
+    "DL306.prompt": ("`{name}` is no axis: the completions of a prompt are a group",
+        "over=completion goes over those of each group"),
     "DL306.axis_named": ("an axis is named here", "{fix}"),
     "DL306.drawn": ("`{function}` needs values per completion of a group, and `{node}` is {axis}",
         "set `axes.group`, and give values per completion"),
@@ -109,7 +113,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL307.member": ("`{family}` is a family, and has no attributes", "member({family}, '{member}')"),
     "DL307.attribute": ("attributes are not part of the language here", "a function, such as abs(x)"),
     "DL307.call": ("only plain calls of functions are part of the language", "{fix}"),
-    "DL307.list": ("`in` needs a list of constants", "x in ('a', 'b')"),
+    "DL307.list": ("`in` needs a list of constants", "{fix}"),
     "DL307.syntax": ("{what} is not part of the language", "{fix}"),
 
     "DL308.constant": ("the constant cannot be computed: {error}", "write the number that it should be"),

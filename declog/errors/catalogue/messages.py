@@ -9,9 +9,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Known:
-    """The fix of an unknown `{name}`: the nearest of the fact ``known``, or the list of them, with what they are."""
+    """The fix of an unknown `{name}`: the nearest of the fact ``known``, or the list of them, with what they are.
+
+    ``otherwise`` stands before that list: what to do where the name is a new one.
+    """
 
     what: str
+    otherwise: str = ""
 
 
 Message = str | tuple[str, str | Known]  # a text, or a text and its fix
@@ -36,5 +40,5 @@ def facts_of(message: Message) -> frozenset[str]:
     """The names of the facts that a message needs."""
     text, fix = (message, "") if isinstance(message, str) else message
     if isinstance(fix, Known):
-        fix = f"{{name}}{{known}}{fix.what}"
+        fix = f"{{name}}{{known}}{fix.what}{fix.otherwise}"
     return frozenset(found["fact"] for found in _FACT.finditer(text + fix) if found["fact"])

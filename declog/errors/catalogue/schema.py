@@ -14,6 +14,7 @@ MESSAGES: Mapping[str, Message] = {
         "indent the lines below it, two blanks more than `{name}:`"),
     "DL201.no_phase": ("`{name}: null` deletes nothing: signals stand under their phases, or in `derived`",
         "{fix}"),
+    "DL201.cut": ("inside {...}, YAML ended `{value}` at a comma", "{fix}"),
     "DL201.key": ("unknown key `{key}`", "{fix}"),
     "DL201.project": ("unknown key `{key}` in [{table}]", Known("keys")),
     "DL201.sink_option": ("the sink kind `{kind}` has no option `{name}`", Known("options")),

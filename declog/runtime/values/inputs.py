@@ -40,7 +40,7 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
         return _of_array(op, label, value)
     if isinstance(value, list | tuple):
         return _list(op, label, value)
-    raise InputError.of("DL503.tensor", label=label, declared=_declared(op), came=describe(value))
+    raise InputError.of("DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label)
 
 
 _KNOWN = (Tensor, np.ndarray, list, tuple, float, int, str)
@@ -76,6 +76,7 @@ def _with_none(value: Any, array: np.ndarray[Any, Any]) -> Any:
 DTYPES = {
     DType.FLOAT: INTEGERS | FLOATS, DType.INT: INTEGERS, DType.BOOL: INTEGERS, DType.TEXT: (), DType.OBJECT: (),
 }  # fmt: skip
+_METHODS = {DType.FLOAT: "float", DType.INT: "long", DType.BOOL: "bool"}  # of tensors, which convert them
 NDIM = {"step": 0, "group": 1, "completion": 1, "token": 2, "packed": 1}
 _SHAPES = {
     Axis.STEP: "one number",
@@ -97,15 +98,16 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
         else:
             raise InputError.of(
                 "DL503.shape", label=label, declared=_declared(op), expected=_shape(op), shape=tuple(value.shape),
-                fix=_shape_fix(op, value.ndim),
+                fix=_shape_fix(op, label, value),
             )  # fmt: skip
     if not value.numel() and op.dtype is not DType.FLOAT:  # `torch.tensor([])` and `np.array([])` are floats
         value = value.to(_EMPTY[op.dtype])
     dtype = value.dtype
     if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
         raise InputError.of(
-            "DL504.dtype", label=label, declared=_declared(op), dtype=str(dtype).removeprefix("torch."), name=op.name
-        )
+            "DL504.dtype", label=label, declared=_declared(op), dtype=str(dtype).removeprefix("torch."), name=op.name,
+            to=_METHODS[op.dtype],
+        )  # fmt: skip
     return value
 
 
@@ -122,9 +124,25 @@ def _shape(op: SignalOp) -> str:
     return "shape [tokens]" if op.packed else _SHAPES[op.axis]
 
 
-def _shape_fix(op: SignalOp, ndim: int) -> str:
+def _shape_fix(op: SignalOp, label: str, value: Any) -> str:
+    """What makes the expected shape of a value: groups of completions are put behind each other."""
+    ndim = 1 if isinstance(value, Sequence) else getattr(value, "ndim", 0)
+    edit = "reduce or index it"
+    if op.axis is Axis.STEP:
+        edit = f"`sum({label}) / len({label})`" if isinstance(value, Sequence) else f"`{label}.mean()`"
+    elif op.axis is Axis.COMPLETION and ndim == 2:
+        edit = f"`{label}.flatten()` for groups of completions"
     guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
-    return f"reduce or index it, or declare `{op.name}: {{axis: {guess}}}`" if guess else "reduce or index it"
+    return f"{edit}, or declare `{op.name}: {{axis: {guess}}}`" if guess else edit
+
+
+def _item_edit(op: SignalOp, label: str, item: Any) -> str:
+    """What makes a list of numbers where ``item`` is none."""
+    if isinstance(item, Tensor) and item.numel() != 1:
+        return f"torch.cat({label})"
+    if isinstance(item, list | tuple):
+        return f"[x for row in {label} for x in row]"
+    return f"[{op.dtype}(x) for x in {label}]"
 
 
 def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed | None:
@@ -137,15 +155,16 @@ def _number(op: SignalOp, label: str, value: Any) -> float | int | bool | Timed 
     if not isinstance(value, float | int | str):
         raise InputError.of(
             "DL503.one_number", label=label, declared=_declared(op), came=describe(value),
-            fix=_shape_fix(op, value.ndim if isinstance(value, np.ndarray) else 1),
+            fix=_shape_fix(op, label, value),
         )  # fmt: skip
     if isinstance(value, str) and op.family:
         raise InputError.of("DL504.family_text", label=label, declared=_declared(op), came=describe(value))
     if isinstance(value, str) or (op.dtype in (DType.INT, DType.BOOL) and isinstance(value, float)):
         kind = "text" if isinstance(value, str) else "float"
         raise InputError.of(
-            "DL504.type", label=label, declared=_declared(op), came=describe(value), name=op.name, kind=kind
-        )
+            "DL504.type", label=label, declared=_declared(op), came=describe(value), name=op.name, kind=kind,
+            dtype=op.dtype,
+        )  # fmt: skip
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         if op.dtype is not DType.FLOAT or abs(value) >= 2**1023:
             raise _too_great(op, label)
@@ -179,8 +198,9 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
                 name=op.name,
             )  # fmt: skip
         raise InputError.of(
-            "DL504.value", label=label, declared=_declared(op), position=at, item=describe(value[at]), name=op.name
-        )
+            "DL504.value", label=label, declared=_declared(op), position=at, item=describe(value[at]), name=op.name,
+            edit=_item_edit(op, label, value[at]),
+        )  # fmt: skip
     if op.dtype is DType.INT and type(None) in types and not op.folded:  # as floats they would lose bits
         if any(item is not None and not -(2**63) <= item < 2**63 for item in value):
             raise _too_great(op, label)

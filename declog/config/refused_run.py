@@ -1,0 +1,47 @@
+"""What an application's Hydra refused, in declog's words: the problems that ``declog check`` finds in the same words.
+
+Called where the application has ended before its job began.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from declog.config.compose import composed
+from declog.config.origin import Origin
+from declog.config.override_errors import problem_of, unreadable
+from declog.config.overrides import parsed
+from declog.config.search_path import GROUP
+from declog.errors import CompositionError, Problem
+
+_OVERRIDE = re.compile(r"(\+{0,2}|~)[\w./@:\[\]*-]+\+?=|~[\w./@]+$")
+_SWEEPS = frozenset(("-m", "--multirun"))
+
+
+def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> list[Problem]:
+    """What is wrong with the overrides of declog in an application's command line.
+
+    ``started_with`` is the place and the name of its primary configuration, or empty where Hydra has not come so far.
+    """
+    if "=" in words:
+        at = words.index("=")
+        text = " ".join(words[max(at - 1, 0) : at + 2])
+        return [problem_of(text, "DL101.spaces", line=text.replace(" = ", "="))] if GROUP in text else []
+    lines = [word for word in words if _OVERRIDE.match(word)]
+    found = [unreadable(line, "++") for line in lines if parsed(line) is None and re.match(rf"[+~]*{GROUP}\b", line)]
+    if found or not started_with:
+        return found
+    place, name = started_with[0]
+    lines = [line for line in lines if not (_SWEEPS.intersection(words) and _is_sweep(line))]
+    try:
+        composed(Origin(name, tuple(lines), config_dir=Path(place.removeprefix("file://")), application=True))
+    except CompositionError as error:
+        return [problem for problem in error.problems if GROUP in problem.text()]
+    return []
+
+
+def _is_sweep(line: str) -> bool:
+    override = parsed(line)
+    return override is not None and override.is_sweep_override()
