@@ -87,6 +87,7 @@ SYNONYMS: Mapping[str, str] = {
     "outputs": "sinks", "handlers": "sinks",
     "steps": "for", "consecutive": "for", "times": "for", "duration": "for", "percent": "mean", "pct": "mean",
     "percentage": "mean", "fraction": "mean", "share": "mean", "rate": "mean", "ratio": "mean", "proportion": "mean",
+    "accuracy": "mean", "acc": "mean", "len": "count",
     "count": "size", "group_size": "size", "num_generations": "size",
     "lowest": "bottom", "smallest": "bottom", "worst": "bottom", "highest": "top", "largest": "top", "greatest": "top",
     "best": "top", "greater": "above", "more": "above", "gt": "above", "upper": "above", "exceeds": "above",

@@ -72,7 +72,7 @@ _OPTIONS = {
         ("name run_name run_id", '["name={value}"]'),
         ("backend backends report_to tracker trackers logger loggers log_with sink", '["sinks=[{value}]"]'),
         ("log_every log_interval logging_steps log_freq frequency interval", '["every={value}"]'),
-        ("preset yaml config_path config_name config_file spec", "{value} as its first argument"),
+        ("preset yaml config_path config_name config_file spec", ""),
         ("params hparams hyperparameters args run_args", '["run.config.lr=1e-6"], a key for each'),
         ("append strict blocking window_bytes backlog_bytes", '["run.{name}={value}"]'),
     )
@@ -92,7 +92,7 @@ def no_more_arguments(
         if name in keys:
             said = f'{of}(config, ["{name}={value}"]): keys of the YAML are overrides'
         elif name in _OPTIONS:
-            said = f"{of}(config, {_OPTIONS[name]})"
+            said = f"{of}(config, {_OPTIONS[name]})" if _OPTIONS[name] else f"{of}({value!r})"
             value = ",".join(map(str, value)) if isinstance(value, list | tuple) and "{repr}" not in said else value
             said = said.replace("{name}", name).replace("{value}", str(value)).replace("{repr}", repr(value))
         elif (close := nearest(name, known)) is not None:

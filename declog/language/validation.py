@@ -181,7 +181,8 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
 
 def as_map(section: str, given: Any) -> str:
     """A word, a list of words, or of maps with their names in them, as a map in flow style with an id for each."""
-    entries = [_entry(section, each) for each in ([given] if isinstance(given, str) else given or [])]
+    listed = [given] if isinstance(given, str) and section in ("signals", "metrics", "alerts") else given
+    entries = [_entry(section, each) for each in listed] if isinstance(listed, list) else []
     if any(entry is None for entry in entries):
         entries = []
     shown = [f"{id}: {in_flow(value)}" for entry in entries[:3] if entry is not None for id, value in [entry]]
