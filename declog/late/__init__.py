@@ -50,7 +50,7 @@ from declog.sinks.parquet import ParquetSink
 from declog.sinks.run_folder import CONFIG, PLAN, run_of
 
 PROFILE = "late"
-UNKEPT = "the run kept nothing of it: no metric reads anything of its phase"
+NO_PHASE, NO_SIGNAL = "no metric of the run reads anything of its phase", "the run had no signal of this name"
 SHOWN = frozenset({"scalar", "histogram"})
 FOLDER_OF_LATE, ASKED = "late", "late.yaml"
 
@@ -341,7 +341,7 @@ def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[
             text = signal.dtype is DType.TEXT and signal.name not in phase.sent
             grouped = signal.dtype is DType.OBJECT and signal.name in ids
             if signal.recorded and not grouped and (not text or signal.name in read):
-                reason = kept.signals.get(signal.name, UNKEPT)
+                reason = kept.signals.get(signal.name, NO_SIGNAL if phase.name in segment["columns"] else NO_PHASE)
                 if reason not in (KEPT, NEVER):  # what never came may still come; or the metric has no value
                     yield Problem.of("DL612.signal", ("metrics", name), name=signal.name, reason=reason)
 

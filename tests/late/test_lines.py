@@ -67,6 +67,10 @@ def test_a_metric_of_several_lines(run: Path, capsys: pytest.CaptureFixture[str]
     assert "    3 |   where: levl > 1\n      |          ^^^^\n" in capsys.readouterr().err
     assert main(["add", str(run), "x:\n  expr: reward\n   where: level > 1"]) == 3
     assert "    3 |    where: level > 1\n" in capsys.readouterr().err
+    assert main(["add", str(run), "x:\n  expr: level\n  reduce: max\ny: min(level)", "--dry-run"]) == 0
+    assert [line[:2] for line in capsys.readouterr().out.splitlines()] == ["x ", "y "]
+    assert main(["add", str(run), "x: max(level)\ny: min(levl)"]) == 2
+    assert "    y: min(levl)\n           ^^^^\n" in capsys.readouterr().err
 
 
 def test_a_yaml_file(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,7 +159,7 @@ def test_rows_say_why_not(tmp_path: Path) -> None:
     run(tmp_path / "run", config({}), lambda log, rank, steps: together(log, rank, range(3)), 1)
     assert columns_of(tmp_path / "run", "rollout") == {
         **dict.fromkeys(("reward", "level", "ok", "score", "marks", "uid"), KEPT),
-        **dict.fromkeys(("note", "prompt"), "it is a text, and nothing uses it as a label"),
+        **dict.fromkeys(("note", "prompt"), "it is a text that nothing uses as a label: `log.keep` keeps it"),
         "lr": "it is per step, and nothing that the run logged reads it",
         **dict.fromkeys(("logprobs", "mask"), PER_TOKEN),
     }  # fmt: skip
@@ -169,7 +169,7 @@ def test_rows_say_why_not(tmp_path: Path) -> None:
     with declog.start(without, sinks=[], output_dir=tmp_path / "other") as log, log.step(0):
         log.observe(reward=[1.0])
     assert columns_of(tmp_path / "other", "rollout")["score"] == "it never came"
-    with pytest.raises(ConfigError, match="no rows of `weight`: the run kept nothing of it"):
+    with pytest.raises(ConfigError, match="no rows of `weight`: no metric of the run reads anything of its phase"):
         ask(tmp_path / "other", {"heavy": "mean(weight)"})
 
 

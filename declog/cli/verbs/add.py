@@ -18,6 +18,7 @@ declog refuses a metric of values that the run did not keep, and says why. `rows
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -57,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     folder = reading.path
     goes_on = reading.state == RUNNING and rows_of(folder)["runs"][-1]["late"] and not args.dry_run
     lines, files = dict[str, str](), dict[str, Path]()
-    for word in args.lines:
-        asked, file = _lines(word)
+    for part in itertools.chain.from_iterable(map(_parts, args.lines)):
+        asked, file = _lines(part)
         lines |= asked
         files |= {} if file is None else dict.fromkeys(asked, file)
     for name in lines.keys() & (reading.info.get("late") or {}).keys() if goes_on else ():
@@ -90,6 +91,13 @@ def run(args: argparse.Namespace) -> int:
     elif goes_on:
         print("the job goes on with it at its next log event, and answers beside it")
     return 0
+
+
+def _parts(word: str) -> list[str]:
+    """Each metric of a word of several lines."""
+    from declog.config.files import keys_at_top
+
+    return re.split(r"\n(?=\w+\s*:)", word.strip("\n")) if len(keys_at_top(word)) > 1 else [word]
 
 
 def _lines(word: str) -> tuple[dict[str, str], Path | None]:

@@ -264,5 +264,5 @@ def _reason(op: SignalOp, came: Set[str], labels: Set[str | None]) -> str:
     if op.dtype is DType.OBJECT:
         return "it is an object"
     if op.dtype is DType.TEXT and op.name not in labels:
-        return "it is a text, and nothing uses it as a label"
+        return "it is a text that nothing uses as a label: `log.keep` keeps it"
     return ABSENT if op.recorded else "no metric reads anything of its completions"
