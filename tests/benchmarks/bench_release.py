@@ -12,6 +12,7 @@ import argparse
 import gc
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,7 +33,8 @@ ROOT = Path(__file__).parents[2]
 EARLIER = "1f9550e"  # before steps were objects
 FOLDERS = ("declog", "conf", "tests/running.py", "tests/benchmarks")
 NOTHING = "nothing"
-WINDOWS = 40  # of one turn
+WINDOWS = 10  # of one turn
+KINDS = "between log events", "with a log event", "all"  # of steps; the last is the mean of a window's
 Calls = Sequence[Mapping[str, Any]]
 Loop = tuple[Mapping[str, Any], Calls]  # a profile, and the calls of each step
 
@@ -75,7 +77,7 @@ class Loops(Declog):
         return 0.0
 
     def window(self) -> tuple[float, float]:
-        """Seconds of a step of one window: of those between log events, and of all, the log event's included."""
+        """Seconds of a step between log events, and of the step with the log event, both of one window."""
         log, calls, first = self.log, self._calls, self._steps
         began = time.thread_time()
         for step in range(first, first + self.every - 1):
@@ -88,7 +90,7 @@ class Loops(Declog):
                 log.observe(**call)
         ended = time.thread_time()
         self._steps += self.every
-        return (between - began) / (self.every - 1), (ended - began) / self.every
+        return (between - began) / (self.every - 1), ended - between
 
     def instructions(self) -> float:
         """Python's instructions for a step, the log event's included; those inside libraries are not among them."""
@@ -158,7 +160,7 @@ class Process:
 def main() -> None:
     """The table; ``--rounds`` trades time for steadiness."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--against", default=EARLIER)
     parser.add_argument("--only", default="", help="loops whose names have this in them")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
@@ -174,36 +176,55 @@ def main() -> None:
             return
         subprocess.run(["tar", "x", "-C", folder], input=packed.stdout, check=True)
         now, before = stack.enter_context(Process(ROOT)), stack.enter_context(Process(folder))
-        names = [name for name in loops() if chosen.only in name]
-        rows = {name: _row(name, now, before, chosen.rounds) for name in names}
+        rows = [_row(name, now, before, chosen.rounds) for name in loops() if chosen.only in name]
+    times = [f"{kind}{what}" for kind in KINDS for what in (": us", ", before", ", ratio")] if chosen.rounds else []
     section(
         f"Beside {chosen.against}",
-        ("a step of", "instructions", "of before", *(("us", "us before", "us / us before") if chosen.rounds else ())),
-        [(name, *(f"{one:.2f}" for one in row)) for name, row in rows.items()],
+        ("a step of", "instructions", "of before", *times),
+        [row.cells for row in rows],
         f"A log event each {calls.EVERY} steps. Instructions are Python's, in declog.",
-        *([f"Microseconds are CPU time of the quickest of {chosen.rounds * WINDOWS} windows."] * bool(chosen.rounds)),
-    )
+        *([f"Microseconds are CPU time of the training thread: the least (the median) of {chosen.rounds * WINDOWS} "
+           "windows, and the ratio of the least."] * bool(chosen.rounds)),
+    )  # fmt: skip
     aims = Aims()
-    aims.most(f"Python's instructions for a step, beside {chosen.against}", 1.1, [row[1] for row in rows.values()])
+    aims.most(f"Python's instructions for a step, beside {chosen.against}", 1.1, [row.instructions for row in rows])
+    if chosen.rounds:
+        aims.most(f"CPU time of a step, beside {chosen.against}", 1.1, [row.all_steps for row in rows])
     aims.print()
 
 
-def _row(name: str, now: Process, before: Process, rounds: int) -> tuple[float, ...]:
-    """Instructions of a step now and beside before; with rounds microseconds of both, and their ratio."""
-    for process in (now, before):
-        process.turn(name, WINDOWS)  # for warming up
-    times: tuple[float, ...] = ()
-    if rounds:
-        turns: dict[Process, list[float]] = {now: [], before: []}
-        for place in range(rounds):
-            for process in (now, before) if place % 2 else (before, now):
-                turns[process] += [whole for _, whole in process.turn(name, WINDOWS)]
-        least = [1e6 * min(found) for found in turns.values()]
-        times = *least, least[0] / least[1]
+class Row(NamedTuple):
+    """A line of the table, and its two ratios that are aimed at."""
+
+    cells: Sequence[str]
+    instructions: float
+    all_steps: float
+
+
+def _row(name: str, now: Process, before: Process, rounds: int) -> Row:
+    """Instructions of a step now and beside before; with rounds microseconds of each kind of step, and their ratio."""
+    turns: dict[Process, list[tuple[float, float]]] = {now: [], before: []}
+    for process in turns:
+        process.turn(name, 4 * WINDOWS)  # for warming up
+    for number in range(rounds):
+        for process in (now, before) if number % 2 else (before, now):
+            turns[process] += process.turn(name, WINDOWS)
+    cells, ratio = list[str](), 1.0
+    for kind in range(len(KINDS)) if rounds else ():
+        ours, theirs = ([1e6 * _of_kind(kind, window) for window in turns[process]] for process in (now, before))
+        ratio = min(ours) / min(theirs)
+        cells += [f"{min(times):.1f} ({statistics.median(times):.1f})" for times in (ours, theirs)] + [f"{ratio:.2f}"]
     counted, counted_before = now.turn(name, 0), before.turn(name, 0)  # last: what was traced is slower for a while
     for process in (now, before):
         process.turn(name, None)
-    return counted, counted / counted_before, *times
+    instructions = counted / counted_before
+    return Row((name, f"{counted:.0f}", f"{instructions:.2f}", *cells), instructions, ratio)
+
+
+def _of_kind(kind: int, window: tuple[float, float]) -> float:
+    """Seconds of one of ``KINDS`` of steps in a window."""
+    between, logging = window
+    return (between, logging, (between * (calls.EVERY - 1) + logging) / calls.EVERY)[kind]
 
 
 if __name__ == "__main__":

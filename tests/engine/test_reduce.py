@@ -54,7 +54,7 @@ def frame(gaps: bool) -> Frame:
                     Pack(Axis.COMPLETION, [("f", "a"), ("f", "b")], [family]),
                 ]
                 records.append(BatchRecord(step, batch, rows, 0.0, len(records), packs, {}, {}))
-        parts.append(Window({"default": records}).frames(PLAN.phases, rank, None, _raise)["default"])
+        parts.append(Window([{"default": records}]).frames(PLAN.phases, rank, None, _raise)["default"])
     return Frame.merge(parts)
 
 

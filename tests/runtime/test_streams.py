@@ -152,7 +152,7 @@ def test_on_one_stream_nothing_waits_for_another(cuda: Cuda) -> None:
     batch = opened()
     take(batch, reward=VALUES["reward"])
     take(batch, length=VALUES["length"])
-    window = Window({"default": [closed(batch)]})
+    window = Window([{"default": [closed(batch)]}])
     window.hand_off()
     assert {(mine, other) for _, mine, other in cuda.queued} == {("default", "default")}
     assert set(OnDevice.used) == {"default"}
@@ -173,7 +173,7 @@ def test_what_was_observed_inside_a_side_stream_is_copied_after_it(cuda: Cuda) -
 
     cuda.queued.clear()
     cuda.current = "default"
-    window = Window({"default": [record]})
+    window = Window([{"default": [record]}])
     window.hand_off()
     assert set(cuda.queued) == {("waits", "default", "closing")}
     assert [event.stream for event in cuda.awaited] == []
@@ -193,7 +193,7 @@ def test_a_log_event_is_one_copy_to_the_host(cuda: Cuda) -> None:
     expected = [[pack.columns().tolist() for pack in record.packs] for record in records]
     assert [pack.layout[2] for pack in records[0].packs] == [torch.float32, torch.int64]
     cuda.awaited.clear()
-    window = Window({"default": records})
+    window = Window([{"default": records}])
     window.hand_off()
     assert cuda.pinned == [3 * 2 * (4 + 4 + 4 + 8)]  # reward, the sum of kl, the number of tokens, length
     assert [[pack.columns().tolist() for pack in record.packs] for record in records] == expected

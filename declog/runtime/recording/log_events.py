@@ -22,8 +22,9 @@ from declog.runtime.worker.background import Background
 PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
 
 
-# of a log event on its way to the worker: of whose steps it is, of one phase only, and the window that ends with it
-Outgoing = tuple[LogEvent, Stream, Sequence[Step], str | None, WindowEnd | None]
+# of a log event on its way to the worker: of whose steps it is, of one phase only, the window that ends with it, and
+# the step up to which nothing can come any more
+Outgoing = tuple[LogEvent, Stream, Sequence[Step], str | None, WindowEnd | None, int | None]
 
 
 class LogEvents:
@@ -67,24 +68,25 @@ class LogEvents:
     def advance(self, stream: Stream) -> None:
         """Hand over the windows that all has come for."""
         while stream.ends:
-            seconds = stream.waits(self._background.wait_s)
-            if seconds == 0:
-                self._end_window(stream, stream.ends[0])
-                continue
-            if seconds is not None:
-                self._alarm.set(seconds)
-            return
+            end, complete = stream.ends[0], stream.complete
+            if not end.part and stream.ordered and complete < end.step:
+                seconds = stream.waits(self._background.wait_s)
+                if seconds:
+                    self._alarm.set(seconds)
+                if seconds != 0:
+                    return
+            self._end_window(stream, end, complete)
 
     def finish(self, stream: Stream) -> None:
         """Hand over the windows that still wait for scopes: nobody waits any more."""
         while stream.ends:
-            self._end_window(stream, stream.ends[0], forced=True)
+            self._end_window(stream, stream.ends[0], stream.complete, forced=True)
 
-    def _end_window(self, stream: Stream, end: WindowEnd, *, forced: bool = False) -> None:
+    def _end_window(self, stream: Stream, end: WindowEnd, complete: int, *, forced: bool = False) -> None:
+        """Hand over a window, or a part of one, when all has come up to the step that is ``complete``."""
         if not stream.ordered:
             self.log(stream, end.step, stream.upto(None), end=end, tail=True)
             return
-        complete = stream.complete
         if end.part:
             self.log(stream, end.step, stream.upto(min(end.step, complete)), end=end)
             return
@@ -92,25 +94,27 @@ class LogEvents:
         if held and not forced:
             self._dropped.partial(end.step, sorted({step for step in stream.holds.values() if step <= end.step}))
             stream.intact = False
-        self.log(stream, end.step, stream.upto(end.step), end=end)
-        stream.close(complete if held and forced else end.step)
+        self.log(
+            stream, end.step, stream.upto(end.step), end=end, closed=min(complete, end.step) if forced else end.step
+        )
 
     def log(
         self, stream: Stream, step: int, steps: Sequence[Step], *, end: WindowEnd | None = None, tail: bool = False,
         failed: bool = False, again: bool = False, last: bool = False, answer: Answer | None = None,
-        back: int | None = None, only: str | None = None,
+        back: int | None = None, only: str | None = None, closed: int | None = None,
     ) -> None:  # fmt: skip
         """Give the worker the rows of steps, of one phase ``only``: a window that ends, or a part of it.
 
-        A window is waited for where the config says so; ``again``: nothing came since the log event before.
+        A window is waited for where the config says so; ``again``: nothing came since the log event before. What
+        comes later for a step up to one that is ``closed`` is late.
         """
         if self.outgoing is not None:
             self.deliver()
         began = time.perf_counter()
         mode, part = stream.mode, end is not None and end.part
-        window = stream.window(steps, only)
+        window, size = stream.window(steps, only), 0
         try:
-            window.hand_off()
+            size = window.hand_off()
         except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
             self._failures.report(error)
             window = Window(intact=False)
@@ -128,9 +132,9 @@ class LogEvents:
             event=number, step=step, steps=self.counts.get(mode, 0) if end is None else end.count, mode=mode,
             tail=tail, part=part, last=last, sent=self._sent, figures=figures, window=window, done=done, answer=answer,
             short_wait=short_wait, begun=begun, seconds=stream.seconds(end), elapsed=self._elapsed(),
-            bytes=window.bytes, back=back,
+            bytes=size, back=back,
         )  # fmt: skip
-        self.outgoing = item, stream, steps, only, end
+        self.outgoing = item, stream, steps, only, end, closed
         self.deliver()
         self._background.backlog.wait()
         self._meter.handing += time.perf_counter() - began
@@ -143,8 +147,8 @@ class LogEvents:
         """Hand over the log event that is on its way, if there is one. Whatever interrupts this, it can be repeated."""
         if self.outgoing is None:
             return
-        item, stream, steps, only, end = self.outgoing
-        stream.handed_over(steps, only, end)
+        item, stream, steps, only, end, closed = self.outgoing
+        stream.handed_over(steps, only, end, closed)
         stream.event = None
         self.begun = item.begun
         self._sent = {**item.sent, item.mode: item.sent.get(item.mode, 0) + 1}

@@ -375,9 +375,8 @@ class Session:
             self.events.finish(stream)
             in_step = stream.ordered and self.step is not None
             steps, only = (stream.upto(label), None) if in_step else stream.ended(self.logged)
-            self.events.log(stream, label, steps, tail=True, answer=answer, only=only)
-            if stream.ordered and stream.last is not None:
-                stream.close(stream.complete)
+            closed = stream.complete if stream.ordered and stream.last is not None else None
+            self.events.log(stream, label, steps, tail=True, answer=answer, only=only, closed=closed)
         refused.check()
 
     def close(self, *, failed: bool) -> None:

@@ -17,7 +17,7 @@ from declog.runtime.rows.window import Window
 def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[str, Span]]:
     """The steps of each phase's batches, of each signal and each column of log_extra. Called by the worker."""
     by_phase: dict[str, dict[str, Span]] = {}
-    for phase, records in window.batches.items():
+    for phase, records in window.batches().items():
         if phase not in phases:
             continue
         declared = {op.name for op in phases[phase].signals if not op.any}
@@ -27,7 +27,6 @@ def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[st
                 before = spans.get(name)
                 spans[name] = span if before is None else before.then(span)
         for record in records:
-            record.pack()
             for name in (key[0] for key in record.texts if key[0].startswith(EXTRA)):
                 spans[name] = spans.get(name, Span(record.step, record.step)).then(Span(record.step, record.step))
         by_phase[phase] = spans

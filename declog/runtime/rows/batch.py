@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -55,13 +56,12 @@ class BatchRecord:
 
     @property
     def bytes_besides(self) -> int:
-        """About how many bytes it takes besides ``copies``: texts by their characters, objects by their number."""
-        size = sum([pack.bytes for pack in self.packs])
-        for texts in [self.texts, *(call.texts for call in self.calls)]:
-            for _, items in texts.values():
-                size += items.bytes if isinstance(items, Pack) else 8 * len(items)
-                if isinstance(items, list):
-                    size += sum([len(item) for item in items if type(item) is str])
+        """About how many bytes the calls take: texts by their characters, objects by their number; 0 once packed."""
+        size = 0
+        for _, items in chain.from_iterable([call.texts.values() for call in self.calls]):
+            size += items.bytes if isinstance(items, Pack) else 8 * len(items)
+            if isinstance(items, list):
+                size += sum([len(item) for item in items if type(item) is str])
         return size
 
     def pack(self) -> None:

@@ -49,14 +49,20 @@ _here = _Here()
 
 
 def origin() -> Origin:
-    """Who runs: the task, of asyncio or trio, else the thread."""
-    if "trio" in _imported and (trio := _imported["trio"].lowlevel).in_trio_task():
-        task: Origin | None = trio.current_task()
-        return task
+    """Who runs: the task, of asyncio or trio, else the thread.
+
+    Libraries import trio beside training code that never runs it. Its own answer takes ten times as long as the rest
+    here, so it is asked only in a thread with hooks for asynchronous generators: every loop that runs sets them.
+    """
     # who has not imported it has no tasks
     if "asyncio" in _imported and (asyncio := _imported["asyncio"])._get_running_loop() is not None:
-        task = asyncio.current_task()
+        task: Origin | None = asyncio.current_task()
         if task is not None:
+            return task
+    if "trio" in _imported and sys.get_asyncgen_hooks().firstiter is not None:
+        trio = _imported["trio"].lowlevel
+        if trio.in_trio_task():
+            task = trio.current_task()
             return task
     return _here.thread
 

@@ -11,10 +11,11 @@ Imports batches and windows only.
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from operator import attrgetter
 
 from declog.engine.frame import Frame
 from declog.records import Beside
@@ -23,6 +24,8 @@ from declog.runtime.rows.window import Window
 
 _NO_NUMBERS = Beside()
 _NO_PACKETS: frozenset[str] = frozenset()
+_number = attrgetter("number")
+_batches = attrgetter("batches")
 
 
 class Step:
@@ -45,7 +48,7 @@ class Step:
             count = self.counts.get(phase, 0)
             record.step, record.batch, self.counts[phase] = self.number, count, count + 1
         records = self.batches.get(phase)
-        if records is None:
+        if not records:  # empty where an interrupt came before its last batch
             self.batches[phase] = [record]
         elif records[-1] is not record:
             records.append(record)
@@ -98,8 +101,8 @@ class Stream:
         self.spent = 0.0  # seconds that steps and blocks took
         self.counted = 0.0  # those of them that log events have
         self.holds: dict[int, int] = {}  # the number of the step that each open scope contributes to
-        self._open: dict[int, Step] = {}  # above the watermark, that have rows here, had some or may get some
-        self._in_parts: dict[int, Step] = {}  # those whose rows went in parts of the window that is open
+        self._open: dict[int, Step] = {}  # above the watermark, that have rows here or may get some
+        self._in_parts: dict[int, Step] = {}  # those whose rows were handed over, of the window that is open
 
     def step(self, number: int) -> Step:
         """A step by its number."""
@@ -125,20 +128,19 @@ class Stream:
     def complete(self) -> int:
         """Up to this step all has come; asked when a step has ended."""
         assert self.last is not None
-        return min([self.last, *(number - 1 for number in self.holds.values() if not self.late(number))])
+        return min([self.last, *[number - 1 for number in self.holds.values() if not self.late(number)]])
 
     def waits(self, wait_s: float) -> float | None:
-        """The seconds that the next window that ends still waits for scopes, if any; None: until one of them ends."""
+        """The seconds that the next window still waits for scopes that are open; None: until one of them ends."""
         end = self.ends[0]
-        if end.part or not self.ordered or self.complete >= end.step:
-            return 0.0
         if self.held is not None and self.held <= end.step:
             return None
         return max(end.begun + wait_s - time.monotonic(), 0.0)
 
     def upto(self, number: int | None) -> list[Step]:
         """The steps up to one (None: all) that have rows here, or may get some, in order."""
-        return [step for one, step in sorted(self._open.items()) if number is None or one <= number]
+        steps = sorted(self._open.values(), key=_number)
+        return steps if number is None else steps[: bisect_right(steps, number, key=_number)]
 
     def ended(self, logged: str | None) -> tuple[Sequence[Step], str | None]:
         """The steps that have ended, of all phases; before the first one those with numbers ``logged`` by name.
@@ -151,34 +153,37 @@ class Stream:
 
     def window(self, steps: Sequence[Step], only: str | None = None) -> Window:
         """The rows of steps, in their order, of one phase ``only``; they stay here until they are handed over."""
-        batches = {
-            phase: [*chain.from_iterable([step.batches[phase] for step in steps if phase in step.batches])]
-            for phase in dict.fromkeys(chain.from_iterable([step.batches for step in steps])) if only in (None, phase)
-        }  # fmt: skip
-        return Window(batches, self.earlier, self.intact, self.beside)
+        rows = map(_batches, steps) if only is None else [{only: step.batches[only]} for step in steps]
+        return Window([*rows], self.earlier, self.intact, self.beside)
 
     def seconds(self, end: WindowEnd | None) -> float:
         """How long the steps up to an end (None: all) took, less those that log events have."""
         return (self.spent if end is None else end.spent) - self.counted
 
-    def handed_over(self, steps: Sequence[Step], only: str | None, end: WindowEnd | None) -> None:
-        """A log event has the rows of steps, of one phase ``only``, and the seconds up to an end (None: all)."""
+    def handed_over(self, steps: Sequence[Step], only: str | None, end: WindowEnd | None, closed: int | None) -> None:
+        """A log event has the rows of steps, of one phase ``only``, and the seconds up to an end (None: all).
+
+        Nothing can come any more for the steps up to one that is ``closed``. Of a mode's window that ends none of the
+        steps is known any more: a number may come again.
+        """
+        if closed is not None:
+            self.watermark = closed if self.watermark is None else max(self.watermark, closed)
         for step in steps:
             step.batches = {} if only is None else {name: step.batches[name] for name in step.batches if name != only}
-        if end is not None and (end.part or not self.ordered):
-            sent, held = {step.number: step for step in steps if step.number is not None}, {*self.holds.values()}
-            self._in_parts = self._in_parts | sent if end.part else {}  # of a block that ends, a number may come again
-            self._open = {one: step for one, step in self._open.items() if one in held or one not in sent}
+        over = not self.ordered and end is not None and not end.part
+        if steps and only is None:
+            last, held = steps[-1].number, {*self.holds.values()}
+            assert last is not None
+            if not (over or self.late(last)):
+                self._in_parts.update({number: step for number, step in self._open.items() if number <= last})
+            stay = self._open if held or len(steps) != len(self._open) else {}  # most windows leave none
+            self._open = {number: step for number, step in stay.items() if number > last or number in held}
+        if self._in_parts:
+            self._in_parts = {
+                number: step for number, step in self._in_parts.items() if not (over or self.late(number))
+            }
         self.earlier, self.intact, self.beside = {}, True, _NO_NUMBERS
         self.counted = self.spent if end is None else end.spent
-
-    def close(self, number: int) -> None:
-        """All windows up to a step are handed over: nothing can come for them any more."""
-        self.watermark = mark = number if self.watermark is None else max(self.watermark, number)
-        held = {*self.holds.values()}
-        self._open = {one: step for one, step in self._open.items() if one > mark or one in held}
-        if self._in_parts:
-            self._in_parts = {one: step for one, step in self._in_parts.items() if one > mark or one in held}
 
     def rewind(self, number: int) -> None:
         """The steps after this one are made again. What came for steps that were not made yet is of those still."""

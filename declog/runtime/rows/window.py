@@ -6,10 +6,11 @@ Imports torch and the plan.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -25,38 +26,48 @@ from declog.records import Beside
 from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import BatchRecord
 from declog.runtime.rows.kept import SIGNALS, with_kept_groups
+from declog.runtime.rows.observation import Copy
 from declog.runtime.values.packs import Pack, land
 
 Report = Callable[[BaseException], None]
+_copies: Callable[[BatchRecord], Sequence[Copy]] = attrgetter("copies")
 
 
 @dataclass
 class Window:
-    """The batches since the last log event, by phase."""
+    """The batches since the last log event: those of each of its steps, by phase."""
 
-    batches: dict[str, list[BatchRecord]] = field(default_factory=dict)
+    steps: Sequence[dict[str, list[BatchRecord]]] = ()
     earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
     intact: bool = True  # whether all that should have been recorded was
     beside: Beside = field(default_factory=Beside)
 
-    def hand_off(self) -> None:
-        """Start the copy of what is on a CUDA device to pinned memory, one for all of it; returns at once."""
+    def hand_off(self) -> int:
+        """Start the copy of what is on a CUDA device to pinned memory, one for all of it; returns at once.
+
+        The result is about how many bytes the rows take.
+        """
+        records = [*chain.from_iterable(chain.from_iterable(map(dict.values, self.steps)))]
+        size = sum([data.nbytes for _, data in chain.from_iterable(map(_copies, records))])
+        size += sum([record.bytes_besides for record in records if record.calls])
         devices: dict[torch.device, list[Pack]] = {}
-        for record in [record for records in self.batches.values() for record in records if record.ready]:
+        for record in [record for record in records if record.ready]:
             record.pack()
             for pack in record.tensors():
                 if pack.device is not None:
                     devices.setdefault(pack.device, []).append(pack)
         for device, packs in devices.items():
             land(device, packs)
+        return size
 
-    @property
-    def bytes(self) -> int:
-        """About how many bytes the rows take."""
-        records = [*itertools.chain.from_iterable(self.batches.values())]
-        copies = sum([data.nbytes for record in records for _, data in record.copies])
-        besides = [record for record in records if record.calls or record.packs or record.texts]
-        return copies + sum([record.bytes_besides for record in besides])
+    def batches(self) -> dict[str, list[BatchRecord]]:
+        """Those of all steps, by phase, laid together. Called by the worker."""
+        by_phase: dict[str, list[BatchRecord]] = {}
+        for phase, records in chain.from_iterable(map(dict.items, self.steps)):
+            by_phase.setdefault(phase, []).extend(records)
+        for record in chain.from_iterable(by_phase.values()):
+            record.pack()
+        return by_phase
 
     def frames(
         self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report
@@ -66,9 +77,7 @@ class Window:
         Called by the worker.
         """
         frames = {name: frame.with_group_ids() for name, frame in self.earlier.items() if name in phases}
-        for record in itertools.chain.from_iterable(self.batches.values()):
-            record.pack()
-        for name, records in self.batches.items():
+        for name, records in self.batches().items():
             if name in phases:
                 counted = _counted(phases[name], records, rank, grouping, report)
                 frame = _frame(phases[name], counted, rank, grouping, report)

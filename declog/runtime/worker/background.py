@@ -88,6 +88,7 @@ class Background:
         sender = Sender(plan, comm.rank, failures, functions, self._local)
         self.backlog = Backlog(plan, failures, wait_s + close_s)
         self._worker = Worker(comm, sender, self._collector, failures, self.backlog, self._stop)
+        self.submit = self._worker.submit  # a log event, or something to do after it
         self._alarm = Alarm(lambda: self.submit(Task(self._merge, report=failures.report)))
         fates.open(id(self), collects=self._collector is not None)
 
@@ -144,10 +145,6 @@ class Background:
     def should_stop(self, step: int | None) -> bool:
         """Whether an alert ends training after a step, the same one on every rank."""
         return self._stop is not None and step is not None and self._stop.after(step)
-
-    def submit(self, item: LogEvent | Task) -> None:
-        """Hand over a log event, or something to do after it."""
-        self._worker.submit(item)
 
     def pass_through(self, step: int, mode: str, beside: Beside) -> None:
         """Rank 0: give the sinks a trainer's numbers as they are, after all that was handed over before."""

@@ -148,8 +148,7 @@ def _with_rows_ahead(self: Stream, logged: str | None) -> tuple[list[Step], None
 
 def _of_the_window(self: Session, scope: Scope | None, answer: Any) -> None:
     """A flush leaves the windows that wait for tasks, and closes the steps that they contribute to."""
-    if self.train.last is not None:
-        self.train.close(self.train.last)
+    self.train.watermark = self.train.last
     FLUSH(self, scope, answer)
 
 
