@@ -62,9 +62,9 @@ class Capture:
 
     def calls(self, rank: int) -> Iterator[Call]:
         """The calls of a rank, in order."""
-        whole = frozenset(self.parts)
+        complete = frozenset(self.parts)
         for part, containers in _parts(self.files[rank]):
-            if part in whole:
+            if part in complete:
                 for one in containers:
                     what = tuple(decode(node, one) for node in one.header["what"])
                     yield Call(

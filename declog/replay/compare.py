@@ -42,22 +42,22 @@ class Difference:
 def compare(expectations: Expectations, seen: Sequence[Seen], tol: float, mode: str = "train") -> Iterator[Difference]:
     """The differences between expectations and their log events; ids are of metrics of ``mode``."""
     for name, expected in expectations.expect.items():
-        found, problem = _logged(name, seen, mode)
+        logged, problem = _logged(name, seen, mode)
         if problem is not None:
             yield Difference(f"expect.{name}", "one value", problem)
         elif expected is None:
-            if found:
-                step, record = found[-1]
+            if logged:
+                step, record = logged[-1]
                 yield Difference(f"expect.{name}", "nothing", f"{_shown(record)} at step {step}")
-        elif not found:
+        elif not logged:
             near = sorted({record.name for one in seen for record in one.records.scalars})
             shown = f"; logged: {', '.join(near[:12])}{', ...' if len(near) > 12 else ''}" if near else ""
             yield Difference(f"expect.{name}", _expectation(expected, tol), f"nothing{shown}")
-        elif not _holds(expected, found[-1][1], tol):
-            yield Difference(f"expect.{name}", _expectation(expected, tol), _shown(found[-1][1]))
+        elif not _holds(expected, logged[-1][1], tol):
+            yield Difference(f"expect.{name}", _expectation(expected, tol), _shown(logged[-1][1]))
     for name, table in expectations.tables.items():
-        mine = [item for one in seen for item in one.records.tables if name in (item.table, item.name)]
-        yield from (one.at(f"tables.{name}") for one in _table(table, mine, tol))
+        named = [item for one in seen for item in one.records.tables if name in (item.table, item.name)]
+        yield from (one.at(f"tables.{name}") for one in _table(table, named, tol))
     if expectations.alerts is not None:
         yield from _alerts(expectations.alerts, [alert.name for one in seen for alert in one.records.alerts])
 
@@ -71,20 +71,20 @@ def _logged(name: str, seen: Sequence[Seen], mode: str) -> tuple[list[tuple[int,
     for one in seen:
         records += [(one, scalar) for scalar in one.records.scalars]
         records += [(one, histogram) for histogram in one.records.histograms]
-    found = [(one.step, record) for one, record in records if record.name == name]
-    if found:
-        return found, None
+    exact = [(one.step, record) for one, record in records if record.name == name]
+    if exact:
+        return exact, None
     counted = f"{NONFINITE}{name}"  # how many of its values are NaN is logged beside it, and no value of it
-    mine = [
+    by_id = [
         (one, record)
         for one, record in records
         if record.metric == name and one.records.mode == mode and not record.name.endswith(counted)
     ]
-    names = sorted({record.name for _, record in mine})
-    last = {record.name: record for _, record in mine}
+    names = sorted({record.name for _, record in by_id})
+    last = {record.name: record for _, record in by_id}
     if len({_shown(record) for record in last.values()}) > 1:
         return [], f"several, {', '.join(f'{key}: {_shown(last[key])}' for key in names)}; write one of these names"
-    return [(one.step, record) for one, record in mine], None
+    return [(one.step, record) for one, record in by_id], None
 
 
 def _holds(expected: Expected, record: Scalar | Histogram, tol: float) -> bool:
@@ -120,8 +120,8 @@ def _shown(record: Scalar | Histogram) -> str:
 # -- tables and alerts
 
 
-def _table(expected: ExpectedTable | None, found: Sequence[Table], tol: float) -> Iterator[Difference]:
-    rows = sum(table.rows for table in found)
+def _table(expected: ExpectedTable | None, tables: Sequence[Table], tol: float) -> Iterator[Difference]:
+    rows = sum(table.rows for table in tables)
     if expected is None:
         if rows:
             yield Difference("", "no rows", f"{rows} rows")
@@ -129,7 +129,7 @@ def _table(expected: ExpectedTable | None, found: Sequence[Table], tol: float) -
     if expected.rows is not None and rows != expected.rows:
         yield Difference("rows", str(expected.rows), str(rows))
     for column, values in expected.columns.items():
-        names = sorted({item.name for table in found for item in table.columns})
+        names = sorted({item.name for table in tables for item in table.columns})
         where = f"columns.{column}"
         if column not in names:
             if values is not None:
@@ -138,7 +138,7 @@ def _table(expected: ExpectedTable | None, found: Sequence[Table], tol: float) -
         if values is None:
             yield Difference(where, "no such column", "it is there")
             continue
-        got = [item for table in found for item in table.data.get(column, [None] * table.rows)]
+        got = [item for table in tables for item in table.data.get(column, [None] * table.rows)]
         if len(got) != len(values) or not all(map(_same, got, values, [tol] * len(got))):
             yield Difference(where, _list(values), _list(got))
 

@@ -71,16 +71,16 @@ class ConfigTest:
             yield Difference("", "the steps are taken", str(error))
             return
         seen = [Seen(step, records) for step, records in done.events[CODE]]
-        found = [*compare.compare(self.spec, seen, self.spec.tol, self.spec.mode or "train")]
+        differences = [*compare.compare(self.spec, seen, self.spec.tol, self.spec.mode or "train")]
         for index, (step, number) in enumerate(_numbered(self.spec)):
             mode = step.mode or "train"
-            mine = [one for one in seen if one.step == number and one.records.mode == mode]
-            different = compare.compare(step, mine, self.spec.tol, mode) if self.spec.steps else ()
-            found += [one.at(f"steps.{index}") for one in different]
+            of_step = [one for one in seen if one.step == number and one.records.mode == mode]
+            different = compare.compare(step, of_step, self.spec.tol, mode) if self.spec.steps else ()
+            differences += [one.at(f"steps.{index}") for one in different]
         excused = _excused(self.spec, self.plan)
-        if found or any(not failure.startswith(excused) for failure in done.failures):
-            found += [Difference("", "nothing fails", failure) for failure in done.failures]
-        yield from found
+        if differences or any(not failure.startswith(excused) for failure in done.failures):
+            differences += [Difference("", "nothing fails", failure) for failure in done.failures]
+        yield from differences
 
 
 def config_tests(
@@ -123,9 +123,9 @@ def config_tests(
 
 def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
     """The codes of failures that only come from signals that the test leaves out: ids of groups, and rows to join."""
-    given = {name for _, item in givers(test) for call in item.calls for name in call}
-    here = {op.name for phase in plan.phases.values() for op in phase.signals if op.source in given}
-    phases = {name for name, phase in plan.phases.items() if any(op.source in given for op in phase.signals)}
+    sources = {name for _, item in givers(test) for call in item.calls for name in call}
+    here = {op.name for phase in plan.phases.values() for op in phase.signals if op.source in sources}
+    phases = {name for name, phase in plan.phases.items() if any(op.source in sources for op in phase.signals)}
     codes = []
     if plan.grouping is not None and plan.grouping.size is None and here.isdisjoint(plan.grouping.of):
         codes.append("[DL507]")
@@ -148,7 +148,7 @@ def _numbered(test: TestSpec) -> Iterator[tuple[StepInput, int]]:
 def _calls(test: TestSpec, rank: int, plan: Any) -> Iterator[Call]:
     """The calls of one rank; every step takes a second."""
     for at, (step, number) in enumerate(_numbered(test)):
-        given = step.ranks[rank] if step.ranks else step
+        inputs = step.ranks[rank] if step.ranks else step
         mode = step.mode or "train"
         stepping = mode == "train" or plan.modes[mode].every
         block, inner = (2 * at + 1 if mode != "train" else 0), 2 * at + 2
@@ -156,7 +156,7 @@ def _calls(test: TestSpec, rank: int, plan: Any) -> Iterator[Call]:
             yield Call("enter", (mode,), float(at), scope=block, origin=1)
         if stepping:
             yield Call("begin", (number, block), float(at), scope=inner, origin=1)
-        yield from _observed(given, at + 1.0, inner if stepping else block)
+        yield from _observed(inputs, at + 1.0, inner if stepping else block)
         if stepping:
             yield Call("end", (False,), at + 1.0, scope=inner, origin=1)
         if step.flush:
@@ -165,12 +165,12 @@ def _calls(test: TestSpec, rank: int, plan: Any) -> Iterator[Call]:
             yield Call("leave", (False,), at + 1.0, scope=block, origin=1)
 
 
-def _observed(given: Input, at: float, scope: int) -> Iterator[Call]:
+def _observed(inputs: Input, at: float, scope: int) -> Iterator[Call]:
     call = partial(Call, at=at, scope=scope, origin=1)
-    for signals in given.calls:
+    for signals in inputs.calls:
         yield call("observe", (dict(signals),))
-    for name, value in given.log_metric.items():
+    for name, value in inputs.log_metric.items():
         for one in value if isinstance(value, list) else [value]:
             yield call("metric", (name, one))
-    for column, values in given.log_extra.items():
+    for column, values in inputs.log_extra.items():
         yield call("extra", (column, values))

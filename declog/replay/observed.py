@@ -49,29 +49,31 @@ class Observed:
 def observed(capture: Capture) -> list[Observed]:
     """The signals that a run's training code observed, in order of arrival."""
     declared = _declared(capture.run["profile"])
-    found: dict[str, Observed] = {}
+    signals: dict[str, Observed] = {}
     together: list[set[str]] = []  # names that came in one call, or in calls with a name in common
     for call in islice(capture.calls(min(capture.files)), LOOKED_AT):
         if call.name != "observe":
             continue
-        given: Mapping[str, Any] = call.what[0]
-        met = [each for each in together if each & given.keys()]
-        together = [each for each in together if each not in met] + [set(given).union(*met)]
-        shapes = {name: _entry(value) for name, value in given.items() if name not in declared}
-        lengths = Counter(_rows(given[name]) for name, entry in shapes.items() if entry and entry["axis"] != "step")
+        values: Mapping[str, Any] = call.what[0]
+        met = [names for names in together if names & values.keys()]
+        together = [names for names in together if names not in met] + [set(values).union(*met)]
+        shapes = {name: _entry(value) for name, value in values.items() if name not in declared}
+        lengths = Counter(_rows(values[name]) for name, entry in shapes.items() if entry and entry["axis"] != "step")
         rows = max(lengths, key=lambda length: (lengths[length], length), default=0)
-        for source, value in given.items():
+        for source, value in values.items():
             name, entry, phases = declared.get(source, (source, shapes.get(source), (ANY,)))
             if entry is None or (source in shapes and entry["axis"] != "step" and _rows(value) != rows):
                 continue  # no rows of this batch: nobody knows what it is per
-            found.setdefault(name, Observed(name, entry, frozenset(given), phases))
+            signals.setdefault(name, Observed(name, entry, frozenset(values), phases))
     if not declared and len(together) > 1:  # rows of their own each: a rollout's, an update's
-        first = list(found)
-        together.sort(key=lambda names: min((first.index(name) for name in names if name in found), default=len(first)))
-        others = ["rollout", "update", *(f"phase_{place}" for place in range(3, len(together) + 1))]
-        of = {name: phase for phase, names in zip(others, together, strict=False) for name in names}
-        found = {name: replace(one, phases=(of[name],)) for name, one in found.items()}
-    return list(found.values())
+        first = list(signals)
+        together.sort(
+            key=lambda names: min((first.index(name) for name in names if name in signals), default=len(first))
+        )
+        phase_names = ["rollout", "update", *(f"phase_{number}" for number in range(3, len(together) + 1))]
+        of = {name: phase for phase, names in zip(phase_names, together, strict=False) for name in names}
+        signals = {name: replace(one, phases=(of[name],)) for name, one in signals.items()}
+    return list(signals.values())
 
 
 def config_text(capture: Capture, signals: Sequence[Observed]) -> str:
@@ -124,13 +126,13 @@ def _of_one_phase(one: Observed, other: Observed) -> bool:
 def _declared(config: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]]:
     """The entries and phases of a config's signals, by the names under which they are observed."""
     kept = ("axis", "type", "family", "from", "mask", "required")
-    made: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {}
+    declared: dict[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {}
     for (_, phase, name), entry in entries(config, "signals"):
         if isinstance(entry, Mapping) and entry.get("axis"):
             source = str(entry.get("from") or name)
             said = {key: entry[key] for key in kept if entry.get(key) not in (None, False)}
-            made[source] = (str(name), said, (*made.get(source, ("", {}, ()))[2], str(phase)))
-    return made
+            declared[source] = (str(name), said, (*declared.get(source, ("", {}, ()))[2], str(phase)))
+    return declared
 
 
 def _entry(value: Any) -> dict[str, Any] | None:

@@ -53,12 +53,12 @@ def rehearse(
     ``profile`` is what a sink that is given in code would show, under the id ``<code>``; None: there is none. What
     declog itself costs is not shown: it would be the cost of this.
     """
-    found = Rehearsal()
+    rehearsal = Rehearsal()
     profiles = {name: replace(op, self_metrics=False) for name, op in plan.profiles.items()}
     plan = replace(plan, profiles=profiles)
-    routes = {rank: _routes(plan, rank, world_size, found) for rank in range(world_size)}
+    routes = {rank: _routes(plan, rank, world_size, rehearsal) for rank in range(world_size)}
     if profile is not None:
-        routes[0].append(Route(CODE, profile, 1, "", ALL, _keeper(found, CODE)))
+        routes[0].append(Route(CODE, profile, 1, "", ALL, _keeper(rehearsal, CODE)))
 
     def main(comm: FakeComm) -> None:
         script = scripts.get(comm.rank)
@@ -69,7 +69,7 @@ def rehearse(
             plan, comm, {}, routes[comm.rank], None,
             functions=functions, wait_s=_LONG_S, locate=locate, clock=clock,
         )  # fmt: skip
-        player = _Player(recorder, clock, found)
+        player = _Player(recorder, clock, rehearsal)
         try:
             for call in script():
                 player.play(call)
@@ -79,10 +79,10 @@ def rehearse(
             raise
         finally:
             for name, count in recorder.failures.items():
-                found.failures[name] = found.failures.get(name, 0) + count
+                rehearsal.failures[name] = rehearsal.failures.get(name, 0) + count
 
     run_ranks(world_size, main, timeout_s=_LONG_S)
-    return found
+    return rehearsal
 
 
 def _routes(plan: Plan, rank: int, world_size: int, rehearsal: Rehearsal) -> list[Route]:
@@ -125,7 +125,7 @@ class _Player:
         self._recorder = recorder
         self._session = recorder._session
         self._clock = clock
-        self._found = rehearsal
+        self._rehearsal = rehearsal
         self._scopes: dict[int, Scope] = {}
         self._origins: dict[int, _Origin] = {}
         self._session.main_task = self._origin(1)
@@ -182,17 +182,17 @@ class _Player:
     def _observe(self, call: Call, signals: Mapping[str, Any]) -> None:
         batches = self._batches(call)
         if batches is not None:
-            self._session.intake.observe(batches, self._known(signals))
+            self._session.intake.observe(batches, self._taken(signals))
 
     def _packet(self, call: Call, signals: Mapping[str, Any]) -> None:
         batches = self._batches(call)
         if batches is not None:
-            self._session.take(batches, [Packet(self._known(signals))], {})
+            self._session.take(batches, [Packet(self._taken(signals))], {})
 
-    def _known(self, signals: Mapping[str, Any]) -> dict[str, Any]:
-        known = self._recorder.plan.taken(signals)
-        self._unknown("signal", signals.keys() - known.keys())
-        return known
+    def _taken(self, signals: Mapping[str, Any]) -> dict[str, Any]:
+        taken = self._recorder.plan.taken(signals)
+        self._unknown("signal", signals.keys() - taken.keys())
+        return taken
 
     def _metric(self, call: Call, name: str, value: Any) -> None:
         batches = self._batches(call)
@@ -223,7 +223,7 @@ class _Player:
 
     def _unknown(self, what: str, names: Iterable[str]) -> None:
         for name in names:
-            self._found.unknown.setdefault(name, what)
+            self._rehearsal.unknown.setdefault(name, what)
 
 
 class _Origin:

@@ -33,11 +33,11 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
         inherited = config.home(("tests", name)) is not None
         # no name depends on a test's constants, which were tried where the package was made
         plan = settings.plan(test.model_copy(update={"constants": {}, "profile": None}) if inherited else test)
-        found = [each.at("tests", name) for each in wrong_names(test, settings.spec(test), plan)]
-        unknown = [each for each in found if each.code in ("DL403", "DL501")]
+        errors = [problem.at("tests", name) for problem in wrong_names(test, settings.spec(test), plan)]
+        unknown = [problem for problem in errors if problem.code in ("DL403", "DL501")]
         if (inherited and unknown) or _expects_deleted(test, spec):
             stale.append(name)
-        problems += [each for each in found if not (inherited and each in unknown)]
+        problems += [problem for problem in errors if not (inherited and problem in unknown)]
     return problems, stale
 
 
@@ -133,7 +133,7 @@ class _Names:
 
     config: LogSpec
     plan: Any
-    given: frozenset[str]  # names that the test gives to `log_metric`
+    logged_names: frozenset[str]  # names that the test gives to `log_metric`
 
     def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
         """The error of an observed name."""
@@ -151,11 +151,11 @@ class _Names:
         """Names of values, tables and alerts that the config does not have: they could never be logged."""
         config = self.config
         tables = {*config.tables, *(spec.name for spec in config.tables.values() if spec.name)}
-        for section, known in (("tables", tables), ("alerts", set(config.alerts))):
+        for section, names in (("tables", tables), ("alerts", set(config.alerts))):
             for index, name in enumerate(getattr(item, section) or ()):
-                if name not in known:
+                if name not in names:
                     at = index if isinstance(item.alerts, list) and section == "alerts" else name
-                    yield Problem.of("DL403.none", (*path, section, at), noun=section[:-1], name=name, known=known)
+                    yield Problem.of("DL403.none", (*path, section, at), noun=section[:-1], name=name, known=names)
         for name in item.expect:
             if not self._is_of_a_metric(name):
                 yield Problem.of(
@@ -166,7 +166,7 @@ class _Names:
         """Whether it is an id, a name or of a template of a metric, behind a mode's prefix or none."""
         exact, open_ = self._templates
         bare = {name, *(name.removeprefix(mode.prefix) for mode in self.plan.modes.values())}
-        return not bare.isdisjoint(exact) or any(each.fullmatch(one) for each in open_ for one in bare)
+        return not bare.isdisjoint(exact) or any(pattern.fullmatch(one) for pattern in open_ for one in bare)
 
     @cached_property
     def _templates(self) -> tuple[set[str], list[re.Pattern[str]]]:
@@ -174,15 +174,17 @@ class _Names:
         templates = {"declog/{member}"}
         for op in self.plan.outputs:
             templates |= {op.id, op.key}
-            if op.id == LOGGED and LOGGED not in self.config.metrics:  # its names are those that are given
-                templates |= {item.template.replace("{member}", name) for item in op.names for name in self.given}
+            if op.id == LOGGED and LOGGED not in self.config.metrics:  # its names are those that the test logs
+                templates |= {
+                    item.template.replace("{member}", name) for item in op.names for name in self.logged_names
+                }
             else:
                 templates |= {item.template for item in op.names}
         for name, spec in self.config.metrics.items():
             templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
         templates |= {entry.removeprefix("metrics.") for entry in self.config.deleted}
-        exact = {each for each in templates if "{" not in each}
-        return exact, [_pattern(each) for each in templates - exact]
+        exact = {template for template in templates if "{" not in template}
+        return exact, [_pattern(template) for template in templates - exact]
 
 
 @lru_cache(maxsize=4096)  # each test of a config has those of all its metrics

@@ -53,7 +53,7 @@ def _is_config(file: Path) -> bool:
     return "tests" in keys and bool(keys & {"metrics", "signals", "defaults"})
 
 
-def _items(parent: Any, config: str | Path) -> Iterator[ProfileItem]:
+def _items(parent: Any, config: str | Path) -> Iterator[ConfigItem]:
     from declog.errors import ConfigError
     from declog.replay.config_tests import config_tests
 
@@ -62,7 +62,7 @@ def _items(parent: Any, config: str | Path) -> Iterator[ProfileItem]:
     except ConfigError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     for test in tests:
-        yield ProfileItem.from_parent(parent, name=test.name, test=test)
+        yield ConfigItem.from_parent(parent, name=test.name, test=test)
 
 
 class ProfileFile(pytest.File):
@@ -76,8 +76,8 @@ class ProfileFile(pytest.File):
 class Preset(pytest.Collector):
     """The tests of an installed preset."""
 
-    def __init__(self, *, preset: str, **others: Any) -> None:
-        super().__init__(**others)
+    def __init__(self, *, preset: str, **node: Any) -> None:
+        super().__init__(**node)
         self._preset = preset
 
     def collect(self) -> Iterable[pytest.Item]:
@@ -85,11 +85,11 @@ class Preset(pytest.Collector):
         yield from _items(self, self._preset)
 
 
-class ProfileItem(pytest.Item):
+class ConfigItem(pytest.Item):
     """One test of a config."""
 
-    def __init__(self, *, test: ConfigTest, **others: Any) -> None:
-        super().__init__(**others)
+    def __init__(self, *, test: ConfigTest, **node: Any) -> None:
+        super().__init__(**node)
         self._test = test
 
     def runtest(self) -> None:
