@@ -40,9 +40,9 @@ class Parser:
         self.add("--config-name", metavar="NAME", help="your application's configuration in --config-dir (or here)")
         self.add("--import", metavar="MODULE", action="append", dest="modules", help="a module with your own functions")
 
-    def formats(self, *others: str) -> None:
+    def formats(self, *further: str) -> None:
         """Add ``--format``."""
-        self.add("--format", choices=("text", "json", *others), default="text", help="for people or for programs")
+        self.add("--format", choices=("text", "json", *further), default="text", help="for people or for programs")
 
     def read(self, words: Sequence[str]) -> argparse.Namespace | None:
         """The arguments; None after ``--help``. Raises ``Wrong``."""
@@ -53,8 +53,8 @@ class Parser:
         except SystemExit:  # --help has printed
             return None
         for word in unknown:
-            known = [name for name in self._argparse.options if name.startswith("--")]
-            fix = suggestions.option(word, known, words)
+            options = [name for name in self._argparse.options if name.startswith("--")]
+            fix = suggestions.option(word, options, words)
             raise Wrong(f"{self._argparse.prog} has no {'option' if fix else 'use for'} `{word}`", fix)
         return args
 

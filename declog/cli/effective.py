@@ -23,17 +23,17 @@ COMMENTS_AT = 64  # no comment starts further to the right, unless its line is l
 
 def report(args: argparse.Namespace, config: Composed) -> None:
     """Print it."""
-    found = layered(config)
+    layers = layered(config)
     inactive, broken = _inactive(config)
-    chosen = [known_key(found, key) for key in args.key or ()]
+    chosen = [known_key(layers, key) for key in args.key or ()]
     if args.format == "json":
-        data: Any = {".".join(map(str, path)): at(found.data, path) for path in chosen} if chosen else found.data
-        paths = [path for path, _ in leaves(found.data) if not chosen or any(path[: len(key)] == key for key in chosen)]
-        origins = {".".join(map(str, path)): found.place(path) for path in paths}
+        data: Any = {".".join(map(str, path)): at(layers.data, path) for path in chosen} if chosen else layers.data
+        paths = [path for path, _ in leaves(layers.data) if any(path[: len(key)] == key for key in chosen or [()])]
+        origins = {".".join(map(str, path)): layers.origin(path) for path in paths}
         write_json({"config": data, "origins": origins, "inactive": inactive})
         return
     for path in chosen or [()]:
-        print("\n".join(_yaml(found, path, inactive)))
+        print("\n".join(_yaml(layers, path, inactive)))
     if broken is not None:
         print(paint(f"# this config does not compile ({broken}): `declog check` says what is wrong", DIM))
 
@@ -48,16 +48,16 @@ def _inactive(config: Composed) -> tuple[dict[str, str], str | None]:
 def _yaml(config: Layered, key: Path, inactive: Mapping[str, str]) -> list[str]:
     """The config, or one key of it, as YAML with a comment behind each value."""
     value = at(config.data, key)
-    whole: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-    rows = list(_rows(config, {name: each for name, each in whole.items() if name != "tests"}, key, 0, inactive))
-    if not key and whole.get("tests"):
-        rows.append(("tests: ...", f"{', '.join(whole['tests'])}; shown with --key tests"))
+    data: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
+    rows = list(_rows(config, {name: item for name, item in data.items() if name != "tests"}, key, 0, inactive))
+    if not key and data.get("tests"):
+        rows.append(("tests: ...", f"{', '.join(data['tests'])}; shown with --key tests"))
     if key:
         depth = len(key) - 1
         above = [("  " * level + f"{name}:", "") for level, name in enumerate(key[:-1])]
         last = f"{'  ' * depth}{key[-1]}:"
-        rows = [*above, *([(last, "")] if whole else [_row(config, key, depth)])]
-        rows += list(_rows(config, whole, key, depth + 1, inactive))
+        rows = [*above, *([(last, "")] if data else [_row(config, key, depth)])]
+        rows += list(_rows(config, data, key, depth + 1, inactive))
     column = min(max((len(line) for line, comment in rows if comment), default=0), COMMENTS_AT)
     return [f"{line:<{column}}  {paint(f'# {comment}', DIM)}" if comment else line for line, comment in rows]
 
@@ -74,13 +74,13 @@ def _rows(
             yield f"{'  ' * depth}{key}:", comment
             yield from _rows(config, value, here, depth + 1, inactive)
         else:
-            line, place = _row(config, here, depth)
-            yield line, "; ".join(part for part in (place, comment) if part)
+            line, origin = _row(config, here, depth)
+            yield line, "; ".join(part for part in (origin, comment) if part)
 
 
 def _row(config: Layered, path: Path, depth: int) -> tuple[str, str]:
     value = at(config.data, path)
-    comment = config.place(path) or ""
+    comment = config.origin(path) or ""
     source = at(config.written, path) if has(config.written, path) else value
     if source != value and isinstance(source, str):
         comment += f"  from {source}"

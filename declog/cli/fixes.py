@@ -24,8 +24,8 @@ def apply(problems: Iterable[Problem]) -> list[str]:
             continue
         excerpt = where.excerpt
         marked = excerpt.text[excerpt.start : excerpt.end]
-        own = provider_of(str(Path(where.file).absolute())) is None
-        if problem.replacement and marked == problem.replacement[0] and own:
+        users_own = provider_of(str(Path(where.file).absolute())) is None
+        if problem.replacement and marked == problem.replacement[0] and users_own:
             edits[where.file, where.line, excerpt.start, excerpt.end] = problem.replacement
     for (file, line, start, end), (_, new) in sorted(edits.items(), reverse=True):  # from the end: columns stay right
         path = Path(file)

@@ -42,8 +42,8 @@ def json_schema(part: str = "config") -> Schema:
     A group is a section of the config: a file of the group ``declog/metrics`` holds a map of metrics.
     """
     short = short_forms()
-    whole = LogSpec.model_json_schema(schema_generator=_PartsOfConfigs)
-    config = _of_parts(whole, {_reference(name)["$ref"]: form for name, form in short.items()})
+    schema = LogSpec.model_json_schema(schema_generator=_PartsOfConfigs)
+    config = _of_parts(schema, {_reference(name)["$ref"]: form for name, form in short.items()})
     definitions = {**config.pop("$defs"), "open": OPEN}
     properties = config["properties"]
     for section in SECTIONS:
@@ -83,27 +83,27 @@ class _PartsOfConfigs(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         """A map with the model's keys."""
         model: type[Model] = schema["cls"]
-        made = super().model_schema(schema)
+        full = super().model_schema(schema)
         properties = {}
         for name, key in keys(model).items():
             said = getattr(key.type, "__metadata__", ())
-            short = [self._of(each.type) for each in said if isinstance(each, Short)]
+            short = [self._of(part.type) for part in said if isinstance(part, Short)]
             text = {"description": key.help} if key.help else {}
-            properties[name] = _any_of(made["properties"][name] | text, *short)
-        found: Schema = {"type": "object", "properties": properties, "description": made["description"]}
+            properties[name] = _any_of(full["properties"][name] | text, *short)
+        result: Schema = {"type": "object", "properties": properties, "description": full["description"]}
         closed = model.model_config["extra"] == "forbid" and (not issubclass(model, Input) or model._short is None)
-        return {**found, "additionalProperties": False} if closed else found
+        return {**result, "additionalProperties": False} if closed else result
 
     def _of(self, type_: Any) -> Schema:
         return self.generate_inner(TypeAdapter(type_).core_schema)
 
 
-def _any_of(schema: Schema, *others: Schema) -> Schema:
+def _any_of(schema: Schema, *further: Schema) -> Schema:
     """A value of any of some schemas, with the description of the first."""
     said = {key: value for key, value in schema.items() if key == "description"}
-    nested = [{key: value for key, value in schema.items() if key not in said}, *others]
-    while any(set(each) == {"anyOf"} for each in nested):
-        nested = [inner for each in nested for inner in (each["anyOf"] if set(each) == {"anyOf"} else [each])]
+    nested = [{key: value for key, value in schema.items() if key not in said}, *further]
+    while any(set(part) == {"anyOf"} for part in nested):
+        nested = [inner for part in nested for inner in (part["anyOf"] if set(part) == {"anyOf"} else [part])]
     return {**said, "anyOf": nested}
 
 
@@ -111,26 +111,26 @@ def _choices(schema: Schema, short: Mapping[str, Schema] = MappingProxyType({}))
     """A value of a schema, its short form, null, or an interpolation; without a schema any value."""
     if not set(schema) - {"description"}:
         return schema
-    found = _any_of(schema)
-    inside = [each for each in found["anyOf"] if each != {"type": "null"}]
-    inside += [short[each["$ref"]] for each in inside if each.get("$ref") in short]
-    return _any_of(found | {"anyOf": inside}, {"type": "null"}, _reference("open"))
+    choices = _any_of(schema)
+    inside = [choice for choice in choices["anyOf"] if choice != {"type": "null"}]
+    inside += [short[choice["$ref"]] for choice in inside if choice.get("$ref") in short]
+    return _any_of(choices | {"anyOf": inside}, {"type": "null"}, _reference("open"))
 
 
 def _of_parts(schema: Any, short: Mapping[str, Schema]) -> Any:
     """A schema in which each key may be null, interpolated or short."""
     if isinstance(schema, list):
-        return [_of_parts(each, short) for each in schema]
+        return [_of_parts(part, short) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {key: _of_parts(value, short) for key, value in schema.items()}
-    if "properties" in found:
-        found["properties"] = {key: _choices(each, short) for key, each in found["properties"].items()}
-    if "$ref" in found.get("items", ()):
-        found["items"] = _any_of(*(each for each in (found["items"], short.get(found["items"]["$ref"])) if each))
-    if isinstance(entry := found.get("additionalProperties"), dict):
-        found["additionalProperties"] = _choices(entry, short)
-    return found
+    parts = {key: _of_parts(value, short) for key, value in schema.items()}
+    if "properties" in parts:
+        parts["properties"] = {key: _choices(part, short) for key, part in parts["properties"].items()}
+    if "$ref" in parts.get("items", ()):
+        parts["items"] = _any_of(*(part for part in (parts["items"], short.get(parts["items"]["$ref"])) if part))
+    if isinstance(entry := parts.get("additionalProperties"), dict):
+        parts["additionalProperties"] = _choices(entry, short)
+    return parts
 
 
 def short_forms() -> dict[str, Schema]:
@@ -152,15 +152,15 @@ def _options_if_kind(kind: str) -> Schema:
 
 def _named_sink(kind: str, entry: Schema) -> Schema:
     """An entry with the name of a kind is of this kind unless it has another ``kind``."""
-    sink, *others = entry["anyOf"]
+    sink, *short = entry["anyOf"]
     named = {**sink, "if": {"type": "object", "not": {"required": ["kind"]}}, "then": _options(kind)}
-    return {"anyOf": [named, *others]}
+    return {"anyOf": [named, *short]}
 
 
 def _options(kind: str) -> Schema:
     hints = typing.get_type_hints(sinks.sink_class(kind).__init__)
-    own = {name: _option(hints.get(name, Any)) for name in sinks.option_names(kind)}
-    return {"properties": own, "propertyNames": {"enum": [*keys(SinkSpec), *own]}}
+    options = {name: _option(hints.get(name, Any)) for name in sinks.option_names(kind)}
+    return {"properties": options, "propertyNames": {"enum": [*keys(SinkSpec), *options]}}
 
 
 def _option(hint: Any) -> Schema:

@@ -36,13 +36,13 @@ class Layered:
         """The layers that set exactly this key, the latest last."""
         return self.provenance.layers.get((*self.prefix, *path), ())
 
-    def place(self, path: Path) -> str | None:
+    def origin(self, path: Path) -> str | None:
         """The layer that decides a key, as file:line:column or as the override; None if unknown."""
-        _, found = self.provenance.find((*self.prefix, *path))
-        return shown_place(found[-1].place) if found else None
+        _, layers = self.provenance.find((*self.prefix, *path))
+        return shown_place(layers[-1].place) if layers else None
 
     @cached_property
-    def gone(self) -> list[Path]:
+    def deleted(self) -> list[Path]:
         """Keys that a layer set and a later one deleted."""
         size = len(self.prefix)
         below = [path[size:] for path in self.provenance.layers if path[:size] == self.prefix and len(path) > size]
@@ -56,9 +56,9 @@ def layered(config: Composed) -> Layered:
     return Layered(data, config.written, config.provenance or Provenance({}, {}), config.prefix)
 
 
-def shown_package(place: Place) -> str:
+def shown_package(origin: Place) -> str:
     """The installed package of a file, with its version; empty for the user's own file."""
-    return (package_of(place.file) or "") if isinstance(place, FilePlace) else ""
+    return (package_of(origin.file) or "") if isinstance(origin, FilePlace) else ""
 
 
 def shown_value(value: Any) -> str:
@@ -70,14 +70,14 @@ def shown_value(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Known:
+class KeyInfo:
     """A key of the language: its default and its description."""
 
     default: Any
     help: str
 
 
-def known(data: Mapping[str, Any], path: Path) -> Known | None:
+def language_key(data: Mapping[str, Any], path: Path) -> KeyInfo | None:
     """The key in the language; None if the language has none here, or the config is not valid."""
     value: Any
     try:
@@ -86,14 +86,14 @@ def known(data: Mapping[str, Any], path: Path) -> Known | None:
         return None
     for key in path:
         if isinstance(value, Model):
-            if (found := keys(type(value)).get(str(key))) is None:
+            if (info := keys(type(value)).get(str(key))) is None:
                 return None
-            value, text = vars(value)[found.name], found.help
+            value, text = vars(value)[info.name], info.help
         elif isinstance(value, Mapping) and key in value:
             value, text = value[key], ""
         else:
             return None
-    return Known(value.model_dump() if isinstance(value, Model) else value, text)
+    return KeyInfo(value.model_dump() if isinstance(value, Model) else value, text)
 
 
 def leaves(data: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -37,16 +37,16 @@ def read() -> Locked:
     if not file.is_file():
         return {}
     try:
-        found = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise Wrong(
             f"{NAME} cannot be read: {str(error).splitlines()[0]}", "write it anew: declog check CONFIG --lock"
         ) from None
-    if not isinstance(found, dict) or found.get("lock") != FORMAT or not isinstance(found.get("configs"), dict):
+    if not isinstance(content, dict) or content.get("lock") != FORMAT or not isinstance(content.get("configs"), dict):
         raise Wrong(
             f"{NAME} is none of this version of declog", "delete it, and write it anew: declog check CONFIG --lock"
         )
-    return dict(found["configs"])
+    return dict(content["configs"])
 
 
 def write(locked: Locked) -> None:
@@ -75,18 +75,18 @@ def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[l
         raise Wrong(f"there is no {NAME} here", f"declog check {missing[0] if missing else 'CONFIG'} --lock")
     if missing:
         raise Wrong(f"`{missing[0]}` is not in {NAME}", f"declog check {missing[0]} --lock")
-    return [list(words) for words in requested] if requested is not None else [shlex.split(each) for each in locked]
+    return [list(words) for words in requested] if requested is not None else [shlex.split(line) for line in locked]
 
 
 def entry(plan: Plan, config: Composed) -> dict[str, Any]:
     """The entry of one config."""
     from declog.plans.words import facts
 
-    found = facts(plan, plan)
+    sections = facts(plan, plan)
     written = {
         "packages": packages(plan, config),
         ENTRIES: ids(config.data),
-        **{title: {name: _short(parts) for name, parts in found[title].items()} for title in SECTIONS},
+        **{title: {name: _short(parts) for name, parts in sections[title].items()} for title in SECTIONS},
     }
     masked: dict[str, Any] = config.masked_data(written)
     return masked
@@ -94,8 +94,8 @@ def entry(plan: Plan, config: Composed) -> dict[str, Any]:
 
 def _short(parts: tuple[str, ...]) -> list[str]:
     """An entry in words, its definition if it has one, and a digest of everything else that decides its values."""
-    words, *others = map(str, parts)
-    return [words, *others[:-1], *(hashlib.sha256(each.encode()).hexdigest()[:12] for each in others[-1:])]
+    words, *details = map(str, parts)
+    return [words, *details[:-1], *(hashlib.sha256(detail.encode()).hexdigest()[:12] for detail in details[-1:])]
 
 
 def packages(plan: Plan, config: Composed) -> dict[str, str]:
@@ -120,10 +120,10 @@ def changes(locked: Locked, words: Sequence[str], now: Mapping[str, Any]) -> str
     """The differences from the lock, in words; empty if there are none."""
     before = locked[key(words)]
     old, new = ({title: _facts(side.get(title)) for title in SECTIONS} for side in (before, now))
-    found = differences(old, new, renamed=True)
-    if not found:
+    changed = differences(old, new, renamed=True)
+    if not changed:
         return ""
-    return "\n\n".join([*_versions(before.get("packages") or {}, now["packages"]), text(found)])
+    return "\n\n".join([*_versions(before.get("packages") or {}, now["packages"]), text(changed)])
 
 
 def _facts(section: Any) -> dict[str, tuple[str, ...]]:

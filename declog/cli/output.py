@@ -98,22 +98,22 @@ def as_github(problems: Sequence[Problem], warnings: Sequence[str]) -> Iterator[
     """Annotations of a pull request: the workflow commands of GitHub."""
     for problem in problems:
         where = problem.where
-        place = {"title": problem.code}
+        properties = {"title": problem.code}
         if where is not None and where.file is not None:
             ends = {} if where.excerpt is None else {"endColumn": str(where.excerpt.end + 1)}
-            place = {"file": where.file, "line": str(where.line), "col": str(where.column), **ends, **place}
+            properties = {"file": where.file, "line": str(where.line), "col": str(where.column), **ends, **properties}
         text = problem.message + (f"\nfix: {problem.fix}" if problem.fix else "")
         if where is not None and where.override is not None:
             text = f"override {where.override}: {text}"
-        yield f"::error {_properties(place)}::{_escaped(text)}"
+        yield f"::error {_properties(properties)}::{_escaped(text)}"
     for warning in warnings:
-        found = re.match(r"(\S+\.yaml):(\d+)(?::(\d+))?: ", warning)
-        place = {} if found is None else {"file": found[1], "line": found[2], "col": found[3] or "1"}
-        yield f"::warning {_properties(place)}".rstrip() + f"::{_escaped(warning)}"
+        match = re.match(r"(\S+\.yaml):(\d+)(?::(\d+))?: ", warning)
+        properties = {} if match is None else {"file": match[1], "line": match[2], "col": match[3] or "1"}
+        yield f"::warning {_properties(properties)}".rstrip() + f"::{_escaped(warning)}"
 
 
-def _properties(place: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={_escaped(value, inside=True)}" for key, value in place.items())
+def _properties(properties: Mapping[str, str]) -> str:
+    return ",".join(f"{key}={_escaped(value, inside=True)}" for key, value in properties.items())
 
 
 def _escaped(text: str, *, inside: bool = False) -> str:
@@ -164,7 +164,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None 
     widths = [max(map(len, column)) for column in cells]
     longest = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in cells]
     while len(indent) + sum(widths) + 2 * (len(widths) - 1) > WIDTH:
-        wide = [place for place in range(1, len(widths)) if widths[place] > longest[place]]
+        wide = [index for index in range(1, len(widths)) if widths[index] > longest[index]]
         if not wide:
             break
         widths[max(wide, key=widths.__getitem__)] -= 1

@@ -49,15 +49,15 @@ def as_text(events: Events, everything: bool) -> Iterator[str]:
 
 def _lines(events: Events, everything: bool) -> Iterator[str]:
     for mode in dict.fromkeys(records.mode for _, records in events):
-        mine = [(step, records) for step, records in events if records.mode == mode]
-        values = [(step, records) for step, records in mine if records.scalars or records.histograms]
+        of_mode = [(step, records) for step, records in events if records.mode == mode]
+        values = [(step, records) for step, records in of_mode if records.scalars or records.histograms]
         if values:
             yield from _columns(mode, values, everything)
-        for name in dict.fromkeys(table.name for _, records in mine for table in records.tables):
-            tables = [(step, table) for step, records in mine for table in records.tables if table.name == name]
+        for name in dict.fromkeys(table.name for _, records in of_mode for table in records.tables):
+            tables = [(step, table) for step, records in of_mode for table in records.tables if table.name == name]
             for step, table in tables if everything else tables[-1:]:
                 yield from _table(step, table)
-        for step, records in mine:
+        for step, records in of_mode:
             yield from (f"  alert at step {step}: {one.name} ({one.level}) {one.text}" for one in records.alerts)
 
 
@@ -71,7 +71,7 @@ def _columns(mode: str, events: Events, everything: bool) -> Iterator[str]:
     names = dict.fromkeys(item.name for item in named)
     head = [str(step) for step, _ in shown]
     rows = [[name, *(_value(records, name) for _, records in shown)] for name in names]
-    widths = [max(len(row[place]) for row in [["step", *head], *rows]) for place in range(len(shown) + 1)]
+    widths = [max(len(row[index]) for row in [["step", *head], *rows]) for index in range(len(shown) + 1)]
     mark = "" if mode == "train" else f"  ({mode})"
     for row in [["step", *head], *rows]:
         cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
@@ -96,7 +96,7 @@ def _table(step: int, table: Table) -> Iterator[str]:
     yield f"  table {table.name} at step {step}: {counted(table.rows, 'row')}"
     names = [column.name for column in table.columns]
     rows = [[_cell(table.data[name][row]) for name in names] for row in range(min(table.rows, ROWS))]
-    widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]
+    widths = [max(len(row[index]) for row in [names, *rows]) for index in range(len(names))]
     for row in [names, *rows]:
         yield "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
     if table.rows > ROWS:
@@ -114,34 +114,34 @@ def _cell(value: Any) -> str:
 
 def differences(one: Events, other: Events) -> dict[str, Any]:
     """The differences between two sinks: names in one of them only, and values, rows and alerts that differ."""
-    left, right = _values(one), _values(other)
-    both = [name for name in left if name in right]
-    changed = {name: found for name in both if (found := _changed(left[name], right[name]))}
+    before, after = _values(one), _values(other)
+    both = [name for name in before if name in after]
+    changed = {name: changes for name in both if (changes := _changed(before[name], after[name]))}
     return {
-        "removed": {name: _sample(left[name]) for name in left if name not in right},
-        "added": {name: _sample(right[name]) for name in right if name not in left},
+        "removed": {name: _sample(before[name]) for name in before if name not in after},
+        "added": {name: _sample(after[name]) for name in after if name not in before},
         "changed": changed,
         "equal": len(both) - len(changed),
         "bytes": [sum(size(step, records) for step, records in events) for events in (one, other)],
     }
 
 
-def side_by_side(found: dict[str, Any]) -> Iterator[str]:
+def side_by_side(difference: dict[str, Any]) -> Iterator[str]:
     """Differences for people."""
-    return map(visible, _differences(found))
+    return map(visible, _differences(difference))
 
 
-def _differences(found: dict[str, Any]) -> Iterator[str]:
-    width = max((len(name) for key in ("removed", "added", "changed") for name in found[key]), default=0)
+def _differences(difference: dict[str, Any]) -> Iterator[str]:
+    width = max((len(name) for key in ("removed", "added", "changed") for name in difference[key]), default=0)
     for sign, key in (("-", "removed"), ("+", "added")):
-        for name, sample in found[key].items():
+        for name, sample in difference[key].items():
             yield f"  {sign} {name.ljust(width)}  {sample}"
-    for name, items in found["changed"].items():
+    for name, items in difference["changed"].items():
         first = items[0]
         at = f"step {first['step']}" + ("" if first["mode"] == "train" else f" ({first['mode']})")
         more = f"; {len(items) - 1} more" if len(items) > 1 else ""
         yield f"  ~ {name.ljust(width)}  {at}: {first['before']} -> {first['after']}{more}"
-    yield f"  = {found['equal']} equal; {found['bytes'][0]:,} -> {found['bytes'][1]:,} bytes"
+    yield f"  = {difference['equal']} equal; {difference['bytes'][0]:,} -> {difference['bytes'][1]:,} bytes"
 
 
 Place = tuple[str, int]
@@ -149,34 +149,34 @@ Place = tuple[str, int]
 
 def _values(events: Events) -> dict[str, dict[Place, Any]]:
     """Everything with a name, by name and log event: numbers as they are, other records in words, with their data."""
-    found: dict[str, dict[Place, Any]] = {}
+    values: dict[str, dict[Place, Any]] = {}
     for step, records in events:
         at = (records.mode, step)
         for scalar in records.scalars:
-            found.setdefault(scalar.name, {})[at] = scalar.value
+            values.setdefault(scalar.name, {})[at] = scalar.value
         for histogram in records.histograms:
             counts, edges = list(histogram.counts), list(histogram.edges)
-            found.setdefault(histogram.name, {})[at] = (f"counts {counts}", edges)
+            values.setdefault(histogram.name, {})[at] = (f"counts {counts}", edges)
         for table in records.tables:
             words = f"{table.rows} rows of {', '.join(table.data)}"
-            found.setdefault(f"table {table.name}", {})[at] = (words, repr(table.data))
+            values.setdefault(f"table {table.name}", {})[at] = (words, repr(table.data))
         for alert in records.alerts:
-            found.setdefault(f"alert {alert.name}", {})[at] = alert.text
-    return found
+            values.setdefault(f"alert {alert.name}", {})[at] = alert.text
+    return values
 
 
-def _changed(left: dict[Place, Any], right: dict[Place, Any]) -> list[dict[str, Any]]:
+def _changed(before: dict[Place, Any], after: dict[Place, Any]) -> list[dict[str, Any]]:
     return [
-        {"mode": at[0], "step": at[1], "before": _words(left.get(at)), "after": _words(right.get(at))}
-        for at in dict.fromkeys([*left, *right])
-        if not _equal(left.get(at), right.get(at))
+        {"mode": at[0], "step": at[1], "before": _words(before.get(at)), "after": _words(after.get(at))}
+        for at in dict.fromkeys([*before, *after])
+        if not _equal(before.get(at), after.get(at))
     ]
 
 
-def _equal(left: Any, right: Any) -> bool:
-    if isinstance(left, float) and isinstance(right, float) and math.isnan(left) and math.isnan(right):
+def _equal(before: Any, after: Any) -> bool:
+    if isinstance(before, float) and isinstance(after, float) and math.isnan(before) and math.isnan(after):
         return True
-    return bool(left == right)
+    return bool(before == after)
 
 
 def _words(value: Any) -> str:

@@ -90,7 +90,7 @@ def _card(
         "group": row.get("group"),
         "row": row.get("row"),
     }
-    where = [f"{name} {place}" for name, place in places.items() if place is not None]
+    where = [f"{name} {position}" for name, position in places.items() if position is not None]
     title: list[Piece] = [(f"{mark} ", style), (visible(" · ".join(filter(None, [end, *where]))), style)]
     if row.get("why"):
         title.append((visible(f" · {row['why']}"), "dim"))
@@ -123,13 +123,13 @@ def is_tokens(value: Any) -> bool:
     return (
         isinstance(value, Mapping)
         and next(iter(value), None) == PIECES
-        and all(isinstance(each, list) and len(each) == len(value[PIECES]) for each in value.values())
+        and all(isinstance(column, list) and len(column) == len(value[PIECES]) for column in value.values())
     )
 
 
 def _tokens(cell: Mapping[str, list[Any]], name: str | None, *, shades: bool) -> Iterator[tuple[int, list[Piece]]]:
     """The text in colours, and their legend below it."""
-    names = [each for each in cell if each != PIECES]
+    names = [column for column in cell if column != PIECES]
     name = name if name in names else next(iter(names), None)
     values = cell[name] if name is not None else [None] * len(cell[PIECES])
     there = [value for value in values if isinstance(value, int | float) and math.isfinite(value)]
@@ -140,8 +140,8 @@ def _tokens(cell: Mapping[str, list[Any]], name: str | None, *, shades: bool) ->
     if there and name is not None:
         mean = sum(there) / len(there)
         figures = f"{number(min(there))} to {number(max(there))}, mean {number(mean)}"
-        others = f"; also {', '.join(each for each in names if each != name)}: --color" if len(names) > 1 else ""
-        yield 4, [(visible(f"coloured by {name}: {figures}{others}"), "dim")]
+        further = f"; also {', '.join(column for column in names if column != name)}: --color" if len(names) > 1 else ""
+        yield 4, [(visible(f"coloured by {name}: {figures}{further}"), "dim")]
 
 
 def _style(value: Any, scale: float, *, unlikely: bool, shades: bool) -> str:

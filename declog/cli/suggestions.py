@@ -22,7 +22,7 @@ CONDITION = r"([a-z_]\w*(?:\.\w+)+)\s*([<>]=?\s*\S+)"  # a condition of an alert
 DASHES = ("\u2014", "\u2013")  # dashes that a word processor writes for `--`
 
 
-def verb(word: str, known: Sequence[str]) -> str:
+def verb(word: str, verbs: Sequence[str]) -> str:
     """The fix for a first word that is no verb."""
     if word.endswith((".yaml", ".yml")) or "=" in word or Path(word).is_dir():
         return f"declog check {word}"
@@ -30,17 +30,17 @@ def verb(word: str, known: Sequence[str]) -> str:
         return f"did you mean `{VERBS[word]}`?"
     from declog.config.compose import presets
 
-    return f"declog check {word}" if word in presets() else did_you_mean(word, known, what="verbs")
+    return f"declog check {word}" if word in presets() else did_you_mean(word, verbs, what="verbs")
 
 
-def option(word: str, known: Sequence[str], words: Sequence[str]) -> str | None:
+def option(word: str, options: Sequence[str], words: Sequence[str]) -> str | None:
     """The fix for an unknown option; ``words`` is the command line."""
     if not word.startswith("-"):
         return None
     name, equals, _ = word.partition("=")
     if equals and name.removeprefix("--") and ("." in name or name[2:] in ("every", "profile", "sinks")):
         return f"without dashes: {word.lstrip('-')}"
-    if (key := _keys().get(name.lstrip("-").replace("-", "_"))) is not None and f"--{name.lstrip('-')}" not in known:
+    if (key := _keys().get(name.lstrip("-").replace("-", "_"))) is not None and f"--{name.lstrip('-')}" not in options:
         rest = list(words)[list(words).index(word) + 1 :]
         value = rest[0] if rest and not rest[0].startswith("-") else "VALUE"
         return f"keys have no dashes: {key}={value}"
@@ -48,7 +48,7 @@ def option(word: str, known: Sequence[str], words: Sequence[str]) -> str | None:
         return "declog show CONFIG --yaml prints it, with the place of each value"
     if name in ("--config-path", "-cp", "--config_path", "--config_dir", "-cd"):
         return "did you mean `--config-dir`?"
-    return did_you_mean(name, known, what="options")
+    return did_you_mean(name, options, what="options")
 
 
 def override(word: str, words: Sequence[str]) -> str:
@@ -59,19 +59,19 @@ def override(word: str, words: Sequence[str]) -> str:
         return f"--{word.lstrip(''.join(DASHES))}: an option begins with two plain dashes"
     at = list(words).index(word)
     if "=" in words:
-        place = list(words).index("=")
-        joined = "=".join(words[max(0, place - 1) : place + 2 : 2])
+        index = list(words).index("=")
+        joined = "=".join(words[max(0, index - 1) : index + 2 : 2])
         return f"no spaces around `=`: {joined}"
     before = " ".join(words[:at])
-    if any(before.count(left) > before.count(right) for left, right in ("{}", "[]", "()")):
+    if any(before.count(opening) > before.count(closing) for opening, closing in ("{}", "[]", "()")):
         return "put the whole override in single quotes: 'key={...}'"
     if re.match(r"[\w.]+\.[\w.]+:[^/]", word) or word.partition(":")[0] in _keys():
         return word.replace(":", "=", 1)
     if (condition := re.fullmatch(CONDITION, word)) is not None:
         return f"an alert's condition is its value: '{condition[1]}={condition[2]}'"
-    earlier = [each for each in words[:at] if "=" in each]
+    earlier = [item for item in words[:at] if "=" in item]
     if earlier and "." not in word:
-        return f"the config comes first: {' '.join([word, *(each for each in words if each != word)])}"
+        return f"the config comes first: {' '.join([word, *(item for item in words if item != word)])}"
     if re.fullmatch(r"[\w]+(\.[\w]+)+", word):
         return f"a key is changed by {word}=VALUE; `declog show CONFIG --key {word}` shows it"
     shown = f"; `declog show {words[0]} --key metrics.{word}` shows a metric" if at and word.isidentifier() else ""

@@ -52,12 +52,12 @@ def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
         )
         if strange or spaced:
             raise Wrong(f"`{names[-1] if spaced else name}` is no config", suggestions.override(name, words))
-    if odd := next((word for word in overrides if is_name(word)), None):
-        raise Wrong(f"`{odd}` is no override", suggestions.override(odd, words))
+    if late_name := next((word for word in overrides if is_name(word)), None):
+        raise Wrong(f"`{late_name}` is no override", suggestions.override(late_name, words))
     for word in overrides:
-        if (found := re.match(r"\+*(config_name|config_dir|config_path)=(.*)", word)) is not None:
-            option = "--config-name" if found[1] == "config_name" else "--config-dir"
-            raise Wrong(f"`{found[1]}` is an option", f"{option} {found[2]}")
+        if (match := re.match(r"\+*(config_name|config_dir|config_path)=(.*)", word)) is not None:
+            option = "--config-name" if match[1] == "config_name" else "--config-dir"
+            raise Wrong(f"`{match[1]}` is an option", f"{option} {match[2]}")
     return names, overrides
 
 
@@ -183,11 +183,11 @@ _COPIES: list[tempfile.TemporaryDirectory[str]] = []  # until the process ends: 
 def targets(words: Sequence[str], *, sweep: bool = False) -> list[list[str]]:
     """The words of each config: its name, if any, and its overrides; ``sweep`` splits `every=1,2` into jobs."""
     names, overrides = names_and_overrides(words)
-    found = list(dict.fromkeys(each for name in names for each in _configs(name))) if names else [""]
+    configs = list(dict.fromkeys(config for name in names for config in _configs(name))) if names else [""]
     jobs = list(_jobs(overrides)) if sweep else [overrides]
-    if len(found) * len(jobs) > MOST_JOBS:
-        raise Wrong(f"these are {len(found) * len(jobs)} configs; at most {MOST_JOBS} are checked at once", "fewer")
-    return [[*([name] if name else []), *job] for name in found for job in jobs]
+    if len(configs) * len(jobs) > MOST_JOBS:
+        raise Wrong(f"these are {len(configs) * len(jobs)} configs; at most {MOST_JOBS} are checked at once", "fewer")
+    return [[*([name] if name else []), *job] for name in configs for job in jobs]
 
 
 def _configs(name: str) -> Iterator[str]:
@@ -197,10 +197,10 @@ def _configs(name: str) -> Iterator[str]:
         return
     path = Path(name)
     if path.is_dir() and _config_of_run(name) is None:
-        found = sorted({*path.glob(f"**/{GROUP}/*.yaml"), *(path.glob("*.yaml") if path.name == GROUP else ())})
-        if not found:
+        files = sorted({*path.glob(f"**/{GROUP}/*.yaml"), *(path.glob("*.yaml") if path.name == GROUP else ())})
+        if not files:
             raise Wrong(f"{name} has no config: no `{GROUP}/NAME.yaml`", "give a YAML file, or a preset's name")
-        yield from map(str, found)
+        yield from map(str, files)
         return
     above = path.parent.parent
     if path.is_file() and above.name == GROUP and path.parent.name != GROUP:  # an option of a group, such as a sink
@@ -217,11 +217,11 @@ def _of_package(name: str) -> list[str]:
         folders = folders_of(module)
     except (ImportError, ValueError) as error:
         raise Wrong(f"there is no package `{module}`: {error}", "install it: pip install -e .") from None
-    found = sorted(file.stem for folder in folders for file in (folder / GROUP).glob("*.yaml"))
-    if not found:
+    stems = sorted(file.stem for folder in folders for file in (folder / GROUP).glob("*.yaml"))
+    if not stems:
         fix = "it is installed, and its `conf` holds a folder `declog`: pkg://acme_logging.conf"
         raise Wrong(f"the package `{module}` has no `{GROUP}/NAME.yaml`", fix)
-    return [f"{name}/{each}" for each in found]
+    return [f"{name}/{stem}" for stem in stems]
 
 
 def _jobs(overrides: Sequence[str]) -> Iterator[list[str]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from declog.api import plan
 from declog.cli.arguments import Wrong
-from declog.cli.layers import Layered, known, layered, leaves, shown_package, shown_value
+from declog.cli.layers import Layered, language_key, layered, leaves, shown_package, shown_value
 from declog.cli.output import BOLD, DIM, columns, paint, wrapped, write_json
 from declog.cli.targets import configured, run_named
 from declog.config.composed import Composed
@@ -48,14 +48,14 @@ def report(args: argparse.Namespace, config: Composed) -> None:
     if not paths:
         raise Wrong(f"nothing is called `{key}` in this config", _close(layers, key, plan))
     facts = [_facts(layers, path, plan) for path in paths]
-    for path, each in zip(paths, facts, strict=True):
+    for path, fact in zip(paths, facts, strict=True):
         if path[0] == "metrics" and path[-1] in missing:
-            each["notes"].append(f"no values in this run: {missing[str(path[-1])]}")
+            fact["notes"].append(f"no values in this run: {missing[str(path[-1])]}")
         if run is not None and path[0] == "metrics" and path[-1] in late:
             line, file = late[str(path[-1])]
-            each["layers"] = [{"place": str(file.relative_to(run[0])), "value": line, "package": ""}]
-            each.pop("keys", None)  # the line has them
-            each["notes"].append("asked late" + "; the job goes on with it" * (path[-1] in run[1].get("late", {})))
+            fact["layers"] = [{"place": str(file.relative_to(run[0])), "value": line, "package": ""}]
+            fact.pop("keys", None)  # the line has them
+            fact["notes"].append("asked late" + "; the job goes on with it" * (path[-1] in run[1].get("late", {})))
     if args.format == "json":
         write_json(facts)
     else:
@@ -98,11 +98,11 @@ def _paths(config: Layered, key: str, plan: Plan | None) -> Iterator[Key]:
     if (new := old.get(key.rpartition(".")[2])) is not None:
         raise Wrong(f"`{key}` is called `{new}` now", f"--why {key.removesuffix(key.rpartition('.')[2])}{new}")
     path = _split(key)
-    if has(config.data, path) or path in config.gone or known(config.data, path) is not None:
+    if has(config.data, path) or path in config.deleted or language_key(config.data, path) is not None:
         yield path
         return
     entries = [path for section in config.data for path, _ in paths_of(config.data, section) if path[-1] == key]
-    entries += [each for each in config.gone if is_entry(each) and each[-1] == key]
+    entries += [entry for entry in config.deleted if is_entry(entry) and entry[-1] == key]
     if plan is not None:
         declared = has(config.data, ("metrics", LOGGED))  # else what `log_metric` gives may have any name
         plain = _without_prefixes(key, plan)
@@ -110,7 +110,7 @@ def _paths(config: Layered, key: str, plan: Plan | None) -> Iterator[Key]:
             ("metrics", op.id)
             for op in plan.outputs
             for names in [op.names if declared or op.id != LOGGED else ()]
-            if op.key == key or any(re.fullmatch(names_of(name.template), each) for name in names for each in plain)
+            if op.key == key or any(re.fullmatch(names_of(name.template), bare) for name in names for bare in plain)
         ]
     yield from dict.fromkeys(entries)
 
@@ -118,8 +118,8 @@ def _paths(config: Layered, key: str, plan: Plan | None) -> Iterator[Key]:
 def _without_prefixes(name: str, plan: Plan) -> list[str]:
     """A tracker's name without the prefixes of modes and sinks."""
     prefixes = {*(mode.prefix for mode in plan.modes.values()), *(sink.prefix for sink in plan.sinks), ""}
-    whole = {*prefixes, *(sink.prefix + mode.prefix for sink in plan.sinks for mode in plan.modes.values())}
-    return [name.removeprefix(prefix) for prefix in whole if name.startswith(prefix)]
+    all_prefixes = {*prefixes, *(sink.prefix + mode.prefix for sink in plan.sinks for mode in plan.modes.values())}
+    return [name.removeprefix(prefix) for prefix in all_prefixes if name.startswith(prefix)]
 
 
 def _close(config: Layered, key: str, plan: Plan | None) -> str:
@@ -141,7 +141,7 @@ def _close(config: Layered, key: str, plan: Plan | None) -> str:
 def _facts(config: Layered, path: Key, plan: Plan | None) -> dict[str, Any]:
     there = has(config.data, path)
     value = at(config.data, path) if there else None
-    spec = known(config.data, path)
+    spec = language_key(config.data, path)
     if not there and spec is not None and not config.layers(path):
         there, value = True, spec.default
     facts: dict[str, Any] = {"key": ".".join(map(str, path)), "value": value, "there": there}
@@ -149,29 +149,33 @@ def _facts(config: Layered, path: Key, plan: Plan | None) -> dict[str, Any]:
         config.provenance.find((*config.prefix, *path))[1] if has(config.data, path) else ()
     )
     facts["layers"] = [
-        {"place": shown_place(layer.place), "value": _given(layer, config), "package": shown_package(layer.place)}
+        {
+            "place": shown_place(layer.place),
+            "value": _written_value(layer, config),
+            "package": shown_package(layer.place),
+        }
         for layer in layers
         if there or layer.rank
     ]
     if isinstance(value, Mapping):
-        below = ((".".join(map(str, inner)), each, config.place((*path, *inner))) for inner, each in leaves(value))
-        facts["keys"] = [{"key": key, "value": each, "place": place} for key, each, place in below]
+        below = ((".".join(map(str, inner)), leaf, config.origin((*path, *inner))) for inner, leaf in leaves(value))
+        facts["keys"] = [{"key": key, "value": leaf, "place": origin} for key, leaf, origin in below]
     facts["notes"] = [spec.help] if spec is not None and spec.help else []
     if is_entry(path):
         facts["notes"] += _notes(config, path, plan)
     return facts
 
 
-def _given(layer: Layer, config: Layered) -> str | None:
+def _written_value(layer: Layer, config: Layered) -> str | None:
     """The value that a layer sets, as written; None for a map."""
-    place = layer.place
+    origin = layer.place
     if not layer.replaces:
         return None
-    if isinstance(place, OverridePlace):
-        return "deleted" if place.text.startswith("~") else place.text.partition("=")[2]
-    if isinstance(place, FilePlace):
-        lines = config.provenance.texts[place.file].split("\n")
-        span = place.value
+    if isinstance(origin, OverridePlace):
+        return "deleted" if origin.text.startswith("~") else origin.text.partition("=")[2]
+    if isinstance(origin, FilePlace):
+        lines = config.provenance.texts[origin.file].split("\n")
+        span = origin.value
         line = lines[span.line - 1][span.column - 1 : span.end_column - 1 if span.one_line else None]
         return line.rstrip() + ("" if span.one_line else " ...")
     return None
@@ -188,7 +192,7 @@ def _notes(config: Layered, path: Key, plan: Plan | None) -> Iterator[str]:
 
         words = output_words(plan)
         for op in plan.outputs:
-            yield from (f"{each.template}: {words[each.template]}" for each in op.names if op.id == name and op.shown)
+            yield from (f"{item.template}: {words[item.template]}" for item in op.names if op.id == name and op.shown)
         yield from dict.fromkeys(line for op in plan.outputs if op.id == name for line in op.about.lines)
     if section == "signals" and plan is not None:
         for phase in plan.phases.values():
@@ -216,7 +220,7 @@ def _text(facts: Mapping[str, Any]) -> str:
         rows[-1] = (*rows[-1], "<- wins")
     lines.append(columns(rows, indent="  ") if rows else "  nobody set it: that is the default")
     if facts.get("keys"):
-        keys = [(f".{each['key']}", shown_value(each["value"]), each["place"] or "") for each in facts["keys"]]
+        keys = [(f".{key['key']}", shown_value(key["value"]), key["place"] or "") for key in facts["keys"]]
         lines.append(columns(keys, indent="  "))
     lines += [paint(wrapped(note, "  ", 2), DIM) for note in facts.get("notes", ())]
     return "\n".join(lines)

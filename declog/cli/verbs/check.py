@@ -78,12 +78,12 @@ def run(args: argparse.Namespace) -> int:
     if args.lock and args.locked:
         raise Wrong("--lock writes the lock, and --locked compares with it", "one of them")
     locked = locks.read() if args.lock or args.locked else {}
-    found = targets(args.words, sweep=args.multirun)
+    configs = targets(args.words, sweep=args.multirun)
     if args.locked or (args.lock and not args.words):
-        found = locks.targets(locked, found if args.words else None)
-    results = [_checked(args, words) for words in found]
+        configs = locks.targets(locked, configs if args.words else None)
+    results = [_checked(args, words) for words in configs]
     if args.fix and _fixed(results, quiet=args.format != "text"):
-        results = [_checked(args, words) for words in found]
+        results = [_checked(args, words) for words in configs]
     entries = {}
     if args.lock or args.locked:
         entries = {
@@ -156,10 +156,10 @@ def _unopened(config: Composed) -> list[str]:
 
     opened = validate(config.data).sinks
     names = [name for name in config.data.get("sink_options") or () if name not in opened]
-    own = [name for name in names if config.home(("sink_options", name)) is None]
+    unlisted = [name for name in names if config.home(("sink_options", name)) is None]
     return [
         f"`sink_options.{name}` has no effect: no `sinks` names it; sinks: [{', '.join([*opened, name])}]"
-        for name in own
+        for name in unlisted
     ]
 
 
@@ -194,8 +194,8 @@ def _shown(results: Sequence[Checked], args: argparse.Namespace) -> None:
             sys.stdout.flush()
             print(paint(f"not ok {visible(result.label)}", RED))
         if args.format == "text":
-            new = [each for each in result.problems if each.text() not in reported]  # configs may share a base
-            reported |= {each.text() for each in new}
+            new = [problem for problem in result.problems if problem.text() not in reported]  # configs may share a base
+            reported |= {problem.text() for problem in new}
             if new:
                 write_error(ConfigError(new))
 
@@ -238,23 +238,23 @@ def _missing(plan: Plan) -> dict[str, str]:
 
     kinds = {op.kind: traits(op.kind) for op in plan.sinks}
     return {
-        kind: found.extra
-        for kind, found in sorted(kinds.items())
-        if found.extra and not list(metadata.Distribution.discover(name=found.package))
+        kind: kind_traits.extra
+        for kind, kind_traits in sorted(kinds.items())
+        if kind_traits.extra and not list(metadata.Distribution.discover(name=kind_traits.package))
     }
 
 
 def _as_dict(result: Checked, *, timings: bool) -> dict[str, Any]:
     from declog.config.diagnostics import as_dict
 
-    found: dict[str, Any] = {"ok": result.plan is not None, "words": list(result.words)}
+    data: dict[str, Any] = {"ok": result.plan is not None, "words": list(result.words)}
     plan = result.plan
     if plan is not None:
-        found |= {"name": plan.name, "fingerprint": plan.fingerprint}
-    found |= {"problems": [as_dict(problem) for problem in result.problems], "warnings": result.warnings}
-    found |= {"notes": result.notes} if result.notes else {}
+        data |= {"name": plan.name, "fingerprint": plan.fingerprint}
+    data |= {"problems": [as_dict(problem) for problem in result.problems], "warnings": result.warnings}
+    data |= {"notes": result.notes} if result.notes else {}
     if plan is not None:
-        found |= {"inactive": dict(plan.inactive), "not_installed": list(_missing(plan))}
+        data |= {"inactive": dict(plan.inactive), "not_installed": list(_missing(plan))}
     if result.changes:
-        found["changes"] = result.changes
-    return {**found, "timings": result.timings} if timings else found
+        data["changes"] = result.changes
+    return {**data, "timings": result.timings} if timings else data

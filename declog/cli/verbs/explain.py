@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
         if args.code.isidentifier() and not re.search(r"\d{2}", args.code):
             fix = f"of an entry of a config, `declog show CONFIG --why {args.code}` says what it is, and what feeds it"
         raise Wrong(f"there is no error code `{args.code}`", fix)
-    messages = [(each, None) if isinstance(each, str) else each for key, each in MESSAGES.items() if key[:5] == code]
+    texts = [text for key, text in MESSAGES.items() if key[:5] == code]
+    messages = [(text, None) if isinstance(text, str) else text for text in texts]
     shown = [(text, fix if isinstance(fix, str) and fix != "{fix}" else None) for text, fix in messages]
     if args.format == "json":
         write_json({"code": code, "meaning": CODES[code], "page": page(code), "messages": shown})

@@ -72,8 +72,8 @@ def run(args: argparse.Namespace) -> int:
     from declog.config.compose import presets
 
     preset = args.preset or DEFAULT
-    if preset not in (known := presets()):
-        raise Wrong(f"there is no preset `{preset}`", did_you_mean(preset, known, what="presets"))
+    if preset not in (names := presets()):
+        raise Wrong(f"there is no preset `{preset}`", did_you_mean(preset, names, what="presets"))
     module = _module(args)
     return _package(args.name, module, preset) if args.package else _config(module, preset)
 
@@ -134,8 +134,8 @@ def _adopted(path: Path, name: str) -> tuple[str, Sequence[str]]:
 
     adopted = verified(read(path))
     calls = [f"  {adopted.computed} names computed, {len(adopted.passed)} passed through"]
-    signals = ["mask"] if any(each.axis == "token" for each in adopted.distributions) else []
-    signals += [each.signal for each in adopted.distributions]
+    signals = ["mask"] if any(distribution.axis == "token" for distribution in adopted.distributions) else []
+    signals += [distribution.signal for distribution in adopted.distributions]
     if signals:
         calls.append(f"  log.observe({', '.join(f'{signal}=...' for signal in signals)})")
     if adopted.passed:

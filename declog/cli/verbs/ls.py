@@ -37,22 +37,22 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
-    known = [*OF_DECLOG, *OF_A_CONFIG]
+    kinds = [*OF_DECLOG, *OF_A_CONFIG]
     config = cache(lambda: _layered(args))
     if args.what is None:
-        found = {what: _rows(what, args, config) for what in known}
+        lists = {what: _rows(what, args, config) for what in kinds}
         if args.format == "json":
-            write_json({what: [row[0] for row in rows] for what, rows in found.items()})
+            write_json({what: [row[0] for row in rows] for what, rows in lists.items()})
         else:
             print(
                 columns(
-                    [(what, f"{len(rows):>3}", {**OF_DECLOG, **OF_A_CONFIG}[what][1]) for what, rows in found.items()],
+                    [(what, f"{len(rows):>3}", {**OF_DECLOG, **OF_A_CONFIG}[what][1]) for what, rows in lists.items()],
                     colour=BOLD,
                 )
             )
         return 0
-    if args.what not in known:
-        fix = did_you_mean(args.what, known, what="lists")
+    if args.what not in kinds:
+        fix = did_you_mean(args.what, kinds, what="lists")
         if args.what in ("run", "runs"):
             fix = "declog report FOLDER, a page of the runs in it"
         raise Wrong(f"there is nothing called `{args.what}` to list", fix)

@@ -136,8 +136,8 @@ def _head(capture: Capture) -> None:
 def _report(one: Executed) -> None:
     print(f"{paint(one.plan.name, BOLD)} ({visible(one.title)})")
     for name, what in one.rehearsal.unknown.items():
-        known = f"the run has the {what} `{visible(name)}`, which this config does not know (DL501)"
-        print(f"{paint('warning:', YELLOW)} {known}")
+        unknown = f"the run has the {what} `{visible(name)}`, which this config does not know (DL501)"
+        print(f"{paint('warning:', YELLOW)} {unknown}")
     for failure, times in one.rehearsal.failures.items():
         print(f"{paint('warning:', YELLOW)} {visible_lines(failure)}" + (f" (x{times})" if times > 1 else ""))
 

@@ -141,5 +141,5 @@ def _tell(args: argparse.Namespace, path: Path, what: str) -> None:
     else:
         shown = path.resolve()
         cwd = Path(os.getcwd()).resolve()
-        place = shown.relative_to(cwd) if shown.is_relative_to(cwd) else shown
-        print(f"report     {place} ({size / 1e6:.1f} MB): {what}", flush=True)
+        shown_path = shown.relative_to(cwd) if shown.is_relative_to(cwd) else shown
+        print(f"report     {shown_path} ({size / 1e6:.1f} MB): {what}", flush=True)

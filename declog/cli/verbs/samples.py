@@ -70,20 +70,20 @@ def run(args: argparse.Namespace) -> int:
         raise Wrong("`--solved` says of prompts when they are solved", f"--by-prompt --solved {args.solved}")
     if args.descending and args.sort is None:
         raise Wrong("`--descending` has no column", "--sort COLUMN --descending")
-    found = read(args.run)
-    if not found.tables:
+    logged_run = read(args.run)
+    if not logged_run.tables:
         raise Wrong(
-            f"the run in {found.path} has no tables yet", "a sink that writes files, and a table in its profile"
+            f"the run in {logged_run.path} has no tables yet", "a sink that writes files, and a table in its profile"
         )
-    name, rows = _table(found.tables, args.table)
+    name, rows = _table(logged_run.tables, args.table)
     rows, mode = _of_mode(rows, args.mode)
     asked = args.where is not None or args.prompt is not None or args.by_prompt
     if args.step is not None or not asked or args.group is not None:
         rows = _of_step(rows, args.step)
     rows = _of_rank(rows, args.rank)
     key = _key(rows, args.by)
-    rows = _answering(rows, args, found.constants)
-    head = f"{found.name} · {name} · {mode} · {_steps(rows)}"
+    rows = _answering(rows, args, logged_run.constants)
+    head = f"{logged_run.name} · {name} · {mode} · {_steps(rows)}"
     if args.by_prompt:
         _show_prompts(rows, key, args, head)
         return 0
@@ -93,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from declog.cli.sample_cards import printed
 
-    left = len(rows) - len(chosen)
+    hidden = len(rows) - len(chosen)
     head = f"{head} · {len(chosen)} of {len(rows)} rows"
     printed(head, chosen, key=key, colour=args.color, by_place=_ends(chosen, rows, key))
-    if left and args.worst is None and args.best is None and args.group is None:
-        print(f"and {left} more: --worst N, --best N, --group G, or --limit 0")
+    if hidden and args.worst is None and args.best is None and args.group is None:
+        print(f"and {hidden} more: --worst N, --best N, --group G, or --limit 0")
     return 0
 
 
@@ -121,7 +121,7 @@ def _sorted(rows: Sequence[Row], args: argparse.Namespace, columns: Iterable[str
     if args.sort not in columns and rows:
         raise Wrong(f"there is no column `{args.sort}` to sort by", did_you_mean(args.sort, columns, what="columns"))
 
-    def place(row: Row) -> tuple[bool, float, str]:
+    def order(row: Row) -> tuple[bool, float, str]:
         value = row.get(args.sort)
         number = float(value) if isinstance(value, bool) else as_number(value)
         return number is None, number or 0.0, "" if number is not None else str(value)
@@ -130,7 +130,7 @@ def _sorted(rows: Sequence[Row], args: argparse.Namespace, columns: Iterable[str
         value = row.get(args.sort)
         return value is None or value != value
 
-    there = sorted((row for row in rows if not missing(row)), key=place, reverse=args.descending)
+    there = sorted((row for row in rows if not missing(row)), key=order, reverse=args.descending)
     return there + [row for row in rows if missing(row)]
 
 
@@ -171,15 +171,15 @@ def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[R
         if name not in tables:
             raise Wrong(f"the run has no table `{name}`", did_you_mean(name, list(tables), what="tables"))
         return name, tables[name].rows()
-    read = {each: tables[each].rows() for each in tables}
+    read = {id: tables[id].rows() for id in tables}
     texts = {
-        each: max((_reads(value) for key, value in rows[-1].items() if key not in STAMPS), default=0)
-        for each, rows in read.items()
+        id: max((_reads(value) for key, value in rows[-1].items() if key not in STAMPS), default=0)
+        for id, rows in read.items()
         if rows
     }
     if not texts:
         raise Wrong("no table of the run has a row yet")
-    first = max(texts, key=lambda each: texts[each])
+    first = max(texts, key=lambda id: texts[id])
     return first, read[first]
 
 
@@ -212,7 +212,7 @@ def _of_step(rows: Sequence[Row], step: int | None) -> Sequence[Row]:
     if step is None:
         step = steps[-1]
     elif step not in steps:
-        near = sorted(sorted(steps, key=lambda each: abs(each - step))[:4])
+        near = sorted(sorted(steps, key=lambda number: abs(number - step))[:4])
         raise Wrong(f"the table has no rows of step {step}", f"steps that have some: {', '.join(map(str, near))}, ...")
     return [row for row in rows if int(row["step"]) == step]
 
@@ -257,18 +257,18 @@ def _chosen(rows: Sequence[Row], key: str | None, args: argparse.Namespace) -> l
     if key is None:
         raise Wrong("nothing says which rows are better", "--by COLUMN")
     best, worst = args.best or 0, args.worst or 0
-    known = [row for row in ordered if as_number(row.get(key)) is not None]
-    return known[:best] + known[max(len(known) - worst, min(best, len(known))) :]
+    ranked = [row for row in ordered if as_number(row.get(key)) is not None]
+    return ranked[:best] + ranked[max(len(ranked) - worst, min(best, len(ranked))) :]
 
 
 def _ordered(rows: Sequence[Row], key: str | None) -> list[Row]:
     """The best rows first; rows without a number last."""
 
-    def place(row: Row) -> tuple[bool, float]:
+    def order(row: Row) -> tuple[bool, float]:
         number = None if key is None else as_number(row.get(key))
         return number is None, 0.0 if number is None else -number
 
-    return sorted(rows, key=place)
+    return sorted(rows, key=order)
 
 
 def _ends(chosen: Sequence[Row], rows: Sequence[Row], key: str | None) -> list[str]:
@@ -288,5 +288,5 @@ def _ends(chosen: Sequence[Row], rows: Sequence[Row], key: str | None) -> list[s
 def _strict(row: Row) -> dict[str, Any]:
     from declog.sinks._shared import strict
 
-    made: dict[str, Any] = strict(dict(row))
-    return made
+    cells: dict[str, Any] = strict(dict(row))
+    return cells

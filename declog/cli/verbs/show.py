@@ -82,15 +82,15 @@ def _outputs(plan: Plan) -> list[dict[str, Any]]:
     from declog.plans.words import as_data, output_words
 
     words = output_words(plan)
-    found = []
+    rows = []
     for op in plan.outputs:
         about = replace(op.about, help="what `log_metric` gives") if op.id == LOGGED and not op.about.help else op.about
         for item in op.names if op.shown else ():
-            profiles = [each.name for each in plan.profiles.values() if (op.key, item.alias) in each.outputs]
+            profiles = [profile.name for profile in plan.profiles.values() if (op.key, item.alias) in profile.outputs]
             sinks = [
                 sink.id for sink in plan.sinks if sink.profile in profiles and sink.accepts & {"scalar", "histogram"}
             ]
-            found.append(
+            rows.append(
                 {
                     "name": item.template,
                     "metric": op.key,
@@ -103,7 +103,7 @@ def _outputs(plan: Plan) -> list[dict[str, Any]]:
                     "sinks": sinks,
                 }
             )
-    return found
+    return rows
 
 
 def _deviation(op: MetricOp | FormulaOp) -> str:
@@ -111,8 +111,8 @@ def _deviation(op: MetricOp | FormulaOp) -> str:
     from declog.language.reductions import DEVIATIONS
     from declog.plans.ops import MetricOp
 
-    known = DEVIATIONS.get(op.reduction.name) if isinstance(op, MetricOp) else None
-    return "" if known is None else f"; of a {known}"
+    kind = DEVIATIONS.get(op.reduction.name) if isinstance(op, MetricOp) else None
+    return "" if kind is None else f"; of a {kind}"
 
 
 def _names(plan: Plan, outputs: list[dict[str, Any]]) -> str:

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     failed = sum(not result.passed for result in results)
     if args.format == "json":
         shown = {one.name: list(map(asdict, one.differences)) for one in results}
-        write_json([{"name": name, "passed": not found, "differences": found} for name, found in shown.items()])
+        write_json([{"name": name, "passed": not lines, "differences": lines} for name, lines in shown.items()])
     else:
         print(f"{counted(len(results), 'test')}: {f'{failed} failed' if failed else 'all passed'}")
     return 2 if failed else 0
