@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -26,11 +25,9 @@ from declog.records import Beside
 from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import BatchRecord
 from declog.runtime.rows.kept import SIGNALS, with_kept_groups
-from declog.runtime.rows.observation import Copy
 from declog.runtime.values.packs import Pack, land
 
 Report = Callable[[BaseException], None]
-_copies: Callable[[BatchRecord], Sequence[Copy]] = attrgetter("copies")
 
 
 @dataclass
@@ -48,7 +45,7 @@ class Window:
         The result is about how many bytes the rows take.
         """
         records = [*chain.from_iterable(chain.from_iterable(map(dict.values, self.steps)))]
-        size = sum([data.nbytes for _, data in chain.from_iterable(map(_copies, records))])
+        size = sum([data.nbytes for record in records for _, data in record.copies])
         size += sum([record.bytes_besides for record in records if record.calls])
         devices: dict[torch.device, list[Pack]] = {}
         for record in [record for record in records if record.ready]:

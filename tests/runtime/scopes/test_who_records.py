@@ -29,7 +29,7 @@ def test_a_loop_is_seen_wherever_it_runs() -> None:
         done = loop.create_future()
         trio.lowlevel.start_guest_run(_here, run_sync_soon_threadsafe=loop.call_soon_threadsafe,
                                       done_callback=done.set_result)  # fmt: skip
-        guest = (await done).unwrap()
+        guest: tuple[object, object] = (await done).unwrap()
         assert origin() is asyncio.current_task()
         return guest
 
