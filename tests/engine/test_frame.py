@@ -301,3 +301,21 @@ def test_rows_and_groups_are_counted_within_their_step() -> None:
     places = _places(frame, Axis.COMPLETION, np.arange(8), None)
     assert places.step == [4] * 6 + [7] * 2
     assert places.row == [0, 1, 2, 3, 4, 5, 0, 1] and places.group == [0, 0, 1, 1, 2, 2, 0, 0]
+
+
+# ---- columns by other names
+
+
+def test_columns_are_chosen_and_renamed() -> None:
+    """Each by its name and its values, members with their family; a block keeps its rows in their order."""
+    numbers = Block(Axis.STEP, (("a", None), ("b", "x"), ("c", None)), np.array([[1.0], [2.0], [3.0]]))
+    texts: dict[Key, tuple[Axis, NDArray[Any]]] = {
+        ("t", None): (Axis.STEP, texts_of(["one"])), ("u", None): (Axis.STEP, texts_of(["two"])),
+    }  # fmt: skip
+    rows = Frame("p", batches_of([(0, 0, 0, 0, 0.0, 1)]), [numbers], texts)
+    some = rows.named(lambda name, values: None if name in "au" else f"{name}{values.dtype.kind}")
+    (block,) = some.blocks
+    assert block.keys == (("bf", "x"), ("cf", None)) and block.data.tolist() == [[2.0], [3.0]]
+    assert {key: values.tolist() for key, (_, values) in some.texts.items()} == {("tO", None): ["one"]}
+    assert rows.named(lambda name, values: None if values.dtype.kind == "f" else name).blocks == []
+    assert rows.named(lambda name, values: name) is rows  # nothing is copied where nothing changes
