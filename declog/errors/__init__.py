@@ -141,7 +141,7 @@ def rendered(key: str, facts: Mapping[str, Any]) -> tuple[str, str | None]:
     message = MESSAGES[key]
     text, fix = (message, None) if isinstance(message, str) else message
     if isinstance(fix, Known):
-        otherwise = filled(fix.otherwise, facts)
+        otherwise = filled(fix.otherwise, facts) if str(facts["name"]).isidentifier() else ""
         fix = did_you_mean(str(facts["name"]), facts["known"], what=filled(fix.what, facts), otherwise=otherwise)
     elif fix is not None:
         fix = None if fix == "{fix}" and facts["fix"] is None else filled(fix, facts)

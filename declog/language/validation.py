@@ -107,6 +107,8 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     if key in _EXTENDS:
         base = data[key] if isinstance(data[key], str) else ", ".join(map(str, data[key] or ["grpo"]))
         return replace(problem, fix=f"defaults: [{base}, _self_]")
+    if key == "defaults":
+        return replace(problem, fix="a mapping has no defaults list: write it to a YAML file, and start with its path")
     if nearest(key, ["defaults"]):
         return replace(problem, fix="did you mean `defaults`?")
     if key in ("packs", "pack"):
