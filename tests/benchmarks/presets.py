@@ -13,7 +13,6 @@ import torch
 
 from tests.benchmarks.contestants import ByHand, Declog
 from tests.benchmarks.measure import Batch, Contestant
-from tests.running import sections
 
 ROWS, LENGTH, BEST = 64, 512, 4
 NAMES = (
@@ -43,7 +42,8 @@ def profile(every: int) -> dict[str, Any]:
         "text": {"axis": "completion", "type": "text"},
     }  # fmt: skip
     return {
-        "name": "bench", "every": every, "axes": {"token": {"mask": "mask"}}, **sections(signals), "metrics": metrics,
+        "name": "bench", "every": every, "axes": {"token": {"mask": "mask"}}, "signals": {"any": signals},
+        "metrics": metrics,
         "filters": {"best": {"key": "reward", "top": BEST, "within": "step"}},
         "schemas": {"sample": {"text": {"type": "text"}, "reward": {"type": "float"}}},
         "tables": {"samples": {"schema": "sample", "filter": "best"}},

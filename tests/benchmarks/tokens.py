@@ -10,7 +10,6 @@ import torch
 
 from tests.benchmarks.contestants import ByHand, Collections, Declog, averaged
 from tests.benchmarks.measure import Batch, Contestant
-from tests.running import sections
 
 Tensor = torch.Tensor
 ALL = ("mean", "std", "min", "max")
@@ -27,7 +26,7 @@ def profile(signals: int, reductions: Sequence[str], every: int) -> dict[str, An
     fields = {f"x{place}": {"axis": "token"} for place in range(signals)}
     made = {name: {"expr": name, "reduce": [*reductions], "name": f"{name}/{{reduce}}"} for name in fields}
     return {"name": "bench", "every": every, "axes": {"token": {"mask": "mask"}},
-            **sections({**fields, "mask": {"axis": "token", "type": "bool"}}), "metrics": made}  # fmt: skip
+            "signals": {"any": {**fields, "mask": {"axis": "token", "type": "bool"}}}, "metrics": made}  # fmt: skip
 
 
 def derived() -> dict[str, Any]:

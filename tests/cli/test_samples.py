@@ -16,7 +16,6 @@ import torch
 import declog
 from declog.testing import run_ranks
 from tests.cli.conftest import Cli, Outcome
-from tests.running import sections
 
 LONG = "first\n" + "word " * 100 + "\n#### 42"
 PROFILE: dict[str, Any] = {
@@ -185,10 +184,10 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     schema = {"prompt": "text", "completion": "text", "length": "int", "reward": "float"}
     profile = {
         "name": "tried", "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"],
-        **sections({
+        "signals": {"any": {
             name: {"axis": "completion", **({} if type_ == "float" else {"type": type_})}
             for name, type_ in schema.items()
-        }),
+        }},
     }  # fmt: skip
     with declog.start(profile, output_dir=folder) as log:
         for step in range(4):

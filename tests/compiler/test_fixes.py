@@ -17,7 +17,6 @@ import declog
 from declog.cli import main
 from declog.errors import ConfigError, Problem, in_flow
 from declog.testing import MemorySink
-from tests.running import sections
 
 REWARD = np.array([0.0, 1.0, 1.0, 1.0, 0.0, 0.0, 3.0, 9.0])
 LENGTH = np.array([10, 20, 30, 40, 1, 1, 2, 3])
@@ -210,7 +209,7 @@ def test_a_pasted_fix_shows_the_rows_that_were_meant(name: str, choice: int, tmp
     table: dict[str, Any] = {"schema": "s", "rows": wrong.get("rows", "completion")}
     profile = {
         **PROFILE,
-        **sections({**PROFILE["signals"]["any"], "at": {"axis": "completion", "type": "int"}}),
+        "signals": {"any": {**PROFILE["signals"]["any"], "at": {"axis": "completion", "type": "int"}}},
         "metrics": {"other": "mean(length)"},
         "filters": wrong.get("filters", {}),
         "schemas": wrong.get("schemas", {"s": {"shown": {"expr": "at"}}}),

@@ -9,7 +9,6 @@ import pytest
 
 import declog
 from declog.config.compose import presets
-from tests.running import sections
 
 ROWS: dict[str, Any] = {
     "a": "completion",
@@ -26,7 +25,7 @@ METRICS: dict[str, Any] = {
 
 def warned(**others: Any) -> list[str]:
     """What a profile is warned of."""
-    config = {"name": "small", **sections(ROWS), "metrics": METRICS, "sinks": ["jsonl"]}
+    config = {"name": "small", "signals": {"any": ROWS}, "metrics": METRICS, "sinks": ["jsonl"]}
     for key, value in others.items():
         config[key] = {**config.get(key, {}), **value}
     return [str(warning) for warning in declog.plan(config).warnings]

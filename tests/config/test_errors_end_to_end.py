@@ -14,7 +14,6 @@ import declog
 from declog.config.diagnostics import shown_path
 from tests import forks
 from tests.conftest import WritePreset
-from tests.running import sections
 
 ROOT = Path(__file__).parents[2]
 PRESETS = ROOT / "conf" / "declog"
@@ -253,7 +252,7 @@ def test_a_missing_signal_of_an_override(tmp_path: Path) -> None:
 def test_a_missing_signal_of_a_plain_mapping(tmp_path: Path) -> None:
     """A profile that comes from no file has no place to show."""
     signals = {"a": {"axis": "step", "required": True}, "b": {"axis": "step", "required": True}}
-    config = {"name": "x", **sections(signals), "metrics": {"a": "mean(a)", "b": "mean(b)"}}
+    config = {"name": "x", "signals": {"any": signals}, "metrics": {"a": "mean(a)", "b": "mean(b)"}}
     assert missing(config, {"a": 1.0}, tmp_path) == (
         "[DL502] `b` was not observed in the first batch of phase `default`\n"
         "  fix: observe(b=...), or drop its `required`, or switch off what needs it"

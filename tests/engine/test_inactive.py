@@ -14,7 +14,6 @@ import declog
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
-from tests.running import sections
 
 STEP = {"axis": "step"}
 ROW = {"axis": "completion"}
@@ -60,7 +59,7 @@ REASONS: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
          "heavy": {"expr": "a", "weight": "d"}},
         {"chosen": "b never came", "named": "c never came", "heavy": "d never came"},
     ),
-    "a derived signal": ({"a": ROW, "b": ROW, "c": "a - b"}, {"m": "max(c)"}, {"m": "b never came"}),
+    "a derived signal": ({"a": ROW, "b": ROW}, {"m": "max(c)"}, {"m": "b never came"}),
     "a formula": (
         {"a": STEP, "b": STEP}, {"a": "mean(a)", "b": "mean(b)", "f": {"formula": "a / b"}},
         {"b": "b never came", "f": "b never came"},
@@ -74,8 +73,7 @@ REASONS: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
         {"a": ROW, "b": TOKEN, "m": {**TOKEN, "type": "bool"}}, {"b": "mean(b)"}, {"b": "b and m never came"},
     ),
     "another phase": (
-        {"a": {**ROW, "phase": "rollout"}, "b": {**ROW, "phase": "update"}}, {"a": "mean(a)", "b": "mean(b)"},
-        {"b": "nothing of update came"},
+        {"a": ROW, "late": ROW}, {"a": "mean(a)", "late": "mean(late)"}, {"late": "nothing of update came"},
     ),
     "a histogram": ({"a": ROW, "b": ROW}, {"b": {"expr": "b", "reduce": "histogram"}}, {"b": "b never came"}),
 }  # fmt: skip
@@ -86,7 +84,9 @@ def test_what_never_came_is_the_reason(case: str, tmp_path: Path, caplog: pytest
     """Whatever a metric reads its signals by, it is named once with those that never came, as they are observed."""
     signals, metrics, missing = REASONS[case]
     axes = {"token": {"mask": "m"}} if "m" in signals else {}
-    config = {"name": "small", **sections(signals), "metrics": metrics, "axes": axes}
+    phases = {"rollout": {"a": ROW}, "update": {"late": ROW}} if "late" in signals else {"any": signals}
+    derived = {"c": "a - b"} if case == "a derived signal" else {}
+    config = {"name": "small", "signals": phases, "derived": derived, "metrics": metrics, "axes": axes}
     value = 1.0 if signals["a"]["axis"] == "step" else [1.0, 2.0]
     told, found = run(config, steps(4, lambda step: {"a": value}), tmp_path, caplog)
     assert found == missing
@@ -130,7 +130,7 @@ def test_what_has_values_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_the_line_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of many metrics and many signals a few are named, and how many more there are; `missing` has all."""
     names = [f"s{n}" for n in range(100)]
-    config = {"name": "small", **sections({"a": STEP} | dict.fromkeys(names, STEP)),
+    config = {"name": "small", "signals": {"any": {"a": STEP} | dict.fromkeys(names, STEP)},
               "metrics": {"a": "mean(a)"} | {name: f"mean({name})" for name in names}}  # fmt: skip
     told, missing = run(config, steps(2, lambda step: {"a": 1.0}), tmp_path, caplog)
     assert len(told) == 1 and len(told[0]) < 500 and told[0].startswith("100 of 101 metrics are inactive: s0 (s0 never")
@@ -164,7 +164,7 @@ def test_what_comes_later_is_missing_no_more(tmp_path: Path, caplog: pytest.LogC
 
 def test_slower_metrics_are_judged_when_their_window_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What comes in time for them is no matter; what does not is said then."""
-    config = {**AB, **sections(AB["signals"]["any"] | {"c": STEP}),
+    config = {**AB, "signals": {"any": AB["signals"]["any"] | {"c": STEP}},
               "metrics": {"a": "mean(a)", "b": {"expr": "b", "every": 4}, "c": {"expr": "c", "every": 4}}}  # fmt: skip
     body = steps(8, lambda step: {"a": 1.0} | ({"b": 1.0} if step % 4 == 2 else {}))
     told, missing = run(config, body, tmp_path, caplog)
@@ -173,8 +173,7 @@ def test_slower_metrics_are_judged_when_their_window_ends(tmp_path: Path, caplog
 
 def test_each_mode_says_it_of_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An evaluation lacks what it lacks; phases that it does not have at all are not meant to be in it."""
-    first = {**STEP, "phase": "rollout"}
-    config = {**AB, **sections({"a": first, "b": first, "c": {**STEP, "phase": "update"}}),
+    config = {**AB, "signals": {"rollout": {"a": STEP, "b": STEP}, "update": {"c": STEP}},
               "metrics": AB["metrics"] | {"c": "mean(c)"}}  # fmt: skip
 
     def body(log: Recorder) -> None:
@@ -193,7 +192,7 @@ def test_each_mode_says_it_of_itself(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_a_trainers_numbers_of_steps_are_of_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where a trainer says when, its evaluations have no learning rate, and that is no gap; what training lacks is."""
     metrics = {**AB["metrics"], "c": "mean(c)"}
-    config = {**AB, "every": "trainer", **sections({**AB["signals"]["any"], "c": STEP}), "metrics": metrics}
+    config = {**AB, "every": "trainer", "signals": {"any": {**AB["signals"]["any"], "c": STEP}}, "metrics": metrics}
 
     def body(log: Recorder) -> None:
         for step in range(3):
@@ -258,8 +257,8 @@ def test_steps_may_have_any_numbers(stride: int, tmp_path: Path, caplog: pytest.
 
 def test_a_phase_that_rests_takes_its_signals_along(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Generations each fourth step are no alarm; of a phase that ends all signals are named together."""
-    signals = {"r": {**STEP, "phase": "rollout"}, "q": {**STEP, "phase": "rollout"}, "u": {**STEP, "phase": "update"}}
-    config = {"name": "small", **sections(signals), "metrics": {name: f"mean({name})" for name in signals}}
+    signals = {"rollout": {"r": STEP, "q": STEP}, "update": {"u": STEP}}
+    config = {"name": "small", "signals": signals, "metrics": {name: f"mean({name})" for name in "rqu"}}
 
     def body(last: int) -> Callable[[Recorder], None]:
         def loop(log: Recorder) -> None:
@@ -296,7 +295,7 @@ def test_a_mode_of_blocks_is_counted_in_log_events(tmp_path: Path, caplog: pytes
 @pytest.mark.parametrize("giver", [0, 1, 2])
 def test_rank_0_says_it_of_all_ranks(giver: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What one rank observes has come, whichever it is; what none does is said once."""
-    config = {**AB, **sections(AB["signals"]["any"] | {"c": STEP}), "metrics": AB["metrics"] | {"c": "mean(c)"}}
+    config = {**AB, "signals": {"any": AB["signals"]["any"] | {"c": STEP}}, "metrics": AB["metrics"] | {"c": "mean(c)"}}
 
     def body(comm: Comm) -> dict[str, str]:
         with declog.start(config, sinks=[MemorySink()] if not comm.rank else [], output_dir=tmp_path, comm=comm) as log:
@@ -326,12 +325,11 @@ def test_required_signals_that_never_came_are_raised_under_strict(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where a phase never had a batch, and where tasks alone observe, so that no batch is known to be whole."""
-    needed = {**STEP, "phase": "p", "required": True}
-    required = {"a": needed, "b": needed, "u": {**STEP, "phase": "q"}}
+    required = {**STEP, "required": True}
     config = {
         "name": "small",
         "run": {"strict": True},
-        **sections(required),
+        "signals": {"p": {"a": required, "b": required}, "q": {"u": STEP}},
         "metrics": {"a": "mean(a)", "b": "mean(b)", "u": "mean(u)"},
     }
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.language.runs import record
-from tests.running import sections
 
 INF = float("inf")
 ROWS = {"axis": "completion"}
@@ -60,7 +59,11 @@ def test_what_is_empty_is_no_value_for_what_infinities_make(reduce: str, axis: s
         "nothing": {"expr": "x", "reduce": "sum", "where": "x == 17", "empty": 0},
         "share": {"formula": "nothing / nothing", "empty": 0},
     }
-    profile = {"axes": {"token": {"mask": "all"}}, **sections({"x": {"axis": axis}, "y": ROWS}), "metrics": metrics}
+    profile = {
+        "axes": {"token": {"mask": "all"}},
+        "signals": {"any": {"x": {"axis": axis}, "y": ROWS}},
+        "metrics": metrics,
+    }
     found = record(profile, [[{"x": [rows] * 4 if axis == "token" else rows, "y": [1.0, 2.0, 3.0, 4.0]}]]).scalars[0]
     shown = "-inf" if reduce == "p50" else "nan"
     assert {name: str(value) for name, value in found.items() if not name.startswith("nonfinite/")} == {
@@ -73,7 +76,7 @@ def test_infinities_are_in_no_bin_and_are_reported(axis: str) -> None:
     """A histogram is of the finite values, whose bins they do not stretch; of infinities alone there is none."""
     profile = {
         "axes": {"token": {"mask": "all"}},
-        **sections({"x": {"axis": axis}}),
+        "signals": {"any": {"x": {"axis": axis}}},
         "metrics": {"m": {"expr": "x", "reduce": "histogram(bins=2)"}},
     }
     rows = [[1.0, INF, 2.0, -INF], [INF, INF, INF, INF]]
@@ -113,7 +116,7 @@ def test_a_histogram_of_values_that_floats_hardly_part(rows: list[float], axis: 
     """Of rewards that differ by rounding, of times in nanoseconds, of the greatest numbers: all are in some bin."""
     profile = {
         "axes": {"token": {"mask": "all"}},
-        **sections({"x": {"axis": axis}}),
+        "signals": {"any": {"x": {"axis": axis}}},
         "metrics": {"m": {"expr": "x", "reduce": "histogram(bins=8)"}},
     }
     [(_, records)] = record(profile, [[{"x": [rows] if axis == "token" else rows}]]).events

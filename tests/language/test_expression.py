@@ -16,7 +16,6 @@ from declog.plans.words import explain
 from tests.conftest import examples
 from tests.language.runs import one_step
 from tests.oracle.generator import generated
-from tests.running import sections
 
 SIGNALS = {
     "x": {"axis": "completion"},
@@ -28,7 +27,7 @@ SIGNALS = {
 def refused(expr: Any, key: str = "where") -> Problem:
     """The one problem of a metric whose ``key`` is an expression."""
     with pytest.raises(ConfigError) as error:
-        declog.plan({**sections(SIGNALS), "metrics": {"m": {"expr": "x", key: expr}}})
+        declog.plan({"signals": {"any": SIGNALS}, "metrics": {"m": {"expr": "x", key: expr}}})
     (problem,) = error.value.problems
     assert key in problem.path
     return problem
@@ -94,7 +93,7 @@ def test_a_word_that_a_text_is_compared_with_wants_quotes(expr: str, word: str, 
     problem = refused(expr)
     assert (problem.code, problem.fix) == ("DL302", fix)
     assert problem.span is not None and expr[slice(*problem.span)] == word
-    declog.plan({**sections(SIGNALS), "metrics": {"m": {"expr": "x", "where": fix.partition(";")[0]}}})
+    declog.plan({"signals": {"any": SIGNALS}, "metrics": {"m": {"expr": "x", "where": fix.partition(";")[0]}}})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +108,7 @@ def test_a_name_that_no_text_is_compared_with_is_a_signal(expr: str) -> None:
 def test_words_are_operators_outside_strings_only() -> None:
     """`lt` in a string is text, and so is half of a longer name."""
     profile = {
-        **sections({**SIGNALS, "lt_x": {"axis": "completion"}}),
+        "signals": {"any": {**SIGNALS, "lt_x": {"axis": "completion"}}},
         "metrics": {
             "words": "sum(x if x ge 2 and x ne 3 and not (x eq 5) and x le 4 and x gt 0 and x lt 9 else 0)",
             "strings": "sum(x if t == 'a lt b' or t == \"x gt\" else 0)",
@@ -153,7 +152,7 @@ def test_an_expression_may_stand_on_several_lines() -> None:
 @pytest.mark.parametrize("expr", ["p99.9(x)", "p99_9(x)", "  p99.9 ( x ) "])
 def test_a_quantile_may_have_a_fraction(expr: str) -> None:
     """`p99.9(x)` reads like the other quantiles."""
-    logged = one_step({**sections(SIGNALS), "metrics": {"m": expr}}, {"x": [0.0, 1000.0]})
+    logged = one_step({"signals": {"any": SIGNALS}, "metrics": {"m": expr}}, {"x": [0.0, 1000.0]})
 
     assert pytest.approx(logged) == {"m": 999.0}
 
@@ -260,7 +259,7 @@ def test_hostile_texts_are_refused_or_compiled(expr: str, key: str) -> None:
 def with_key(key: str, expr: str) -> dict[str, Any]:
     """A profile with a text in one place of a metric."""
     metric = {key: expr} if key == "formula" else {"expr": "x", key: expr}
-    return {**sections(SIGNALS), "metrics": {"other": "x", "m": metric}}
+    return {"signals": {"any": SIGNALS}, "metrics": {"other": "x", "m": metric}}
 
 
 def check(profile: Any) -> None:
@@ -309,7 +308,7 @@ def test_mutations_of_expressions_are_refused_or_compiled(seed: int, data: st.Da
     check(
         {
             "axes": profile["axes"],
-            **sections(profile["signals"]),
+            "signals": profile["signals"],
             "metrics": {name: {"expr": "".join(expr)}},
         }
     )

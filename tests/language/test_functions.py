@@ -11,7 +11,6 @@ import torch
 from declog.language.expression import OPERATORS
 from declog.language.functions import BUILTIN
 from tests.language.runs import one_step, record
-from tests.running import sections
 
 NAN = math.nan
 ROWS = {"axis": "completion"}
@@ -170,7 +169,7 @@ def shown(expr: str) -> dict[str, list[Any]]:
     """An expression's value in every row, by member where it is a family."""
     profile = {
         "axes": {"group": {"size": 2}, "token": {"mask": "m"}},
-        **sections(SIGNALS),
+        "signals": {"any": SIGNALS},
         "schemas": {"row": {"x": {"type": "float"}, "value": {"expr": expr}}},
         "tables": {"rows": {"schema": "row"}},
     }
@@ -205,10 +204,10 @@ def test_a_completion_that_cannot_be_judged_is_none_of_the_k(drawn: str, k: int,
     kept = {name: [column[row] for row in (0, 2, 4)] for name, column in rows.items()}
     profile = {
         "axes": {"group": {"of": "id"}},
-        **sections({
+        "signals": {"any": {
             "x": ROWS, "y": bools, "z": bools, "t": {**ROWS, "type": "text"}, "id": {**ROWS, "type": "int"},
             "f": {**ROWS, "family": True},
-        }),
+        }},
         "metrics": {"m": {"expr": drawn.format(judged, k), "reduce": "mean"}, "rows": {"expr": "y", "reduce": "count"}},
     }  # fmt: skip
     expected = {"pass_at": [2 / 3, 1, 1], "pass_all": [2 / 3, 1 / 3, 0], "majority_at": [2 / 3] * 3}
@@ -225,12 +224,12 @@ def test_a_member_of_comparisons_is_the_comparison_of_a_member(picked: str) -> N
     observed = {"x": [1.0, 2.0, 4.0], "f": {"p": [1.0, NAN, -1.0], "q": [1.0, 1.0, 1.0]}}
     late, early = picked.format("f > 0"), f"{picked.format('f')} > 0"
     for expr in (late, early):
-        assert [*one_step({**sections(signals), "metrics": {"m": f"mean({expr})"}}, observed).values()] == [0.5]
+        assert [*one_step({"signals": {"any": signals}, "metrics": {"m": f"mean({expr})"}}, observed).values()] == [0.5]
     if not picked.startswith("member"):
         late, early = f"any({late}, over=member)", f"any({early}, over=member)"
     for where in (late, early):
         metric = {"expr": "x", "reduce": "mean", "where": where}
-        assert one_step({**sections(signals), "metrics": {"m": metric}}, observed) == {"m": 1.0}
+        assert one_step({"signals": {"any": signals}, "metrics": {"m": metric}}, observed) == {"m": 1.0}
 
 
 def test_every_function_has_an_example() -> None:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import declog
 from declog.language.patterns import PatternError, pattern, redacted
 from declog.testing import MemorySink
-from tests.running import sections
 
 # Each needs more than any run has time for in `re`, on a text that a model may well write.
 ENDLESS = {
@@ -134,7 +133,7 @@ def test_a_lookahead_in_a_profile_is_an_error_before_step_0(tmp_path: Path) -> N
          "tables": {"t": {"schema": "s", "filter": None}}},
     ):  # fmt: skip
         with pytest.raises(declog.ConfigError, match="a lookahead or lookbehind cannot be searched in linear time"):
-            declog.start({"name": "c", **sections(signals), **part}, sinks=[MemorySink()], output_dir=tmp_path)
+            declog.start({"name": "c", "signals": {"any": signals}, **part}, sinks=[MemorySink()], output_dir=tmp_path)
 
 
 @pytest.mark.parametrize("name", ENDLESS)

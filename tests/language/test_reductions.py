@@ -17,7 +17,6 @@ from declog.language.moments import Moments
 from declog.language.reductions import BUILTIN
 from tests.conftest import examples
 from tests.language.runs import one_step, record, values
-from tests.running import sections
 
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
@@ -75,7 +74,7 @@ def run(window: pd.DataFrame, metrics: dict[str, Any]) -> dict[str, Any]:
                 of_step.append(observed)
             of_rank.append(of_step)
         ranks.append(of_rank)
-    sink = record({"every": int(steps), **sections(SIGNALS), "metrics": metrics}, *ranks)
+    sink = record({"every": int(steps), "signals": {"any": SIGNALS}, "metrics": metrics}, *ranks)
     found: dict[str, Any] = dict(next(iter(sink.scalars.values()), {}))
     for _, records in sink.events:
         found.update({item.name: (item.counts, item.edges) for item in records.histograms})
@@ -351,7 +350,7 @@ def test_missing_values_are_skipped_shown_or_refused(axis: str, clause: dict[str
 
     def logged(nan: str) -> dict[str, float]:
         metric = {"expr": "x" if axis == "completion" else "u", "nan": nan, **clause}
-        return one_step({**TOKENS, **sections(signals), "metrics": {"v": metric}}, observed)
+        return one_step({**TOKENS, "signals": {"any": signals}, "metrics": {"v": metric}}, observed)
 
     skipped, shown = logged("skip"), logged("propagate")
     assert sorted([*skipped, "nonfinite/v"]) == sorted(shown)

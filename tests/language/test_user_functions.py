@@ -19,7 +19,6 @@ from declog.language.reductions import BUILTIN as REDUCTIONS
 from declog.language.reductions import DEFAULT as DEFAULT_REDUCTIONS
 from declog.language.reductions import Reductions
 from tests.language.runs import one_step, problems
-from tests.running import sections
 
 ROWS = {"axis": "completion"}
 TOKENS: dict[str, Any] = {
@@ -68,7 +67,7 @@ def test_a_function_runs_on_tokens(functions: Functions) -> None:
 
     profile = {
         **TOKENS,
-        **sections({**TOKENS["signals"]["any"], "a": ROWS}),
+        "signals": {"any": {**TOKENS["signals"]["any"], "a": ROWS}},
         "metrics": {"m": "sum(scaled(u, a))", "per": "max(mean(scaled(u, 2), over=token))"},
     }
     observed = {

@@ -17,7 +17,6 @@ from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.fake_comm import run_ranks
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
-from tests.running import sections
 
 SOURCES = ["math", "code", None]
 METRICS = {
@@ -35,7 +34,8 @@ DECLARED = {"source": "completion text", "level": "completion int", "score": "co
 def config(metrics: dict[str, Any], **signals: Any) -> dict[str, Any]:
     """A config of one phase, whose log events are of three steps."""
     return {
-        "name": "kept", **sections({"reward": "completion", "prompt_id": "completion int", "lr": "step", **signals}),
+        "name": "kept",
+        "signals": {"any": {"reward": "completion", "prompt_id": "completion int", "lr": "step", **signals}},
         "axes": {"group": "prompt_id"}, "metrics": metrics, "every": 3,
         "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
     }  # fmt: skip

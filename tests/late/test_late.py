@@ -31,7 +31,6 @@ from declog.runtime.worker.background import Background
 from declog.runtime.worker.row_keeper import RowKeeper
 from declog.testing import MemorySink, config_tests
 from tests import forks
-from tests.running import sections
 
 SIGNALS = {
     "reward": "completion", "length": "completion int", "solved": "completion bool", "source": "completion text",
@@ -64,7 +63,8 @@ TESTS, SOME = 5, 4  # profile tests of a preset, and metrics that each is asked 
 def config(metrics: Mapping[str, Any], **others: Any) -> dict[str, Any]:
     """A config whose runs record all signals."""
     return {
-        "name": "asked", **sections(SIGNALS), "axes": {"token": "mask", "group": "prompt_id"}, "metrics": dict(metrics),
+        "name": "asked", "signals": {"any": SIGNALS}, "axes": {"token": "mask", "group": "prompt_id"},
+        "metrics": dict(metrics),
         "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}}, "every": 5, **others,
     }  # fmt: skip
 
@@ -371,7 +371,7 @@ def test_texts_stay_where_they_are(tmp_path: Path) -> None:
     signals = {"reward": "completion", "mail": "completion text", "prompt": "completion text"}
     columns = {"prompt": "text", "mail": {"type": "text", "redact": {"email": r"\S+@\S+"}}}
     asked = {
-        "name": "t", **sections(signals), "metrics": {"by_mail": {"expr": "reward", "by": "mail"}},
+        "name": "t", "signals": {"any": signals}, "metrics": {"by_mail": {"expr": "reward", "by": "mail"}},
         "schemas": {"s": columns}, "tables": {"samples": {"schema": "s"}}, "sinks": ["jsonl"],
     }  # fmt: skip
     with declog.start(asked, output_dir=tmp_path / "run") as log, log.step(0):

@@ -9,7 +9,6 @@ from tests.oracle.cases import Batch, Block, Case
 from tests.oracle.data import Values, dtype_of
 from tests.oracle.declared import Declared
 from tests.oracle.expressions import Expressions
-from tests.running import sections
 
 SIGNALS: dict[str, dict[str, Any]] = {
     "x": {"axis": "completion"},
@@ -77,19 +76,20 @@ class Generator:
         draw = Expressions(self.random, self.signals, self.events, groups=grouped, whole=whole, sized=sized)
         trees = Declared(self, draw).declare()
         trees |= {"signals": self.signals, "events": self.events}
-        written = {name: self.written(name, spec) for name, spec in self.signals.items()}
-        self.profile |= sections(written | self.derived)
+        self.profile |= {"signals": self.phases(), "derived": self.derived}
         if self.maybe(0.15):
             self.profile["run"] = {"window_bytes": 1}
         cut = self.random.randint(1, len(blocks) - 1) if len(blocks) > 1 and self.maybe(0.15) else None
         return Case(self.seed, self.profile, self.ranks, blocks, self.dtypes, "packed" in self.tokens, trees, cut)
 
-    def written(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """A signal as the profile has it: with its phase where there are several, and it is not shared."""
-        kept = {key: value for key, value in spec.items() if key in KEYS}
-        if spec.get("several"):
-            kept["phase"] = self.events[:2]
-        return {**kept, "phase": spec["event"]} if "event" in spec and self.joined else kept
+    def phases(self) -> dict[str, dict[str, Any]]:
+        """The observed signals as the profile has them: by phase where there are several, `any` for those of all."""
+        phases: dict[str, dict[str, Any]] = {}
+        for name, spec in self.signals.items():
+            several = self.events[:2] if spec.get("several") else ["any"]
+            for phase in [spec["event"]] if "event" in spec and self.joined else several:
+                phases.setdefault(phase, {})[name] = {key: value for key, value in spec.items() if key in KEYS}
+        return phases
 
     # ---- signals
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tests.language.runs import one_step
-from tests.running import sections
 
 DATA = Path(__file__).parents[1] / "data" / "maxent.json"
 MAXENT: dict[str, dict[str, Any]] = {case["id"]: case for case in json.loads(DATA.read_text(encoding="utf-8"))}
@@ -34,8 +33,8 @@ def logged(metrics: dict[str, Any], observed: dict[str, Any], **profile: Any) ->
             "type": "text" if isinstance(first, str) else "float",
             "family": isinstance(value, dict),
         }
-    declared = sections({**signals, **profile.pop("signals", {})})
-    return one_step({**profile, **declared, "metrics": metrics}, observed)
+    signals |= profile.pop("signals", {})
+    return one_step({**profile, "signals": {"any": signals}, "metrics": metrics}, observed)
 
 
 CASES: dict[str, Callable[[dict[str, Any]], None]] = {}

@@ -11,7 +11,6 @@ import pytest
 import declog
 from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.language.runs import record, values
-from tests.running import sections
 
 ROWS: dict[str, Any] = {"axis": "completion"}
 FAMILY: dict[str, Any] = {"axis": "completion", "family": True}
@@ -19,8 +18,8 @@ Steps = list[list[dict[str, Any]]]
 
 
 def logged(metric: dict[str, Any], steps: Steps, **signals: Any) -> dict[int, dict[str, float]]:
-    """A metric `m` of some steps, by step."""
-    return record({**sections(signals), "metrics": {"m": metric}}, steps).scalars
+    """A metric `m` of some steps, by step; the signals are of any phase."""
+    return record({"signals": {"any": signals}, "metrics": {"m": metric}}, steps).scalars
 
 
 @pytest.mark.parametrize("name", ["first", "last", "max", "mean", "count"])
@@ -34,14 +33,13 @@ def test_a_family_in_a_batch_without_rows(name: str) -> None:
 @pytest.mark.parametrize("early", [[], [1.0]])
 def test_a_member_that_only_rows_of_an_earlier_step_had(early: list[float]) -> None:
     """Where a later phase looks up a family's rows, members that none of these rows have are no members."""
-    signals = {
-        "f": {**FAMILY, "phase": "rollout"}, "x": {**ROWS, "phase": "update"},
-    }  # fmt: skip
+    signals = {"rollout": {"f": FAMILY}, "update": {"x": ROWS}}
     steps: Steps = [
         [{"f": {"a": early, "gone": early}}, {"x": early}],
         [{"f": {"a": [1.0, 2.0]}}, {"x": [3.0, 4.0]}],
     ]
-    assert logged({"expr": "f * x", "reduce": "count"}, steps, **signals)[1] == {"m/a": 2}
+    found = record({"signals": signals, "metrics": {"m": {"expr": "f * x", "reduce": "count"}}}, steps).scalars
+    assert found[1] == {"m/a": 2}
 
 
 @pytest.mark.parametrize("nan", ["skip", "propagate"])
@@ -149,7 +147,7 @@ def test_a_side_that_asks_present_decides_alone_by_what_is_not_missing(
     """Also where it asks for each token; of a missing value, or of no tokens, it is neither true nor false."""
     signals = {"x": ROWS, "o": ROWS, "u": {"axis": "token", "mask": "all"}}
     metrics = {"m": {"expr": side, "reduce": "count"}, "all": {"expr": "x", "reduce": "count", "log": False}}
-    assert values({**sections(signals), "metrics": metrics}, [[{"x": [None], "u": [tokens]}]]) == expected
+    assert values({"signals": {"any": signals}, "metrics": metrics}, [[{"x": [None], "u": [tokens]}]]) == expected
 
 
 def test_an_empty_label_in_a_formula() -> None:
@@ -166,7 +164,7 @@ def test_an_empty_label_in_a_formula() -> None:
 @pytest.mark.parametrize("reduce", ["count", "sum", "max"])
 def test_empty_goes_on_over_steps_without_the_rows_of_its_phase(reduce: str) -> None:
     """Members of which no row has counted yet are that again."""
-    signals = {"f": {**FAMILY, "phase": "rollout"}, "x": {**ROWS, "phase": "update"}}
+    signals = {"rollout": {"f": FAMILY}, "update": {"x": ROWS}}
     steps: Steps = [[{"f": {"a": [], "b": []}}, {"x": []}], [{"x": [1.0]}]]
     metrics = {
         "m": {"expr": "f", "reduce": reduce, "over": "run", "empty": -1},
@@ -174,7 +172,7 @@ def test_empty_goes_on_over_steps_without_the_rows_of_its_phase(reduce: str) -> 
     }
     nothing = {"m/a": -1, "m/b": -1}
     expected = {0: nothing, 1: {"x": 1, **nothing}}
-    assert record({**sections(signals), "metrics": metrics}, steps).scalars == expected
+    assert record({"signals": signals, "metrics": metrics}, steps).scalars == expected
 
 
 @pytest.mark.parametrize("others", [{}, {"u": "mean(u)"}])
@@ -194,7 +192,7 @@ def test_tokens_of_mask_all_are_those_of_what_an_expression_reads(
     """Whatever else a profile has metrics of: where nothing of it came, nobody knows which tokens there are."""
     signals = {"x": ROWS, "u": {"axis": "token"}, "uo": {"axis": "token"}}
     metrics = {"m": f"mean({metric})", "x": "mean(x)", **others}
-    profile = {"axes": {"token": {"mask": "all"}}, **sections(signals), "metrics": metrics}
+    profile = {"axes": {"token": {"mask": "all"}}, "signals": {"any": signals}, "metrics": metrics}
     found = values(profile, [[{"x": [1.0], "u": [[1.0, 3.0]]}]])
     assert {name: value for name, value in found.items() if name == "m"} == expected
 
@@ -202,7 +200,8 @@ def test_tokens_of_mask_all_are_those_of_what_an_expression_reads(
 def test_no_tokens_of_a_value_are_no_tokens_of_a_mask() -> None:
     """Their sum is missing, where a length would be 0."""
     signals = {"lens": {**ROWS, "type": "int"}, "k": {"axis": "token", "type": "bool"}}
-    profile = {"axes": {"token": {"lengths": "lens"}}, **sections(signals), "metrics": {"m": "max(sum(k, over=token))"}}
+    metrics = {"m": "max(sum(k, over=token))"}
+    profile = {"axes": {"token": {"lengths": "lens"}}, "signals": {"any": signals}, "metrics": metrics}
     assert values(profile, [[{"lens": [0, 1], "k": [[], [False]]}]]) == {"m": 0}
     shown = values(profile, [[{"lens": [0], "k": [[]]}]])
     assert (str(shown["m"]), shown["nonfinite/m"]) == ("nan", 1)
@@ -220,13 +219,10 @@ def test_members_are_not_those_of_what_one_value_is_made_of(place: str) -> None:
 @pytest.mark.parametrize("read", [{}, {"early": "mean(v + x)"}])
 def test_a_value_of_a_step_that_names_a_phase_is_not_of_another(read: dict[str, str]) -> None:
     """Observed with the rollout, it is no batch of the update, also where only the update needs it."""
-    phases = {"first": "rollout", "then": "update"}
-    signals = {
-        "x": {**ROWS, "phase": "rollout"}, "y": {**ROWS, "phase": "update"}, "v": {"axis": "step", "phase": phases},
-    }  # fmt: skip
+    signals = {"rollout": {"x": ROWS, "v": "step"}, "update": {"y": ROWS, "v": "step"}}
     metrics = {"m": "sum(v * y)", "n": {"expr": "y", "reduce": "count"}, "x": "mean(x)", **read}
     steps: Steps = [[{"x": [1.0], "v": 5.0}, {"y": [1.0, 2.0], "v": 2.0}]]
-    found = record({**sections(signals), "metrics": metrics}, steps).scalars[0]
+    found = record({"signals": signals, "metrics": metrics}, steps).scalars[0]
     assert found == {"m": 6.0, "n": 2, "x": 1.0, **({"early": 6.0} if read else {})}
 
 
@@ -260,15 +256,14 @@ def test_a_comparison_that_cannot_be_made_is_no_label_in_a_later_phase(
         {"w": 0.0 if low else MISSING, "i": 2**60 + 1, "t": "a"},
         {"w": MISSING if low else 2.0, "i": None, "t": "b"},
     ]
-    signals = {name: {"axis": axis, "phase": "rollout"} for name in early[0]}
-    signals["i"]["type"], signals["t"]["type"] = "int", "text"
+    signals = {"rollout": {"w": axis, "i": f"{axis} int", "t": f"{axis} text"}, "update": {"x": ROWS}}
     steps: Steps = [[one, {"x": [1.0], "row": [0]}] for one in early]
     if axis == "completion":
         columns = {name: [one[name] for one in early] for name in early[0]}
         steps = [[{**columns, "row": [7, 8]}, {"x": [1.0, 1.0], "row": [8, 7]}]] * 2
     profile = {
         "every": every, "axes": {"completion": {"ids": "row"}},
-        **sections({**signals, "x": {**ROWS, "phase": "update"}, "row": {**ROWS, "type": "int"}}),
+        "signals": {**signals, "any": {"row": {**ROWS, "type": "int"}}},
         "metrics": {"m": {"expr": "x", "reduce": "count", "by": by}},
     }  # fmt: skip
     counts = [shown for shown in record(profile, steps).scalars.values() if shown]
@@ -278,10 +273,7 @@ def test_a_comparison_that_cannot_be_made_is_no_label_in_a_later_phase(
 
 def test_a_signal_of_two_phases_is_undecided_where_its_comparison_is_made() -> None:
     """It is missing with the rollout: what the update has of it decides nothing there."""
-    signals = {
-        "b": {**ROWS, "type": "bool", "phase": "rollout"}, "x": {**ROWS, "phase": "update"},
-        "v": {**ROWS, "phase": {"first": "rollout", "then": "update"}},
-    }  # fmt: skip
+    signals = {"rollout": {"b": "completion bool", "v": ROWS}, "update": {"x": ROWS, "v": ROWS}}
     steps: Steps = [[{"b": [True, False], "v": [MISSING, 2.0]}, {"x": [1.0, 2.0], "v": [2.0, MISSING]}]]
     metrics = {"m": {"expr": "x", "by": "(v == 2) and not b"}, "n": {"expr": "x", "by": "v == 2"}}
-    assert record({**sections(signals), "metrics": metrics}, steps).scalars[0] == {"m/true": 2.0, "n/true": 1.0}
+    assert record({"signals": signals, "metrics": metrics}, steps).scalars[0] == {"m/true": 2.0, "n/true": 1.0}

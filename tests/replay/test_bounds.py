@@ -18,7 +18,6 @@ from declog.replay.playback import Events
 from declog.runtime.recording.recorder import Recorder
 from tests import forks
 from tests.replay.keeping import captured, timeless
-from tests.running import sections
 
 SMALL: dict[str, Any] = {
     "name": "small", "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
@@ -155,7 +154,7 @@ def test_texts_are_redacted_before_they_are_written(tmp_path: Path) -> None:
     card = {"card": r"\d{2}-\d{4}", "name": "Ann"}
     config = {
         **SMALL,
-        **sections({**SMALL["signals"]["any"], "shout": "text"}),
+        "signals": {"any": {**SMALL["signals"]["any"], "shout": "text"}},
         "schemas": {
             "s": {"mine": {"type": "text", "expr": "shout", "redact": card}},
             "t": {"chat": {"type": "object", "redact": card}, "extra": {"undeclared": "keep", "redact": card}},

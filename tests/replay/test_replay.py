@@ -22,7 +22,6 @@ from declog.replay import capture_reader
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.replay.keeping import captured, timeless
-from tests.running import sections
 
 WHOLE: dict[str, Any] = {
     "name": "whole", "every": 2,
@@ -280,7 +279,7 @@ def test_a_required_signal_that_was_never_given(tmp_path: Path) -> None:
     config = {"name": "t", "signals": {"any": {"score": {"axis": "completion"}}}, "metrics": {"score": "mean(score)"}}
     captured(config, lambda log, rank: _scores(log), tmp_path)
     signals = {"score": {"axis": "completion"}, "more": {"axis": "completion", "required": True}}
-    other = {**config, **sections(signals), "metrics": {"m": "mean(more + score)"}}
+    other = {**config, "signals": {"any": signals}, "metrics": {"m": "mean(more + score)"}}
     with pytest.raises(MissingSignalError, match="`more` was not observed in the first batch"):
         capture_reader.replay(tmp_path, other)
 

@@ -14,7 +14,6 @@ from declog.errors import ConfigError
 from declog.language.dtypes import DType
 from declog.runs.row_conditions import dtype_of, matching, named_columns
 from declog.runs.run import read
-from tests.running import sections
 
 SHARED = json.loads((Path(__file__).parents[1] / "data" / "where.json").read_text(encoding="utf-8"))
 ROWS = [{"step": 0, **row} for row in SHARED["rows"]]
@@ -48,7 +47,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("conditions") / "run"
     schema: dict[str, Any] = {name: {"type": spec.get("type", "float")} for name, spec in SIGNALS.items()}
     profile: dict[str, Any] = {
-        "name": "q", **sections(SIGNALS), "axes": {"group": {"of": "prompt_id"}}, "constants": {"limit": 2.5},
+        "name": "q", "signals": {"any": SIGNALS}, "axes": {"group": {"of": "prompt_id"}}, "constants": {"limit": 2.5},
         "schemas": {"s": schema},
         "filters": {f"f{place}": {"where": question} for place, question in enumerate(QUESTIONS)},
         "tables": {f"t{place}": {"schema": "s", "filter": f"f{place}"} for place in range(len(QUESTIONS))},

@@ -31,15 +31,14 @@ import declog
 import declog.runtime.recording.recorder
 import declog.sinks.jsonl
 import declog.sinks.parquet
-from tests.running import sections
 
 STEPS = 5
 ROWS = 2
 LIMIT_S = 300.0  # on a machine that has other things to do
 PROFILE: dict[str, Any] = {
     "name": "interrupted",
-    **sections({name: {"axis": "completion"} for name in "xab"}
-    | {"t": {"axis": "completion", "type": "text"}, "loss": {"axis": "step"}}),
+    "signals": {"any": {name: {"axis": "completion"} for name in "xab"}
+    | {"t": {"axis": "completion", "type": "text"}, "loss": {"axis": "step"}}},
     "metrics": {
         "n": "count(x)", "x": "last(x)", "na": "count(a)", "nb": "count(b)", "pairs": "count(a + b)", "loss": "loss",
     },

@@ -10,7 +10,6 @@ import pytest
 
 import declog
 from declog.testing import MemorySink, run_ranks
-from tests.running import sections
 
 GIVEN = {
     "prompt_id": [0, 0], "rewards": {"r": [1.0, 0.0]}, "reward_weights": {"r": 1.0}, "length": [7, 9], "row": [0, 1],
@@ -19,11 +18,13 @@ GIVEN = {
 EDIT = "`signals.any.quality.from_log_extra: true` observes it"
 
 
-def profile(quality: dict[str, Any], *, keeps: bool = True) -> dict[str, Any]:
+def profile(quality: dict[str, Any], *, phase: str = "any", keeps: bool = True) -> dict[str, Any]:
     """A metric of `quality`, which has columns of log_extra of its name, and one of `score`."""
     columns = {"score": {"type": "float"}, **({"extra": {"undeclared": "keep"}} if keeps else {})}
+    declared = {"quality": {"axis": "completion", **quality}}
+    here, late = (declared, {}) if phase == "any" else ({}, {phase: declared})
     return {
-        **sections({"quality": {"axis": "completion", **quality}, "score": {"axis": "completion"}}),
+        "signals": {"any": {"score": {"axis": "completion"}, **here}, **late},
         "metrics": {"quality": "mean(quality)", "score": "mean(score)"},
         "schemas": {"s": columns}, "tables": {"t": {"schema": "s"}},
     }  # fmt: skip
@@ -49,23 +50,23 @@ def test_a_column_of_a_presets_name_is_a_column(first: bool, data: bool, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("quality", "keeps", "value", "said"),
+    ("quality", "phase", "keeps", "value", "said"),
     [
-        ({"from_log_extra": True}, True, 1.0, None),
-        ({}, True, None, f"quality came as a column of log_extra: {EDIT}"),
-        ({"phase": "judge"}, True, None, f"quality came as a column of log_extra: {EDIT.replace('any', 'judge')}"),
-        ({}, False, None, f"{EDIT} as the signal"),
+        ({"from_log_extra": True}, "any", True, 1.0, None),
+        ({}, "any", True, None, f"quality came as a column of log_extra: {EDIT}"),
+        ({}, "judge", True, None, f"quality came as a column of log_extra: {EDIT.replace('any', 'judge')}"),
+        ({}, "any", False, None, f"{EDIT} as the signal"),
     ],
     ids=["it says so", "it does not", "nothing of its phase", "no table keeps it"],
 )
 def test_a_column_of_a_signal_that_never_came_is_told_once(
-    quality: dict[str, Any], keeps: bool, value: float | None, said: str | None, tmp_path: Path,
+    quality: dict[str, Any], phase: str, keeps: bool, value: float | None, said: str | None, tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """With the line to write, and once, however many steps have it."""
     sink = MemorySink()
     with caplog.at_level(logging.WARNING, "declog"), declog.start(
-        profile(quality, keeps=keeps), sinks=[sink], output_dir=tmp_path / "run"
+        profile(quality, phase=phase, keeps=keeps), sinks=[sink], output_dir=tmp_path / "run"
     ) as log:  # fmt: skip
         for step in range(3):
             with log.step(step):

@@ -9,7 +9,6 @@ import torch
 
 from declog.errors import InputError
 from tests.language.runs import record
-from tests.running import sections
 
 MASK = {"axes": {"token": {"mask": "mask"}}}
 SIGNALS: dict[str, Any] = {
@@ -22,7 +21,7 @@ EXPRS = ("u", "n", "b")
 def values(observed: list[dict[str, Any]], metrics: dict[str, Any], **axes: Any) -> dict[str, float]:
     """What one step logs of what some calls gave."""
     read = {name: spec for name, spec in SIGNALS.items() if any(name in each for each in observed)}
-    profile = {**(axes or MASK), **sections(read), "metrics": metrics}
+    profile = {**(axes or MASK), "signals": {"any": read}, "metrics": metrics}
     return dict(record(profile, [observed]).scalars.get(0, {}))
 
 

@@ -18,7 +18,6 @@ from declog.records import Records, RunInfo
 from declog.testing import MemorySink
 from tests import forks
 from tests.forks import PATIENCE_S
-from tests.running import sections
 
 STEPS = 6
 AT = 2
@@ -47,7 +46,7 @@ def profile(metrics: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A profile with a metric that has nothing to do with the user's code."""
     signals = {"x": {"axis": "completion"}, "t": {"axis": "completion", "type": "text"}, "k": {"axis": "token"}}
     return {
-        "name": "user", **sections(signals), "axes": {"token": {"mask": "all"}},
+        "name": "user", "signals": {"any": signals}, "axes": {"token": {"mask": "all"}},
         "metrics": {"good": "mean(x)", "kl": "mean(k)", **metrics}, **more,
     }  # fmt: skip
 

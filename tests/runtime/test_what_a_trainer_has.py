@@ -16,7 +16,6 @@ from declog.errors import ConfigError, InputError, UsageError
 from declog.plans.words import explain
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
-from tests.running import sections
 
 REWARD = torch.tensor([1.0, 0.0, 3.0, 2.0])
 MASK = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0]])
@@ -191,7 +190,7 @@ def test_what_has_no_name_is_refused(given: Any, expected: tuple[str, str], tmp_
 def test_any_is_a_family_of_numbers(wrong: str) -> None:
     """Per step or per completion: of tokens nobody could say which exist."""
     with pytest.raises(ConfigError) as caught:
-        declog.validate({**sections({"rows": yaml.safe_load(wrong)})})
+        declog.validate({"signals": {"any": {"rows": yaml.safe_load(wrong)}}})
     assert [problem.fix for problem in caught.value.problems] == ["{axis: completion, family: true, any: true}"]
 
 

@@ -11,7 +11,6 @@ import pytest
 import declog
 from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
-from tests.running import sections
 
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
@@ -52,7 +51,7 @@ def test_a_column_says_the_same_by_rank_and_through_rank_0(expr: str, tmp_path: 
     kind = "int" if expr.partition("(")[0] in ("index", "size", "rank", "members", "len") or expr == "step" else "float"
     schema = {"r": {"type": "float"}, "v": {"type": kind, "expr": expr}}
     profile = {
-        "axes": {"group": {"of": "pid"}}, **sections(SIGNALS), "schemas": {"s": schema},
+        "axes": {"group": {"of": "pid"}}, "signals": {"any": SIGNALS}, "schemas": {"s": schema},
         "tables": {"t": {"schema": "s"}},
         "sinks": ["jsonl"],
     }  # fmt: skip
@@ -81,7 +80,7 @@ def test_a_metric_is_that_of_one_process(expr: str, tmp_path: Path) -> None:
         sink = MemorySink()
         profile = {
             "axes": {"group": {"of": "pid"}},
-            **sections(SIGNALS),
+            "signals": {"any": SIGNALS},
             "metrics": {"m": {"expr": expr, "reduce": "sum"}},
         }
 

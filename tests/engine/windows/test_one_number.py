@@ -14,7 +14,6 @@ import pytest
 
 import declog
 from declog.testing import FakeComm, MemorySink, run_ranks
-from tests.running import sections
 
 INF, NAN = math.inf, math.nan
 Rows = list[float | None]
@@ -34,7 +33,7 @@ def logged(metrics: Mapping[str, Metric], steps: Sequence[Mapping[str, Any]], fo
     """The last values of a run; ``every``, ``window_bytes``, ``cut``: resumed after so many steps, ``ranks``."""
     cut, ranks = ways.pop("cut", None), ways.pop("ranks", 1)
     profile = {
-        **sections(SIGNALS), "metrics": {**metrics, "z": "count(z)"}, "axes": {"token": {"mask": "all"}},
+        "signals": {"any": SIGNALS}, "metrics": {**metrics, "z": "count(z)"}, "axes": {"token": {"mask": "all"}},
         **ways,
     }  # fmt: skip
     sink = MemorySink()
@@ -261,7 +260,7 @@ def test_empty_is_for_members_that_came_whatever_every_is(kind: str, tmp_path: P
 
     def totals(every: int) -> dict[str, float]:
         signals = {name: SIGNALS[name] for name in ("x", "l", "f", "z")}
-        profile = {"every": every, **sections(signals), "metrics": {"m": metric}}
+        profile = {"every": every, "signals": {"any": signals}, "metrics": {"m": metric}}
         sink = MemorySink()
         with declog.start(profile, sinks=[sink], output_dir=tmp_path / f"{kind}{every}") as log:
             for number, values in enumerate(observed):
@@ -282,10 +281,8 @@ def test_what_holds_until_others_come_holds_whatever_every_is(
     every: int, ranks: int, limit: int, tmp_path: Path
 ) -> None:
     """Each signal and each member of a phase without rows for itself, over windows, ranks and a resumed run."""
-    control = {"axis": "step", "phase": "control"}
-    signals = {
-        "x": {"axis": "completion", "phase": "update"}, "tau": control, "lr": control, "n": {**control, "type": "int"},
-        "h": {**control, "family": True}, "b": {**control, "type": "bool"},
+    control = {
+        "tau": "step", "lr": "step", "n": "step int", "h": {"axis": "step", "family": True}, "b": "step bool",
     }  # fmt: skip
     latest = {"reduce": "sum", "over": "step", "combine": "last"}
     exprs = {
@@ -297,7 +294,8 @@ def test_what_holds_until_others_come_holds_whatever_every_is(
         "b": "x if b else 0",
     }
     profile = {
-        "every": every, "run": {"window_bytes": limit}, **sections(signals),
+        "every": every, "run": {"window_bytes": limit},
+        "signals": {"update": {"x": "completion"}, "control": control},
         "metrics": {**{name: {"expr": expr, **latest} for name, expr in exprs.items()}, "rows": "count(x)"},
     }  # fmt: skip
     coming: list[dict[str, Any]] = [

@@ -20,7 +20,6 @@ from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
 from tests.conftest import examples
-from tests.running import sections
 
 ROWS = {"axis": "completion"}
 TOKENS = 3
@@ -129,7 +128,9 @@ def window(frame: pd.DataFrame, metrics: Mapping[str, Any]) -> dict[str, float]:
                     log.observe(**observed(rows))
 
     axes = {"token": {"mask": "mask"}}
-    sink = train({"every": steps, "axes": axes, **sections(SIGNALS), "metrics": metrics}, frame.attrs["ranks"], body)
+    sink = train(
+        {"every": steps, "axes": axes, "signals": {"any": SIGNALS}, "metrics": metrics}, frame.attrs["ranks"], body
+    )
     assert set(sink.scalars) <= {steps - 1}
     return sink.scalars.get(steps - 1, {})
 
@@ -245,10 +246,9 @@ def test_the_main_rank_alone(frame: pd.DataFrame) -> None:
 
 
 JOINED = {
-    "row": {**ROWS, "type": "int"},
-    "reward": {**ROWS, "phase": "rollout"},
-    "label": {**ROWS, "type": "text", "phase": "rollout"},
-    "loss": {**ROWS, "phase": "update"},
+    "any": {"row": {**ROWS, "type": "int"}},
+    "rollout": {"reward": ROWS, "label": {**ROWS, "type": "text"}},
+    "update": {"loss": ROWS},
 }
 
 
@@ -287,7 +287,7 @@ def test_rows_are_joined_by_their_ids(data: st.DataObject) -> None:
         "chosen": {"expr": "loss", "where": "reward > 0"},
     }
     axes = {"completion": {"ids": "row"}}
-    sink = train({"every": every, "axes": axes, **sections(JOINED), "metrics": metrics}, ranks, body)
+    sink = train({"every": every, "axes": axes, "signals": JOINED, "metrics": metrics}, ranks, body)
 
     merged = update.merge(rollout.drop(columns="batch"), on=["rank", "made", "row"], validate="many_to_one")
     assert len(merged) == len(update)
@@ -320,8 +320,8 @@ def test_rows_are_joined_by_their_position(data: st.DataObject) -> None:
                 log.observe(reward=[reward for reward, _ in made[rank, step]])
                 log.observe(loss=[loss for _, loss in made[rank, step]])
 
-    signals = {name: JOINED[name] for name in ("reward", "loss")}
-    sink = train({**sections(signals), "metrics": {"both": "sum(reward * loss)"}}, ranks, body)
+    signals = {"rollout": {"reward": ROWS}, "update": {"loss": ROWS}}
+    sink = train({"signals": signals, "metrics": {"both": "sum(reward * loss)"}}, ranks, body)
 
     assert sink.scalars == {
         step: logged({"both": sum(a * b for rank in range(ranks) for a, b in made[rank, step])})
@@ -349,7 +349,7 @@ def test_prev_is_a_shift_per_rank(data: st.DataObject) -> None:
 
     signals = {"x": {"axis": "step"}}
     metrics = {"before": {"expr": "prev(x, -7)", "reduce": ["sum", "count"]}}
-    sink = train({"every": every, **sections(signals), "metrics": metrics}, ranks, body)
+    sink = train({"every": every, "signals": {"any": signals}, "metrics": metrics}, ranks, body)
 
     frame = pd.DataFrame(
         [(rank, step, value) for (rank, step), values in made.items() for value in values],
@@ -432,7 +432,7 @@ def test_a_value_per_batch_counts_once_for_all_its_ranks(frame: pd.DataFrame, ev
 
     axes = {"group": {"of": "source"}}
     signals = {"x": ROWS, "source": SIGNALS["source"]}
-    sink = train({"every": every, "axes": axes, **sections(signals), "metrics": metrics}, ranks, body)
+    sink = train({"every": every, "axes": axes, "signals": {"any": signals}, "metrics": metrics}, ranks, body)
 
     rows = frame.copy()
     keys = ["step", "batch"]
@@ -485,7 +485,7 @@ def test_batches_without_a_signal_add_nothing(frame: pd.DataFrame, data: st.Data
 
     late = {name: SIGNALS[name] for name in partly}
     signals = {"x": ROWS, "mask": SIGNALS["mask"], **late}
-    config = {"every": every, "axes": {"token": {"mask": "mask"}}, **sections(signals), "metrics": metrics}
+    config = {"every": every, "axes": {"token": {"mask": "mask"}}, "signals": {"any": signals}, "metrics": metrics}
     sink = train(config, frame.attrs["ranks"], body)
 
     frame["has"] = [has[cell] for cell in map(tuple, frame[keys].to_numpy().tolist())]
@@ -534,8 +534,8 @@ def test_a_formula_meets_values_of_two_phases_where_both_are(data: st.DataObject
         pooled = {} if pool == "window" else {"over": pool, "combine": "sum"}
         metrics |= {f"a_{pool}": {"expr": "a", **pooled}, f"b_{pool}": {"expr": "b", **pooled},
                     f"gap_{pool}": {"formula": f"a_{pool} - 2 * b_{pool}"}}  # fmt: skip
-    signals = {"a": {**ROWS, "phase": "rollout"}, "b": {**ROWS, "phase": "update"}}
-    sink = train({"every": every, **sections(signals), "metrics": metrics}, ranks, body)
+    signals = {"rollout": {"a": ROWS}, "update": {"b": ROWS}}
+    sink = train({"every": every, "signals": signals, "metrics": metrics}, ranks, body)
 
     frame = pd.DataFrame(
         [(rank, step, name, value) for (rank, step, name), parts in made.items() for part in parts for value in part],

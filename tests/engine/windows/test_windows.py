@@ -15,7 +15,7 @@ import declog
 from declog.plans.words import output_words
 from declog.testing import MemorySink
 from tests.language.runs import problems, record, values
-from tests.running import profile, sections
+from tests.running import profile
 
 DATA = Path(__file__).parents[2] / "data" / "maxent.json"
 CASES: dict[str, dict[str, Any]] = {case["id"]: case for case in json.loads(DATA.read_text(encoding="utf-8"))}
@@ -63,7 +63,7 @@ def test_r33_extrema_of_extrema() -> None:
     steps = [[{name: items[place] for name, items in inputs.items()}] for place in range(2)]
 
     assert CASES["R33"]["expected"] == values(
-        {"every": 2, **sections(dict.fromkeys(metrics, STEP)), "metrics": metrics}, steps
+        {"every": 2, "signals": {"any": dict.fromkeys(metrics, STEP)}, "metrics": metrics}, steps
     )
 
 
@@ -234,7 +234,7 @@ def test_tokens_since_the_start() -> None:
     }
     steps = [[{"length": [3, 5]}], [{"length": [8]}, {"length": [2, 2]}], [{"length": [4]}]]
 
-    assert record({"every": 2, **sections(signals), "metrics": metrics}, steps).scalars == {
+    assert record({"every": 2, "signals": {"any": signals}, "metrics": metrics}, steps).scalars == {
         1: {"num_tokens": 20, "long": 2, "tokens": 20, "share": 1.0},
         2: {"num_tokens": 24, "long": 2, "tokens": 4, "share": 4 / 24},
     }

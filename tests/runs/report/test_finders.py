@@ -15,7 +15,6 @@ from declog.runs.report import page as reports
 from declog.runs.run import read
 from declog.testing import MemorySink
 from tests.browser import Open
-from tests.running import sections
 from tests.runs.report import runs
 from tests.runs.report.test_page import settled, texts, value_of
 
@@ -40,7 +39,12 @@ def observe(log: declog.Recorder) -> None:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a run of the shared rows."""
     folder = tmp_path_factory.mktemp("where")
-    profile = {**sections(SIGNALS), "schemas": {"s": COLUMNS}, "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"]}
+    profile = {
+        "signals": {"any": SIGNALS},
+        "schemas": {"s": COLUMNS},
+        "tables": {"t": {"schema": "s"}},
+        "sinks": ["jsonl"],
+    }
     with declog.start(profile, output_dir=folder) as log:
         observe(log)
     reports.write(folder / "report.html", read(folder))
@@ -51,7 +55,7 @@ def test_the_page_answers_as_declog_does(shared: Path, opened: Open) -> None:
     """The shared cases: each question has the same rows on the page and in a table's filter."""
     cases = SHARED["cases"]
     profile: dict[str, Any] = {
-        **sections(SIGNALS), "schemas": {"s": {"length": "int"}},
+        "signals": {"any": SIGNALS}, "schemas": {"s": {"length": "int"}},
         "filters": {f"f{place}": {"where": question} for place, (question, _) in enumerate(cases)},
         "tables": {f"t{place}": {"schema": "s", "filter": f"f{place}"} for place in range(len(cases))},
     }  # fmt: skip
@@ -102,7 +106,7 @@ def test_the_page_counts_prompts_as_declog_does(tmp_path: Path, opened: Open) ->
     expected = cases["prompts"]
     types = {"prompt": "text", "reward": "float"}
     profile = {
-        **sections({name: {"axis": "completion", "type": type_} for name, type_ in types.items()}),
+        "signals": {"any": {name: {"axis": "completion", "type": type_} for name, type_ in types.items()}},
         "schemas": {"s": {name: {"type": type_} for name, type_ in types.items()}},
         "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"],
     }  # fmt: skip

@@ -31,7 +31,6 @@ from declog.records import Records
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
 from declog.runtime.rows.scopes import Scope
-from tests.running import sections
 from tests.runtime.scopes.running import ENDED, MODE_ENDED, PROFILE, TWICE
 
 Kind = Literal["at", "at thread", "step=", "child", "handle", "bind", "packet", "wrong packet", "twice", "next",
@@ -332,7 +331,13 @@ def plan(every: int) -> Plan:
 
     signals = {**PROFILE["signals"]["any"], "level": {"axis": "group"}}
     metrics = {"n": "count(reward)", "sum": "sum(reward)", "picky": "picky(reward)", "level": "mean(level)"}
-    profile = {**PROFILE, "axes": {"group": {"size": 1}}, **sections(signals), "metrics": metrics, "every": every}
+    profile = {
+        **PROFILE,
+        "axes": {"group": {"size": 1}},
+        "signals": {"any": signals},
+        "metrics": metrics,
+        "every": every,
+    }
     return declog.plan({**profile, "sinks": []}, profiles=["full"], reductions=registry)
 
 

@@ -17,7 +17,6 @@ import declog
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 from tests.conftest import examples
-from tests.running import sections
 
 Cell = tuple[str, str | None]  # a signal, or a member of a family
 SIGNALS: dict[str, Any] = {
@@ -30,7 +29,7 @@ SIGNALS: dict[str, Any] = {
 }
 PROFILE: dict[str, Any] = {
     "name": "parts",
-    **sections(SIGNALS),
+    "signals": {"any": SIGNALS},
     "metrics": {
         "product": "sum(x * y * needed)", "reward": "mean(sum(rewards, over=member))",
         "named": "sum(x * (name == 'a'))",
