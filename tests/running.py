@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import declog
-from declog.language.dtypes import AXES
 from declog.records import Table
 from declog.runtime.ranks.comm import Comm, Event
 from declog.runtime.recording.recorder import Recorder
@@ -35,36 +34,17 @@ class _CountingComm:
 CountingComm: Any = _CountingComm  # it has all of a comm's methods, by the one inside
 
 
-def sections(signals: Mapping[str, Any]) -> dict[str, Any]:
-    """Signals in one map as the sections of a config: phases, derived ones, and those that say their `phase`."""
-    made: dict[str, dict[str, Any]] = {"signals": {}, "derived": {}}
-    for name, entry in signals.items():
-        below = entry.values() if isinstance(entry, Mapping) and not {"axis", "expr"} & set(entry) else ()
-        if below and all(isinstance(item, Mapping | str) for item in below):
-            made["signals"].setdefault(name, {}).update(entry)
-            continue
-        words = entry.split() if isinstance(entry, str) else []
-        if (words[:1] and words[0].rstrip("?") in AXES) or (isinstance(entry, Mapping) and "expr" not in entry):
-            said = (
-                {key: value for key, value in entry.items() if key != "phase"} if isinstance(entry, Mapping) else entry
-            )
-            phases = entry.get("phase", "any") if isinstance(entry, Mapping) else "any"
-            phases = phases.values() if isinstance(phases, Mapping) else phases
-            for phase in [phases] if isinstance(phases, str) else phases:
-                made["signals"].setdefault(phase, {})[name] = said
-        else:
-            made["derived"][name] = entry
-    return {section: entries for section, entries in made.items() if entries}
+def profile(observed: Mapping[str, Any], metrics: Mapping[str, Any] | None = None, **sections: Any) -> dict[str, Any]:
+    """A profile of signals that are observed in any phase; those of named phases are its section `signals`.
 
-
-def profile(signals: Mapping[str, Any], metrics: Mapping[str, Any] | None = None, **others: Any) -> dict[str, Any]:
-    """A profile that raises declog's own failures when it is closed, unless ``run={"strict": False}``."""
+    It raises declog's own failures when it is closed, unless ``run={"strict": False}``.
+    """
     return {
         "name": "small",
         "run": {"strict": True},
-        **sections(signals),
         "metrics": dict(metrics or {}),
-        **others,
+        **sections,
+        "signals": {"any": dict(observed), **sections.get("signals", {})},
     }
 
 

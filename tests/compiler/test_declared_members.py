@@ -15,26 +15,26 @@ from tests.running import logged, profile
 ROWS = {"axis": "completion"}
 SIGNALS: dict[str, Any] = {
     "rewards": {**ROWS, "family": ["format", "accuracy"]}, "others": {**ROWS, "family": True},
-    "scaled": "2 * rewards",
 }  # fmt: skip
+DERIVED = {"scaled": "2 * rewards"}
 GIVEN = {"rewards": {"accuracy": [1.0, 0.0], "format": [1.0, 1.0]}}
 
 
 def refused(metrics: dict[str, Any], **others: Any) -> list[tuple[str, str, str]]:
     """What is wrong with a profile: where, what, and the fix."""
     with pytest.raises(ConfigError) as caught:
-        declog.plan(profile(SIGNALS, metrics, **others))
+        declog.plan(profile(SIGNALS, metrics, derived=DERIVED, **others))
     return [(each.key, each.message, str(each.fix)) for each in caught.value.problems]
 
 
 def test_members_are_named_as_in_any_family(tmp_path: Path) -> None:
     """One that does not come is absent."""
     metrics = {"rewards": {"reduce": "mean"}, "one": "mean(member(scaled, 'accuracy'))"}
-    assert logged(profile(SIGNALS, metrics), [GIVEN], tmp_path / "both") == {
+    assert logged(profile(SIGNALS, metrics, derived=DERIVED), [GIVEN], tmp_path / "both") == {
         "rewards/accuracy": 0.5, "rewards/format": 1.0, "one": 1.0,
     }  # fmt: skip
     some = [{"rewards": {"format": [1.0]}}]
-    assert logged(profile(SIGNALS, metrics), some, tmp_path / "one") == {"rewards/format": 1.0}
+    assert logged(profile(SIGNALS, metrics, derived=DERIVED), some, tmp_path / "one") == {"rewards/format": 1.0}
 
 
 def test_a_member_that_is_misspelt_is_found_before_step_0() -> None:
@@ -60,7 +60,7 @@ def test_members_are_selected_by_name(tmp_path: Path) -> None:
         ("r/format/mean", {"r/format/mean": 1.0}),
         ("r/acc*", {"r/accuracy/mean": 0.5, "r/accuracy/max": 1.0}),
     ):
-        config = profile(SIGNALS, metrics, profiles={"slim": {"only": [words]}}, profile="slim")
+        config = profile(SIGNALS, metrics, derived=DERIVED, profiles={"slim": {"only": [words]}}, profile="slim")
         assert logged(config, [GIVEN], tmp_path / words[-3:].strip("*")) == expected
 
 

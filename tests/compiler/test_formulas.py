@@ -39,7 +39,7 @@ def problems(config: Mapping[str, Any]) -> list[tuple[str, tuple[str | int, ...]
 # ---- pieces
 
 
-TWO = {"a": {**ROWS, "phase": "rollout"}, "b": {**ROWS, "phase": "update"}}
+TWO = {"rollout": {"a": ROWS}, "update": {"b": ROWS}}
 
 
 @pytest.mark.parametrize("limit", [2**30, 1], ids=["rows", "states"])
@@ -57,7 +57,7 @@ def test_steps_of_two_phases_meet_by_their_numbers(limit: int, reduce: str, fold
                 for batch in range(1 + step % 3):
                     log.observe(b=[1.0 + step + batch])
 
-    found = run(profile(TWO, metrics, every=40, run={"window_bytes": limit}), body, tmp_path).scalars[39]
+    found = run(profile({}, metrics, signals=TWO, every=40, run={"window_bytes": limit}), body, tmp_path).scalars[39]
     b = {step: sum(1.0 + step + batch for batch in range(1 + step % 3)) / (1 + step % 3) for step in range(40)}
     ratios = {step: (10.0 + step) / b[step] for step in range(0, 40, 2)}
     assert found == pytest.approx({
@@ -74,9 +74,8 @@ def test_batches_of_two_phases_do_not_meet(pool: str, formula: str) -> None:
     if formula != "a / b":
         metrics["c"] = {"formula": "a + b"}
     refused = {"c", "r"} & metrics.keys() if formula == "a / b" else {"c"}
-    assert problems(profile(TWO, metrics)) == [("DL310", ("metrics", name, "formula")) for name in refused]
-    one = {name: {**ROWS, "phase": "update"} for name in TWO}
-    declog.plan(profile(one, metrics))
+    assert problems(profile({}, metrics, signals=TWO)) == [("DL310", ("metrics", name, "formula")) for name in refused]
+    declog.plan(profile({}, metrics, signals={"update": {"a": ROWS, "b": ROWS}}))
 
 
 def test_the_pieces_of_a_formula_are_combined_in_one_way() -> None:

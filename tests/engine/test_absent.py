@@ -184,10 +184,10 @@ def test_columns_and_filters_read_what_is_absent_as_missing(tmp_path: Path) -> N
 
 def test_absence_comes_through_a_join(tmp_path: Path) -> None:
     """A value of an earlier phase that did not come there is absent in the rows of the later one."""
-    signals = {"row": {**ROWS, "type": "int"}, "s": {**ROWS, "phase": "rollout"},
-               "a": {**ROWS, "phase": "rollout"}, "loss": {**ROWS, "phase": "update"}}  # fmt: skip
+    row = {"row": {**ROWS, "type": "int"}}
+    signals = {"rollout": {"s": ROWS, "a": ROWS}, "update": {"loss": ROWS}}
     metrics = {"low": "mean(1 if not s > 0.5 and loss > 0 else 0)", "loss": "mean(loss)"}
-    config = profile(signals, metrics, axes={"completion": {"ids": "row"}})
+    config = profile(row, metrics, signals=signals, axes={"completion": {"ids": "row"}})
 
     def body(log: Recorder) -> None:
         with log.step(0):

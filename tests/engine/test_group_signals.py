@@ -92,10 +92,10 @@ def test_groups_over_ranks_have_no_values_of_their_own() -> None:
 def test_a_value_per_batch_needs_no_phase_of_its_own(tmp_path: Path) -> None:
     """A derived signal per batch belongs to whichever phase needs it, as what it is computed of does."""
     tokens = "sum(sum(length, over=completion), over=group)"
-    signals = {"length": ROWS, "loss": {"axis": "step", "phase": "update"}, "lr": {"axis": "step", "phase": "control"}}
-    axes = {"group": {"size": 1}}
-    inlined = declog.plan(profile(signals, {"l": f"mean(loss / {tokens})", "lr": "lr"}, axes=axes))
-    named = profile({**signals, "tokens": tokens}, {"l": "mean(loss / tokens)", "lr": "lr"}, axes=axes)
+    sections = {"signals": {"update": {"loss": "step"}, "control": {"lr": "step"}}, "axes": {"group": {"size": 1}}}
+    length = {"length": ROWS}
+    inlined = declog.plan(profile(length, {"l": f"mean(loss / {tokens})", "lr": "lr"}, **sections))
+    named = profile(length, {"l": "mean(loss / tokens)", "lr": "lr"}, derived={"tokens": tokens}, **sections)
     assert declog.plan(named).fingerprint == inlined.fingerprint
     sink = MemorySink()
 

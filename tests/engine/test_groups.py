@@ -158,13 +158,11 @@ def test_groups_over_ranks_batches_and_parts_of_windows(
 
 def test_groups_of_another_phase(tmp_path: Path) -> None:
     """Each phase has the groups that its own batches name."""
-    signals = {
-        "prompt_id": {**ROWS, "type": "object"}, "rollout": {"reward": ROWS}, "update": {"kl": ROWS},
-    }  # fmt: skip
+    prompt, signals = {"prompt_id": {**ROWS, "type": "object"}}, {"rollout": {"reward": ROWS}, "update": {"kl": ROWS}}
     metrics = {
         "best": "mean(max(reward, over=completion))", "worst": {"expr": "max(kl, over=completion)", "reduce": "min"},
     }  # fmt: skip
-    given = profile(signals, metrics, axes={"group": {"of": ["prompt_id"]}})
+    given = profile(prompt, metrics, signals=signals, axes={"group": {"of": ["prompt_id"]}})
     batches = [
         {"reward": [1.0, 2.0, 7.0], "prompt_id": ["a", "a", "b"]},
         {"kl": [5.0, 3.0], "prompt_id": ["a", "b"]}, {"kl": [4.0], "prompt_id": ["b"]},

@@ -97,9 +97,9 @@ def test_labels_whose_parts_hold_a_slash_stay_apart(tmp_path: Path) -> None:
 def test_tags_travel_to_rank_0_and_to_a_later_phase(tmp_path: Path) -> None:
     """Two ranks; the tags are of the generation, and the losses of the update, in another order."""
     config = profile(
-        {"row": {**ROWS, "type": "int"}, "tags": {**SIGNALS["tags"], "phase": "rollout"},
-         "env": {**TEXT, "phase": "rollout"}, "loss": {**ROWS, "phase": "update"}},
+        {"row": {**ROWS, "type": "int"}},
         {"m": {"expr": "loss", "by": "tags"}, "e": {"expr": "loss", "by": ["tags", "env"], "reduce": "count"}},
+        signals={"rollout": {"tags": SIGNALS["tags"], "env": TEXT}, "update": {"loss": ROWS}},
         axes={"completion": {"ids": "row"}},
     )  # fmt: skip
     sink = MemorySink()

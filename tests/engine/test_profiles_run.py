@@ -20,8 +20,8 @@ from tests.running import logged, profile, run
 REWARDS = {
     "rewards": {"axis": "completion", "family": True},
     "weights": {"axis": "step", "family": True},
-    "reward": "sum(rewards * weights if present(weights) else rewards, over=member)",
 }
+WEIGHTED = {"reward": "sum(rewards * weights if present(weights) else rewards, over=member)"}
 A, B = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64), torch.tensor([4.0, 8.0, 6.0], dtype=torch.float64)
 
 
@@ -44,13 +44,15 @@ def test_weights_are_matched_by_member_and_may_be_absent(
 ) -> None:
     """The sum over the family's columns weighs members by name; without weights each counts once."""
     values: dict[str, Any] = {"rewards": {"a": A, "b": B}} | ({} if weights is None else {"weights": weights})
-    assert logged(profile(REWARDS, {"total": "sum(reward)"}), [values], tmp_path) == {"total": expected}
+    assert logged(profile(REWARDS, {"total": "sum(reward)"}, derived=WEIGHTED), [values], tmp_path) == {
+        "total": expected
+    }
 
 
 def test_a_member_may_come_in_some_batches_only(tmp_path: Path) -> None:
     """A member that did not come is missing there, not zero."""
     metrics = {"rewards": {"reduce": ["mean", "count"], "name": "{member}/{reduce}"}}
-    config = profile(REWARDS, metrics | {"reward": "mean(reward)"})
+    config = profile(REWARDS, metrics | {"reward": "mean(reward)"}, derived=WEIGHTED)
     batches = [{"rewards": {"a": A, "b": B}}, {"rewards": {"a": torch.tensor([7.0])}}]
     assert logged(config, batches, tmp_path) == {
         "a/mean": 2.5, "a/count": 4, "b/mean": 6.0, "b/count": 3, "reward": (5 + 8 + 8 + 7) / 4,

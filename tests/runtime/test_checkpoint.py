@@ -22,14 +22,7 @@ from tests.running import profile
 
 STEPS = 40
 CONFIG = profile(
-    {
-        "reward": {"axis": "completion", "phase": "rollout"},
-        "ids": {"axis": "completion", "type": "int", "phase": {"first": "rollout", "second": "update"}},
-        "text": {"axis": "completion", "type": "text", "phase": "rollout"},
-        "logprobs": {"axis": "token", "phase": "update"},
-        "mask": {"axis": "token", "type": "bool", "phase": "update"},
-        "loss": {"axis": "step", "phase": "update"},
-    },
+    {},
     {
         "reward": "mean(reward)",
         "p95": "p95(reward)",
@@ -44,6 +37,10 @@ CONFIG = profile(
         "smooth": {"expr": "logprobs", "combine": "ema(0.9)"},
         "smooth_by": {"expr": "reward", "by": "ids > 3", "over": "batch", "combine": "ema(0.5)"},
         "smooth_of": {"formula": "p95 - reward", "combine": "ema(0.75)"},
+    },
+    signals={
+        "rollout": {"reward": "completion", "ids": "completion int", "text": "completion text"},
+        "update": {"ids": "completion int", "logprobs": "token", "mask": "token bool", "loss": "step"},
     },
     every=4,
     axes={"completion": {"ids": "ids"}, "token": {"mask": "mask"}},

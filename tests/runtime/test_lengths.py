@@ -135,12 +135,11 @@ def test_minibatches_whose_rows_are_not_known_say_no_lengths(tmp_path: Path) -> 
 # ---- what the language says of it
 
 
-SIGNALS: dict[str, Any] = {
+SECTIONS: dict[str, Any] = {"derived": {"later_y": {"expr": "2 * y", "phase": "rollout"}}, "signals": {
+    "any": {"id": {"axis": "completion", "type": "int"}},
     "rollout": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
     "update": {"y": {"axis": "completion"}},
-    "id": {"axis": "completion", "type": "int"},
-    "later_y": {"expr": "2 * y", "phase": "rollout"},
-}
+}}  # fmt: skip
 LATER = {
     "m": "mean(x + later_y)",
     "n": "count(later_y)",
@@ -150,7 +149,9 @@ LATER = {
 
 def test_rows_of_a_later_phase_by_ids(tmp_path: Path) -> None:
     """With ids minibatches are looked up, shuffled, in parts and more than once; what is not there is absent."""
-    given = profile(SIGNALS, {"m": "sum(x + later_y)", "n": "count(later_y)"}, axes={"completion": {"ids": "id"}})
+    given = profile(
+        {}, {"m": "sum(x + later_y)", "n": "count(later_y)"}, **SECTIONS, axes={"completion": {"ids": "id"}}
+    )
     batches = [
         {"x": [100.0, 200.0, 300.0], "id": [1, 2, 3]}, {"y": [7.0, 9.0], "id": [9, 3]}, {"y": [1.0], "id": [1]},
         {"y": [4.0, 5.0], "id": [3, 1]},
@@ -160,7 +161,7 @@ def test_rows_of_a_later_phase_by_ids(tmp_path: Path) -> None:
 
 def test_batches_in_turns_are_each_others(tmp_path: Path) -> None:
     """Each batch is followed by its own; where two come before both others nobody knows."""
-    given = profile(SIGNALS, {"m": "sum(x + later_y)", "n": "count(later_y)"})
+    given = profile({}, {"m": "sum(x + later_y)", "n": "count(later_y)"}, **SECTIONS)
     a, b = [{"x": [1.0]}, {"x": [2.0]}], [{"y": [10.0]}, {"y": [20.0]}]
     assert logged(given, [a[0], b[0], a[1], b[1]], tmp_path / "1") == {"m": 63.0, "n": 2}
     assert logged(given, [a[0], a[1], b[0], b[1]], tmp_path / "2") == {}
@@ -172,7 +173,7 @@ def test_later_rows_over_ranks_steps_and_parts(tmp_path: Path) -> None:
 
     def on(comm: Comm, **others: Any) -> MemorySink:
         sink = MemorySink()
-        with declog.start({**profile(SIGNALS, LATER), "every": 2, **others}, sinks=[sink],
+        with declog.start({**profile({}, LATER, **SECTIONS), "every": 2, **others}, sinks=[sink],
                           output_dir=tmp_path / str(len(others)), comm=comm) as log:  # fmt: skip
             for step in range(4):
                 with log.step(step):
@@ -190,7 +191,8 @@ def test_later_rows_over_ranks_steps_and_parts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("expr", ["lp", "mean(y, over=completion)"])
 def test_only_values_per_completion_have_rows_in_another_phase(expr: str) -> None:
     """What is per token or per group is refused where it stands."""
-    signals = {**SIGNALS, "update": {**SIGNALS["update"], "lp": {"axis": "token", "mask": "all"}}}
-    signals["later_y"] = {"expr": expr, "phase": "rollout"}
+    declared = SECTIONS["signals"]
+    signals = {**declared, "update": {**declared["update"], "lp": {"axis": "token", "mask": "all"}}}
+    derived = {"later_y": {"expr": expr, "phase": "rollout"}}
     with pytest.raises(ConfigError, match=r"DL313.*derived\.later_y"):
-        declog.plan(profile(signals, LATER, axes={"group": {"size": 2}}))
+        declog.plan(profile({}, LATER, signals=signals, derived=derived, axes={"group": {"size": 2}}))

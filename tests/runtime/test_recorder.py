@@ -174,10 +174,9 @@ def test_an_exception_in_the_first_step_keeps_its_values(tmp_path: Path) -> None
 
 def test_an_error_of_one_phase_leaves_the_others_whole(tmp_path: Path) -> None:
     """When a batch cannot close, the batches of other phases are in the step they belong to."""
-    signals = {name: {"axis": "completion", "phase": "one", "required": True} for name in "ab"}
-    config = profile(
-        signals | {"c": {"axis": "completion", "phase": "two"}}, {"a": "sum(a)", "b": "sum(b)", "c": "sum(c)"}
-    )
+    required = {"axis": "completion", "required": True}
+    signals = {"one": {"a": required, "b": required}, "two": {"c": {"axis": "completion"}}}
+    config = profile({}, {"a": "sum(a)", "b": "sum(b)", "c": "sum(c)"}, signals=signals)
 
     def body(log: Recorder) -> None:
         with pytest.raises(declog.MissingSignalError), log.step(0):
@@ -215,7 +214,7 @@ def test_a_batch_can_be_made_explicit(tmp_path: Path) -> None:
 
 def test_an_unknown_phase_is_refused_with_the_nearest(tmp_path: Path) -> None:
     """A phase that the profile has is accepted even where the plan needs nothing of it."""
-    signals = {"a": {"axis": "step", "phase": "rollout"}, "b": {"axis": "step", "phase": "update"}}
+    signals = {"rollout": {"a": {"axis": "step"}}, "update": {"b": {"axis": "step"}}}
 
     def body(log: Recorder) -> None:
         with log.step(0):
@@ -226,7 +225,7 @@ def test_an_unknown_phase_is_refused_with_the_nearest(tmp_path: Path) -> None:
                 pass
         assert str(error.value) == "[DL501] the config `small` has no phase `rolout`\n  fix: did you mean `rollout`?"
 
-    assert run(profile(signals, {"b": "mean(b)"}), body, tmp_path).scalars == {0: {"b": 2.0}}
+    assert run(profile({}, {"b": "mean(b)"}, signals=signals), body, tmp_path).scalars == {0: {"b": 2.0}}
 
 
 def test_signals_of_no_phase_share_one(tmp_path: Path) -> None:
@@ -242,8 +241,8 @@ def test_signals_of_no_phase_share_one(tmp_path: Path) -> None:
 
 def test_one_phase_that_all_name_is_the_default(tmp_path: Path) -> None:
     """With one named phase, everything is in it."""
-    signals = {"reward": {"axis": "completion", "phase": "train"}, "loss": {"axis": "step", "phase": "train"}}
-    config = profile(signals, {"reward": "mean(reward)", "loss": "mean(loss)"})
+    signals = {"train": {"reward": {"axis": "completion"}, "loss": {"axis": "step"}}}
+    config = {**profile({}, {"reward": "mean(reward)", "loss": "mean(loss)"}), "signals": signals}
     assert list(declog.plan(config).phases) == ["train", "logged"]
     assert logged(config, [{"reward": [2.0], "loss": 1.0}], tmp_path) == {"reward": 2.0, "loss": 1.0}
 
@@ -263,9 +262,9 @@ def test_values_per_token_whose_mask_never_comes_are_reported(tmp_path: Path, ca
 
 def test_an_phase_that_never_comes_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Metrics of a phase without any batch are named once, at the first log event; `strict` raises for its signals."""
-    signals = {"a": {"axis": "step", "phase": "rollout", "required": True}, "b": {"axis": "step", "phase": "update"}}
+    signals = {"rollout": {"a": {"axis": "step", "required": True}}, "update": {"b": {"axis": "step"}}}
     with caplog.at_level(logging.WARNING, logger="declog"):
-        config = profile(signals, {"a": "mean(a)", "b": "mean(b)"})
+        config = profile({}, {"a": "mean(a)", "b": "mean(b)"}, signals=signals)
         run({**config, "run": {"strict": False}}, steps([torch.tensor(1.0)] * 3, "b"), tmp_path / "warned")
         assert [record.getMessage() for record in caplog.records] == [
             "1 of 2 metrics is inactive: a (nothing of rollout came)"

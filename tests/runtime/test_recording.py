@@ -29,18 +29,15 @@ SLOW = examples(20, HealthCheck.function_scoped_fixture)
 # ---- one call is one batch, whatever the order of its keywords
 
 TWO_EVENTS = profile(
-    {
-        "a": {"axis": "completion", "phase": "rollout"},
-        "b": {"axis": "completion", "phase": "rollout"},
-        "part": {"axis": "completion", "phase": "rollout", "family": True},
-        "c": {"axis": "completion", "phase": "update"},
-        "d": {"axis": "completion", "phase": "update"},
-        "seen": {"axis": "completion", "phase": "rollout", "type": "text"},
-    },
+    {},
     {
         "ab": {"expr": "a * b", "reduce": "sum"}, "cd": {"expr": "c * d", "reduce": "sum"},
         "some_a": {"expr": "a", "where": "b > 2", "reduce": "sum"}, "n": "count(a)", "parts": "sum(part)",
         "words": {"expr": "a", "where": "seen == 'x'", "reduce": "sum"},
+    },
+    signals={
+        "rollout": {"a": "completion", "b": "completion", "part": "completion family", "seen": "completion text"},
+        "update": {"c": "completion", "d": "completion"},
     },
     run={"strict": False},
 )  # fmt: skip
@@ -119,10 +116,7 @@ def test_one_call_is_one_batch_of_each_phase(tmp_path: Path, made: list[Call]) -
 
 def test_signals_of_several_phases_go_together(tmp_path: Path) -> None:
     """A call whose signals all belong to two phases is taken by one batch, not by one for each keyword."""
-    signals = {
-        **{name: {"axis": "completion", "phase": {"one": "first", "two": "second"}} for name in "xy"},
-        "u": {"axis": "completion", "phase": "first"}, "v": {"axis": "completion", "phase": "second"},
-    }  # fmt: skip
+    signals = {"first": dict.fromkeys("xyu", "completion"), "second": dict.fromkeys("xyv", "completion")}
     metrics = {
         "first": {"expr": "x * y * u", "reduce": "sum"},
         "second": {"expr": "x * y * v", "reduce": "sum"},
@@ -131,7 +125,7 @@ def test_signals_of_several_phases_go_together(tmp_path: Path) -> None:
         both = {"x": [2.0], "y": [3.0]}
         given_calls = [{"u": [5.0]}, {name: both[name] for name in names}, {"v": [7.0]},
                        {name: [both[name][0] + 1] for name in names}]  # fmt: skip
-        found = logged(profile(signals, metrics), given_calls, tmp_path)
+        found = logged(profile({}, metrics, signals=signals), given_calls, tmp_path)
         assert found == {"first": 2.0 * 3.0 * 5.0, "second": 3.0 * 4.0 * 7.0}
 
 
@@ -139,9 +133,8 @@ def test_signals_of_several_phases_go_together(tmp_path: Path) -> None:
 def test_a_call_with_a_wrong_value_is_in_no_batch(place: int, tmp_path: Path) -> None:
     """Whichever keyword is the wrong one, nothing of the call is kept, in none of its phases."""
     config = profile(
-        {"a": {"axis": "completion"}, "b": {"axis": "completion"},
-         "c": {"axis": "completion", "phase": "update"}},
-        {"a": "sum(a)", "n": "count(b)", "c": "sum(c)"},
+        {"a": {"axis": "completion"}, "b": {"axis": "completion"}}, {"a": "sum(a)", "n": "count(b)", "c": "sum(c)"},
+        signals={"update": {"c": {"axis": "completion"}}},
     )  # fmt: skip
     items = [("a", [1.0, 2.0]), ("c", [9.0, 9.0])]
     items.insert(place, ("b", [1.0, 2.0, 3.0]))

@@ -91,7 +91,7 @@ def test_a_rank_without_connection_gets_none(tmp_path: Path) -> None:
 def test_blocks_are_timed(tmp_path: Path) -> None:
     """Seconds, summed by name within a step, reduced over steps like any value per step."""
     config = profile(
-        {"loss": {"axis": "step"}, "timers": {"axis": "step", "family": True, "phase": "timing"}},
+        {"loss": {"axis": "step"}},
         {
             "loss": "mean(loss)",
             "time": {
@@ -101,6 +101,7 @@ def test_blocks_are_timed(tmp_path: Path) -> None:
             },
         },
         every=2,
+        signals={"timing": {"timers": {"axis": "step", "family": True}}},
     )
 
     def body(log: declog.Recorder) -> None:

@@ -102,9 +102,9 @@ def test_the_first_of_a_group(tmp_path: Path) -> None:
 def test_ids_that_differ_in_their_last_bit_join_and_group_apart(tmp_path: Path) -> None:
     """Rows are found by ids, and grouped by ids, where another batch of the window lacks an id."""
     made = profile(
-        {"row": {"axis": "completion", "type": "int"}, "reward": {"axis": "completion", "phase": "rollout"},
-         "kl": {"axis": "completion", "phase": "update"}},
+        {"row": {"axis": "completion", "type": "int"}},
         {"joined": "sum(kl * reward)", "groups": {"expr": "sum(reward, over=completion)", "reduce": "count"}},
+        signals={"rollout": {"reward": "completion"}, "update": {"kl": "completion"}},
         axes={"completion": {"ids": "row"}, "group": {"of": "row"}}, every=2,
     )  # fmt: skip
     sink = MemorySink()

@@ -177,10 +177,13 @@ def test_a_limit_is_total(tmp_path: Path) -> None:
 def test_what_another_phase_says_picks_on_every_rank(tmp_path: Path) -> None:
     """A condition of an earlier phase is known on rank 0 only: every row of a rank is a candidate."""
     made = scores(
-        {"key": "kl", "top": 1, "where": "reward > 0"}, schema={"answer": {"type": "text"}},
-        signals={"reward": {"axis": "completion", "phase": "rollout"}, "kl": {"axis": "completion", "phase": "update"},
-                 "answer": {"axis": "completion", "type": "text", "phase": "update"}},
-    )  # fmt: skip
+        {"key": "kl", "top": 1, "where": "reward > 0"},
+        schema={"answer": {"type": "text"}},
+    )
+    made["signals"] |= {
+        "rollout": {"reward": "completion"},
+        "update": {"kl": "completion", "answer": "completion text"},
+    }
 
     def rank(comm: Comm) -> MemorySink:
         sink = MemorySink()

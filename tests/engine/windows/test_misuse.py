@@ -15,13 +15,21 @@ from declog.testing import MemorySink, run_ranks
 from tests.running import profile, run
 
 ROWS = {"axis": "completion"}
-EVENTS = {
-    "row": {**ROWS, "type": "int"},
-    "reward": {**ROWS, "phase": "rollout"},
-    "loss": {**ROWS, "phase": "update"},
-}
+ROW = {"row": {**ROWS, "type": "int"}}
 IDS = {"completion": {"ids": "row"}}
 JOINED = {"late": "mean(reward * loss)"}
+
+
+def of_two_phases(
+    metrics: Mapping[str, Any],
+    observed: Mapping[str, Any] = ROW,
+    rollout: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """A profile with a signal of each phase, `reward` and `loss`, more of the rollout, and ids of the rows."""
+    return profile(
+        observed, metrics, signals={"rollout": {"reward": ROWS, **(rollout or {})}, "update": {"loss": ROWS}}, **others
+    )
 
 
 def raised(config: Mapping[str, Any], body: Callable[[Recorder], object], folder: Path) -> str:
@@ -56,8 +64,8 @@ def test_signals_of_one_batch_with_different_counts(tmp_path: Path) -> None:
     """Values of one batch describe the same rows: both signals, their counts and their phase are named."""
     body = observing({"reward": [1.0, 2.0, 3.0], "length": [1.0, 2.0]})
 
-    assert raised(profile({"reward": {**ROWS, "phase": "rollout"}, "length": {**ROWS, "phase": "rollout"}},
-                          {"r": "mean(reward)", "l": "mean(length)"}), body, tmp_path) == (
+    assert raised(profile({}, {"r": "mean(reward)", "l": "mean(length)"},
+                          signals={"rollout": {"reward": ROWS, "length": ROWS}}), body, tmp_path) == (
         "[DL505] signals of one batch of phase `rollout` have different counts: "
         "`reward` has 3 completions, `length` has 2\n"
         "  fix: observe values of the same rows together; a signal given again opens the next batch"
@@ -66,8 +74,7 @@ def test_signals_of_one_batch_with_different_counts(tmp_path: Path) -> None:
 
 def test_a_required_signal_that_never_comes(tmp_path: Path) -> None:
     """The first batch of a phase has all that is required of it."""
-    config = profile(
-        EVENTS,
+    config = of_two_phases(
         {
             "r": "mean(reward)",
             "l": "mean(loss)",
@@ -83,7 +90,7 @@ def test_a_required_signal_that_never_comes(tmp_path: Path) -> None:
 
 def test_an_phase_that_never_comes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is said at the first log event, and the rest is logged."""
-    config = profile(EVENTS, {"r": "mean(reward)", "l": "mean(loss)"}, run={"strict": False})
+    config = of_two_phases({"r": "mean(reward)", "l": "mean(loss)"}, run={"strict": False})
 
     assert run(config, observing({"reward": [1.0]}), tmp_path).scalars == {0: {"r": 1.0}}
     assert [record.getMessage() for record in caplog.records if record.name == "declog"] == [
@@ -93,7 +100,7 @@ def test_an_phase_that_never_comes(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 def test_an_unknown_name(tmp_path: Path) -> None:
     """A misspelt signal is named with the nearest one."""
-    assert raised(profile(EVENTS, {"r": "mean(reward)"}), observing({"rewrd": [1.0]}), tmp_path) == (
+    assert raised(of_two_phases({"r": "mean(reward)"}), observing({"rewrd": [1.0]}), tmp_path) == (
         "[DL501] the config `small` has no signal `rewrd`\n  fix: did you mean `reward`?"
     )
 
@@ -105,7 +112,7 @@ def test_an_unknown_phase(tmp_path: Path) -> None:
         with log.step(0), log.batch("rolout"):
             pass
 
-    assert raised(profile(EVENTS, {"r": "mean(reward)"}), body, tmp_path) == (
+    assert raised(of_two_phases({"r": "mean(reward)"}), body, tmp_path) == (
         "[DL501] the config `small` has no phase `rolout`\n  fix: did you mean `rollout`?"
     )
 
@@ -117,7 +124,7 @@ def test_an_unknown_mode(tmp_path: Path) -> None:
         with log.mode("evla"):
             pass
 
-    config = profile(EVENTS, {"r": "mean(reward)"}, modes={"train": {}, "eval": {"prefix": "eval/"}})
+    config = of_two_phases({"r": "mean(reward)"}, modes={"train": {}, "eval": {"prefix": "eval/"}})
 
     assert raised(config, body, tmp_path) == (
         "[DL510] the config `small` has no mode `evla`\n  fix: did you mean `eval`?"
@@ -131,7 +138,7 @@ def test_a_mode_that_nobody_declared(tmp_path: Path) -> None:
         with log.mode("eval"):
             pass
 
-    assert raised(profile(EVENTS, {"r": "mean(reward)"}), body, tmp_path) == (
+    assert raised(of_two_phases({"r": "mean(reward)"}), body, tmp_path) == (
         "[DL510] the config `small` has no mode `eval`\n  fix: declare it: `modes: {eval: {prefix: eval/}}`"
     )
 
@@ -141,12 +148,12 @@ def test_a_mode_that_nobody_declared(tmp_path: Path) -> None:
 
 def joined(*batches: Mapping[str, Any], folder: Path, axes: Mapping[str, Any] = IDS) -> str:
     """The error of batches whose rows cannot be matched."""
-    return raised(profile(EVENTS, JOINED, axes=dict(axes)), observing(*batches), folder)
+    return raised(of_two_phases(JOINED, axes=dict(axes)), observing(*batches), folder)
 
 
 def test_missing_ids(tmp_path: Path) -> None:
     """The ids were observed with one phase and not with the other."""
-    config = profile(EVENTS, JOINED, axes=IDS)
+    config = of_two_phases(JOINED, axes=IDS)
     body = observing({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]})
 
     assert raised(config, body, tmp_path) == (
@@ -156,7 +163,7 @@ def test_missing_ids(tmp_path: Path) -> None:
 
 def test_required_ids_that_are_missing(tmp_path: Path) -> None:
     """Ids that are required are missed where the batch closes."""
-    config = profile({**EVENTS, "row": {**EVENTS["row"], "required": True}}, JOINED, axes=IDS)
+    config = of_two_phases(JOINED, {"row": {**ROW["row"], "required": True}}, axes=IDS)
     body = observing({"row": [0, 1], "reward": [1.0, 2.0]}, {"loss": [1.0, 2.0]})
 
     assert raised(config, body, tmp_path) == (
@@ -176,7 +183,7 @@ def test_unknown_ids(tmp_path: Path) -> None:
 
 def test_ids_of_several_rows(tmp_path: Path) -> None:
     """A prompt's id is none of its completions: what differs between them is refused, what does not is looked up."""
-    signals = {**EVENTS, "source": {**ROWS, "type": "text", "phase": "rollout"}}
+    source = {"source": {**ROWS, "type": "text"}}
     same = {"by": {"expr": "loss", "by": "source", "reduce": "sum"}}
 
     def body(log: Recorder) -> None:
@@ -184,11 +191,11 @@ def test_ids_of_several_rows(tmp_path: Path) -> None:
             log.observe(row=[7, 7, 8], reward=[1.0, 2.0, 3.0], source=["a", "a", "b"])
             log.observe(row=[8, 7, 7], loss=[1.0, 2.0, 4.0])
 
-    assert raised(profile(signals, {**JOINED, **same}, axes=IDS), body, tmp_path) == (
+    assert raised(of_two_phases({**JOINED, **same}, rollout=source, axes=IDS), body, tmp_path) == (
         "[DL511] 1 ids `row` stand for several rows of one batch of phase `rollout`, of which `reward` differs\n"
         "  fix: give each completion an id of its own"
     )
-    sink = run(profile(signals, same, axes=IDS), body, tmp_path / "same")
+    sink = run(of_two_phases(same, rollout=source, axes=IDS), body, tmp_path / "same")
     assert sink.scalars == {0: {"by/a": 6.0, "by/b": 1.0}}
 
 
@@ -224,7 +231,7 @@ def test_positions_that_do_not_match(rollouts: list[list[float]], sizes: str, tm
 
 def test_what_cannot_be_joined_takes_nothing_else_with_it(tmp_path: Path) -> None:
     """The metrics of one phase are logged; those that need both are absent, and the failure is reported."""
-    config = profile(EVENTS, {**JOINED, "r": "mean(reward)", "l": "mean(loss)"}, axes=IDS, run={"strict": False})
+    config = of_two_phases({**JOINED, "r": "mean(reward)", "l": "mean(loss)"}, axes=IDS, run={"strict": False})
     body = observing({"row": [0], "reward": [1.0]}, {"row": [5], "loss": [3.0]})
 
     assert run(config, body, tmp_path).scalars == {0: {"r": 1.0, "l": 3.0}}
@@ -264,16 +271,13 @@ def test_a_group_split_over_ranks_where_the_profile_says_it_is_not(tmp_path: Pat
 
 # ---- what the compiler refuses
 
-TOKENS = {
-    "mask": {"axis": "token", "type": "bool"},
-    "sampled": {"axis": "token", "phase": "rollout"},
-    "trained": {"axis": "token", "phase": "update"},
-}
+MASK = {"mask": {"axis": "token", "type": "bool"}}
+TOKENS = {"rollout": {"sampled": {"axis": "token"}}, "update": {"trained": {"axis": "token"}}}
 
 
 def test_an_expression_per_token_over_two_phases() -> None:
     """Tokens are folded where they are: nothing is kept of them to join with."""
-    assert refused(profile(TOKENS, {"gap": "mean(trained - sampled)"}, axes={"token": {"mask": "mask"}})) == (
+    assert refused(profile(MASK, {"gap": "mean(trained - sampled)"}, signals=TOKENS, axes={"token": "mask"})) == (
         "error[DL313] metrics.gap\n"
         "  `trained` is per token in phase `update`, and `sampled` is observed in `rollout`\n"
         "    trained - sampled\n"
@@ -284,9 +288,9 @@ def test_an_expression_per_token_over_two_phases() -> None:
 
 def test_a_signal_that_is_needed_in_an_phase_it_is_not_declared_for() -> None:
     """A per-token mask of one phase, and a per-token value of the other."""
-    signals = {**TOKENS, "mask": {**TOKENS["mask"], "phase": "rollout"}}
+    signals = {**TOKENS, "rollout": {**TOKENS["rollout"], **MASK}}
 
-    assert refused(profile(signals, {"t": "mean(trained)"}, axes={"token": {"mask": "mask"}})) == (
+    assert refused(profile({}, {"t": "mean(trained)"}, signals=signals, axes={"token": {"mask": "mask"}})) == (
         "error[DL313] signals.rollout.mask\n"
         "  `mask` is needed in phase `update`, and is observed in `rollout`\n"
         "  fix: observe it there too, and declare it: signals: {update: {mask: ...}}"
@@ -295,14 +299,14 @@ def test_a_signal_that_is_needed_in_an_phase_it_is_not_declared_for() -> None:
 
 def test_a_metric_has_no_window_of_its_own_where_the_trainer_logs() -> None:
     """`every: trainer` leaves no other choice."""
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "every": 2}}, every="trainer")) == (
+    assert refused(of_two_phases({"r": {"expr": "reward", "every": 2}}, every="trainer")) == (
         "error[DL202] metrics.r.every\n  the trainer says when it logs: there is no other `every`\n  fix: drop it"
     )
 
 
 def test_a_window_is_a_multiple_of_the_profiles() -> None:
     """A metric's `every` of 3 does not fit in windows of 2."""
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "every": 3}}, every=2)) == (
+    assert refused(of_two_phases({"r": {"expr": "reward", "every": 3}}, every=2)) == (
         "error[DL202] metrics.r.every\n  `every` must be a multiple of the config's 2\n  fix: every: 4"
     )
 
@@ -311,7 +315,7 @@ def test_a_formula_over_different_pools() -> None:
     """Values that cover different things are not computed with."""
     metrics = {"r": "mean(reward)", "b": {"expr": "reward", "over": "batch"}, "f": {"formula": "r - b"}}
 
-    assert refused(profile(EVENTS, metrics)) == (
+    assert refused(of_two_phases(metrics)) == (
         "error[DL310] metrics.f.formula\n"
         "  the metrics of a formula cover different windows, or different parts of one\n"
         "    r - b\n"
@@ -322,13 +326,13 @@ def test_a_formula_over_different_pools() -> None:
 def test_a_first_log_event_is_an_early_one() -> None:
     """After as many steps as all others it is none of its own."""
     for every in (3, 2, "trainer"):
-        shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=every, modes={"train": {"first": 3}}))
+        shown = refused(of_two_phases({"r": "mean(reward)"}, every=every, modes={"train": {"first": 3}}))
         assert shown == (
             "error[DL202] modes.train.first\n"
             f"  `first: 3` is not earlier than the first log event of `every: {every}`\n"
             "  fix: a smaller number, or drop it"
         )
-    shown = refused(profile(EVENTS, {"r": "mean(reward)"}, every=3, modes={"eval": {"prefix": "eval/", "first": 1}}))
+    shown = refused(of_two_phases({"r": "mean(reward)"}, every=3, modes={"eval": {"prefix": "eval/", "first": 1}}))
     assert shown == (
         "error[DL202] modes.eval.first\n  only the mode `train` has a `first` log event of its own\n"
         "  fix: modes: {train: {first: 1}}"
@@ -337,27 +341,27 @@ def test_a_first_log_event_is_an_early_one() -> None:
 
 def test_what_goes_on_over_the_run_needs_no_rows_of_it() -> None:
     """A quantile of all so far would need them; a value of each rank and whole window is cut as windows are."""
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "reduce": "p50", "over": "run"}})) == (
+    assert refused(of_two_phases({"r": {"expr": "reward", "reduce": "p50", "over": "run"}})) == (
         "error[DL312] metrics.r.over\n"
         "  `p50` needs all its rows at once, and `over: run` keeps none from the start of the run\n"
         "  fix: reduce: mean, or another one with a mergeable state"
     )
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "over": "rank", "combine": "ema(0.9)"}})) == (
+    assert refused(of_two_phases({"r": {"expr": "reward", "over": "rank", "combine": "ema(0.9)"}})) == (
         "error[DL312] metrics.r.over\n"
         "  `ema` goes on from step to step, and `over: rank` has a value for each rank of a whole window\n"
         "  fix: over: step"
     )
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "over": "run", "combine": "ema(0.9)"}})) == (
+    assert refused(of_two_phases({"r": {"expr": "reward", "over": "run", "combine": "ema(0.9)"}})) == (
         "error[DL312] metrics.r.over\n  `ema` is an average over the run already\n  fix: over: step"
     )
-    assert refused(profile(EVENTS, {"r": "mean(reward)", "f": {"formula": "r + 1", "over": "run"}})) == (
+    assert refused(of_two_phases({"r": "mean(reward)", "f": {"formula": "r + 1", "over": "run"}})) == (
         "error[DL202] metrics.f.over\n  a formula has no `over`: it is computed from other metrics\n  fix: drop `over`"
     )
 
 
 def test_an_unknown_metric_in_a_condition() -> None:
     """`when` reads metrics, not signals."""
-    assert refused(profile(EVENTS, {"r": {"expr": "reward", "when": "loss > 1"}})) == (
+    assert refused(of_two_phases({"r": {"expr": "reward", "when": "loss > 1"}})) == (
         "error[DL302] metrics.r.when\n"
         "  `loss` is a signal; here only metrics and constants are known\n"
         "    loss > 1\n"

@@ -153,10 +153,10 @@ def test_an_empty_block_logs_nothing(tmp_path: Path) -> None:
 
 def test_modes_have_joins_and_previous_values_of_their_own(tmp_path: Path) -> None:
     """Eval's rollout is not joined with train's update, and train's `prev` knows nothing of eval."""
-    signals = {"row": {**ROWS, "type": "int"}, "reward": {**ROWS, "phase": "rollout"},
-               "loss": {**ROWS, "phase": "update"}, "lr": {**STEP, "phase": "update"}}  # fmt: skip
+    row = {"row": {**ROWS, "type": "int"}}
+    signals = {"rollout": {"reward": ROWS}, "update": {"loss": ROWS, "lr": STEP}}
     metrics = {"both": "mean(reward * loss)", "before": "mean(prev(lr, 0))"}
-    config = profile(signals, metrics, axes={"completion": {"ids": "row"}}, modes=MODES)
+    config = profile(row, metrics, signals=signals, axes={"completion": {"ids": "row"}}, modes=MODES)
 
     def batches(log: Recorder, reward: float, loss: float, lr: float) -> None:
         if reward:
@@ -325,11 +325,11 @@ def test_unique_of_what_another_filter_takes(tmp_path: Path) -> None:
 
 def test_a_signal_without_an_phase_goes_where_its_company_is(tmp_path: Path) -> None:
     """Of two phases that need it, the one whose signals are observed in the same call."""
-    signals = {"row": {**ROWS, "type": "int"}, "mask": {"axis": "token", "type": "bool"},
-               "sampled": {"axis": "token", "phase": "rollout"}, "trained": {"axis": "token", "phase": "update"},
-               "reward": {**ROWS, "phase": "rollout"}}  # fmt: skip
+    shared = {"row": {**ROWS, "type": "int"}, "mask": {"axis": "token", "type": "bool"}}
+    signals = {"rollout": {"sampled": "token", "reward": ROWS}, "update": {"trained": "token"}}
     metrics = {"sampled": "mean(sampled)", "trained": "sum(trained)", "both": "sum(reward * mean(trained, over=token))"}
-    config = profile(signals, metrics, axes={"token": {"mask": "mask"}, "completion": {"ids": "row"}})
+    axes = {"token": {"mask": "mask"}, "completion": {"ids": "row"}}
+    config = profile(shared, metrics, signals=signals, axes=axes)
 
     def body(log: Recorder) -> None:
         with log.step(0):
@@ -341,9 +341,8 @@ def test_a_signal_without_an_phase_goes_where_its_company_is(tmp_path: Path) -> 
 
 
 def test_a_signal_of_two_phases_by_name(tmp_path: Path) -> None:
-    """`phase: {a: rollout, b: update}`: each phase has its own values."""
-    signals = {"adv": {**ROWS, "phase": ["rollout", "update"]},
-               "reward": {**ROWS, "phase": "rollout"}, "loss": {**ROWS, "phase": "update"}}  # fmt: skip
+    """Each phase has its own values of a name that stands in both."""
+    signals = {"rollout": {"adv": ROWS, "reward": ROWS}, "update": {"adv": ROWS, "loss": ROWS}}
     metrics = {"before": "sum(adv * reward)", "after": "sum(adv * loss)"}
 
     def body(log: Recorder) -> None:
@@ -352,4 +351,4 @@ def test_a_signal_of_two_phases_by_name(tmp_path: Path) -> None:
             log.observe(adv=[10.0], loss=[1.0])
             log.observe(loss=[2.0], adv=[20.0])
 
-    assert run(profile(signals, metrics), body, tmp_path).scalars == {0: {"before": 3.0, "after": 50.0}}
+    assert run(profile({}, metrics, signals=signals), body, tmp_path).scalars == {0: {"before": 3.0, "after": 50.0}}

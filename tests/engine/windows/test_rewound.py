@@ -13,12 +13,8 @@ from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, run_ranks
 from tests.running import profile, run
 
-SIGNALS: dict[str, Any] = {
-    "row": {"axis": "completion", "type": "int"},
-    "x": {"axis": "completion", "phase": "rollout"},
-    "y": {"axis": "completion", "phase": "update"},
-    "beta": {"axis": "step", "phase": "control"},
-}
+ROW = {"row": {"axis": "completion", "type": "int"}}
+SIGNALS: dict[str, Any] = {"rollout": {"x": "completion"}, "update": {"y": "completion"}, "control": {"beta": "step"}}
 METRICS = {
     "x": "mean(x)", "drift": "mean(beta - prev(beta, 0))", "held": "mean(x * beta)", "joined": "mean(x * y)",
 }  # fmt: skip
@@ -48,7 +44,7 @@ SECOND: list[Given] = [(3, [7.0, 8.0], None), (4, None, None), (5, [5.0, 6.0], 9
 @pytest.mark.parametrize("every", [1, 3])
 def test_what_follows_is_as_if_the_abandoned_steps_had_not_been(every: int, ranks: int, tmp_path: Path) -> None:
     """Of values of the step before, of those that hold, and of rows of an earlier generation."""
-    config = profile(SIGNALS, METRICS, axes={"completion": {"ids": "row"}}, every=every, sinks=[])
+    config = profile(ROW, METRICS, signals=SIGNALS, axes={"completion": {"ids": "row"}}, every=every, sinks=[])
 
     def logged(name: str, runs: Sequence[Sequence[Given]]) -> list[tuple[int, dict[str, float]]]:
         found: list[Any] = []
@@ -68,7 +64,7 @@ def test_what_follows_is_as_if_the_abandoned_steps_had_not_been(every: int, rank
 
 def test_a_step_that_a_flush_cuts_is_not_before_itself(tmp_path: Path) -> None:
     """What is logged of its second half has the value of the step before, as the first half has."""
-    config = profile({"beta": SIGNALS["beta"]}, {"drift": METRICS["drift"]}, every="trainer")
+    config = profile({}, {"drift": METRICS["drift"]}, signals={"control": {"beta": "step"}}, every="trainer")
 
     def steps(log: Recorder) -> None:
         for step, halves in enumerate([(1.0, 2.0), (4.0, 8.0), (16.0, 32.0)]):
@@ -95,7 +91,7 @@ def test_a_step_that_is_tried_again_counts_in_averages(tmp_path: Path) -> None:
         with log.step(7):
             log.observe(row=[0], x=[6.0])
 
-    found = run(profile({name: SIGNALS[name] for name in ("row", "x")}, metrics), steps, tmp_path)
+    found = run(profile(ROW, metrics, signals={"rollout": {"x": "completion"}}), steps, tmp_path)
     assert [{item.name: item.value for item in records.scalars} for _, records in found.events if records.scalars] == [
         {"smooth": 1.0, "last": 1.0},
         {"smooth": 2.0, "last": 3.0},

@@ -26,7 +26,7 @@ METRICS: dict[str, Any] = {
 def logged(steps: Sequence[Sequence[Mapping[str, Any]]], folder: Path, **others: Any) -> dict[int, dict[str, float]]:
     """What is logged of the calls of each step."""
     sink = MemorySink()
-    config = profile(SIGNALS, METRICS, **others)
+    config = profile({}, METRICS, signals=SIGNALS, **others)
     with declog.start(config, sinks=[sink], output_dir=folder) as log:
         for step, calls in enumerate(steps):
             with log.step(step):
@@ -46,7 +46,7 @@ def test_a_value_of_the_step_is_of_all_its_rows(place: int, order: tuple[str, ..
     calls: list[Mapping[str, Any]] = [ROLLOUT, *UPDATES]
     calls.insert(place, {"tau": 0.5})
     sink = MemorySink()
-    config = profile({name: SIGNALS[name] for name in order}, METRICS)
+    config = profile({}, METRICS, signals={name: SIGNALS[name] for name in order})
     with declog.start(config, sinks=[sink], output_dir=tmp_path) as log, log.step(0):
         for call in calls:
             log.observe(**call)
@@ -64,7 +64,7 @@ def test_the_latest_value_holds_until_another_comes(tmp_path: Path) -> None:
     signals = {**SIGNALS, "control": {"tau": "step", "beta": "step"}}
     for every in (1, 2, 4):
         sink = MemorySink()
-        config = profile(signals, {"b": "sum(loss * tau)", "n": "count(loss * tau)"}, every=every)
+        config = profile({}, {"b": "sum(loss * tau)", "n": "count(loss * tau)"}, signals=signals, every=every)
         with declog.start(config, sinks=[sink], output_dir=tmp_path / str(every)) as log:
             for step, calls in enumerate(steps):
                 with log.step(step):
@@ -84,7 +84,7 @@ def test_each_rank_has_its_own(tmp_path: Path) -> None:
 
     def body(comm: FakeComm) -> None:
         signals = {**SIGNALS, "control": {"tau": "step", "beta": "step"}}
-        config = profile(signals, {"a": "mean(reward * tau)", "n": "count(reward * tau)"})
+        config = profile({}, {"a": "mean(reward * tau)", "n": "count(reward * tau)"}, signals=signals)
         sinks = [] if comm.rank else [sink]
         with declog.start(config, sinks=sinks, output_dir=tmp_path, comm=comm) as log, log.step(0):
             log.observe(reward=[1.0, 3.0], source=["x", "x"])
