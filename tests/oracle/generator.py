@@ -149,13 +149,14 @@ class Generator:
         random = self.random
         self.profile["every"] = random.choice((1, 1, 2, 3))
         if self.profile["every"] > 1 and self.maybe(0.3):
-            self.profile["first"] = random.randint(1, self.profile["every"] - 1)
+            self.profile["modes"] = {"train": {"first": random.randint(1, self.profile["every"] - 1)}}
         number = random.choice((0, 7))
         blocks: list[Block] = []
         stride = random.choice((1, 1, 3))
         evaluates = self.maybe(0.3)
         if evaluates:
-            self.profile["modes"] = {"train": {}, "eval": {"prefix": random.choice(("eval_", "eval/"))}}
+            train = self.profile.get("modes", {"train": {}})
+            self.profile["modes"] = {**train, "eval": {"prefix": random.choice(("eval_", "eval/"))}}
         for place in range(random.randint(1, 5)):
             kept = self.by_ids and place > 0 and self.maybe(0.25)
             blocks.append(

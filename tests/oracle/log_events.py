@@ -57,14 +57,14 @@ def ends(case: Case) -> Iterator[tuple[int, str, dict[int, list[int]]]]:
             continue
         count = train.index(place) + 1
         due = {length: train[count - length : count] for length in sorted(lengths) if count % length == 0}
-        first = case.profile.get("first", 0)
+        first = case.profile.get("modes", {}).get("train", {}).get("first", 0)
         if count == first:
             due[base] = train[:first]
         elif count == base:
             due[base] = train[first:base]
         if due:
             yield block.number, "train", due
-    first = case.profile.get("first", 0)
+    first = case.profile.get("modes", {}).get("train", {}).get("first", 0)
     open_at_the_end = {
         length: train[max(len(train) - len(train) % length, first if length == base and len(train) >= first else 0) :]
         for length in sorted(lengths)

@@ -154,7 +154,7 @@ def test_texts_are_redacted_before_they_are_written(tmp_path: Path) -> None:
     card = {"card": r"\d{2}-\d{4}", "name": "Ann"}
     config = {
         **SMALL,
-        "signals": {"any": {**SMALL["signals"]["any"], "shout": "text"}},
+        "derived": {"shout": "text"},
         "schemas": {
             "s": {"mine": {"type": "text", "expr": "shout", "redact": card}},
             "t": {"chat": {"type": "object", "redact": card}, "extra": {"undeclared": "keep", "redact": card}},
