@@ -66,10 +66,13 @@ def with_nulls(layer: Node, type_: Any = LogSpec) -> Any:
 
 
 def without_nulls(data: Any, type_: Any = LogSpec) -> Any:
-    """Data that was merged of such layers, without the nulls of entries that have all their keys."""
+    """A config that was merged of such layers, without the nulls of entries that have all their keys.
+
+    Those of the config itself stay: they say that a section is empty.
+    """
     if not isinstance(data, dict):
         return data
-    model = model_of(type_)
+    model = None if type_ is LogSpec else model_of(type_)
     full = model is not None and keys(model).keys() <= data.keys()
     stated = {key: value for key, value in data.items() if value is not None or not full}
     return {key: without_nulls(value, below(type_, key)) for key, value in stated.items()}

@@ -252,7 +252,9 @@ def _cut(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[tuple
     parts: dict[str, str] = {}  # the value that was cut, and the keys that were made of its rest
     for key, value in [*data.items(), ("", "")]:
         is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
-        if parts and (is_open or (value is None and known is not None and key not in known)):
+        foreign = value is None and known is not None and key not in known
+        misspelt = foreign and IDENTIFIER.match(str(key)) and nearest(str(key), known or ()) is not None
+        if parts and (is_open or (foreign and not misspelt)):
             parts[str(key)] = str(key) if value is None else f"{key}={value}"
             continue
         if len(parts) > 1 and not is_open:

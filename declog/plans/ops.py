@@ -5,7 +5,7 @@ Imports neither the models of the YAML nor the compiler. ``words.py`` prints it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
@@ -577,9 +577,9 @@ class Plan:
         return unread
 
     @cached_property
-    def observed(self) -> frozenset[str]:
-        """The names whose values are recorded or kept."""
-        return frozenset((*self.sources, *self.unread))
+    def observed(self) -> KeysView[str]:
+        """The names whose values are recorded or kept, in the plan's order, which is the same in every process."""
+        return dict.fromkeys((*self.sources, *self.unread)).keys()
 
     @cached_property
     def folds(self) -> dict[str, FoldOp]:

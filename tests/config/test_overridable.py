@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 
 import declog
 from declog.config.compose import compose, config_of
+from declog.config.long_form import without_nulls
 from declog.errors import Path as Keys
 from tests import forks
 
@@ -71,8 +72,8 @@ def nested(paths: Mapping[Keys, Any]) -> dict[str, Any]:
 
 
 def planned(config: Any) -> tuple[Any, Mapping[str, str]]:
-    """What a config says, and its plan without the name of the config."""
-    data = config_of(config)
+    """A config, less the nulls that an entry with all its keys has, and its plan without the config's name."""
+    data = without_nulls(config_of(config))
     return data, declog.plan(config).canonical
 
 

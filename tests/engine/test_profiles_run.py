@@ -129,7 +129,7 @@ def test_a_logged_name_never_shadows_a_declared_one(tmp_path: Path, caplog: pyte
         ("high", "[DL504] `logged['x']` is declared float per step, and str 'high' came\n  fix: its members are "
          "numbers; a text is a signal of its own, or a column of `log_extra`"),
         ([1.0, 2.0], "[DL503] `logged['x']` is declared float per step: one number is expected, and a list of 2 came\n"
-         "  fix: `logged.mean()`, or declare `logged: {axis: completion}`"),
+         "  fix: `sum(logged['x']) / len(logged['x'])`, or declare `logged: {axis: completion}`"),
     ],
 )  # fmt: skip
 def test_a_logged_value_is_one_number(value: Any, message: str, tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_a_state_of_another_profile_continues_its_totals(tmp_path: Path, caplog:
     with declog.start(after, sinks=[sink], output_dir=tmp_path, resume=state) as log, log.step(3):
         log.observe(length=[10])
     assert sink.scalars == {3: {"tokens": 16, "longest": 10}}
-    assert "of another profile: totals are continued" in caplog.text
+    assert "of another config: totals are continued" in caplog.text
 
 
 def test_a_state_is_taken_between_steps_and_loaded_before_them(tmp_path: Path) -> None:

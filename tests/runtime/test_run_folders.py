@@ -165,7 +165,7 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
     """A `run.json` that is not declog's refuses the folder; a `config.yaml` keeps its place beside declog's."""
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "run.json").write_text('{"mine": 1}')
-    with pytest.raises(SinkError, match="is no file of declog's"):
+    with pytest.raises(SinkError, match="not written by declog"):
         declog.start(PROFILE, output_dir=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "config.yaml").write_text("mine: 1\n")

@@ -16,8 +16,12 @@ LENGTHS = ("prompt_length", "response_length")
 
 
 def tensors(batch: Any, needed: Set[str]) -> dict[str, Any]:
-    """The needed columns that are tensors, [completions, tokens] or [completions], and what is counted of them."""
-    found = {name: _padded(batch.batch[name]) for name in needed if name in batch.batch.keys()}  # noqa: SIM118
+    """The needed columns that are tensors, [completions, tokens] or [completions], and their lengths.
+
+    The mask comes first: a column of other tokens is then refused, and not the mask because of the column.
+    """
+    names = sorted(needed, key=MASK.__ne__)
+    found = {name: _padded(batch.batch[name]) for name in names if name in batch.batch.keys()}  # noqa: SIM118
     if MASK in found:  # of whichever dtype
         found[MASK] = found[MASK].bool()
     widths = {"max_prompt_length": "prompts", "max_response_length": "responses"}

@@ -30,7 +30,7 @@ def test_a_job_of_two_ranks_takes_up_a_metric(model: Path, tmp_path: Path, capsy
         (tmp_path / "asked").touch()
     shown = capsys.readouterr()
     assert codes == [2, 0] and "unknown signal `rewrd`" in shown.err and "^^^^^" in shown.err
-    assert "the job goes on with it, from step " in shown.out
+    assert "the job goes on with it, from step " in shown.out, shown.out
     assert ended.result().codes == (-signal.SIGKILL,) * 2
     assert job("asked", model, tmp_path).codes == (0, 0)
     logged = declog.read(run)

@@ -315,6 +315,15 @@ def test_one_wrong_column(verl: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert [name for name in ("`acc`", "`prompts`", "`odd`", "`none`") if name not in caplog.text] == []
 
 
+def test_the_mask_is_observed_before_other_columns(verl: Any) -> None:
+    """In whatever order the plan has them: a column of other tokens is refused, and not the mask because of it."""
+    from declog.integrations.verl.columns import MASK, tensors  # which needs a verl
+
+    given = batch(verl, [1.0, 0.0])
+    for names in (["prompts", "advantages", "response_mask"], ["response_mask", "prompts"]):
+        assert next(iter(tensors(given, dict.fromkeys(names).keys()))) == MASK
+
+
 def test_a_wrong_profile(verl: Any) -> None:
     """It is an error where verl checks its own configuration, before models are loaded; nothing else is."""
     checks = importlib.import_module("verl.utils.config")

@@ -274,7 +274,7 @@ def test_a_damaged_run_is_a_row(tmp_path: Path, opened: Open) -> None:
     assert main(["report", str(tmp_path)]) == 0
     found = opened(tmp_path / "report.html")
     rows = {row.get_attribute("data-place"): row.inner_text() for row in found.page.locator("#runs tbody tr").all()}
-    assert "is no file of declog's" in rows["b"]
+    assert "not written by declog" in rows["b"]
     assert "DL609" in rows["d"]
     assert [rows[name].split("\t")[1] for name in ("a", "<i>c</i>")] == ["finished"] * 2
     found.page.locator("#runs a", has_text="<i>").click()
