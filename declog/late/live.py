@@ -34,7 +34,7 @@ from declog.sinks.run_folder import PLAN, run_of
 from declog.sinks.runner import SinkRunner
 
 REQUEST, STATE, ANSWER = "ask.json", "state.bin", "answer.json"
-LOOK_S = 1.0  # how often the worker looks for requests, at most
+LOOK_S = 0.2  # how often the worker looks for requests, at most
 SINK_S = 30.0  # how long the files of a metric may take to open and to close
 BEFORE_ALL = -(2**62)  # a step
 

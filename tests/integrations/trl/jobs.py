@@ -199,6 +199,7 @@ def asked(model: Path, folder: Path) -> None:
 
     from transformers import TrainerCallback
 
+    from declog.late.live import LOOK_S
     from tests.integrations.trl import cases, tiny
 
     resumes = any(folder.glob("checkpoint-*"))
@@ -209,6 +210,7 @@ def asked(model: Path, folder: Path) -> None:
                 (folder / "ready").touch()
                 while not any(folder.rglob("ask.json")):
                     time.sleep(0.05)
+                time.sleep(LOOK_S)  # the worker looks for it with the next log event
             if not resumes and state.global_step == KILLED_AT:
                 while not (folder / "asked").exists():  # the command has its answer
                     time.sleep(0.05)
