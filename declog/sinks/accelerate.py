@@ -121,9 +121,12 @@ class AccelerateSink(BaseSink):
             raise ExceptionGroup("several trackers failed", failures)
 
     def close(self) -> None:
-        """Finish the trackers that the sink started."""
-        for tracker in self._made:
-            tracker.finish()
+        """Log what waits, and finish the trackers that the sink started."""
+        with contextlib.ExitStack() as ends:  # each, also where another one fails: the trackers last
+            for tracker in self._made:
+                ends.callback(tracker.finish)
+            for sink in self._sinks:
+                ends.callback(sink.close)
 
     def _started(self, name: str, run: RunInfo) -> Any:
         cls = self._tracking.LOGGER_TYPE_TO_CLASS[name]

@@ -19,6 +19,7 @@ import contextlib
 import hashlib
 import os
 import weakref
+from collections import deque
 from collections.abc import Iterator
 from contextvars import ContextVar
 from operator import attrgetter
@@ -34,6 +35,7 @@ OURS = "declog/"  # before a table's key in a run that was joined: whoever opene
 STEP = f"{OURS}step"
 LOCAL_STEP = "_local_step"  # of a run: its step, as this process counts it
 INCREMENTS = 100
+WAITING = 8  # log events that wait for a row of theirs, at most
 MAX_BINS = 512
 TITLE_CHARS = 63
 KEY_BYTES = 90  # wandb adds a step and two digests to make a file's name
@@ -86,6 +88,7 @@ class WandbSink(BaseSink):
         self._run: Any = None
         self._owned = False
         self._own_steps = False
+        self._waiting: deque[tuple[int, Records]] = deque()  # log events, until a row is free for the first of them
         self._before = OURS  # a table's name
         self._given: Any = None
         if (run := _teed.get()) is not None:
@@ -139,7 +142,24 @@ class WandbSink(BaseSink):
         self._before = ""
 
     def write(self, step: int, records: Records) -> None:
-        """Log one event in one call, then its alerts."""
+        """Log one event in one call, then its alerts; in somebody else's run, where its row may be begun.
+
+        wandb drops a row with a number below that of the open one, and its owner may number rows by steps. So no row
+        is begun beyond the step of training: a few log events wait until its owner begins one.
+        """
+        self._waiting.append((step, records))
+        while self._waiting and (len(self._waiting) > WAITING or self._free(self._waiting[0][0], step)):
+            self._write(*self._waiting.popleft())
+
+    def _free(self, step: int, now: int) -> bool:
+        """Whether an event can be logged while training is at step ``now``."""
+        if not self._before:
+            return True
+        row, last, _ = self._open_row
+        at = self._row()
+        return at != row or last == step or at < now
+
+    def _write(self, step: int, records: Records) -> None:
         values: dict[str, Any] = {clean_text(scalar.name): _number(scalar.value) for scalar in records.scalars}
         for histogram in records.histograms:
             values[clean_text(histogram.name)] = self._wandb.Histogram(np_histogram=_bins(histogram))
@@ -161,9 +181,13 @@ class WandbSink(BaseSink):
             raise SinkError.of("DL602.wandb_joined", cause=cause) from cause
 
     def close(self) -> None:
-        """Finish the run if declog opened it."""
-        if self._run is not None and self._owned:
-            self._run.finish()
+        """Log what waits, and finish the run if declog opened it."""
+        try:
+            while self._waiting:
+                self._write(*self._waiting.popleft())
+        finally:
+            if self._run is not None and self._owned:
+                self._run.finish()
 
     def _log(self, step: int, values: dict[str, Any]) -> None:
         at = self._row()

@@ -13,7 +13,7 @@ import wandb
 from declog.errors import SinkError
 from declog.records import Alert, Column, DType, Histogram, Places, Records, Scalar, Table
 from declog.sinks.runner import SinkRunner
-from declog.sinks.wandb import INCREMENTS, LOCAL_STEP, WandbSink
+from declog.sinks.wandb import INCREMENTS, LOCAL_STEP, WAITING, WandbSink
 from tests.sinks.samples import EXACT, SURROGATE, event, run_info, table
 from tests.sinks.wandb_reader import OfflineRun, read_runs
 
@@ -234,6 +234,37 @@ def test_a_trainer_with_explicit_steps_loses_nothing(wandb_folder: Path) -> None
     assert run.series("after") == [(step, step) for step in range(4)]
     assert run.series("reward", x="declog/step") == [(step, step + 0.5) for step in range(4)]
     assert run.series("eval_reward", x="declog/step") == [(step, step + 0.25) for step in range(4)]
+
+
+def test_a_sink_that_is_behind_costs_a_trainer_with_explicit_steps_nothing(wandb_folder: Path) -> None:
+    """Log events that come late, several at once, begin no row that the trainer has not come to; all are there."""
+    trainer, runner = joined(wandb_folder)
+    for step in range(3):
+        trainer.log({"loss": step * 1.0}, step=step)
+    for step in range(3):
+        write(runner, step, scalars(reward=step + 0.5))
+    for step in range(3, 6):
+        trainer.log({"loss": step * 1.0}, step=step)
+        write(runner, step, scalars(reward=step + 0.5))
+    assert runner.close(60).finished
+    trainer.finish()
+    (run,) = read_runs(wandb_folder)
+    assert run.series("loss") == [(step, step * 1.0) for step in range(6)]
+    assert run.series("reward", x="declog/step") == [(step, step + 0.5) for step in range(6)]
+
+
+def test_no_more_than_a_few_log_events_wait_for_a_row(wandb_folder: Path) -> None:
+    """A trainer that logs without steps, and seldom: declog's values wait for no more than a few log events."""
+    trainer, runner = joined(wandb_folder)
+    for _ in range(40):
+        trainer.log({"loss": 1.0})
+    for step in range(30):
+        write(runner, step, scalars(reward=step + 0.5))
+    assert trainer.step == 40 + 30 - WAITING - 1
+    assert runner.close(60).finished
+    trainer.finish()
+    (run,) = read_runs(wandb_folder)
+    assert run.series("reward", x="declog/step") == [(step, step + 0.5) for step in range(30)]
 
 
 def test_log_events_that_nobody_separates_do_not_overwrite_each_other(wandb_folder: Path) -> None:
