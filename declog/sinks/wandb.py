@@ -142,10 +142,10 @@ class WandbSink(BaseSink):
         self._before = ""
 
     def write(self, step: int, records: Records) -> None:
-        """Log one event in one call, then its alerts; in somebody else's run, where its row may be begun.
+        """Log one event in one call, then its alerts; in a run that others log to, where its row may be begun.
 
-        wandb drops a row with a number below that of the open one, and its owner may number rows by steps. So no row
-        is begun beyond the step of training: a few log events wait until its owner begins one.
+        wandb drops a row with a number below that of the open one, and others may number rows by steps. So no row
+        is begun beyond the step of training: a few log events wait until others begin one.
         """
         self._waiting.append((step, records))
         while self._waiting and (len(self._waiting) > WAITING or self._free(self._waiting[0][0], step)):
@@ -153,7 +153,7 @@ class WandbSink(BaseSink):
 
     def _free(self, step: int, now: int) -> bool:
         """Whether an event can be logged while training is at step ``now``."""
-        if not self._before:
+        if self._own_steps:
             return True
         row, last, _ = self._open_row
         at = self._row()

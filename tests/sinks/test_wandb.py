@@ -236,9 +236,15 @@ def test_a_trainer_with_explicit_steps_loses_nothing(wandb_folder: Path) -> None
     assert run.series("eval_reward", x="declog/step") == [(step, step + 0.25) for step in range(4)]
 
 
-def test_a_sink_that_is_behind_costs_a_trainer_with_explicit_steps_nothing(wandb_folder: Path) -> None:
-    """Log events that come late, several at once, begin no row that the trainer has not come to; all are there."""
-    trainer, runner = joined(wandb_folder)
+@pytest.mark.parametrize("whose", ["the trainer's", "declog's"])
+def test_a_sink_that_is_behind_costs_a_trainer_with_explicit_steps_nothing(whose: str, wandb_folder: Path) -> None:
+    """In whoever's run: log events that come late, several at once, begin no row that the trainer has not come to."""
+    if whose == "declog's":
+        runner = SinkRunner("wandb", WandbSink())
+        runner.open(run_info(wandb_folder))
+        trainer: Any = wandb.run
+    else:
+        trainer, runner = joined(wandb_folder)
     for step in range(3):
         trainer.log({"loss": step * 1.0}, step=step)
     for step in range(3):
@@ -247,7 +253,8 @@ def test_a_sink_that_is_behind_costs_a_trainer_with_explicit_steps_nothing(wandb
         trainer.log({"loss": step * 1.0}, step=step)
         write(runner, step, scalars(reward=step + 0.5))
     assert runner.close(60).finished
-    trainer.finish()
+    if whose == "the trainer's":
+        trainer.finish()
     (run,) = read_runs(wandb_folder)
     assert run.series("loss") == [(step, step * 1.0) for step in range(6)]
     assert run.series("reward", x="declog/step") == [(step, step + 0.5) for step in range(6)]

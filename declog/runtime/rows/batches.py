@@ -132,20 +132,14 @@ class Intake:
 
     def _take_learned(self, batches: OpenBatches, learned: LearnedCalls, values: Sequence[Any]) -> bool:
         """Take a call that is like the first one with its names; false where it is not, and nothing was taken."""
-        waiting: list[Observation] = []
-        for learned_call in learned.kept:
-            call = learned_call.read(values)
-            if call is None:
-                return False
-            waiting.append(call)
+        waiting = _observations(learned.kept, values)
+        if waiting is None:
+            return False
         stack = learned.read[0].alone if len(learned.read) == 1 else None
         if stack is None or not self._take_stack(batches, learned.read[0], stack, values):
-            calls: list[Observation] = []
-            for learned_call in learned.read:
-                call = learned_call.read(values)
-                if call is None:
-                    return False
-                calls.append(call)
+            calls = _observations(learned.read, values)
+            if calls is None:
+                return False
             self._take(batches, calls)
         for call in waiting:
             _await_end(batches, call)
@@ -462,6 +456,17 @@ class Intake:
 def _of(chosen: Sequence[tuple[int, SignalOp]], phase: str) -> Sequence[tuple[int, SignalOp]]:
     """Those that are of a phase."""
     return [(position, op) for position, op in chosen if op.phase == phase]
+
+
+def _observations(learned: Sequence[LearnedCall], values: Sequence[Any]) -> list[Observation] | None:
+    """What a call gives to each phase; None where it is not like the first one with its names."""
+    calls: list[Observation] = []
+    for learned_call in learned:
+        call = learned_call.read(values)
+        if call is None:
+            return None
+        calls.append(call)
+    return calls
 
 
 def _await_end(batches: OpenBatches, call: Observation) -> None:
