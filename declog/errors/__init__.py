@@ -265,7 +265,7 @@ class Problem:
         if self.where is not None:
             lines += [f"  see: {visible(str(where))} ({visible(key)})" for key, where in self.where.related]
         if self.fix:
-            said = f"  fix: {visible_lines(self.fix)}".replace("\n", "\n       ").split("\n")
+            said = _fix(visible_lines(self.fix)).split("\n")
             fix = [part for line in said for part in ([line] if set("={'\"") & set(line) else _wrapped(line, width))]
             lines += [fix[0].replace("fix:", paint("32", "fix:"), 1), *fix[1:]]
         return "\n".join(lines)
@@ -284,6 +284,11 @@ class Problem:
             return None
         start, end = self.span or (0, 0)
         return Excerpt("", text, start, max(end, start + 1) if self.span else 0)
+
+
+def _fix(text: str) -> str:
+    """The lines of a fix, the later ones below the first one's text."""
+    return f"  fix: {text}".replace("\n", "\n       ")
 
 
 RED = "1;31"
@@ -365,7 +370,7 @@ class Coded(DeclogError):
         self.code = code
         self.message = message = visible_lines(message)
         self.fix = fix = None if fix is None else visible_lines(fix)
-        super().__init__(f"[{code}] {message}" + (f"\n  fix: {fix}" if fix else ""))
+        super().__init__(f"[{code}] {message}" + (f"\n{_fix(fix)}" if fix else ""))
 
     @classmethod
     def of(cls, key: str, /, **facts: Any) -> Self:

@@ -41,6 +41,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rewrd": [1.0]},
         "[DL501] the config `small` has no signal `rewrd`\n  fix: did you mean `reward`?",
     ),
+    "a name like no other, which a config would have to declare": (
+        {"source": ["math", "code"]},
+        "[DL501] the config `small` has no signal `source`\n  fix: declare what you observe: "
+        "signals: {any: {source: completion}} for numbers, `completion text` for texts\n"
+        "       signals: done, epoch, given_as, length, logged, logprobs, loss, mask, note, other, prompt, reward, "
+        "rewards, spread",
+    ),
     "the name inside the profile": (
         {"renamed": [1.0]},
         "[DL501] the config `small` has no signal `renamed`\n  fix: it is observed as `given_as`",

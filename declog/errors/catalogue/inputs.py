@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 
-from declog.errors.catalogue.messages import Known, Message
+from declog.errors.catalogue.messages import DECLARE, Known, Message
 
 # fmt: off
 MESSAGES: Mapping[str, Message] = {
     "DL501.member": ("the family `{family}` declares no member `{name}`", Known("members")),
     "DL501.observed": ("the config has no signal `{name}` to observe", "{fix}"),
     "DL501.phase": ("the config `{config}` has no phase `{name}`", Known("phases")),
-    "DL501.signal": ("the config `{config}` has no signal `{name}`", "{fix}"),
+    "DL501.called": ("the config `{config}` has no signal `{name}`", "{fix}"),
+    "DL501.signal": ("the config `{config}` has no signal `{name}`", Known("signals", DECLARE)),
 
     "DL502": ("{names} {were} not observed in the first batch of phase `{phase}`",
         "observe({source}=...), or drop its `required`, or switch off what needs it"),

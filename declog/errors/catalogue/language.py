@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from declog.errors.catalogue.messages import Known, Message
+from declog.errors.catalogue.messages import DECLARE, Known, Message
 
 # fmt: off
 MESSAGES: Mapping[str, Message] = {
@@ -18,8 +18,7 @@ MESSAGES: Mapping[str, Message] = {
     "DL302.member": ("`{node}` has no member `{name}`", Known("members")),
     "DL302.metric": ("`{name}` is a metric; an expression reads signals", "use `formula:` to compute with metrics"),
     "DL302.metric_signal": ("there is no signal `{name}` for this metric to reduce", "{fix}"),
-    "DL302.signal": ("unknown signal `{name}`", Known("signals",
-        "declare what you observe: signals: {any: {{name}: completion}} for numbers, `completion text` for texts")),
+    "DL302.signal": ("unknown signal `{name}`", Known("signals", DECLARE)),
     "DL302.name": ("unknown {noun} `{name}`", Known("{noun}s")),
     "DL302.one_value": ("`{name}` has one value: there is no `{key}`", "did you mean `{own}`?"),
     "DL302.quotes": ("`{word}` is no signal, and a text stands in quotes", "{fix}"),

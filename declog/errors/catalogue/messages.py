@@ -18,6 +18,9 @@ class Known:
     otherwise: str = ""
 
 
+# the way out where a config has no signal of a name, and none that is like it
+DECLARE = "declare what you observe: signals: {any: {{name}: completion}} for numbers, `completion text` for texts"
+
 Message = str | tuple[str, str | Known]  # a text, or a text and its fix
 _FACT = re.compile(r"\{\{(?P<literal>\w+)\}\}|\{(?P<fact>\w+)(?P<quoted>!r)?\}")
 

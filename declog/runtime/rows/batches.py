@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from declog.engine.blocks import Key
-from declog.errors import InputError, MissingSignalError, RuntimeFailure, UnknownSignalError, did_you_mean
+from declog.errors import InputError, MissingSignalError, RuntimeFailure, UnknownSignalError
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
 from declog.plans.ops import Plan, SignalOp
@@ -111,12 +111,14 @@ class Intake:
             return
         name = next(source for source in signals if source not in self._plan.signal_names)
         sources = {op.name: op.source for phase in self._plan.phases.values() for op in phase.signals}
-        fix = did_you_mean(name, self._plan.signal_names, what="signals")
         if name in self._plan.renamed:
             fix = f"it is called `{self._plan.renamed[name]}` now"
         elif name in sources:
             fix = f"it is observed as `{sources[name]}`"
-        raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, fix=fix)
+        else:
+            known = self._plan.signal_names
+            raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, known=known)
+        raise UnknownSignalError.of("DL501.called", config=self._plan.name, name=name, fix=fix)
 
     def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
         """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all.
