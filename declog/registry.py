@@ -9,6 +9,7 @@ import abc
 import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
 from importlib.metadata import EntryPoint
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -26,7 +27,11 @@ class Named(Protocol):
     def run(self) -> Callable[..., Any]: ...
 
 
-REQUIRED: Any = object()  # the default of a parameter that has none
+class _Default(Enum):
+    REQUIRED = "required"  # one value in all processes, as plans are compared and sent
+
+
+REQUIRED: Any = _Default.REQUIRED  # the default of a parameter that has none
 
 T = TypeVar("T", bound=Named)
 

@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,10 @@ class Reduction:
         """Whether it has a mergeable state."""
         return bool(self.stats)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """One of declog's own by its name, since its function cannot be pickled; another one by its function."""
+        return (builtin, (self.name,)) if self is BUILTIN.get(self.name) else super().__reduce_ex__(protocol)
+
 
 class Reductions(Registry[Reduction]):
     """The reductions that a config can name; ``pNN`` is any quantile."""
@@ -80,6 +85,12 @@ class Reductions(Registry[Reduction]):
 
 
 BUILTIN = Reductions()
+
+
+def builtin(name: str) -> Reduction | None:
+    """The reduction of declog's own of this name, quantiles included; None where there is none."""
+    return BUILTIN.get(name)
+
 
 _QUANTILE = re.compile(r"p(\d{1,3}(?:[._]\d+)?)\Z")  # p99_9 is p99.9 where a dot is none
 
@@ -115,6 +126,7 @@ def quantiles(values: Array, levels: Sequence[float]) -> Array:
     return np.asarray(found)
 
 
+@cache  # so that each name has one, also where a plan is unpickled
 def _quantile(name: str, level: float) -> Reduction:
     def run(values: Array) -> float:
         return float(quantiles(values, [level])[0])
