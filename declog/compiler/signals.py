@@ -28,7 +28,7 @@ def constants(draft: Draft) -> None:
         if spec.value is not None and given is not None and spec.value != given:
             # alone it is a plain number, or as good as one
             pinned = ("constants", name) if spec.default is None else ("constants", name, "value")
-            draft.report("DL406", pinned, name=name, value=spec.value, given=given)
+            draft.report("DL406.pinned", pinned, name=name, value=spec.value, given=given)
         for value in (spec.value, given, spec.default):
             if value is not None:
                 draft.constants[name] = value

@@ -262,8 +262,8 @@ class Inactive:
                 absent.setdefault(need.phase, []).append(op)
         return errors + [
             MissingSignalError.of(
-                "DL502", names=", ".join(f"`{op.source}`" for op in ops), were="was" if len(ops) == 1 else "were",
-                phase=phase, source=ops[0].source,
+                "DL502.first_batch", names=", ".join(f"`{op.source}`" for op in ops),
+                were="was" if len(ops) == 1 else "were", phase=phase, source=ops[0].source,
             )
             for phase, ops in absent.items()
         ]  # fmt: skip

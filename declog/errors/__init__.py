@@ -1,6 +1,6 @@
 """The exception tree, and what every error says: a code, a place, a cause and a fix.
 
-Imports the standard library, the catalogue of texts and what makes quoted text visible: every layer can raise these.
+Imports the standard library, the messages of the pages and what makes quoted text visible: every layer can raise these.
 
     DeclogError
      ├── ConfigError            the config is wrong; found before step 0, all problems at once
@@ -30,8 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from declog.errors.catalogue import MESSAGES
-from declog.errors.catalogue.messages import Known, filled
+from declog.errors.messages import filled, messages
 from declog.errors.signal_names import same_signal
 from declog.errors.visible import visible, visible_lines
 
@@ -137,15 +136,15 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "known", otherw
 
 
 def rendered(key: str, facts: Mapping[str, Any]) -> tuple[str, str | None]:
-    """The text and the fix of a message of the catalogue; a fix that is a fact alone may be None."""
-    message = MESSAGES[key]
-    text, fix = (message, None) if isinstance(message, str) else message
-    if isinstance(fix, Known):
-        otherwise = filled(fix.otherwise, facts) if str(facts["name"]).isidentifier() else ""
-        fix = did_you_mean(str(facts["name"]), facts["known"], what=filled(fix.what, facts), otherwise=otherwise)
-    elif fix is not None:
-        fix = None if fix == "{fix}" and facts["fix"] is None else filled(fix, facts)
-    return filled(text, facts), fix
+    """The text and the fix of a message; a fix that is a fact alone may be None."""
+    message = messages(key[:5])[key]
+    text, fix, known = (part and filled(part, facts) for part in (message.text, message.fix, message.known))
+    if message.fix == "{fix}" and facts["fix"] is None:
+        fix = None
+    if known is not None:
+        name = str(facts["name"])
+        fix = did_you_mean(name, facts["known"], what=known, otherwise=fix if fix and name.isidentifier() else "")
+    return str(text), fix
 
 
 @dataclass(frozen=True)
@@ -221,7 +220,7 @@ class Problem:
         replacement: tuple[str, str] | None = None,
         **facts: Any,
     ) -> Problem:
-        """A problem in the catalogue's words; ``path`` are keys, or one dotted text where none of them varies."""
+        """A problem in the words of its message; ``path`` are keys, or one dotted text where none of them varies."""
         message, fix = rendered(key, facts)
         word, known = SYNONYMS.get(str(facts.get("name"))), facts.get("known")
         if replacement is None and word is not None and isinstance(known, Iterable) and word in list(known):
@@ -374,7 +373,7 @@ class Coded(DeclogError):
 
     @classmethod
     def of(cls, key: str, /, **facts: Any) -> Self:
-        """An error in the catalogue's words."""
+        """An error in the words of its message."""
         return cls(key[:5], *rendered(key, facts))
 
 

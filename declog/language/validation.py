@@ -17,7 +17,6 @@ from pydantic import ValidationError
 
 from declog.distribution import NAME
 from declog.errors import SYNONYMS, ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
-from declog.errors.catalogue import MESSAGES
 from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of
 from declog.language.model import Scalar
 from declog.language.shorthand import long
@@ -362,7 +361,7 @@ def _problem(item: Any) -> Problem | None:
         return Problem.of("DL201.key", path, key=path[-1], fix=_nearest_key(path))
     if kind == "missing":
         return Problem.of("DL203.key", path[:-1], key=path[-1])
-    if kind in MESSAGES:  # a model's own check
+    if kind.startswith("DL"):  # a model's own check
         return Problem.of(kind, path, **item.get("ctx", {}))
     if kind in ("literal_error", "enum"):
         choices = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from declog.config.diagnostics import shown_path
+from declog.distribution import install
 from declog.errors import UsageError
 from declog.records import names_of
 
@@ -331,7 +332,7 @@ def _wandb(file: Path) -> Iterator[Row]:
     try:
         from wandb.proto import wandb_internal_pb2
     except ImportError:
-        raise UsageError.of("DL607.wandb", file=file.name) from None
+        raise UsageError.of("DL607.wandb", file=file.name, fix=install("wandb")) from None
     make: Callable[[], Any] = vars(wandb_internal_pb2)["Record"]
     for data in _records(file.read_bytes()):
         record = make()

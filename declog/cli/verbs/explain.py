@@ -25,7 +25,7 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print its page."""
-    from declog.errors.catalogue import MESSAGES
+    from declog.errors.messages import messages
     from declog.errors.pages import CODES, page
 
     if args.code is None:
@@ -41,9 +41,10 @@ def run(args: argparse.Namespace) -> int:
         if args.code.isidentifier() and not re.search(r"\d{2}", args.code):
             fix = f"of an entry of a config, `declog show CONFIG --why {args.code}` says what it is, and what feeds it"
         raise Wrong(f"there is no error code `{args.code}`", fix)
-    texts = [text for key, text in MESSAGES.items() if key[:5] == code]
-    messages = [(text, None) if isinstance(text, str) else text for text in texts]
-    shown = [(text, fix if isinstance(fix, str) and fix != "{fix}" else None) for text, fix in messages]
+    shown = [
+        (message.text, None if message.known or message.fix == "{fix}" else message.fix)
+        for message in messages(code).values()
+    ]
     if args.format == "json":
         write_json({"code": code, "meaning": CODES[code], "page": page(code), "messages": shown})
     else:

@@ -1,4 +1,4 @@
-"""The pages of the error codes, one Markdown file each: title, cause, cure and an example.
+"""The pages of the error codes, one Markdown file each: title, cause, cure and an example; its messages stand below.
 
 ``declog explain`` prints a page, and docs/errors.md is made of all of them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-_FOLDER = Path(__file__).parent
+from declog.errors.messages import PAGES, SEPARATOR
 
 
 def _title(file: Path) -> str:
@@ -16,11 +16,11 @@ def _title(file: Path) -> str:
         return lines.readline().partition(": ")[2].strip()
 
 
-CODES: Mapping[str, str] = {file.stem: _title(file) for file in sorted(_FOLDER.glob("DL*.md"))}
+CODES: Mapping[str, str] = {file.stem: _title(file) for file in sorted(PAGES.glob("DL*.md"))}
 
 
 def page(code: str) -> str:
     """The page of a code, in Markdown; ``KeyError`` for what is no code."""
     if code not in CODES:
         raise KeyError(code)
-    return (_FOLDER / f"{code}.md").read_text(encoding="utf-8")
+    return (PAGES / f"{code}.md").read_text(encoding="utf-8").partition(SEPARATOR)[0]

@@ -257,7 +257,7 @@ class OpenBatch:
         if missing:
             shown = ", ".join(f"`{op.source}`" for op in missing)
             error = MissingSignalError.of(
-                "DL502", names=shown, were="was" if len(missing) == 1 else "were", phase=self.phase.name,
+                "DL502.first_batch", names=shown, were="was" if len(missing) == 1 else "were", phase=self.phase.name,
                 source=missing[0].source,
             )  # fmt: skip
             error.signals = tuple(op.name for op in missing)

@@ -116,8 +116,8 @@ class Intake:
         elif name in sources:
             fix = f"it is observed as `{sources[name]}`"
         else:
-            known = self._plan.signal_names
-            raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, known=known)
+            names = self._plan.signal_names
+            raise UnknownSignalError.of("DL501.signal", config=self._plan.name, name=name, known=names)
         raise UnknownSignalError.of("DL501.called", config=self._plan.name, name=name, fix=fix)
 
     def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:

@@ -51,7 +51,10 @@ class Failures:
         if key not in self._guarded:
             message = error.message if isinstance(error, Coded) else error_text(error)
             self._guarded[key] = RuntimeFailure.of(
-                "DL608", what=what, message=message, left_out=left_out or "the values of this log event lack it"
+                "DL608.left_out",
+                what=what,
+                message=message,
+                left_out=left_out or "the values of this log event lack it",
             )
             self._guarded[key].__cause__ = error
         self.report(self._guarded[key], "something could not be recorded")

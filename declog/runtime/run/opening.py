@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from declog import sinks as sink_kinds
-from declog.distribution import VERSION, namesake
+from declog.distribution import NAME, VERSION, namesake
 from declog.engine.publish import CODE, Route
 from declog.errors import PlanMismatchError, Problem, RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import Functions
@@ -126,7 +126,7 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
 
 @functools.cache  # once in a process
 def _warn_of_namesake(version: str) -> None:
-    log.warning("%s", RuntimeFailure.of("DL610", version=version))
+    log.warning("%s", RuntimeFailure.of("DL610.two_versions", version=version, package=NAME))
 
 
 def connect(

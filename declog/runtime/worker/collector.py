@@ -238,7 +238,7 @@ class Collector:
         self._watched += bool(prints)
         if len(set(prints)) < len(prints):
             self._watched = REPLICAS_WATCHED
-            log.warning("%s", RuntimeFailure.of("DL606"))
+            log.warning("%s", RuntimeFailure.of("DL606.same_rows"))
 
     # -- checkpoints
 

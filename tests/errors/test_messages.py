@@ -1,4 +1,4 @@
-"""The catalogue of errors: its texts, and the facts of every call that reads it."""
+"""The messages of errors: their texts, and the facts of every call that reads one."""
 
 import ast
 import re
@@ -9,11 +9,11 @@ import pytest
 
 import declog
 from declog.errors import InputError, Problem, rendered
-from declog.errors.catalogue import MESSAGES
-from declog.errors.catalogue.messages import facts_of, filled
+from declog.errors.messages import PAGES, SEPARATOR, Message, filled, messages
 from declog.errors.pages import CODES, page
 
-SOURCES = [file for file in Path(declog.__file__).parent.rglob("*.py") if file.parent.name != "catalogue"]
+MESSAGES = {key: message for code in CODES for key, message in messages(code).items()}
+SOURCES = list(Path(declog.__file__).parent.rglob("*.py"))
 KEY = re.compile(r"DL[1-9]\d\d(\.\w+)?")
 PLACED = {
     "source",
@@ -52,7 +52,7 @@ def test_every_call_gives_the_facts_of_its_message() -> None:
     """None is missing, none is too much: no error fails for want of a fact at the moment when it is needed."""
     wrong = []
     for place, key, call in keyed():
-        needed, given = facts_of(MESSAGES[key]), {item.arg for item in call.keywords}
+        needed, given = MESSAGES[key].facts, {item.arg for item in call.keywords}
         if not needed <= given <= needed | PLACED:
             wrong.append((place, key, sorted(map(str, needed ^ given))))
     assert wrong == []
@@ -65,7 +65,7 @@ def test_every_key_in_the_sources_is_a_message_that_a_call_gives() -> None:
     assert MESSAGES.keys() - {key for _, key, _ in keyed()} == set()
 
 
-def test_texts_of_errors_stand_in_the_catalogue() -> None:
+def test_texts_of_errors_stand_on_their_pages() -> None:
     """An error that is made of a code alone carries words that come from elsewhere: Hydra's, another rank's."""
     assert [
         (place, ast.unparse(call))
@@ -83,9 +83,17 @@ def test_a_code_says_what_is_wrong_in_a_line_and_has_its_messages(code: str) -> 
     assert [key for key in MESSAGES if key[:5] == code] != []
 
 
-def test_every_message_has_a_page() -> None:
-    """No code is raised that nothing explains."""
-    assert {key[:5] for key in MESSAGES} == set(CODES)
+@pytest.mark.parametrize("code", CODES)
+def test_each_line_below_a_page_belongs_to_a_message(code: str) -> None:
+    """None is passed over since it is written otherwise; a name stands once."""
+    lines = (PAGES / f"{code}.md").read_text("utf-8").partition(SEPARATOR)[2].splitlines()
+    names = [line.partition(":")[0] for line in lines if not line.startswith("  ")]
+    assert [f"{code}.{name}" for name in names] == list(messages(code))
+    words = [word for message in messages(code).values() for part in (message.text, message.known, message.fix)
+             for word in (part or "").split()]  # fmt: skip
+    labels = {f"{name}:" for name in names}
+    heads = sum(line.partition(" ")[0] in labels or line.startswith(("  known: ", "  fix: ")) for line in lines)
+    assert len(words) + heads == len(" ".join(lines).split())
 
 
 def test_titles_and_messages_are_distinguished() -> None:
@@ -98,7 +106,8 @@ def test_messages_are_filled() -> None:
     """Facts by name or with their repr; braces of YAML and doubled ones stay."""
     facts = {"a": 1, "b": "x"}
     assert filled("{a} {b!r} {{a}} {a: {b: 1}} {...} {{a}: 1}", facts) == "1 'x' {a} {a: {b: 1}} {...} {1: 1}"
-    assert facts_of(("{a} {{c}} {x: y}", "{b!r}")) == {"a", "b"}
+    assert Message("{a} {{c}} {x: y}", "{b!r}").facts == {"a", "b"}
+    assert Message("{a}", known="{b}s").facts == {"a", "b", "name", "known"}
 
 
 def test_a_fix_may_be_absent() -> None:
@@ -107,7 +116,7 @@ def test_a_fix_may_be_absent() -> None:
 
 
 def test_the_nearest_of_what_is_known_is_a_fix() -> None:
-    """The catalogue says which things these are."""
+    """The message says which things these are."""
     facts = {"noun": "signal", "known": ["length", "reward"]}
     assert rendered("DL302.name", {**facts, "name": "rewrad"})[1] == "did you mean `reward`?"
     assert rendered("DL302.name", {**facts, "name": "x"})[1] == "signals: length, reward"
@@ -119,7 +128,7 @@ def test_paths_are_texts_or_keys() -> None:
     assert Problem.of("DL203.key", ("metrics", "a.b", 1), key="expr").path == ("metrics", "a.b", 1)
 
 
-def test_an_error_of_the_catalogue_is_of_its_class() -> None:
+def test_an_error_with_a_message_is_of_its_class() -> None:
     """Code, message and fix."""
     error = InputError.of("DL509.late")
     assert (type(error), error.code, error.message, error.fix) == (
