@@ -58,6 +58,17 @@ def test_every_call_gives_the_facts_of_its_message() -> None:
     assert wrong == []
 
 
+def test_a_call_names_a_message_and_not_a_code_alone() -> None:
+    """A code has several messages, or will have; the words of others come with a code through the class itself."""
+    of_codes = [
+        (place, ast.unparse(call))
+        for place, call in calls()
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("of", "report")
+        and any(isinstance(item, ast.Constant) and re.fullmatch(r"DL\d\d\d", str(item.value)) for item in call.args)
+    ]  # fmt: skip
+    assert of_codes == []
+
+
 def test_every_key_in_the_sources_is_a_message_that_a_call_gives() -> None:
     """A key is written out where it is used, so that a search for it finds text and place."""
     named = {text for file in SOURCES for text in texts(ast.parse(file.read_text("utf-8"))) if "." in text}

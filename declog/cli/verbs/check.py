@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, counted, paint, wrapped, write_error, write_json
-from declog.distribution import install, namesake
+from declog.distribution import NAME, install, namesake
 from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure
 from declog.errors.visible import visible, visible_lines
 
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
                 result.changes = locks.changes(locked, result.words, now)
                 result.code = result.code or (DIFFERENT if result.changes else OK)
     if (version := namesake()) is not None:
-        print(f"warning: {RuntimeFailure.of('DL610', version=version)}", file=sys.stderr)
+        print(f"warning: {RuntimeFailure.of('DL610.two_versions', version=version, package=NAME)}", file=sys.stderr)
     _shown(results, args)
     codes = [result.code or int(args.strict and bool(result.warnings)) for result in results]
     return max(codes)
