@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 import declog
+from declog.runtime.ranks.keystore import Store
 from declog.runtime.recording.recorder import Recorder
 
 PROMPTS, GROUP, TOKENS, BATCH, EPOCHS = 32, 8, 4, 64, 2  # examples/conf/grpo_arithmetic.yaml
@@ -98,13 +99,13 @@ def counts(log: Recorder) -> dict[str, float]:
     gc.collect()
     with open("/proc/self/statm") as file:
         pages = int(file.read().split()[1])
-    store = getattr(log._background.comm, "_store", None)
+    store = getattr(log._background.comm, "_store", None)  # rank 0's has all keys
     return {
         "memory": pages * os.sysconf("SC_PAGE_SIZE"),
         "objects": len(gc.get_objects()),
         "threads": threading.active_count(),
         "handles": len(os.listdir("/proc/self/fd")),
-        "keys": 0 if store is None else store.num_keys(),
+        "keys": len(store) if isinstance(store, Store) else 0,
     }
 
 

@@ -166,10 +166,10 @@ class Counted:
     def __getattr__(self, name: str) -> Any:
         operation = getattr(self._store, name)
 
-        def call(*args: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             key = args[0] if args and isinstance(args[0], str) else ""
             self._calls[name, key] += 1
-            return operation(*args)
+            return operation(*args, **kwargs)
 
         return call
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Self, TypeVar
 
 from declog.runtime.ranks.keystore import Store
-from declog.runtime.ranks.store_comm import TAKEN, StoreComm
+from declog.runtime.ranks.store_comm import StoreComm
 
 Result = TypeVar("Result")
 
@@ -23,7 +23,6 @@ class FakeComm(StoreComm):
     def job(cls, world_size: int) -> list[Self]:
         """One comm per rank. Start the ranks' recorders from as many threads: ``start`` waits for all."""
         store = Store()
-        store.set(TAKEN, "{}")
         return [cls(store, rank, world_size) for rank in range(world_size)]
 
 

@@ -1,7 +1,7 @@
 """A store of bytes by key that one process serves and others reach over TCP, with a secret. No torch, no pickle.
 
-It has the calls of a ``TCPStore`` that ranks need, and answers nobody who does not know the secret: both sides prove it
-before anything else is read, and every frame is signed, with its place in the conversation. It does not encrypt.
+It answers nobody who does not know the secret: both sides prove it before anything else is read, and every frame is
+signed, with its number in the conversation. It does not encrypt.
 
     the server says     nonce
     the client says     nonce  hmac(secret, "client" nonces)
@@ -24,10 +24,8 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
-from datetime import timedelta
 
 MOST = 16 * 2**20  # bytes of a frame
-POLL = 0.001  # seconds between two questions of a process that waits
 GREETING_S = 5.0  # for a stranger to prove that it is none
 STRANGERS = 64  # connections that have not proved it yet
 ROOM_S = 0.02  # for one of them to do so where they are that many: then the one that takes longest is hung up on
@@ -48,44 +46,39 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 class Store:
-    """Bytes by key, in memory: for the threads of one process. ``changes`` counts the calls of ``set``."""
+    """Bytes by key, in memory: for the threads of one process."""
 
     def __init__(self) -> None:
-        self.changes = 0
         self._values: dict[str, bytes] = {}
         self._changed = threading.Condition()
 
-    def set(self, key: str, value: bytes | str) -> None:
+    def set(self, key: str, value: bytes) -> None:
+        """Put a value under a key."""
         with self._changed:
-            self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
-            self.changes += 1
+            self._values[key] = value
             self._changed.notify_all()
 
-    def get(self, key: str) -> bytes:
-        with self._changed:
-            return self._values[key]
+    def get(self, key: str) -> bytes | None:
+        """The value of a key; None where there is none."""
+        return self._values.get(key)
 
-    def check(self, keys: list[str]) -> bool:
+    def pop(self, key: str) -> bytes | None:
+        """The value of a key, which is deleted; None where there is none."""
         with self._changed:
-            return all(key in self._values for key in keys)
+            return self._values.pop(key, None)
 
-    def delete_key(self, key: str) -> bool:
-        with self._changed:
-            return self._values.pop(key, None) is not None
+    def has(self, keys: Sequence[str]) -> bool:
+        """Whether all of some keys are there."""
+        return all(key in self._values for key in keys)
 
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
+    def wait(self, keys: Sequence[str], seconds: float, *, every: bool = True) -> bool:
+        """Whether all of some keys are there, or with ``every=False`` one of them: waited for at most so long."""
+        enough = all if every else any
         with self._changed:
-            if not self._changed.wait_for(lambda: all(key in self._values for key in keys), timeout.total_seconds()):
-                raise TimeoutError(f"no {keys} in {timeout.total_seconds():g} s")
+            return self._changed.wait_for(lambda: enough(key in self._values for key in keys), seconds)
 
-    def pause(self, changes: int, seconds: float) -> None:
-        """Wait until there are more changes than these, and no longer than some seconds."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.changes != changes, seconds)
-
-    def num_keys(self) -> int:
-        with self._changed:
-            return len(self._values)
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class Server(Store):
@@ -154,34 +147,23 @@ class Server(Store):
         match body[:1]:
             case b"s":
                 self.set(key, value)
-            case b"g":
-                with self._changed:
-                    return _YES + self._values[key] if key in self._values else _NO
-            case b"c":
-                return _YES if self.check(json.loads(value)) else _NO
-            case b"d":
-                return _YES if self.delete_key(key) else _NO
-            case b"n":
-                return str(self.num_keys()).encode()
+                return _YES
+            case b"g" | b"p":
+                kept = self.get(key) if body[:1] == b"g" else self.pop(key)
+                return _NO if kept is None else _YES + kept
+            case b"h":
+                return _YES if self.has(json.loads(value)) else _NO
             case b"w":
-                keys, seconds = json.loads(value)
-                try:
-                    self.wait(keys, timedelta(seconds=seconds))
-                except TimeoutError:
-                    return _NO
-            case _:
-                raise ValueError("nothing that is known is asked")
-        return _YES
+                keys, seconds, every = json.loads(value)
+                return _YES if self.wait(keys, seconds, every=every) else _NO
+        raise ValueError("a letter that stands for no call")
 
 
 class Client:
     """The store of a process that serves it. One call at a time; raises ``OSError`` where the connection is lost.
 
-    ``hosts`` are tried in turn, again and again until ``seconds`` are over: who listens there proves who it is. It does
-    not hear of ``changes``.
+    ``hosts`` are tried in turn, again and again until ``seconds`` are over: who listens there proves who it is.
     """
-
-    changes = 0
 
     def __init__(self, secret: bytes, hosts: Sequence[str], port: int, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -197,32 +179,25 @@ class Client:
                 raise failed
             time.sleep(0.1)
 
-    def set(self, key: str, value: bytes | str) -> None:
-        self._ask(b"s", key, value.encode() if isinstance(value, str) else value)
+    def set(self, key: str, value: bytes) -> None:
+        """As ``Store.set``."""
+        self._ask(b"s", key, value)
 
-    def get(self, key: str) -> bytes:
-        answer = self._ask(b"g", key)
-        if answer[:1] != _YES:
-            raise KeyError(key)
-        return answer[1:]
+    def get(self, key: str) -> bytes | None:
+        """As ``Store.get``."""
+        return self._value(b"g", key)
 
-    def check(self, keys: list[str]) -> bool:
-        return self._ask(b"c", "", json.dumps(keys).encode()) == _YES
+    def pop(self, key: str) -> bytes | None:
+        """As ``Store.pop``."""
+        return self._value(b"p", key)
 
-    def delete_key(self, key: str) -> bool:
-        return self._ask(b"d", key) == _YES
+    def has(self, keys: Sequence[str]) -> bool:
+        """As ``Store.has``."""
+        return self._ask(b"h", "", json.dumps(keys).encode()) == _YES
 
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        seconds = timeout.total_seconds()
-        if self._ask(b"w", "", json.dumps([keys, seconds]).encode()) != _YES:
-            raise TimeoutError(f"no {keys} in {seconds:g} s")
-
-    def pause(self, changes: int, seconds: float) -> None:
-        """Wait a moment: who asks again finds out what has changed."""
-        time.sleep(min(POLL, seconds))
-
-    def num_keys(self) -> int:
-        return int(self._ask(b"n", ""))
+    def wait(self, keys: Sequence[str], seconds: float, *, every: bool = True) -> bool:
+        """As ``Store.wait``: the process that serves the store does the waiting."""
+        return self._ask(b"w", "", json.dumps([keys, seconds, every]).encode()) == _YES
 
     def interrupt(self) -> None:
         """Make the call that waits fail, and all later ones. From any thread."""
@@ -232,9 +207,13 @@ class Client:
         """Hang up; idempotent."""
         self._line.peer.close()
 
-    def _ask(self, what: bytes, key: str, value: bytes = b"") -> bytes:
+    def _value(self, letter: bytes, key: str) -> bytes | None:
+        answer = self._ask(letter, key)
+        return answer[1:] if answer[:1] == _YES else None
+
+    def _ask(self, letter: bytes, key: str, value: bytes = b"") -> bytes:
         name = key.encode()
-        self._line.write(b"".join([what, _SIZE.pack(len(name)), name, value]))
+        self._line.write(b"".join([letter, _SIZE.pack(len(name)), name, value]))
         return self._line.read()
 
 

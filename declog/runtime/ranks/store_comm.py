@@ -18,11 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from declog.errors import CommError, UsageError
 from declog.runtime.ranks.comm import Comm, Event
-from declog.runtime.ranks.keystore import POLL, Client, Server
+from declog.runtime.ranks.keystore import Client, Server
 
 log = logging.getLogger("declog")
 
@@ -30,6 +31,7 @@ CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the la
 MOST_CHUNKS = 2**14  # 64 GiB: what says more is no message
 IDLE_S = 0.05  # a process that waits looks for notes as often
 NOTICE_S = 3.0  # who waits longer at the start says for whom: no rank can know what another one is about to do
+TOGETHER_S = 0.001  # messages that come together are looked for together
 KEPT_ANSWERS = 16  # log events whose published values may still be read
 
 
@@ -72,6 +74,8 @@ class StoreComm(Comm):
         self._latest = math.inf  # the wait that is under way ends at this moment
         self._stopped = False
         self._broken: CommError | None = None
+        if self.collects:
+            store.set(TAKEN, b"{}")
 
     @classmethod
     def connect(cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str) -> StoreComm:
@@ -84,13 +88,18 @@ class StoreComm(Comm):
         if rank == 0 and not copy:
             secret = secrets.token_bytes(32)
             server = Server(secret, _LOOPBACK if _one_host() else _ANYWHERE)
-            server.set(TAKEN, "{}")
             job_store.set(key, json.dumps({"hosts": _addresses(), "port": server.port, "secret": secret.hex()}))
             return cls(server, rank, world_size, close=server.close)
-        try:
-            _wait(job_store, [key], deadline_s, lambda: f"rank {rank} waits for rank 0")
-        except (RuntimeError, ValueError) as error:
-            raise CommError.of("DL603.start", rank=rank, deadline_s=f"{deadline_s:g}") from error
+
+        def wait(seconds: float) -> bool:
+            try:
+                job_store.wait([key], timedelta(seconds=seconds))
+            except (RuntimeError, ValueError):  # how torch says that time is over
+                return False
+            return True
+
+        if not _noticed(wait, deadline_s, lambda: f"rank {rank} waits for rank 0"):
+            raise CommError.of("DL603.start", rank=rank, deadline_s=f"{deadline_s:g}")
         address = json.loads(job_store.get(key))
         try:
             client = Client(bytes.fromhex(address["secret"]), address["hosts"], address["port"], min(deadline_s, 10.0))
@@ -100,7 +109,7 @@ class StoreComm(Comm):
             where = " or ".join(address["hosts"])
             raise CommError.of("DL603.port", rank=rank, port=address["port"], where=where) from error
         if copy:
-            client.set(_note(_process(rank, copy)), "here")
+            client.set(_note(_process(rank, copy)), b"here")
         return cls(client, rank, world_size, copy=copy, interrupt=client.interrupt, close=client.close)
 
     def agree(self, topic: str, text: str, deadline_s: float) -> list[str]:
@@ -115,16 +124,16 @@ class StoreComm(Comm):
         keys = [f"agree/{topic}/{rank}" for rank in range(self.world_size)]
         with self._connected():
             if not self.replica:
-                self._store.set(keys[self.rank], text)
-            try:
-                _wait(self._store, keys, deadline_s, lambda: f"rank {self.rank} waits for ranks {self._absent(keys)}")
-            except (RuntimeError, ValueError, TimeoutError) as error:
-                missing = self._absent(keys)
-                raise CommError.of("DL603.ranks", missing=missing, deadline_s=f"{deadline_s:g}") from error
-            return [bytes(self._store.get(key)).decode() for key in keys]
+                self._store.set(keys[self.rank], text.encode())
 
-    def _absent(self, keys: Sequence[str]) -> list[int]:
-        return [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+            def absent() -> list[int]:
+                return [rank for rank, key in enumerate(keys) if not self._store.has([key])]
+
+            if not _noticed(
+                partial(self._store.wait, keys), deadline_s, lambda: f"rank {self.rank} waits for ranks {absent()}"
+            ):
+                raise CommError.of("DL603.ranks", missing=absent(), deadline_s=f"{deadline_s:g}")
+            return [self._store.get(key).decode() for key in keys]
 
     # -- ranks above 0
 
@@ -146,18 +155,19 @@ class StoreComm(Comm):
         end = time.monotonic() + deadline_s
         with self._connected():
             while True:
-                changes = self._store.changes
-                if self._store.check([_answer(event)]):
-                    return bytes(self._store.get(_answer(event)))
-                if time.monotonic() >= min(end, self._latest) or self._stopped or self._store.check([_departure(0)]):
-                    return None
-                self._pause(changes, end)
+                departed = self._store.has([_departure(0)])  # asked first: rank 0 publishes before it leaves
+                data: bytes | None = self._store.get(_answer(event))
+                if data is not None or departed or self._over(end):
+                    return data
+                self._pause([_answer(event), _departure(0)], end)
 
-    def _pause(self, changes: int, end: float) -> None:
-        """Wait until the store has more changes than these, or for a moment; changes that come together count once."""
+    def _over(self, end: float) -> bool:
+        return self._stopped or time.monotonic() >= min(end, self._latest)
+
+    def _pause(self, keys: Sequence[str], end: float) -> None:
+        """Wait until one of some keys is there, or for a moment."""
         self.idle()
-        self._store.pause(changes, max(0.0, min(IDLE_S, min(end, self._latest) - time.monotonic())))
-        time.sleep(POLL)
+        self._store.wait(keys, max(0.0, min(IDLE_S, min(end, self._latest) - time.monotonic())), every=False)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
@@ -168,7 +178,7 @@ class StoreComm(Comm):
             raise self._broken
         try:
             yield
-        except (RuntimeError, OSError) as error:
+        except OSError as error:
             self._broken = CommError.of("DL603.lost", rank=self.rank, cause=str(error).splitlines()[0])
             raise self._broken from None
 
@@ -181,35 +191,33 @@ class StoreComm(Comm):
         messages: list[bytes | None] = [None] * (self.world_size - 1)
         end = time.monotonic() + deadline_s
         while True:
-            changes = self._store.changes
             for rank in sorted(waiting):
-                departed = self._store.check([_departure(rank)])  # asked first: a rank sends before it leaves
-                if self._store.check([_key(event, rank, 0)]):
-                    messages[rank - 1] = self._read(event, rank)
-                    waiting.discard(rank)
+                departed = self._store.has([_departure(rank)])  # asked first: a rank sends before it leaves
+                messages[rank - 1] = self._message(event, rank)
+                if messages[rank - 1] is not None:
                     self._heard(rank, event.mode)
-                elif departed:
+                if departed or messages[rank - 1] is not None:
                     waiting.discard(rank)
             expected = [rank for rank in waiting - self._silent if (rank, event.mode) not in self._suspects]
-            if not expected or time.monotonic() >= min(end, self._latest) or self._stopped:
+            if not expected or self._over(end):
                 for rank in waiting:
                     self._silent.add(rank)
                     self._suspects.add((rank, event.mode))
                     self._missed.setdefault((rank, event.mode), deque()).append(event)
                 self._taken[event.mode] = max(event.number, self._taken.get(event.mode, -1))
-                self._store.set(TAKEN, json.dumps(self._taken))
+                self._store.set(TAKEN, json.dumps(self._taken).encode())
                 return messages
-            self._pause(changes, end)
+            self._pause([key for rank in waiting for key in (_key(event, rank, 0), _departure(rank))], end)
+            time.sleep(TOGETHER_S)
 
     def drop(self, event: Event, rank: int) -> None:
-        if self._store.check([_key(event, rank, 0)]):
-            self._read(event, rank)
+        self._message(event, rank)
 
     def publish(self, event: Event, data: bytes) -> None:
         self._store.set(_answer(event), data)
         self._answers.append(event)
         while len(self._answers) > KEPT_ANSWERS:
-            self._store.delete_key(_answer(self._answers.popleft()))
+            self._store.pop(_answer(self._answers.popleft()))
 
     def _heard(self, rank: int, mode: str) -> None:
         self._silent.discard(rank)
@@ -218,44 +226,40 @@ class StoreComm(Comm):
     def _drop_late(self) -> None:
         """Delete what came after its time; a rank that sends it is alive, and is waited for again."""
         for (rank, mode), missed in self._missed.items():
-            while missed and self._store.check([_key(missed[0], rank, 0)]):
-                self._read(missed.popleft(), rank)
+            while missed and self._message(missed[0], rank) is not None:
+                missed.popleft()
                 self.late += 1
                 self._heard(rank, mode)
 
-    def _read(self, event: Event, rank: int) -> bytes:
-        """A message whose first chunk is there; what is no message is empty, which nobody takes for one."""
-        first = bytes(self._store.get(_key(event, rank, 0)))
-        self._store.delete_key(_key(event, rank, 0))
+    def _message(self, event: Event, rank: int) -> bytes | None:
+        """Take a message out of the store; None where there is none, and of a damaged one empty bytes."""
+        first: bytes | None = self._store.pop(_key(event, rank, 0))  # it is sent last
+        if first is None:
+            return None
         count = int.from_bytes(first[:4], "little")
-        keys = [_key(event, rank, index) for index in range(1, count)] if count <= MOST_CHUNKS else []
-        if len(keys) != count - 1 or (keys and not self._store.check(keys)):  # the first chunk is sent last
+        if count > MOST_CHUNKS:
             return b""
-        chunks = [first[4:], *(bytes(self._store.get(key)) for key in keys)]
-        for key in keys:
-            self._store.delete_key(key)
-        return b"".join(chunks)
+        chunks = [first[4:], *(self._store.pop(_key(event, rank, index)) for index in range(1, count))]
+        return b"" if None in chunks else b"".join(chunks)
 
     # -- notes
 
     def write_note(self, key: str, text: str) -> None:
         with self._connected():
-            self._store.set(_note(key), text)
+            self._store.set(_note(key), text.encode())
 
     def read_note(self, key: str) -> str | None:
         with self._connected():
-            return bytes(self._store.get(_note(key))).decode() if self._store.check([_note(key)]) else None
+            text = self._store.get(_note(key))
+            return None if text is None else text.decode()
 
     def processes(self) -> list[str]:
         names = []
         for rank in range(self.world_size):
-            if not self._store.check([_departure(rank)]):
+            if not self._store.has([_departure(rank)]):
                 names.append(_process(rank, 0))
-            copies = itertools.takewhile(
-                lambda process: self._store.check([_note(process)]),
-                (_process(rank, copy) for copy in itertools.count(1)),
-            )
-            names += copies
+            copies = (_process(rank, copy) for copy in itertools.count(1))
+            names += itertools.takewhile(lambda process: self._store.has([_note(process)]), copies)
         return names
 
     # -- the end
@@ -283,10 +287,8 @@ class StoreComm(Comm):
                 self._store.set(_departure(self.rank), b"1")
                 if self.rank == 0 and self._close is not None:
                     keys = [_departure(rank) for rank in range(1, self.world_size) if rank not in self._silent]
-                    end = time.monotonic() + 5.0
-                    while keys and time.monotonic() < end and not all(self._store.check([key]) for key in keys):
-                        time.sleep(0.01)
-            except (RuntimeError, OSError):
+                    self._store.wait(keys, 5.0)
+            except OSError:
                 pass  # the other side has gone: there is nobody left to tell
         self._stopped = True
         self._store = None
@@ -294,18 +296,17 @@ class StoreComm(Comm):
             self._close()
 
 
-def _wait(store: Any, keys: list[str], deadline_s: float, who: Callable[[], str]) -> None:
-    """Wait for keys; after a while say who waits for whom. Raises what the store raises."""
+def _noticed(wait: Callable[[float], bool], deadline_s: float, who: Callable[[], str]) -> bool:
+    """Wait for something, given how to wait some seconds for it; after a while say who waits for whom."""
     if deadline_s > NOTICE_S:
-        with contextlib.suppress(RuntimeError, ValueError, TimeoutError):
-            store.wait(keys, timedelta(seconds=NOTICE_S))
-            return
+        if wait(NOTICE_S):
+            return True
         log.warning(
             "%s to start declog, %g s at most: declog.start, or declog.attach, is called on every rank",
             who(), deadline_s,
         )  # fmt: skip
         deadline_s -= NOTICE_S
-    store.wait(keys, timedelta(seconds=deadline_s))
+    return wait(deadline_s)
 
 
 def _departure(rank: int) -> str:
