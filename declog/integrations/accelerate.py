@@ -8,6 +8,7 @@ loop logs there. If the processes have rows of their own, call ``start`` and obs
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +54,16 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
         output_dir: str | Path | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self._config = declog.compose(config, overrides)
-        declog.plan(self._config)
-        self._sinks, self._output_dir = sinks, output_dir
+        config = declog.compose(config, overrides)
+        declog.plan(config)
+        self._begin = partial(declog.tee, None, config, sinks=sinks, output_dir=output_dir, rank=0, world_size=1)
         self._run_config: dict[str, Any] = {}
-        self._recorder: declog.Recorder | None = None
-        self._number: int | None = None
+        self._tee: Any = None
 
     @property
     def tracker(self) -> declog.Recorder | None:
         """The recorder; None before the first call, and on all other processes."""
-        return self._recorder
+        return None if self._tee is None else self._tee.recorder
 
     @on_main_process  # type: ignore[untyped-decorator]
     def store_init_configuration(self, values: dict[str, Any]) -> None:
@@ -73,24 +73,12 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
     @on_main_process  # type: ignore[untyped-decorator]
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Observe signals and log numbers in ``step``, by default the step after the last."""
-        log = self._begun()
-        if log.closed:
-            return
-        last = -1 if self._number is None else self._number
-        self._number = max(last, last + 1 if step is None else step)
-        with log.guard("what the loop logs could not be recorded"):
-            log.scalars(values, self._number)
+        if self._tee is None:
+            self._tee = self._begin(run_config=self._run_config)
+        self._tee.log(values, step)
 
     @on_main_process  # type: ignore[untyped-decorator]
     def finish(self) -> None:
         """Close the recorder."""
-        if self._recorder is not None:
-            self._recorder.close()
-
-    def _begun(self) -> declog.Recorder:
-        if self._recorder is None:
-            self._recorder = declog.start(
-                self._config, sinks=self._sinks, output_dir=self._output_dir, rank=0, world_size=1, steps="commit",
-                run_config=self._run_config,
-            )  # fmt: skip
-        return self._recorder
+        if self._tee is not None:
+            self._tee.close()

@@ -1,8 +1,9 @@
-"""Numbers in what a trainer logs. Imports torch and numpy."""
+"""Numbers in what a trainer or a loop logs. Imports torch and numpy."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
 
@@ -20,3 +21,17 @@ def number_of(value: Any) -> float | None:
     if not isinstance(value, Real):
         return None
     return int(value) if isinstance(value, Integral) else float(value)
+
+
+def numbers_in(values: Mapping[str, Any]) -> dict[str, float]:
+    """The values that are numbers."""
+    return {name: number for name, value in values.items() if (number := number_of(value)) is not None}
+
+
+def flat(values: Mapping[str, Any], between: str = "/", before: str = "") -> dict[str, Any]:
+    """Values without nested mappings, whose names are joined by ``between``."""
+    items: dict[str, Any] = {}
+    for name, value in values.items():
+        inside = isinstance(value, Mapping)
+        items |= flat(value, between, f"{before}{name}{between}") if inside else {f"{before}{name}": value}
+    return items

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import declog
-from declog.integrations.logged import number_of
-from declog.integrations.tee import LoggerTee, Tee, WriterTee, is_writer, reject_other_shapes
+from declog.integrations.logged import flat, numbers_in
+from declog.integrations.tee import Tee, reject_other_shapes
 
-__all__ = ["Comparison", "LoggerShadow", "Pair", "WriterShadow", "shadow"]
+__all__ = ["Comparison", "Pair", "Shadow", "shadow"]
 
 log = logging.getLogger("declog")
 
@@ -40,10 +40,8 @@ def shadow(
     """
     config = declog.compose(config, overrides)
     declog.plan(config)
-    kind: type[_Shadow] = WriterShadow if is_writer(logger) else LoggerShadow
-    if kind is LoggerShadow:
-        reject_other_shapes(logger)
-    return kind(logger, config, comparison=Comparison(tolerance), **options)
+    reject_other_shapes(logger)
+    return Shadow(logger, config, comparison=Comparison(tolerance), **options)
 
 
 @dataclass
@@ -92,7 +90,7 @@ class Comparison:
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Add the numbers that the loop logs."""
-        numbers = _numbers(values)
+        numbers = numbers_in(flat(values))
         self._names |= dict.fromkeys(numbers)
         self._numbers.setdefault(step, {}).update(numbers)
 
@@ -166,7 +164,7 @@ class Comparison:
         return "\n".join(lines)
 
 
-class _Shadow(Tee):
+class Shadow(Tee):
     """A tee that gives the loop's numbers to a comparison instead of the recorder; the logger gets none of declog's."""
 
     def __init__(self, logger: Any, config: Any, *, comparison: Comparison, **options: Any) -> None:
@@ -174,38 +172,19 @@ class _Shadow(Tee):
         self._printed = False
         super().__init__(logger, config, **options)
 
-    def _take(self, values: Mapping[str, Any], step: Any, *, commit: bool = False) -> dict[str, Any]:
+    def _numbers(self, values: Mapping[str, Any], step: int, *, commit: bool) -> Mapping[str, Any]:
         self.comparison.log(step, values)
-        return super()._take({}, step, commit=commit)
+        return super()._numbers({}, step, commit=commit)
 
     def _drain(self) -> None:
-        while self._mine.waiting:
-            self.comparison.compare(*self._mine.waiting.popleft())
+        while self._waiting.events:
+            self.comparison.compare(*self._waiting.events.popleft())
         if self.recorder.closed and not self._printed:
             self._printed = True
             print(self.comparison)
-
-
-class LoggerShadow(_Shadow, LoggerTee):
-    """An object whose methods carry numbers by name and a step, with a config in its shadow."""
-
-
-class WriterShadow(_Shadow, WriterTee):
-    """A ``SummaryWriter`` with a config in its shadow."""
 
 
 def _parts(name: str) -> list[str]:
     """The parts of a name without a last part for the mean, which is the default."""
     parts = re.split(r"[/.:]", name.lower())
     return parts[:-1] if len(parts) > 1 and parts[-1] == "mean" else parts
-
-
-def _numbers(values: Mapping[str, Any], before: str = "") -> dict[str, float]:
-    """The numbers of a call by name; numbers in a mapping have its name in front."""
-    numbers: dict[str, float] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            numbers |= _numbers(value, f"{before}{name}/")
-        elif (number := number_of(value)) is not None:
-            numbers[f"{before}{name}"] = number
-    return numbers

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 import declog
+from declog.integrations.logged import flat
 from declog.integrations.stand_in import Stands, alone
 from declog.records import Records, Scalar
 from declog.sinks import Sink
@@ -61,17 +62,14 @@ def _scalar(name: str, value: Any) -> Scalar:
     return Scalar(name, value if isinstance(value, int) else float(value), name)
 
 
-def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of a call by name, whose ``rest`` are none; copies of those that may change."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            found |= _numbers(value, rest.get(key, {}), f"{before}{key}.")
-        elif key not in rest and isinstance(value, torch.Tensor):
-            found[f"{before}{key}"] = value.detach().clone()
-        elif key not in rest and value is not None:
-            found[f"{before}{key}"] = value if isinstance(value, int) else np.asarray(value).item()
-    return found
+    others = flat(rest, ".")
+    return {
+        name: value.detach().clone() if isinstance(value, torch.Tensor)
+        else value if isinstance(value, int) else np.asarray(value).item()
+        for name, value in flat(values, ".").items() if name not in others and value is not None
+    }  # fmt: skip
 
 
 class RunTee(Stands):

@@ -22,7 +22,7 @@ class SummaryWriter(tensorboard.SummaryWriter):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._tee = tee.WriterTee(super(), declog.compose(tee.PRESET))
+        self._tee = tee.Tee(super(), declog.compose(tee.PRESET))
 
     @property
     def recorder(self) -> declog.Recorder:

@@ -157,6 +157,27 @@ def test_whichever_method_carries_numbers(case: str, tmp_path: Path, caplog: pyt
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
 
 
+@pytest.mark.parametrize("kind", [Board, Mlflow])
+def test_names_that_count_steps_of_their_own(
+    kind: type[Kept], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Batches, epochs and none: declog has each number at the last step; a name that goes back is told once."""
+    teed, sink = kind(), MemorySink()
+    log: Any = declog.tee(teed, "tee", ["sinks=none", "profile=full"], sinks=[sink], output_dir=tmp_path)
+    add = log.add_scalar if kind is Board else log.log_metric
+    for epoch in range(3):
+        add("loss", epoch / 2, 10 * epoch)
+        add("accuracy", epoch, epoch)
+        add("seconds", 2.0)
+    add("loss", 7.0, 5)
+    log.close()
+    assert len(teed.calls) == 10
+    expected = {10 * epoch: {"loss": epoch / 2, "accuracy": epoch, "seconds": 2.0} for epoch in range(3)}
+    assert sink.scalars == {**expected, 20: {**expected[20], "loss": 7.0}}
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert told == ["`loss` goes back from step 20 to 5: it is recorded at step 20"]
+
+
 def test_names_that_the_profile_hides_are_the_loggers_all_the_same(tmp_path: Path) -> None:
     """What the loop logs itself reaches its logger whatever is shown; what declog computes besides comes in its way."""
     profile = {
