@@ -44,12 +44,10 @@ BY_HAND = f"""
 import pathlib, sys
 import pandas as pd
 rows = []
-for file in sorted(pathlib.Path(sys.argv[1], "rows").glob("*-default-step.parquet")):
-    steps = pd.read_parquet(file)
-    kept = pd.read_parquet(str(file).replace("-step.", "-completion."), columns=[{NUMBERS[0]!r}, "source"])
-    kept["step"] = steps["#step"].repeat(steps["#rows"]).to_numpy()
-    rows.append(kept)
-means = pd.concat(rows).groupby(["step", "source"], observed=True)[{NUMBERS[0]!r}].mean()
+columns = ["default/{NUMBERS[0]}", "default/source"]
+for file in sorted(pathlib.Path(sys.argv[1], "rows").glob("*.parquet")):
+    rows.append(pd.read_parquet(file, columns=["step", *columns]).explode(columns).dropna())
+means = pd.concat(rows).astype({{columns[0]: float}}).groupby(["step", columns[1]])[columns[0]].mean()
 means.to_csv(sys.argv[2])
 """
 

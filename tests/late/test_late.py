@@ -481,7 +481,7 @@ def test_log_events_keep_their_numbers(tmp_path: Path, monkeypatch: pytest.Monke
         train(log, 0, range(14))
         state = log.state_dict()
         train(log, 0, range(14, 20))
-    for path in (run / "rows").glob("000000-*"):
+    for path in (run / "rows").glob("000000.*"):
         path.unlink()  # and `rows.json` is as it was
     with declog.start(config(BASE, every=1, sinks=["jsonl"]), output_dir=run, resume=state) as log:
         train(log, 0, range(14, 22))

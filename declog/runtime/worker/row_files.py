@@ -1,11 +1,11 @@
 """Rows of log events as files: a journal of messages while a chunk is open, and parquet when it is whole.
 
-    rows/000000-events.parquet              a row per log event: where in the run it is, and how many rows it has
-    rows/000000-<phase>-<axis>.parquet      the columns of a phase, one log event after the other
-    rows/tail-000001.bin                    the log events of the chunk that is open, as ranks send them
+    rows/000000.parquet       a row per log event; a cell has the values of a column, one per batch, group or completion
+    rows/tail-000001.bin      the log events of the chunk that is open, as ranks send them
 
-A chunk exists from the moment its events' file does. Numbers keep their dtype, labels are dictionaries, and a missing
-integer or bool is null. Imports frames, messages and, when a chunk is written or read, pyarrow.
+The columns are the facts of the log event, then `PHASE/NAME` or `PHASE/NAME/MEMBER`. `PHASE/#columns` says which of
+these the log event has, in which order. Numbers keep their dtype, and a missing integer or bool is null. Imports
+frames, messages and, when a chunk is written or read, pyarrow.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +30,9 @@ from declog.runtime.ranks.message import encode, frames_of
 from declog.runtime.ranks.wire import read
 from declog.sinks._shared import clean_text
 
-EVENTS, TAIL = "-events.parquet", "tail-{:06d}.bin"
-_LAYOUTS = b"declog"  # the key of the layouts among the metadata of the events' file
+CHUNK, TAIL = "{:06d}.parquet", "tail-{:06d}.bin"
+_COLUMNS = b"declog"  # the key of the columns among the metadata of a file
+_ORDER = "#columns"
 _TEXT = "O"
 Array = NDArray[Any]
 
@@ -44,18 +46,15 @@ class RowEvent:
 
 
 class _Column(NamedTuple):
-    """A column of a frame: its axis, its key, its dtype (``O``: texts), and the place of its block there."""
+    """A column of a phase: its axis, its key, and its dtype (``O``: texts). A part of the batches begins with ``#``."""
 
     axis: int
     name: str
     member: str | None
     dtype: str
-    block: int
 
-    @property
-    def field(self) -> str:
-        """What the column is called in the file."""
-        return self.name if self.member is None else clean_text(f"{self.name}/{self.member}")
+
+_FACTS = tuple(item.name for item in fields(EventFacts))
 
 
 # -- the open chunk
@@ -89,130 +88,89 @@ def tail_of(folder: Path, chunk: int) -> Path:
 def write_chunk(folder: Path, chunk: int, events: Sequence[RowEvent]) -> int:
     """Log events as parquet; how many bytes they take. Raises ``OSError``."""
     import pyarrow as pa
-
-    table: dict[str, list[Any]] = {name: [getattr(event.facts, name) for event in events] for name in _FACTS}
-    layouts: dict[str, list[tuple[_Column, ...]]] = {}
-    size = 0
-    for phase in dict.fromkeys(name for event in events for name in event.frames):
-        frames = [event.frames.get(phase) for event in events]
-        there = [frame for frame in frames if frame is not None]
-        places: dict[tuple[_Column, ...], int] = {}
-        table[f"{phase}.layout"] = [
-            None if frame is None else places.setdefault(_layout(frame), len(places)) for frame in frames
-        ]
-        table[f"{phase}.batches"] = [0 if frame is None else len(frame.batches) for frame in frames]
-        table[f"{phase}.groups"] = [0 if frame is None else _length(frame, Axis.GROUP) for frame in frames]
-        layouts[phase] = list(places)
-        for axis, columns in _by_axis(there, layouts[phase]).items():
-            size += _save(folder / f"{chunk:06d}-{phase}-{axis.label}.parquet", pa.table(columns))
-    events_table = pa.table({name: pa.array(values) for name, values in table.items()})
-    events_table = events_table.replace_schema_metadata({_LAYOUTS: json.dumps(layouts)})
-    return size + _save(folder / f"{chunk:06d}{EVENTS}", events_table)
-
-
-_FACTS = tuple(item.name for item in fields(EventFacts))
-
-
-def _layout(frame: Frame) -> tuple[_Column, ...]:
-    numbers = [
-        _Column(int(block.axis), *key, block.data.dtype.str, number)
-        for number, block in enumerate(frame.blocks)
-        for key in block.keys
-    ]
-    return (*numbers, *(_Column(int(axis), *key, _TEXT, -1) for key, (axis, _) in frame.texts.items()))
-
-
-def _length(frame: Frame, axis: Axis) -> int:
-    """How many entries the columns of an axis have."""
-    if axis in (Axis.STEP, Axis.COMPLETION):
-        return frame.count(axis)
-    lengths = [block.data.shape[1] for block in frame.blocks if block.axis is axis]
-    lengths += [len(values) for of, values in frame.texts.values() if of is axis]
-    return lengths[0] if lengths else 0
-
-
-def _by_axis(frames: Sequence[Frame], layouts: Sequence[tuple[_Column, ...]]) -> dict[Axis, dict[str, Any]]:
-    """The columns of all frames, one frame after the other, as Arrow arrays; null where a frame does not have one."""
-    import pyarrow as pa
-
-    batches = Batches.join([frame.batches for frame in frames])
-    arrays: dict[Axis, dict[str, Any]] = {Axis.STEP: {f"#{part}": pa.array(getattr(batches, part)) for part in PARTS}}
-    keys = dict.fromkeys(
-        (Axis(column.axis), column.field, (column.name, column.member)) for layout in layouts for column in layout
-    )
-    columns = [_columns_of(frame) for frame in frames]
-    for axis, field, key in keys:
-        pieces = [
-            (*have.get((axis, key), (None, None)), _length(frame, axis))
-            for frame, have in zip(frames, columns, strict=True)
-        ]
-        arrays.setdefault(axis, {})[field] = _joined(pieces)
-    return arrays
-
-
-def _columns_of(frame: Frame) -> dict[tuple[Axis, Key], tuple[Array, Array | None]]:
-    """The columns of a frame, each with where it is missing, if it is somewhere."""
-    columns: dict[tuple[Axis, Key], tuple[Array, Array | None]] = {
-        (block.axis, key): (block.data[row], None if block.valid is None else ~block.valid[row])
-        for block in frame.blocks
-        for row, key in enumerate(block.keys)
-    }
-    return columns | {(axis, key): (values, None) for key, (axis, values) in frame.texts.items()}
-
-
-def _joined(pieces: Sequence[tuple[Array | None, Array | None, int]]) -> Any:
-    """Pieces of a column, its values and where they are missing, as one Arrow array."""
-    import pyarrow as pa
-
-    here = [values for values, _, _ in pieces if values is not None]
-    if here[0].dtype.kind == "O":
-        texts = [item for values, _, rows in pieces for item in ([None] * rows if values is None else values)]
-        return pa.array(texts, pa.string()).dictionary_encode()
-    dtype = np.result_type(*here)
-    data = np.concatenate(
-        [np.zeros(rows, dtype) if values is None else values.astype(dtype, copy=False) for values, _, rows in pieces]
-    )
-    if all(values is not None and missing is None for values, missing, _ in pieces):
-        return pa.array(data)
-    masks = [np.full(rows, values is None) if missing is None else missing for values, missing, rows in pieces]
-    return pa.array(data, mask=np.concatenate(masks))
-
-
-def _save(path: Path, table: Any) -> int:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
+    table: dict[str, Any] = {name: pa.array([getattr(event.facts, name) for event in events]) for name in _FACTS}
+    columns: dict[str, dict[str, _Column]] = {}
+    for phase in dict.fromkeys(name for event in events for name in event.frames):
+        cells = [_cells(event.frames.get(phase)) for event in events]
+        numbers = {column: number for number, column in enumerate(dict.fromkeys(key for of in cells for key in of))}
+        order = [[numbers[column] for column in of] if phase in event.frames else None
+                 for event, of in zip(events, cells, strict=True)]  # fmt: skip
+        table[f"{phase}/{_ORDER}"] = pa.array(order, pa.list_(pa.int32()))
+        columns[phase] = {}
+        for column, number in numbers.items():
+            name = clean_text("/".join(filter(None, (phase, column.name, column.member))))
+            name = f"{name}#{number}" if name in table else name  # of another axis or dtype
+            columns[phase][name] = column
+            table[name] = _lists([of.get(column) for of in cells])
+    texts = [name for of in columns.values() for name, column in of.items() if column.dtype == _TEXT]
+    path = _file(folder, chunk)
     part = path.with_name(f"{path.name}.part")
-    texts = [item.name for item in table.schema if pa.types.is_dictionary(item.type) or pa.types.is_string(item.type)]
-    pq.write_table(table, part, compression="zstd", use_dictionary=texts, write_statistics=False)
+    pq.write_table(
+        pa.table(table).replace_schema_metadata({_COLUMNS: json.dumps(columns)}), part, compression="zstd",
+        use_dictionary=[f"{name}.list.element" for name in texts], write_statistics=False,
+    )  # fmt: skip
     os.replace(part, path)
-    return path.stat().st_size
+    return size_of(folder, chunk)
+
+
+def _cells(frame: Frame | None) -> dict[_Column, tuple[Array, Array | None]]:
+    """The columns of a frame in order, each with where it is missing, if it is somewhere."""
+    if frame is None:
+        return {}
+    parts = {part: getattr(frame.batches, part) for part in PARTS}
+    return {
+        **{_Column(Axis.STEP, f"#{part}", None, array.dtype.str): (array, None) for part, array in parts.items()},
+        **{
+            _Column(int(block.axis), *key, block.data.dtype.str): (
+                block.data[row], None if block.valid is None else ~block.valid[row],
+            )
+            for block in frame.blocks for row, key in enumerate(block.keys)
+        },
+        **{_Column(int(axis), *key, _TEXT): (values, None) for key, (axis, values) in frame.texts.items()},
+    }  # fmt: skip
+
+
+def _lists(cells: Sequence[tuple[Array, Array | None] | None]) -> Any:
+    """The cells of a column as one Arrow array; a log event that does not have it has an empty one."""
+    import pyarrow as pa
+
+    offsets = np.cumsum([0, *(0 if cell is None else len(cell[0]) for cell in cells)]).astype(np.int32)
+    came = [cell for cell in cells if cell is not None]
+    values = np.concatenate([values for values, _ in came])
+    if values.dtype.kind == _TEXT:
+        array = pa.array(values.tolist(), pa.string())
+    elif all(missing is None for _, missing in came):
+        array = pa.array(values)
+    else:
+        masks = [np.zeros(len(values), bool) if missing is None else missing for values, missing in came]
+        array = pa.array(values, mask=np.concatenate(masks))
+    return pa.ListArray.from_arrays(pa.array(offsets), array)
+
+
+def _file(folder: Path, chunk: int) -> Path:
+    return folder / CHUNK.format(chunk)
 
 
 def is_whole(folder: Path, chunk: int) -> bool:
-    """Whether a chunk has its parquet files, and is no journal any more."""
-    return (folder / f"{chunk:06d}{EVENTS}").exists()
+    """Whether a chunk has its parquet file, and is no journal any more."""
+    return _file(folder, chunk).exists()
 
 
 def size_of(folder: Path, chunk: int) -> int:
     """How many bytes a whole chunk takes."""
-    return sum(path.stat().st_size for path in folder.glob(f"{chunk:06d}-*.parquet"))
+    return _file(folder, chunk).stat().st_size
 
 
 def numbers_of(folder: Path, chunk: int) -> list[int]:
     """The numbers of the log events of a whole chunk."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(folder / f"{chunk:06d}{EVENTS}") as file:
-        numbers: list[int] = file.read(columns=["number"])["number"].to_pylist()
-    return numbers
+    return [event.facts.number for event in read_chunk(folder, chunk, None, ())]
 
 
 def remove_chunk(folder: Path, chunk: int) -> None:
-    """Take a whole chunk away, its events' file first: without it the chunk is not there."""
-    (folder / f"{chunk:06d}{EVENTS}").unlink()
-    for path in folder.glob(f"{chunk:06d}-*.parquet"):
-        path.unlink()
+    """Take a whole chunk away."""
+    _file(folder, chunk).unlink()
 
 
 # -- reading
@@ -220,9 +178,8 @@ def remove_chunk(folder: Path, chunk: int) -> None:
 
 def chunks(folder: Path) -> list[int]:
     """The numbers of chunks that are in a folder, whole and open, in order."""
-    ended = [path.name.removesuffix(EVENTS) for path in folder.glob(f"*{EVENTS}")]
-    journals = [path.stem.rpartition("-")[2] for path in folder.glob(TAIL.format(0).replace("000000", "*"))]
-    return sorted({*map(int, ended), *map(int, journals)})
+    names = [path.name for pattern in (CHUNK, TAIL) for path in folder.glob(pattern.format(0).replace("000000", "*"))]
+    return sorted({int(name.partition(".")[0].rpartition("-")[2]) for name in names})
 
 
 def read_chunk(
@@ -235,23 +192,20 @@ def read_chunk(
         events, _ = journal(tail_of(folder, chunk), grouping)
         yield from (event if names is None else RowEvent(event.facts, picked(event.frames, names)) for event in events)
         return
-    with pq.ParquetFile(folder / f"{chunk:06d}{EVENTS}") as file:
-        table = file.read()
-    layouts = json.loads(table.schema.metadata[_LAYOUTS])
-    events_table = table.to_pydict()
-    phases = [
-        _PhaseReader(
-            folder, chunk, phase, [[_Column(*column) for column in layout] for layout in lists], grouping, names
-        )
-        for phase, lists in layouts.items()
-    ]
-    sizes = [zip(*(events_table[f"{reader.phase}.{key}"] for key in _SIZES), strict=True) for reader in phases]
-    for facts in zip(*(events_table[name] for name in _FACTS), strict=True):
-        frames = {reader.phase: reader.frame(*next(of_phase)) for reader, of_phase in zip(phases, sizes, strict=True)}
+    with pq.ParquetFile(_file(folder, chunk)) as file:
+        phases = [
+            (phase, {field: _Column(*column) for field, column in columns.items()})
+            for phase, columns in json.loads(file.schema_arrow.metadata[_COLUMNS]).items()
+        ]
+        wanted = [
+            field for _, columns in phases for field, column in columns.items()
+            if names is None or column.name in names or column.name.startswith("#")
+        ]  # fmt: skip
+        table = file.read(columns=[*_FACTS, *(f"{phase}/{_ORDER}" for phase, _ in phases), *wanted])
+    readers = [_PhaseReader(phase, columns, table, grouping) for phase, columns in phases]
+    for row, facts in enumerate(zip(*(table[name].to_pylist() for name in _FACTS), strict=True)):
+        frames = {reader.phase: reader.frame(row) for reader in readers}
         yield RowEvent(EventFacts(*facts), {phase: frame for phase, frame in frames.items() if frame is not None})
-
-
-_SIZES = ("layout", "batches", "groups")
 
 
 def picked(frames: Mapping[str, Frame], names: Collection[str]) -> dict[str, Frame]:
@@ -260,76 +214,48 @@ def picked(frames: Mapping[str, Frame], names: Collection[str]) -> dict[str, Fra
 
 
 class _PhaseReader:
-    """The frames of a phase in a chunk, one after the other."""
+    """The frames of a phase in a chunk."""
 
-    def __init__(
-        self, folder: Path, chunk: int, phase: str, layouts: Sequence[Sequence[_Column]], grouping: Grouping | None,
-        names: Collection[str] | None,
-    ) -> None:  # fmt: skip
+    def __init__(self, phase: str, columns: Mapping[str, _Column], table: Any, grouping: Grouping | None) -> None:
         self.phase = phase
         self._grouping = grouping
-        self._starts = dict.fromkeys((Axis.STEP, Axis.GROUP, Axis.COMPLETION), 0)
-        self._layouts = [[column for column in layout if names is None or column.name in names] for layout in layouts]
-        wanted: dict[Axis, dict[str, None]] = {Axis.STEP: {f"#{part}": None for part in PARTS}}
-        for column in (column for layout in self._layouts for column in layout):
-            wanted.setdefault(Axis(column.axis), {})[column.field] = None
-        self._columns = {
-            axis: _arrays(folder / f"{chunk:06d}-{phase}-{axis.label}.parquet", list(fields_))
-            for axis, fields_ in wanted.items()
-        }
-        self._blocks = [list(self._stacked(layout)) for layout in self._layouts]
-        self._batches = Batches(*(self._columns[Axis.STEP][f"#{part}"][0] for part in PARTS))
+        self._orders: list[list[int] | None] = table[f"{phase}/{_ORDER}"].to_pylist()
+        self._columns = list(columns.values())
+        self._values: dict[int, tuple[Array, Array, Array | None]] = {}  # of columns that are read, with their offsets
+        for number, (field, column) in enumerate(columns.items()):
+            if field in table.column_names:
+                cells = table[field].combine_chunks()
+                values, valid = _numpy(cells.values.dictionary_encode() if column.dtype == _TEXT else cells.values)
+                values = values if column.dtype == _TEXT else values.astype(column.dtype, copy=False)
+                self._values[number] = np.from_dlpack(cells.offsets), values, valid
 
-    def _stacked(self, layout: Sequence[_Column]) -> Iterator[tuple[Axis, tuple[Key, ...], Array, Array | None]]:
-        """The columns of a layout block by block: axis, keys, values of all log events, and where they are there."""
-        blocks: dict[tuple[int, int | Key], list[_Column]] = {}
-        for column in layout:
-            block = (column.name, column.member) if column.dtype == _TEXT else column.block
-            blocks.setdefault((column.axis, block), []).append(column)
-        for (number, _), columns in blocks.items():
-            axis = Axis(number)
-            keys = tuple((column.name, column.member) for column in columns)
-            parts = [self._columns[axis][column.field] for column in columns]
-            if columns[0].dtype == _TEXT:
-                yield axis, keys, parts[0][0], None
-                continue
-            data = np.stack([values for values, _ in parts]).astype(columns[0].dtype, copy=False)
-            missing = any(valid is not None for _, valid in parts)
-            valid = [np.ones(data.shape[1], bool) if part is None else part for _, part in parts] if missing else []
-            yield axis, keys, data, np.stack(valid) if missing else None
-
-    def frame(self, layout: int | None, batches: int, groups: int) -> Frame | None:
-        """The next frame, of a layout and of so many batches and groups; None where the log event has none."""
-        if layout is None:
+    def frame(self, row: int) -> Frame | None:
+        """The frame of a log event; None where it has none."""
+        if (order := self._orders[row]) is None:
             return None
-        start = self._starts
-        taken = Batches(
-            *(getattr(self._batches, part)[start[Axis.STEP] : start[Axis.STEP] + batches] for part in PARTS)
-        )
-        end = {
-            Axis.STEP: start[Axis.STEP] + batches, Axis.GROUP: start[Axis.GROUP] + groups,
-            Axis.COMPLETION: start[Axis.COMPLETION] + int(taken.rows.sum()),
-        }  # fmt: skip
         blocks: list[Block] = []
         texts: dict[Key, tuple[Axis, Array]] = {}
-        for axis, keys, data, valid in self._blocks[layout]:
-            cut = slice(start[axis], end[axis])
-            if data.dtype.kind == _TEXT:
-                texts[keys[0]] = axis, data[cut]
-            else:
-                some = None if valid is None or valid[:, cut].all() else valid[:, cut]
-                blocks.append(Block(axis, keys, data[:, cut], some))
-        self._starts = end
-        return Frame(self.phase, taken, blocks, texts, self._grouping)
+        numbers = [number for number in order if number in self._values]
+        batches = Batches(*(self._cell(number, row)[0] for number in numbers[: len(PARTS)]))
+        for (number, dtype), alike in groupby(numbers[len(PARTS) :], lambda number: self._columns[number][::3]):
+            group = list(alike)
+            axis, keys = Axis(number), tuple((self._columns[one].name, self._columns[one].member) for one in group)
+            cells = [self._cell(one, row) for one in group]
+            if dtype == _TEXT:
+                texts |= {key: (axis, values) for key, (values, _) in zip(keys, cells, strict=True)}
+                continue
+            valid = None
+            if any(there is not None for _, there in cells):
+                valid = np.stack([np.ones(len(values), bool) if there is None else there for values, there in cells])
+            blocks.append(Block(axis, keys, np.stack([values for values, _ in cells]), valid))
+        return Frame(self.phase, batches, blocks, texts, self._grouping)
 
-
-def _arrays(path: Path, names: Sequence[str]) -> dict[str, tuple[Array, Array | None]]:
-    """Columns of a file as numpy arrays, each with where it is there, if it is not everywhere."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        table = file.read(columns=list(names))
-    return {name: _numpy(table[name].combine_chunks()) for name in names}
+    def _cell(self, number: int, row: int) -> tuple[Array, Array | None]:
+        """The values of a column in a log event, and where they are there, if they are not everywhere."""
+        offsets, values, valid = self._values[number]
+        cut = slice(offsets[row], offsets[row + 1])
+        there = None if valid is None or valid[cut].all() else valid[cut]
+        return values[cut], there
 
 
 def _numpy(array: Any) -> tuple[Array, Array | None]:
