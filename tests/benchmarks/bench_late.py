@@ -47,7 +47,8 @@ rows = []
 columns = ["default/{NUMBERS[0]}", "default/source"]
 for file in sorted(pathlib.Path(sys.argv[1], "rows").glob("*.parquet")):
     rows.append(pd.read_parquet(file, columns=["step", *columns]).explode(columns).dropna())
-means = pd.concat(rows).astype({{columns[0]: float}}).groupby(["step", columns[1]])[columns[0]].mean()
+    rows[-1].columns = ["step", "{NUMBERS[0]}", "source"]
+means = pd.concat(rows).astype({{"{NUMBERS[0]}": float}}).groupby(["step", "source"])["{NUMBERS[0]}"].mean()
 means.to_csv(sys.argv[2])
 """
 
