@@ -22,14 +22,13 @@ from declog.compiler import captures, compile
 from declog.config.application import beside
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
-from declog.config.diagnostics import shown_path, shown_place
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared
 from declog.config.project import load_imports
 from declog.config.removed import explained
 from declog.config.renames import deprecated, renamed
 from declog.config.search_path import GROUP
-from declog.config.source_map import FilePlace
+from declog.config.source_map import FileLocation, shown_path
 from declog.errors import ConfigError, MissingSignalError, Problem, SinkError
 from declog.errors.habits import no_more_arguments
 from declog.language.functions import DEFAULT as FUNCTIONS
@@ -239,18 +238,20 @@ def places(config: Composed) -> dict[str, str]:
     for name in config.data.get("metrics") or {}:
         _, layers = provenance.find((*config.prefix, "metrics", name))
         if layers:
-            place = layers[-1].place
-            found[f"metrics.{name}"] = _portable(place) if isinstance(place, FilePlace) else shown_place(place)
+            location = layers[-1].location
+            found[f"metrics.{name}"] = (
+                _portable(location) if isinstance(location, FileLocation) else str(location.where)
+            )
     return found
 
 
-def _portable(place: FilePlace) -> str:
+def _portable(location: FileLocation) -> str:
     """A line of a file, said as on any machine: of one that lies elsewhere, where it is among its presets."""
-    file = Path(shown_path(place.file))
+    file = Path(shown_path(location.file))
     if file.is_absolute():
         depth = max((at for at, part in enumerate(file.parts) if part == GROUP), default=len(file.parts) - 1)
         file = Path(*file.parts[depth:])
-    return f"{file}:{(place.key or place.value).line}"
+    return f"{file}:{(location.key or location.value).line}"
 
 
 def locate(config: Composed, error: MissingSignalError) -> MissingSignalError:

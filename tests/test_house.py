@@ -25,6 +25,8 @@ RETIRED = {
     "Program": "take_alike requested_tokens",
     "Input": "TaskInput RankInput",
     "Node.deepest": "_deepest",
+    "Message": "Known MESSAGES",
+    "FileLocation and its where": "FilePlace OverridePlace StorePlace place_alone shown_place",
     "refusal": "in_hydras_words _may_be_added _existing_key _key_problem",
     "config, for the YAML": "profile_of profile_tests ProfileTest ProfileFiles with_profiles profile_text",
 }
@@ -67,7 +69,7 @@ def vague_names(source: str) -> list[str]:
     return sorted(name for name in names if name.strip("_") in VAGUE.split())
 
 
-@pytest.mark.parametrize("room", ["runtime", "engine", "plans", "replay", "cli"])
+@pytest.mark.parametrize("room", ["runtime", "engine", "plans", "replay", "cli", "config", "errors"])
 def test_names_say_what_things_are(room: str) -> None:
     """No class, function, parameter, attribute or variable of a finished room has a name that says nothing."""
     paths = sorted((PACKAGE / room).rglob("*.py"))

@@ -14,8 +14,8 @@ from declog.errors import Problem
 
 def apply(problems: Iterable[Problem]) -> list[str]:
     """Write the fixes; returns a line for each: where, what, and by what."""
-    from declog.config.diagnostics import LINE_BREAK
     from declog.config.search_path import provider_of
+    from declog.config.source_map import LINE_BREAK
 
     edits: dict[tuple[str, int, int, int], tuple[str, str]] = {}
     for problem in problems:

@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from declog.config.composed import Composed
-from declog.config.diagnostics import shown_place
 from declog.config.interpolation import has
 from declog.config.search_path import package_of
-from declog.config.source_map import FilePlace, Layer, Place, Provenance
+from declog.config.source_map import FileLocation, Layer, Location, Provenance
 from declog.errors import ConfigError, Path
 from declog.errors.visible import visible_lines
 from declog.language.keys import keys
@@ -39,7 +38,7 @@ class Layered:
     def origin(self, path: Path) -> str | None:
         """The layer that decides a key, as file:line:column or as the override; None if unknown."""
         _, layers = self.provenance.find((*self.prefix, *path))
-        return shown_place(layers[-1].place) if layers else None
+        return str(layers[-1].location.where) if layers else None
 
     @cached_property
     def deleted(self) -> list[Path]:
@@ -56,9 +55,9 @@ def layered(config: Composed) -> Layered:
     return Layered(data, config.written, config.provenance or Provenance({}, {}), config.prefix)
 
 
-def shown_package(origin: Place) -> str:
+def shown_package(origin: Location) -> str:
     """The installed package of a file, with its version; empty for the user's own file."""
-    return (package_of(origin.file) or "") if isinstance(origin, FilePlace) else ""
+    return (package_of(origin.file) or "") if isinstance(origin, FileLocation) else ""
 
 
 def shown_value(value: Any) -> str:

@@ -18,9 +18,8 @@ from declog.cli.layers import Layered, language_key, layered, leaves, shown_pack
 from declog.cli.output import BOLD, DIM, columns, paint, wrapped, write_json
 from declog.cli.targets import configured, run_named
 from declog.config.composed import Composed
-from declog.config.diagnostics import shown_place
 from declog.config.interpolation import at, has
-from declog.config.source_map import FilePlace, Layer, OverridePlace
+from declog.config.source_map import FileLocation, Layer, OverrideLocation
 from declog.config.uses import old_names, readers
 from declog.errors import ConfigError, did_you_mean
 from declog.errors import Path as Key
@@ -150,9 +149,9 @@ def _facts(config: Layered, path: Key, plan: Plan | None) -> dict[str, Any]:
     )
     facts["layers"] = [
         {
-            "place": shown_place(layer.place),
+            "place": str(layer.location.where),
             "value": _written_value(layer, config),
-            "package": shown_package(layer.place),
+            "package": shown_package(layer.location),
         }
         for layer in layers
         if there or layer.rank
@@ -168,16 +167,14 @@ def _facts(config: Layered, path: Key, plan: Plan | None) -> dict[str, Any]:
 
 def _written_value(layer: Layer, config: Layered) -> str | None:
     """The value that a layer sets, as written; None for a map."""
-    origin = layer.place
+    origin = layer.location
     if not layer.replaces:
         return None
-    if isinstance(origin, OverridePlace):
+    if isinstance(origin, OverrideLocation):
         return "deleted" if origin.text.startswith("~") else origin.text.partition("=")[2]
-    if isinstance(origin, FilePlace):
-        lines = config.provenance.texts[origin.file].split("\n")
-        span = origin.value
-        line = lines[span.line - 1][span.column - 1 : span.end_column - 1 if span.one_line else None]
-        return line.rstrip() + ("" if span.one_line else " ...")
+    if isinstance(origin, FileLocation):
+        line = origin.written_value.split("\n")[0]
+        return line.rstrip() + ("" if origin.value.one_line else " ...")
     return None
 
 

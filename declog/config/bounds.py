@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from declog.config.source_map import shown_path
 from declog.errors import MAX_DEPTH, CompositionError, Problem, Where
 
 MAX_BYTES = 4 * 2**20  # of one file
@@ -61,5 +62,4 @@ def text_of(file: FilePath) -> bytes:
 
 
 def _refused(file: FilePath, line: int, key: str, /, **facts: Any) -> CompositionError:
-    shown = str(file.relative_to(FilePath.cwd())) if file.is_relative_to(FilePath.cwd()) else str(file)
-    return CompositionError([Problem.of(key, where=Where(shown, line, 1), **facts)])
+    return CompositionError([Problem.of(key, where=Where(shown_path(file), line, 1), **facts)])

@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from declog.config.bounds import bounded
-from declog.config.composed import Composed, node_of, of_config, of_node, settled
+from declog.config.composed import Composed, is_plain, node_of, of_config, of_node
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
 from declog.config.files import chooses_config
@@ -45,7 +45,7 @@ def compose(
     Hydra's only. Raises ``CompositionError`` with every override that is wrong. A running ``@hydra.main`` application
     is neither used nor disturbed.
     """
-    if isinstance(overrides, str | Mapping) or not all(isinstance(each, str) for each in overrides):
+    if isinstance(overrides, str | Mapping) or not all(isinstance(text, str) for text in overrides):
         raise _refused("DL101.overrides", type=type(overrides).__name__, fix=str(list(_as_texts(overrides))))
     if isinstance(config, str | os.PathLike):
         return composed(overridden(named(config, config_dir), overrides))
@@ -61,8 +61,8 @@ def _as_texts(overrides: object) -> Iterator[str]:
     if isinstance(overrides, Mapping):
         yield from (f"{key}={written(value)}" for key, value in overrides.items())
     elif isinstance(overrides, Sequence) and not isinstance(overrides, str):
-        for each in overrides:
-            yield from _as_texts(each)
+        for item in overrides:
+            yield from _as_texts(item)
     else:
         yield str(overrides)
 
@@ -88,8 +88,8 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     """
     name = os.fspath(config)
     if name.startswith(PACKAGE):
-        place, _, preset = name.removeprefix(PACKAGE).partition("/")
-        return Origin(preset.removeprefix(f"{GROUP}/"), config_dir=PACKAGE + _importable(place))
+        package, _, preset = name.removeprefix(PACKAGE).partition("/")
+        return Origin(preset.removeprefix(f"{GROUP}/"), config_dir=PACKAGE + _importable(package))
     if not (isinstance(config, os.PathLike) or name.endswith((".yaml", ".yml")) or "/" in name):
         if config_dir is not None and str(config_dir).startswith(PACKAGE):
             return Origin(name, config_dir=PACKAGE + _importable(str(config_dir).removeprefix(PACKAGE)))
@@ -101,10 +101,10 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if config_dir is not None:
         raise _refused("DL101.folder_of_file")
     if not file.is_file():
-        beside = [each.name for each in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
+        beside = [sibling.name for sibling in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
         close = nearest(file.name, beside)
-        elsewhere = [str(each) for folder in ("", "*/") for each in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
-        same = [each for each in elsewhere if FilePath(each).stem == file.stem or each.replace("/", "") == name]
+        presets = [path for folder in ("", "*/") for path in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
+        same = [str(path) for path in presets if path.stem == file.stem or str(path).replace("/", "") == name]
         close = same[0] if same else str(FilePath(name).with_name(close)) if close else None
         fix = f"did you mean `{close}`?" if close else "give the path of a YAML file"
         raise _refused("DL101.no_file", name=name, fix=fix)
@@ -112,7 +112,7 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
         raise _refused("DL101.suffix", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))
     bounded(file)
     folder = file.parent
-    if chooses_config(file.read_text(encoding="utf-8", errors="replace")):
+    if chooses_config(str(file), file.read_text(encoding="utf-8", errors="replace")):
         return Origin(file.stem, config_dir=folder, application=True)
     return Origin(file.stem, config_dir=folder.parent if folder.name == GROUP else f"declog://{folder.as_posix()}")
 
@@ -163,9 +163,9 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
             key = f"{GROUP}/{added if sign else key}" if chooses else f"{GROUP}.{key}"
         lines.append(f"{sign}{key}{equals}{value if '/' in key else taken(value)}")
     base = replace(base, config_name=name)
-    for place, added in parts.items():  # of a group of which no file chooses anything
-        if not _chooses(loader, base, lines[place]) and _chooses(loader, base, added):
-            lines[place] = added
+    for index, added in parts.items():  # of a group of which no file chooses anything
+        if not _chooses(loader, base, lines[index]) and _chooses(loader, base, added):
+            lines[index] = added
     return replace(base, overrides=tuple(lines))
 
 
@@ -183,7 +183,7 @@ def composed(origin: Origin) -> Composed:
     """The config of an origin."""
     composition = _folded(origin)
     node = composition.tree.at((GROUP,))
-    if node is not None and isinstance(node.value, dict) and settled(data := node.plain):
+    if node is not None and isinstance(node.value, dict) and is_plain(data := node.plain):
         return Composed(data, node.plain, (GROUP,), origin, composition=composition)
     with current_hydra():
         return of_node(node_of(_nodes(origin, composition)), origin, composition)
@@ -193,15 +193,15 @@ def _folded(origin: Origin) -> Composition:
     """The whole configuration."""
     with current_hydra():
         loader = config_loader(origin.config_dir)
-        known = loader.get_group_options(GROUP)
+        options = loader.get_group_options(GROUP)
         name = str(origin.config_name)
         if origin.application:
             if not loader.repository.config_exists(name):
                 fix = did_you_mean(name, loader.repository.get_group_options(""), what="configurations")
                 raise _refused("DL101.no_config", name=name, folder=origin.config_dir, fix=fix)
-        elif name not in known:
+        elif name not in options:
             directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
-            raise CompositionError([unknown_preset(name, known, directory)])
+            raise CompositionError([unknown_preset(name, options, directory)])
         try:
             composition = origin.fold(loader, origin.lines)
         except HYDRA_ERRORS as error:

@@ -27,7 +27,7 @@ from declog.config.interpolation import at, has, key_path, masked, resolved
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of, team_folders
-from declog.config.source_map import FilePlace, Provenance
+from declog.config.source_map import Provenance
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
 from declog.language.keys import is_entry
@@ -125,8 +125,7 @@ class Composed:
     def _file(self, path: Path) -> str | None:
         """The file whose value of a key is in effect; None where it is an override's, or nobody knows."""
         layers = () if self.provenance is None else self.provenance.find((*self.prefix, *path))[1]
-        place = layers[-1].place if layers else None
-        return place.file if isinstance(place, FilePlace) else None
+        return layers[-1].file if layers else None
 
     def resolved(self) -> dict[str, Any]:
         """The config; raises ``CompositionError`` with every ``???`` and every interpolation that does not resolve."""
@@ -139,12 +138,12 @@ class Composed:
 
         Nothing in it is what the environment gave: a value stands there as it was written.
         """
-        cleaned = type(error)([self._clean(each) for each in error.problems]) if self.secrets else error
+        cleaned = type(error)([self._clean(problem) for problem in error.problems]) if self.secrets else error
         if self.provenance is None:  # of a mapping there are no places: its own keys are what is known
-            found = (replace(each, path=_written(self.tree, each.path)) for each in cleaned.problems)
-            return type(error)(list(dict.fromkeys(found)))
+            problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in cleaned.problems)
+            return type(error)(list(dict.fromkeys(problems)))
         placed = attach_places(cleaned, self.provenance, prefix=self.prefix)
-        return type(error)([_of_package(each) for each in placed.problems]) if team_folders() else placed
+        return type(error)([_of_package(problem) for problem in placed.problems]) if team_folders() else placed
 
     def masked(self, text: str) -> str:
         """A text in which nothing is what the environment gave."""
@@ -167,8 +166,8 @@ class Composed:
     def _clean(self, problem: Problem) -> Problem:
         above = [problem.path[:depth] for depth in range(len(problem.path), 0, -1)]
         mask = next((self.masks[path] for path in above if path in self.masks), None)
-        given = str(at(self.data, problem.path)) if has(self.data, problem.path) else ""
-        short = {} if mask is None else {given: mask, **self.secrets}
+        current = str(at(self.data, problem.path)) if has(self.data, problem.path) else ""
+        short = {} if mask is None else {current: mask, **self.secrets}
 
         def clean(text: str) -> str:
             for value, shown in short.items():
@@ -187,11 +186,11 @@ def of_config(config: object) -> Composed:
     Interpolations are resolved against the whole configuration. Raises ``ConfigError`` for what is no config.
     """
     if isinstance(config, Mapping) and not isinstance(config, DictConfig):
-        whole = dict(config)
-        node = whole.get(GROUP, whole)
-        chosen = GROUP in whole or not HydraConfig.initialized() or not _OWN_KEYS.isdisjoint(whole)
-        if chosen and type(node) is dict and nesting(whole) is None and settled(whole):
-            return _stated(_of_data(node, (GROUP,) if GROUP in whole else (), None))
+        configuration = dict(config)
+        node = configuration.get(GROUP, configuration)
+        chosen = GROUP in configuration or not HydraConfig.initialized() or not _OWN_KEYS.isdisjoint(configuration)
+        if chosen and type(node) is dict and nesting(configuration) is None and is_plain(configuration):
+            return _stated(_of_data(node, (GROUP,) if GROUP in configuration else (), None))
     return _stated(of_node(node_of(config), _running() if isinstance(config, DictConfig) else None))
 
 
@@ -200,12 +199,12 @@ def _stated(config: Composed) -> Composed:
     return replace(config, data=without_nulls(config.data), written=without_nulls(config.written))
 
 
-def settled(value: object) -> bool:
+def is_plain(value: object) -> bool:
     """Whether it is plain data that asks for nothing: OmegaConf gives it back as it is, and takes its time."""
     if type(value) is dict:
-        return all(type(key) is str and settled(item) for key, item in value.items())
+        return all(type(key) is str and is_plain(item) for key, item in value.items())
     if type(value) is list:
-        return all(map(settled, value))
+        return all(map(is_plain, value))
     if type(value) is str:
         return "${" not in value and value != MISSING
     return value is None or type(value) in (bool, int, float)
@@ -222,23 +221,23 @@ def _of_data(
 def of_node(node: DictConfig, origin: Origin | None, composition: Composition | None = None) -> Composed:
     """The config at a node that is still attached to its configuration."""
     written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
-    if settled(written):
+    if is_plain(written):
         return _of_data(written, key_path(node), origin, composition)
-    found = resolved(node)
-    for problem in found.problems:
+    values = resolved(node)
+    for problem in values.problems:
         if has(written, problem.path):
-            at(found.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
+            at(values.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
     prefix = key_path(node)
-    tree, _ = long(tree_of(_deleted(found.data, prefix, origin)))
-    masks = {path: found.masks[inner.place] for path, inner in tree.walk() if inner.place in found.masks}
+    tree, _ = long(tree_of(_deleted(values.data, prefix, origin)))
+    masks = {path: values.masks[inner.location] for path, inner in tree.walk() if inner.location in values.masks}
     before = long(tree_of(_deleted(written, prefix, origin)))[0].plain
-    return Composed(tree.plain, before, prefix, origin, found.problems, masks, found.secrets, tree, composition)
+    return Composed(tree.plain, before, prefix, origin, values.problems, masks, values.secrets, tree, composition)
 
 
 def _written(tree: Node, path: Path) -> Path:
     """Where plain data has a key of its long form; a word holds all that it says."""
     depth, node = tree.deepest(path)
-    return path if depth == 0 else (*node.place, *path[depth:])
+    return path if depth == 0 else (*node.location, *path[depth:])
 
 
 def _deleted(data: dict[str, Any], prefix: Path, origin: Origin | None) -> dict[str, Any]:
@@ -255,8 +254,8 @@ def _running() -> Origin | None:
     """The application that runs, if Hydra can still say how its configuration was made."""
     if not HydraConfig.initialized() or running_loader() is None:
         return None
-    known = HydraConfig.get()
-    return Origin(str(known.job.config_name), tuple(known.overrides.task), application=True, running=True)
+    running = HydraConfig.get()
+    return Origin(str(running.job.config_name), tuple(running.overrides.task), application=True, running=True)
 
 
 def _of_package(problem: Problem) -> Problem:
@@ -281,15 +280,17 @@ _OWN_KEYS = frozenset({"defaults", "metrics", "signals", "sinks", "tables", "pro
 
 def node_of(config: object) -> DictConfig:
     """The config's node, still attached to its configuration."""
-    whole = config if isinstance(config, DictConfig) else _wrapped(config)
-    if GROUP not in list(whole):  # `GROUP in whole` is also false for one that is ??? or does not resolve
-        if whole is whole._get_root() and HydraConfig.initialized() and not _OWN_KEYS.intersection(map(str, whole)):
+    configuration = config if isinstance(config, DictConfig) else _wrapped(config)
+    keys = [str(key) for key in configuration]  # `GROUP in configuration` is false where it is ??? or does not resolve
+    if GROUP not in keys:
+        at_root = configuration is configuration._get_root()
+        if at_root and HydraConfig.initialized() and _OWN_KEYS.isdisjoint(keys):
             raise CompositionError([Problem.of("DL101.no_node", group=GROUP)])
-        return whole
-    if OmegaConf.is_missing(whole, GROUP):
+        return configuration
+    if OmegaConf.is_missing(configuration, GROUP):
         raise CompositionError([Problem.of("DL102.node", group=GROUP)])
     try:
-        node = whole[GROUP]
+        node = configuration[GROUP]
     except OmegaConfBaseException as error:
         raise CompositionError([Problem.of("DL103.hydra", cause=first_line(error))]) from None
     if not isinstance(node, DictConfig):

@@ -46,7 +46,7 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
         problems += refused.problems
     except HYDRA_ERRORS as other:
         error = other
-    order = {line: place for place, line in reversed([*enumerate(origin.overrides)])}
+    order = {line: index for index, line in reversed([*enumerate(origin.overrides)])}
     problems.sort(key=lambda problem: order[str(problem.source)])
     return CompositionError(problems or [file_problem(loader, origin, error)])
 
@@ -55,12 +55,12 @@ def _unreadable(line: str, tree: Node | None = None) -> Problem | None:
     return unreadable(line, tree=tree) if parsed(line) is None else None
 
 
-def unknown_preset(name: str, known: Sequence[str], directory: FilePath | None = None) -> Problem:
+def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None = None) -> Problem:
     """DL104. ``directory`` is where the caller's own presets were looked for."""
-    fix = known_presets(name, known)
+    fix = known_presets(name, names)
     if name in _PROFILES:
         fix = f"what a preset shows is its profile: grpo profile={name}"
-    elif nearest(name, known) is None and (beside := sorted(FilePath().glob(f"*/{GROUP}/{name}.yaml"))):
+    elif nearest(name, names) is None and (beside := sorted(FilePath().glob(f"*/{GROUP}/{name}.yaml"))):
         fix = f"did you mean the file `{beside[0]}`?"
     if directory is not None and directory.name == GROUP and (directory / f"{name}.yaml").is_file():
         return Problem.of("DL104.preset", name=name, notes=notes(), fix=f"--config-dir {directory.parent.name}")
@@ -121,7 +121,7 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
         return problem_of(line, "DL101.list_group", group=group)
     if "No match in the defaults list" in str(error):
         # What lands under a key that is no part of a config, such as a pack, belongs to the config itself.
-        known = group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in ADDS
-        fix = f"+{line}" if known else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
+        in_config = group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in ADDS
+        fix = f"+{line}" if in_config else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
         return problem_of(line, "DL101.not_chosen", (0, line.find("=")), group=group, fix=fix)
     return problem_of(line, "DL101.hydra", cause=first_line(error))

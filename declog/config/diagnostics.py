@@ -15,13 +15,12 @@ plain data out: nothing of Hydra, torch or the compiler is imported.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path as FilePath
 from typing import Any, TypeVar
 
 from declog.config.quoting import value_end, within
-from declog.config.source_map import FilePlace, Layer, OverridePlace, Place, Provenance, Span, StorePlace
+from declog.config.source_map import FileLocation, Location, OverrideLocation, Provenance, StoreLocation
 from declog.config.yaml_lint import surprise
 from declog.errors import ConfigError, Excerpt, Path, Problem, Where
 
@@ -29,9 +28,6 @@ Error = TypeVar("Error", bound=ConfigError)
 
 # What is wrong is the key itself, or that it has no other beside it: not its value.
 KEY_CODES = frozenset({"DL201", "DL203", "DL204"})
-
-# What ends a line in YAML, which is less than in str.splitlines.
-LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
 def located(
@@ -42,15 +38,15 @@ def located(
     ``prefix`` is where the config stands in the composed configuration. Those of one file come in the order of its
     lines, wherever they were found.
     """
-    found: list[Problem] = []
+    distinct: list[Problem] = []
     seen: set[Problem] = set()
-    for problem in (_located(each, provenance, prefix) for each in problems):
+    for problem in (_located(problem, provenance, prefix) for problem in problems):
         in_file = problem.where is not None and problem.where.line is not None
         same = replace(problem, path=()) if in_file else problem  # what entries share by an anchor is wrong once
         if same not in seen:
             seen.add(same)
-            found.append(problem)
-    files = list(dict.fromkeys(problem.where.file for problem in found if problem.where is not None))
+            distinct.append(problem)
+    files = list(dict.fromkeys(problem.where.file for problem in distinct if problem.where is not None))
 
     def reading(problem: Problem) -> tuple[int, int, int]:
         where = problem.where
@@ -58,7 +54,7 @@ def located(
             return len(files), 0, 0
         return files.index(where.file), where.line or 0, where.column or 0
 
-    return tuple(sorted(found, key=reading))
+    return tuple(sorted(distinct, key=reading))
 
 
 def attach_places(error: Error, provenance: Provenance | None, *, prefix: Path = ("declog",)) -> Error:
@@ -81,117 +77,87 @@ def as_dict(problem: Problem) -> dict[str, Any]:
         "override": where.override,
         "source": None if excerpt is None else excerpt.text,
         "marked": None if excerpt is None else [excerpt.start + 1, excerpt.end + 1],
-        "earlier": [_place_dict(each) for each in where.earlier],
-        "related": [{"path": key, **_place_dict(each)} for key, each in where.related],
+        "earlier": [_place_dict(where) for where in where.earlier],
+        "related": [{"path": key, **_place_dict(where)} for key, where in where.related],
         "fix": problem.fix,
     }
 
 
 def _place_dict(where: Where) -> dict[str, Any]:
     fields = {"file": where.file, "line": where.line, "column": where.column}
-    found = {**fields, "override": where.override, "name": where.name}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {**fields, "override": where.override, "name": where.name}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> Problem:
     if provenance is None or problem.where is not None:
         return problem
-    known, layers = provenance.find((*prefix, *problem.path))
+    key, layers = provenance.find((*prefix, *problem.path))
     if not layers:
         return problem
-    place = layers[-1].place
-    if isinstance(place, FilePlace) and known == (*prefix, *problem.path):
-        problem = _as_written(problem, place, provenance.texts[place.file])
-    where = place_of(problem, place, provenance.texts, ".".join(map(str, known)))
+    location = layers[-1].location
+    if isinstance(location, FileLocation) and key == (*prefix, *problem.path):
+        problem = _as_written(problem, location)
+    where = _where(problem, location, ".".join(map(str, key)))
     related = tuple(_related(problem, provenance, prefix))
-    below = problem.path[len(known) - len(prefix) :]
-    if not isinstance(place, StorePlace):
-        # a text says all that is below
-        text = place.style is not None if isinstance(place, FilePlace) else place.text.partition("=")[2][:1] not in "{["
-        if place.path != known or (below and text):
-            problem = replace(problem, path=(*place.path[len(prefix) :], *(() if text else below)))
-    return replace(problem, where=replace(where, earlier=tuple(dict.fromkeys(others(layers))), related=related))
+    below = problem.path[len(key) - len(prefix) :]
+    if not isinstance(location, StoreLocation):
+        if isinstance(location, FileLocation):
+            is_text = location.style is not None
+        else:
+            is_text = location.text.partition("=")[2][:1] not in "{["
+        if location.path != key or (below and is_text):  # a text says all that is below
+            problem = replace(problem, path=(*location.path[len(prefix) :], *(() if is_text else below)))
+    earlier = dict.fromkeys(layer.location.where for layer in reversed(layers[:-1]))
+    return replace(problem, where=replace(where, earlier=tuple(earlier), related=related))
 
 
-def written_key(place: FilePlace, text: str) -> str:
-    """A key as it stands in its file; empty for the entry of a list."""
-    return "" if place.key is None else _raw(LINE_BREAK.split(text), place.key)
-
-
-def written_value(place: FilePlace, text: str) -> str:
-    """A value as it stands in its file."""
-    return _raw(LINE_BREAK.split(text), place.value)
-
-
-def _as_written(problem: Problem, place: FilePlace, text: str) -> Problem:
+def _as_written(problem: Problem, location: FileLocation) -> Problem:
     """The problem of a word that YAML takes for something else, in terms of that word."""
-    word = written_key(place, text) if problem.code == "DL204" else written_value(place, text)
-    odd = surprise(word) if problem.code == "DL204" or place.style == "plain" else None
-    if odd is None or problem.code not in ("DL202", "DL204"):
+    of_key = problem.code == "DL204"
+    if not of_key and (problem.code != "DL202" or location.style != "plain"):
         return problem
-    message = odd[0] if odd[0] in problem.message or problem.code == "DL204" else f"{problem.message}; {odd[0]}"
-    return replace(problem, message=message, fix=odd[1])
+    meaning = surprise(location.written_key if of_key else location.written_value)
+    if meaning is None:
+        return problem
+    message, fix = meaning
+    whole_message = message if of_key or message in problem.message else f"{problem.message}; {message}"
+    return replace(problem, message=whole_message, fix=fix)
 
 
 def _related(problem: Problem, provenance: Provenance, prefix: Path) -> Iterable[tuple[str, Where]]:
     for path in problem.related:
         _, layers = provenance.find((*prefix, *path))
         if layers:
-            yield ".".join(map(str, path)), next(iter(others((*layers, layers[-1]))))
+            yield ".".join(map(str, path)), layers[-1].location.where
 
 
-def place_of(problem: Problem, place: Place, texts: Mapping[str, str], key: str = "") -> Where:
+def _where(problem: Problem, location: Location, key: str) -> Where:
     """Where a problem stands in the layer that set its key."""
-    if isinstance(place, FilePlace):
-        return in_file(problem, place, texts[place.file])
-    if isinstance(place, OverridePlace):
-        return Where(override=place.text, excerpt=in_override(problem, place.text))
-    return Where(name=f"{place.name} {key}".rstrip(), excerpt=_alone(problem))
+    if isinstance(location, FileLocation):
+        return in_file(problem, location)
+    if isinstance(location, OverrideLocation):
+        return Where(override=location.text, excerpt=in_override(problem, location.text))
+    return Where(name=f"{location.name} {key}".rstrip(), excerpt=_alone(problem))
 
 
-def in_file(problem: Problem, place: FilePlace, text: str) -> Where:
+def in_file(problem: Problem, location: FileLocation) -> Where:
     """The place of a problem in a file: at the value if that is a scalar, else at the key."""
-    value, lines = place.value, LINE_BREAK.split(text)
-    raw = _raw(lines, value)
-    at = value
+    at = value = location.value
+    raw = location.written_value
     # the key itself is the name at fault
     in_test = problem.path[:1] == ("tests",) and problem.path[-2:-1] in (("expect",), ("observe",), ("tables",))
     named = problem.code in KEY_CODES or problem.path[-2:-1] == ("to",) or in_test
     named = named or (problem.replacement is not None and problem.source is None)
-    if place.key is not None and (named or place.style is None or raw == ""):
-        at = place.key
-    elif place.style is not None and problem.source is not None:
-        found = within(raw, place.style, problem.source, problem.span)
-        at = (place.key or value if problem.replacement else value) if found is None else _part(raw, value, *found)
-    elif place.style in ("|", ">") and (text_of := re.search(r"\n\s*(\S.*)", raw)) is not None:
-        at = _part(raw, value, *text_of.span(1))  # its first line, not the sign above it
-    return Where(shown_path(place.file), at.line, at.column, excerpt=_excerpt(lines, at))
-
-
-def at_key(place: FilePlace, text: str) -> Where:
-    """The place of a key."""
-    at = place.key or place.value
-    return Where(shown_path(place.file), at.line, at.column, excerpt=_excerpt(LINE_BREAK.split(text), at))
-
-
-def _raw(lines: list[str], span: Span) -> str:
-    """What stands in a stretch of a file, with plain line breaks."""
-    covered = lines[span.line - 1 : span.end_line]
-    if len(covered) > span.end_line - span.line:
-        covered[-1] = covered[-1][: span.end_column - 1]
-    covered[0] = covered[0][span.column - 1 :]
-    return "\n".join(covered)
-
-
-def _part(raw: str, whole: Span, start: int, end: int) -> Span:
-    """A range of what stands in a stretch of a file, as a stretch of its own."""
-    return Span(*_position(raw, whole, start), *_position(raw, whole, end))
-
-
-def _position(raw: str, whole: Span, offset: int) -> tuple[int, int]:
-    row = raw.count("\n", 0, offset)
-    begin = raw.rfind("\n", 0, offset) + 1
-    return whole.line + row, offset - begin + (1 if row else whole.column)
+    if location.key is not None and (named or location.style is None or raw == ""):
+        at = location.key
+    elif location.style is not None and problem.source is not None:
+        marked = within(raw, location.style, problem.source, problem.span)
+        whole_value = location.key or value if problem.replacement else value
+        at = whole_value if marked is None else value.part(raw, *marked)
+    elif location.style in ("|", ">") and (text_of := re.search(r"\n\s*(\S.*)", raw)) is not None:
+        at = value.part(raw, *text_of.span(1))  # its first line, not the sign above it
+    return location.shown(at)
 
 
 def in_override(problem: Problem, text: str, sign: str = "=") -> Excerpt:
@@ -203,10 +169,10 @@ def in_override(problem: Problem, text: str, sign: str = "=") -> Excerpt:
     start, end = (0, len(text)) if equals < 0 else (equals + 1, len(text))
     start += len(text[start:]) - len(text[start:].lstrip())
     if problem.code in KEY_CODES and problem.path:
-        found = list(re.finditer(rf"(?<!\w){re.escape(str(problem.path[-1]))}(?!\w)", text))
-        in_key = [match for match in found if equals < 0 or match.end() <= equals]
-        if found:
-            start, end = in_key[-1].span() if in_key else found[0].span()
+        matches = list(re.finditer(rf"(?<!\w){re.escape(str(problem.path[-1]))}(?!\w)", text))
+        in_key = [match for match in matches if equals < 0 or match.end() <= equals]
+        if matches:
+            start, end = in_key[-1].span() if in_key else matches[0].span()
     elif problem.source is not None and (at := text.find(problem.source, start)) >= 0:
         first, last = problem.span or (0, len(problem.source))
         start, end = at + first, at + max(last, first + 1)
@@ -220,39 +186,9 @@ def in_override(problem: Problem, text: str, sign: str = "=") -> Excerpt:
 def _entry(problem: Problem, text: str, start: int) -> tuple[int, int] | None:
     """The value of the problem's key in an override's `{...}`."""
     key = re.compile(rf"(?<!\w){re.escape(str(problem.path[-1] if problem.path else ''))}\s*:\s*")
-    found = key.search(text, start)
-    end = None if found is None else value_end(text, found.end())
-    return None if found is None or end is None else (found.end(), end)
-
-
-def shown_path(file: str) -> str:
-    """A path as people would type it here: relative to the working directory where it lies below it."""
-    path = FilePath(file)
-    return str(path.relative_to(FilePath.cwd())) if path.is_relative_to(FilePath.cwd()) else file
-
-
-def shown_place(place: Place) -> str:
-    """A place as people would type it here: file, line and column, or the override."""
-    return str(place_alone(place))
-
-
-def place_alone(place: Place) -> Where:
-    """Where a place is, without its lines."""
-    if isinstance(place, FilePlace):
-        at = place.key or place.value
-        return Where(shown_path(place.file), at.line, at.column)
-    return Where(override=place.text) if isinstance(place, OverridePlace) else Where(name=place.name)
-
-
-def others(layers: tuple[Layer, ...]) -> Iterable[Where]:
-    """The layers that lost, the latest of them first."""
-    return (place_alone(layer.place) for layer in reversed(layers[:-1]))
-
-
-def _excerpt(lines: list[str], span: Span) -> Excerpt:
-    """The first line of a span."""
-    line = lines[span.line - 1]
-    return Excerpt(str(span.line), line, span.column - 1, span.end_column - 1 if span.one_line else len(line))
+    match = key.search(text, start)
+    end = None if match is None else value_end(text, match.end())
+    return None if match is None or end is None else (match.end(), end)
 
 
 def _alone(problem: Problem) -> Excerpt | None:

@@ -17,15 +17,15 @@ from hydra.errors import MissingConfigException
 from hydra.plugins.config_source import ConfigSource
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from declog.config.diagnostics import LINE_BREAK, at_key, in_file, place_alone, shown_path, written_value
-from declog.config.files import defaults_of, of_file, source_file, span
+from declog.config.diagnostics import in_file
+from declog.config.files import defaults_of, of_file, source_file
 from declog.config.fold import ListOverMap
 from declog.config.hydra import groups_of
 from declog.config.origin import Origin
 from declog.config.packages import known_presets, notes
 from declog.config.quoting import depths, value_end
 from declog.config.search_path import GROUP, ROOT
-from declog.config.source_map import FilePlace
+from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
 from declog.language.validation import as_map, as_sinks
@@ -33,7 +33,7 @@ from declog.language.validation import as_map, as_sinks
 
 def first_line(error: Exception) -> str:
     """What a library says, without its advice: the first line of the message, or of its cause's."""
-    lines = [line for each in (error, error.__cause__) if each is not None for line in str(each).splitlines()]
+    lines = f"{error}\n{error.__cause__ or ''}".splitlines()
     cause = next((line.strip() for line in lines if line.strip()), type(error).__name__)
     return cause.rstrip(".")
 
@@ -44,8 +44,8 @@ def file_problem(loader: ConfigLoader, origin: Origin, error: Exception) -> Prob
         return not_yaml(error, error.problem_mark)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
         return _missing_default(loader, origin, error, error.missing_cfg_file)
-    if isinstance(error, UnicodeDecodeError | yaml.reader.ReaderError) and (found := _no_text(loader, origin)):
-        return found
+    if isinstance(error, UnicodeDecodeError | yaml.reader.ReaderError) and (problem := _no_text(loader, origin)):
+        return problem
     if isinstance(error, ListOverMap):
         return _list_and_map(error)
     if isinstance(error, RecursionError):
@@ -65,9 +65,9 @@ def file_problem(loader: ConfigLoader, origin: Origin, error: Exception) -> Prob
 def _no_text(loader: ConfigLoader, origin: Origin) -> Problem | None:
     """A file with bytes that are no UTF-8, which are read as U+FFFD, or with control characters."""
     for _, file, text in _files(loader, origin):
-        if (odd := re.search("[\ufffd\x00-\x08\x0b-\x1f\x7f]", text.replace("\r\n", "\n"))) is not None:
-            before = text[: odd.start()]
-            line, column = before.count("\n") + 1, odd.start() - before.rfind("\n")
+        if (character := re.search("[\ufffd\x00-\x08\x0b-\x1f\x7f]", text.replace("\r\n", "\n"))) is not None:
+            before = text[: character.start()]
+            line, column = before.count("\n") + 1, character.start() - before.rfind("\n")
             where = Where(shown_path(file), line, column)
             return Problem.of("DL101.utf8", where=where)
     return None
@@ -85,48 +85,47 @@ def _list_and_map(error: ListOverMap) -> Problem:
     elif is_list:
         fix = f"write a map, an id for each entry: {key}: {as_map(str(key), section)}"
     problem = Problem.of("DL101.merged", error.path[1:], key=key, what=what, other=other, fix=fix)
-    place, low = error.high.place, error.low.place
-    if not isinstance(place, FilePlace):
+    location, low = error.high.location, error.low.location
+    if not isinstance(location, FileLocation):
         return problem
-    where = at_key(place, FilePath(place.file).read_text("utf-8", "replace"))
-    return replace(problem, where=replace(where, earlier=() if low is None else (place_alone(low),)))
+    where = location.shown(location.key or location.value)
+    return replace(problem, where=replace(where, earlier=() if low is None else (low.where,)))
 
 
 def _circle(loader: ConfigLoader, origin: Origin) -> Problem:
     """Presets that extend each other, which Hydra follows for ever."""
     files: dict[str, tuple[str, str]] = {}
-    for each, file, text in _files(loader, origin):
-        files.setdefault(each, (file, text))  # the first of a name wins
-    extends = {name: list(_extended(name, text, files)) for name, (_, text) in reversed(files.items())}
+    for preset, file, text in _files(loader, origin):
+        files.setdefault(preset, (file, text))  # the first of a name wins
+    extends = {name: list(_extended(name, *file, files)) for name, file in reversed(files.items())}
     for start in (f"{GROUP}/{origin.config_name}", *files):
         trail: list[str] = []
         name = start
         while extends.get(name) and name not in trail:
             trail.append(name)
-            name, node = next((each for each in extends[name] if each[0] in trail), extends[name][0])
+            name, location = next((preset for preset in extends[name] if preset[0] in trail), extends[name][0])
         if name in trail and trail:
-            ring = [each.removeprefix(f"{GROUP}/") for each in (*trail[trail.index(name) :], name)]
-            file, text = files[trail[-1]]
+            ring = [preset.removeprefix(f"{GROUP}/") for preset in (*trail[trail.index(name) :], name)]
             problem = Problem.of("DL101.ring", name=ring[-1], ring=" -> ".join(ring))
-            return replace(problem, where=in_file(problem, FilePlace(file, None, span(node), "plain"), text))
+            return replace(problem, where=in_file(problem, location))
     return Problem.of("DL101.circle")
 
 
-def _extended(name: str, text: str, known: Container[str]) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    """The presets in a preset's defaults list."""
-    for _, node in defaults_of(text):
-        other = f"{name.rpartition('/')[0]}/{node.value}"
-        if other in known:
-            yield other, node
+def _extended(name: str, file: str, text: str, presets: Container[str]) -> Iterator[tuple[str, FileLocation]]:
+    """The presets in a preset's defaults list, and where they are named."""
+    for choice in defaults_of(file, text):
+        other = f"{name.rpartition('/')[0]}/{choice.option}"
+        if other in presets:
+            yield other, choice.location
 
 
 def _malformed_defaults(loader: ConfigLoader, origin: Origin, name: str, cause: str) -> Problem:
     problem = Problem.of("DL101.defaults", cause=cause)
-    for each, file, text in _files(loader, origin):
-        if each == name and (node := of_file(file, text).at(("defaults",))) is not None:
-            raw = written_value(node.place, text) if node.place.style is not None else ""
+    for config, file, text in _files(loader, origin):
+        if config == name and (node := of_file(file, text).at(("defaults",))) is not None:
+            raw = node.location.written_value if node.location.style is not None else ""
             problem = Problem.of("DL101.no_list", option=raw) if raw else problem
-            return replace(problem, where=in_file(problem, node.place, text))
+            return replace(problem, where=in_file(problem, node.location))
     return problem
 
 
@@ -174,7 +173,7 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
         problem = Problem.of("DL101.yaml_escape", value=escaped[1])
     elif (tag := re.search(r"[ :,\[{]!(\w+)", line)) is not None:
         problem, column, width = Problem.of("DL101.yaml_tag", word=tag[1]), tag.start(1) - 1, len(tag[1]) + 1
-    elif slashes := [at for at, each in enumerate(lines[: row + 1]) if each.lstrip()[:2] == "//"]:
+    elif slashes := [at for at, row_text in enumerate(lines[: row + 1]) if row_text.lstrip()[:2] == "//"]:
         row, line, width = slashes[0], lines[slashes[0]], 2
         problem, column = Problem.of("DL101.yaml_comment", fix=f"#{line.lstrip()[2:]}"), len(line) - len(line.lstrip())
     elif "mapping values are not allowed" in cause and (plain := _unquoted(lines, context or mark, mark)):
@@ -231,9 +230,9 @@ def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[in
 
 def _values_in_braces(line: str) -> Iterator[tuple[int, str]]:
     """The values behind `key: ` in the innermost {...} of a line, each up to its own comma or bracket."""
-    for found in re.finditer(r"(?<=[{,])\s*[\w-]+: +", line):
-        if (end := value_end(line, found.end())) is not None:
-            yield found.end(), line[found.end() : end]
+    for match in re.finditer(r"(?<=[{,])\s*[\w-]+: +", line):
+        if (end := value_end(line, match.end())) is not None:
+            yield match.end(), line[match.end() : end]
 
 
 def _quoted(line: str) -> str:
@@ -272,10 +271,9 @@ def _missing_default(loader: ConfigLoader, origin: Origin, error: Exception, mis
     parent = re.match(r"In '([^']+)'", str(error))
     for name, file, text in _files(loader, origin):
         if parent is not None and name == parent[1]:
-            for _, node in defaults_of(text):
-                if node.value.split("@")[0].rpartition("/")[2] == option:
-                    place = FilePlace(file, None, span(node), node.style or "plain")
-                    return replace(problem, where=in_file(problem, place, text))
+            for choice in defaults_of(file, text):
+                if choice.name == option:
+                    return replace(problem, where=in_file(problem, choice.location))
     return problem
 
 
@@ -287,7 +285,7 @@ def _bad_value(loader: ConfigLoader, origin: Origin, error: OmegaConfBaseExcepti
         problem = Problem.of("DL101.hydra", path, cause=first_line(error))
     for _, file, text in _files(loader, origin, failing=key):
         if (node := of_file(file, text).at(path)) is not None:
-            return replace(problem, where=in_file(problem, node.place, text))
+            return replace(problem, where=in_file(problem, node.location))
     return problem
 
 
@@ -307,9 +305,9 @@ def _files(loader: ConfigLoader, origin: Origin, failing: str | None = None) -> 
             if group == GROUP and origin.application and source.is_config(origin.root):
                 names.insert(0, origin.root)
             for name in names:
-                found = source_file(source, name)
-                if found is not None and (failing is None or _fails_at(source, name, failing)):
-                    yield name, *found
+                file = source_file(source, name)
+                if file is not None and (failing is None or _fails_at(source, name, failing)):
+                    yield name, *file
 
 
 def _fails_at(source: ConfigSource, name: str, key: str) -> bool:

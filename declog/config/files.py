@@ -6,6 +6,7 @@ Imports PyYAML, and of Hydra what a place of files is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path as FilePath
@@ -17,7 +18,7 @@ from omegaconf._utils import get_yaml_loader
 
 from declog.config.bounds import text_of
 from declog.config.search_path import GROUP
-from declog.config.source_map import FilePlace, Span
+from declog.config.source_map import FileLocation, Span
 from declog.errors import Path
 from declog.language.tree import Node
 
@@ -43,24 +44,40 @@ def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
     return None
 
 
+@dataclass(frozen=True)
+class Choice:
+    """An option that a defaults list names, with its group, if one is written, and where that stands."""
+
+    group: str | None
+    option: str
+    location: FileLocation
+
+    @property
+    def name(self) -> str:
+        """The option without its group and its package."""
+        return self.option.partition("@")[0].rpartition("/")[2]
+
+
 @lru_cache(maxsize=128)
-def defaults_of(text: str) -> tuple[tuple[yaml.ScalarNode | None, yaml.ScalarNode], ...]:
-    """The options that a file's defaults list names, each with its group, if one is written."""
+def defaults_of(file: str, text: str) -> tuple[Choice, ...]:
+    """What the defaults list of a YAML file chooses."""
     root = yaml.compose(text, Loader=YamlLoader)
     entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
-    defaults, options = entries.get("defaults"), []
+    defaults, choices = entries.get("defaults"), []
     for entry in defaults.value if isinstance(defaults, yaml.SequenceNode) else ():
         for group, value in entry.value if isinstance(entry, yaml.MappingNode) else [(None, entry)]:
             for option in value.value if isinstance(value, yaml.SequenceNode) else [value]:
                 if isinstance(option, yaml.ScalarNode):
-                    options.append((group, option))
-    return tuple(options)
+                    key = None if group is None else span(group)
+                    location = FileLocation(file, key, span(option), style(option), text=text)
+                    choices.append(Choice(None if group is None else group.value, option.value, location))
+    return tuple(choices)
 
 
-def chooses_config(text: str) -> bool:
+def chooses_config(file: str, text: str) -> bool:
     """Whether a YAML file is an application's configuration, with a config in it, and not a config itself."""
     keys = keys_at_top(text)
-    groups = [group.value for group, _ in defaults_of(text) if group is not None] if keys else []
+    groups = [choice.group for choice in defaults_of(file, text) if choice.group is not None] if keys else []
     return GROUP in keys or any(name.split()[-1].lstrip("/").partition("@")[0] == GROUP for name in groups)
 
 
@@ -77,26 +94,27 @@ def keys_at_top(text: str) -> set[str]:
 def of_file(file: str, text: str, path: Path = ()) -> Node:
     """A YAML file as a tree whose root stands at ``path``. A file that is a word is a key without a value."""
     root = yaml.compose(text, Loader=YamlLoader)
-    tree = Node({}) if root is None else _Reader(file).node(path, None, root)
-    return Node({tree.value: Node(None, tree.place)}, tree.place) if isinstance(tree.value, str) else tree
+    tree = Node({}) if root is None else _Reader(file, text).node(path, None, root)
+    return Node({tree.value: Node(None, tree.location)}, tree.location) if isinstance(tree.value, str) else tree
 
 
 class _Reader(yaml.constructor.SafeConstructor):
     """Makes trees of the nodes of a YAML file."""
 
-    def __init__(self, file: str) -> None:
+    def __init__(self, file: str, text: str) -> None:
         super().__init__()
-        self.file = file
+        self.file, self.text = file, text
 
     def node(self, path: Path, key: yaml.Node | None, node: yaml.Node) -> Node:
         if not isinstance(node, yaml.ScalarNode) and node.tag not in (MAP_TAG, LIST_TAG):
             raise yaml.constructor.ConstructorError(None, None, f"no value has the tag {node.tag}", node.start_mark)
-        place = FilePlace(self.file, None if key is None else span(key), span(node), style(node), path)
+        key_span = None if key is None else span(key)
+        location = FileLocation(self.file, key_span, span(node), style(node), path, self.text)
         if isinstance(node, yaml.SequenceNode):
-            return Node([self.node((*path, index), None, item) for index, item in enumerate(node.value)], place)
+            return Node([self.node((*path, index), None, item) for index, item in enumerate(node.value)], location)
         if isinstance(node, yaml.MappingNode):
-            return Node(dict(self.entries(path, node)), place)
-        return Node(self.construct_object(node), place)
+            return Node(dict(self.entries(path, node)), location)
+        return Node(self.construct_object(node), location)
 
     def entries(self, path: Path, node: yaml.Node) -> Iterator[tuple[Any, Node]]:
         """The entries of a map. What `<<` brings gives way to the map's own keys, wherever it stands."""

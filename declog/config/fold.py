@@ -17,11 +17,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, ValueNode
 from omegaconf.errors import OmegaConfBaseException
 
-from declog.config.files import defaults_of, of_file, source_file, span, style
-from declog.config.hydra import Defaults, Files, read_by
+from declog.config.files import defaults_of, of_file, source_file
+from declog.config.hydra import Defaults, Files, source_of
 from declog.config.override_errors import Refused, problem_of, refusal
 from declog.config.search_path import GROUP
-from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance, StorePlace
+from declog.config.source_map import FileLocation, Layer, OverrideLocation, Provenance, StoreLocation
 from declog.errors import Path, Problem
 from declog.language.keys import is_entry
 from declog.language.shorthand import long
@@ -55,12 +55,12 @@ class Composition:
         layers: dict[Path, list[Layer]] = {}
         for rank, layer in enumerate(self.layers, 1):
             for path, node in layer.walk():
-                if node.place is not None:
+                if node.location is not None:
                     replaces = node.replaces or not isinstance(node.value, dict)
-                    leaves = node.value == MISSING and isinstance(node.place, FilePlace)
-                    set_here = Layer(0 if leaves else rank, node.place, replaces=replaces and not leaves)
+                    leaves = node.value == MISSING and isinstance(node.location, FileLocation)
+                    set_here = Layer(0 if leaves else rank, node.location, replaces=replaces and not leaves)
                     layers.setdefault(path, []).append(set_here)
-        in_order = {path: tuple(sorted(found, key=lambda layer: layer.rank)) for path, found in layers.items()}
+        in_order = {path: tuple(sorted(setters, key=lambda one: one.rank)) for path, setters in layers.items()}
         return Provenance(in_order, self.texts)
 
 
@@ -74,8 +74,8 @@ def fold(merged: Defaults, repository: Files, *, applied: bool = False, lenient:
     refused = list[Problem]()
     tree, layers, texts, stored = Node({}), list[Node](), dict[str, str](), list[tuple[Path, DictConfig]]()
     for package, chosen, layer in _files(merged, repository, texts, stored):
-        known = tree.at(package)
-        if chosen is not None and (known is None or known.place is None):
+        node = tree.at(package)
+        if chosen is not None and (node is None or node.location is None):
             layers.append(_under(package, Node({}, chosen)))
             tree = over(tree, layers[-1])
         layer = _in_long_form(layer)
@@ -109,8 +109,9 @@ def _hold_types(stored: DictConfig, node: Node) -> None:
             try:
                 copy.deepcopy(declared)._set_value(inner.value)
             except OmegaConfBaseException as error:
-                if isinstance(inner.place, OverridePlace):
-                    problem = problem_of(inner.place.text, "DL101.hydra", behind=True, cause=str(error).split("\n")[0])
+                if isinstance(inner.location, OverrideLocation):
+                    line, cause = inner.location.text, str(error).split("\n")[0]
+                    problem = problem_of(line, "DL101.hydra", behind=True, cause=cause)
                     raise Refused([problem]) from None
                 raise
 
@@ -136,7 +137,7 @@ def _refuse_lists_over_maps(low: Node, high: Node, path: Path) -> None:
 
 def _files(
     merged: Defaults, repository: Files, texts: dict[str, str], stored: list[tuple[Path, DictConfig]]
-) -> Iterator[tuple[Path, FilePlace | None, Node]]:
+) -> Iterator[tuple[Path, FileLocation | None, Node]]:
     """The files in their order: each one's package, where it is chosen, and its tree from the root.
 
     Their texts are put into ``texts``, and what is no file into ``stored``.
@@ -146,36 +147,32 @@ def _files(
         package = tuple(key for key in (default.package or "").split(".") if key)
         if name is None or name.startswith("hydra/") or package[:1] == ("hydra",):
             continue
-        source = next((each for each in map(read_by, repository.get_sources()) if each.is_config(name)), None)
+        source = source_of(repository, name)
         if source is None:
             continue
-        file, place = source_file(source, name), None
+        file, choice = source_file(source, name), None
         if file is None:
             config = source.load_config(name).config
             stored += [(package, config)] if isinstance(config, DictConfig) else []
-            tree = said(OmegaConf.to_container(config, resolve=False), StorePlace(f"{source.scheme()}://{name}"))
+            tree = said(OmegaConf.to_container(config, resolve=False), StoreLocation(f"{source.scheme()}://{name}"))
         else:
             path, texts[path] = file
             tree = of_file(path, texts[path], package)
             chosen = choice_of(repository, default.parent, name)
-            if chosen is not None and chosen[0].key is not None:
-                texts.setdefault(chosen[0].file, chosen[1])
-                place = replace(chosen[0], path=package)
-        own = {key: node for key, node in tree.entries.items() if key != "defaults" and (package or key != "hydra")}
-        tree = Node(own) if isinstance(tree.value, dict) else tree
-        yield package, place, _under(package, tree)
+            if chosen is not None and chosen.key is not None:
+                texts.setdefault(chosen.file, chosen.text)
+                choice = replace(chosen, path=package)
+        entries = {key: node for key, node in tree.entries.items() if key != "defaults" and (package or key != "hydra")}
+        tree = Node(entries) if isinstance(tree.value, dict) else tree
+        yield package, choice, _under(package, tree)
 
 
-def choice_of(repository: Files, parent: str | None, name: str) -> tuple[FilePlace, str] | None:
-    """Where a defaults list names an option, with the group if it is written, and the text of its file."""
-    sources = map(read_by, repository.get_sources())
-    source = next((each for each in sources if parent is not None and each.is_config(parent)), None)
+def choice_of(repository: Files, parent: str | None, name: str) -> FileLocation | None:
+    """Where a defaults list names an option, with the group if it is written."""
+    source = None if parent is None else source_of(repository, parent)
     file = None if source is None or parent is None else source_file(source, parent)
-    for group, option in () if file is None else defaults_of(file[1]):
-        if file is not None and option.value == name.rpartition("/")[2]:
-            key = None if group is None else span(group)
-            return FilePlace(file[0], key, span(option), style(option)), file[1]
-    return None
+    choices = () if file is None else defaults_of(*file)
+    return next((choice.location for choice in choices if choice.option == name.rpartition("/")[2]), None)
 
 
 def _under(package: Path, node: Node) -> Node:
@@ -202,12 +199,12 @@ def _of_override(override: Override) -> Node:
 
 
 def _of_value(value: Any, text: str, path: Path) -> Node:
-    place = OverridePlace(text, path)
+    location = OverrideLocation(text, path)
     if isinstance(value, dict):
-        return Node({key: _of_value(item, text, (*path, key)) for key, item in value.items()}, place)
+        return Node({key: _of_value(item, text, (*path, key)) for key, item in value.items()}, location)
     if isinstance(value, list):
-        return Node([_of_value(item, text, (*path, index)) for index, item in enumerate(value)], place)
-    return Node(value, place, replaces=value == MISSING)  # an override takes a value away, a file leaves it
+        return Node([_of_value(item, text, (*path, index)) for index, item in enumerate(value)], location)
+    return Node(value, location, replaces=value == MISSING)  # an override takes a value away, a file leaves it
 
 
 def _without(tree: Node, override: Override) -> Node:

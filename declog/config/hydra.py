@@ -105,18 +105,18 @@ class Loader(ConfigLoaderImpl):
         parsed, repo = self._parse_overrides_and_create_caching_repo(root, lines)
         self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
         try:
-            found = create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False)
+            merged = create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False)
         except HYDRA_ERRORS:
-            found = create_defaults_list(repo, root, parsed, prepend_hydra=True, skip_missing=False)
-        for override in found.config_overrides:
+            merged = create_defaults_list(repo, root, parsed, prepend_hydra=True, skip_missing=False)
+        for override in merged.config_overrides:
             if "/" in override.key_or_group or override.package is not None:
                 raise ConfigCompositionException(f"there is no group {override.key_or_group}")
-        return found, repo
+        return merged, repo
 
     def hydra_node(self, root: str, lines: list[str]) -> DictConfig:
         """What a run of an application would have below `hydra`, as it is written."""
-        own = [line for line in lines if line.lstrip("+~").startswith("hydra")]
-        node: DictConfig = self.load_configuration(root, own, RunMode.RUN).hydra
+        hydra_lines = [line for line in lines if line.lstrip("+~").startswith("hydra")]
+        node: DictConfig = self.load_configuration(root, hydra_lines, RunMode.RUN).hydra
         return node
 
 
@@ -144,10 +144,10 @@ class FolderOfPresets(FileConfigSource):
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         if config_path == "":
             return [] if results_filter is ObjectType.CONFIG else [GROUP]
-        found: list[str] = []
+        names: list[str] = []
         for file in (Path(self.path) / (self._below(config_path) or "")).iterdir():
-            self._list_add_result(found, f"{config_path}/{file.name}", file.name, results_filter)
-        return sorted(set(found))
+            self._list_add_result(names, f"{config_path}/{file.name}", file.name, results_filter)
+        return sorted(set(names))
 
     @staticmethod
     def _below(name: str) -> str | None:
@@ -188,8 +188,8 @@ class ConfigFiles(ConfigSource):
 
         result = lengthened(self.source.load_config(name), name)
         places = OmegaConf.select(result.config, "hydra.searchpath") if "hydra" in result.config else None
-        if isinstance(places, ListConfig) and all(isinstance(place, str) for place in places):
-            OmegaConf.update(result.config, "hydra.searchpath", [with_configs(place) or place for place in places])
+        if isinstance(places, ListConfig) and all(isinstance(entry, str) for entry in places):
+            OmegaConf.update(result.config, "hydra.searchpath", [with_configs(entry) or entry for entry in places])
         return result
 
     def available(self) -> bool:
@@ -210,9 +210,14 @@ def read_by(source: ConfigSource) -> ConfigSource:
     return source.source if isinstance(source, ConfigFiles) else source
 
 
-def with_configs(place: str) -> str | None:
+def source_of(files: Files, name: str) -> ConfigSource | None:
+    """The source that has a configuration."""
+    return next((source for source in map(read_by, files.get_sources()) if source.is_config(name)), None)
+
+
+def with_configs(entry: str) -> str | None:
     """A place of a search path whose configs may be written shorter, read by ``ConfigFiles``; None for another."""
-    path = place if "://" in place else f"file://{place}"
+    path = entry if "://" in entry else f"file://{entry}"
     scheme, _, rest = path.partition("://")
     if scheme == "pkg":
         rest = _folder(rest).removeprefix("file://")
@@ -235,8 +240,8 @@ def merged_in_run(name: str | None, lines: list[str]) -> Merged:
     """What the application that runs merges for a configuration and overrides. Raises what Hydra raises."""
     loader = running_loader()
     assert loader is not None
-    found = loader.compute_defaults_list(name, lines, RunMode.RUN)
-    return found, loader._parse_overrides_and_create_caching_repo(name, lines)[1]
+    merged = loader.compute_defaults_list(name, lines, RunMode.RUN)
+    return merged, loader._parse_overrides_and_create_caching_repo(name, lines)[1]
 
 
 for_declog = ContextVar("for_declog", default=False)  # what is wrong is raised by declog, which composes
@@ -266,6 +271,6 @@ def _folder(package: str) -> str:
     top, *below = package.replace("/", ".").rstrip(".").split(".")
     spec = importlib.util.find_spec(top)
     places = [] if spec is None or spec.submodule_search_locations is None else list(spec.submodule_search_locations)
-    folders = [Path(place, *below) for place in places]
-    found = next((folder for folder in folders if folder.is_dir()), None)
-    return f"file://{found.as_posix()}" if found is not None else f"file:///{package} is not installed"
+    folders = [Path(parent, *below) for parent in places]
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    return f"file://{folder.as_posix()}" if folder is not None else f"file:///{package} is not installed"

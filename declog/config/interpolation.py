@@ -69,12 +69,12 @@ def _exploding(node: DictConfig) -> Problem | None:
         """How many texts are read for what stands at a path, those that it is made of included."""
         if path not in costs and has(plain, path):
             costs[path] = 1  # until it is known: OmegaConf reports a circle
-            found = at(plain, path)
-            if isinstance(found, Mapping | list):
-                keys = found if isinstance(found, Mapping) else range(len(found))
+            value = at(plain, path)
+            if isinstance(value, Mapping | list):
+                keys = value if isinstance(value, Mapping) else range(len(value))
                 costs[path] = 1 + sum(cost((*path, key)) for key in keys)
-            elif isinstance(found, str):
-                costs[path] = read(found, path[:-1])
+            elif isinstance(value, str):
+                costs[path] = read(value, path[:-1])
         return costs.get(path, 1)
 
     def read(text: str, above: Path) -> int:
@@ -82,9 +82,9 @@ def _exploding(node: DictConfig) -> Problem | None:
         while total <= MAX_READ and (inner := _INNERMOST.search(text)) is not None:
             target = _target(inner["path"], above)
             total += cost(target)
-            known = at(plain, target) if has(plain, target) else ""
-            plain_text = str(known) if isinstance(known, str | int) and "${" not in str(known) else "_"
-            text = text[: inner.start()] + plain_text + text[inner.end() :]
+            value = at(plain, target) if has(plain, target) else ""
+            is_text = isinstance(value, str | int) and "${" not in str(value)
+            text = f"{text[: inner.start()]}{value if is_text else '_'}{text[inner.end() :]}"
         return total
 
     for path in _paths(plain, ()):
@@ -227,8 +227,8 @@ class _Walk:
         for name, value in used:
             self.secrets[value] = f"${{oc.env:{name}}}"
         if used:
-            own = source is not None and any(f"${{{name}:" in source for name in _ENVIRONMENT)
-            self.masks[here] = source if own and source is not None else f"${{oc.env:{used[-1][0]}}}"
+            names_variable = source is not None and any(f"${{{name}:" in source for name in _ENVIRONMENT)
+            self.masks[here] = source if names_variable and source is not None else f"${{oc.env:{used[-1][0]}}}"
 
 
 def _source(container: DictConfig | ListConfig, key: Any) -> str | None:
@@ -244,8 +244,8 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     named = re.search(r"'([^']+)' not found", str(error))
     root = container._get_root()
     if not isinstance(error, InterpolationKeyError) or named is None or not isinstance(root, DictConfig):
-        if (found := re.search(r"\$\{env:([^}]*)\}", source or "")) is not None:
-            return Problem.of("DL103.env", source=source, span=found.span(), name=found[1])
+        if (match := re.search(r"\$\{env:([^}]*)\}", source or "")) is not None:
+            return Problem.of("DL103.env", source=source, span=match.span(), name=match[1])
         return Problem.of("DL103.hydra", source=source, cause=cause)
     written = "${" + named[1] + "}"
     at = (source or "").find(written)

@@ -18,10 +18,10 @@ from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import PACKAGE
 from declog.config.composed import Composed
-from declog.config.diagnostics import in_file, shown_path, written_key, written_value
+from declog.config.diagnostics import in_file
 from declog.config.files import defaults_of, keys_at_top, source_file
 from declog.config.fold import choice_of
-from declog.config.hydra import Files, config_loader, read_by, running_loader
+from declog.config.hydra import Files, config_loader, running_loader, source_of
 from declog.config.interpolation import at
 from declog.config.origin import Origin
 from declog.config.presets import home_of, shipped_sources
@@ -32,7 +32,7 @@ from declog.config.search_path import (
     current_hydra,
     team_folders,
 )
-from declog.config.source_map import FilePlace, Layer, OverridePlace, Provenance
+from declog.config.source_map import FileLocation, Layer, OverrideLocation, shown_path
 from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import Path, Problem, Where
@@ -47,32 +47,32 @@ _SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something 
 
 def lint(config: Composed, nulls: Iterable[Path]) -> list[Problem]:
     """All that is refused although it can be read. ``nulls`` are those at keys that users name."""
-    found = (
+    checks = (
         surprises(config),
         null_of_nothing(config, nulls),
         outside_folders(config),
         of_shells(config),
         clashes(config),
     )
-    return [problem for problems in found for problem in problems]
+    return [problem for problems in checks for problem in problems]
 
 
 def surprises(config: Composed) -> Iterator[Problem]:
     """Numbers with a zero in front (DL202), words as keys (DL204): those that are in effect."""
-    if not any(suspicious(_text(file)) for file in config.own_files()) or (known := config.provenance) is None:
+    if not any(suspicious(_text(file)) for file in config.own_files()) or (provenance := config.provenance) is None:
         return
     size = len(config.prefix)
-    for path, layers in known.layers.items():
-        place = layers[-1].place
-        if path[:size] != config.prefix or known.find(path)[0] != path or not isinstance(place, FilePlace):
+    for path, layers in provenance.layers.items():
+        location = layers[-1].location
+        if path[:size] != config.prefix or provenance.find(path)[0] != path or not isinstance(location, FileLocation):
             continue
-        below, text = path[size:], known.texts[place.file]
-        if below[:2] != ("run", "config") and (odd := surprise(written_key(place, text))) is not None:
-            yield Problem("DL204", odd[0], below, odd[1])
-        word = written_value(place, text) if place.style == "plain" else ""
+        below = path[size:]
+        if below[:2] != ("run", "config") and (meaning := surprise(location.written_key)) is not None:
+            yield Problem("DL204", meaning[0], below, meaning[1])
+        word = location.written_value if location.style == "plain" else ""
         if word[:1].isdigit() or word[:1] in ("-", "+"):
-            odd = surprise(word)
-            yield from [] if odd is None else [Problem("DL202", odd[0], below, odd[1])]
+            meaning = surprise(word)
+            yield from [] if meaning is None else [Problem("DL202", meaning[0], below, meaning[1])]
 
 
 def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem]:
@@ -82,15 +82,15 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
     a run's ``config.yaml``, or wherever composed data is kept.
     """
     paths = list(nulls)
-    known = config.provenance if paths else None
-    if known is None:  # a mapping: nobody knows what it was made of
+    provenance = config.provenance if paths else None
+    if provenance is None:  # a mapping: nobody knows what it was made of
         return
     for path in paths:
-        layers = known.layers.get((*config.prefix, *path), ())
-        if not layers or any(not _is_null(layer, known) for layer in layers) or _is_of_composed(layers[-1], known):
+        layers = provenance.layers.get((*config.prefix, *path), ())
+        if not layers or not all(map(_is_null, layers)) or _is_of_composed(layers[-1]):
             continue
         above = path[:-1]
-        names = {each[-1]: each for each, _ in declared(config.data, "signals")}
+        names = {path_of_signal[-1]: path_of_signal for path_of_signal, _ in declared(config.data, "signals")}
         if above == ("signals",) and path[-1] in names:
             *sections, name = names[path[-1]]
             fix = f"{sections[0]}: {{{': {'.join([*map(str, sections[1:]), str(name)])}: null{'}' * len(sections)}"
@@ -102,8 +102,7 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         beside = [
             str(name)
             for name, entry in at(config.data, above).items()
-            if entry is not None
-            or any(not _is_null(layer, known) for layer in known.layers.get((*config.prefix, *above, name), ()))
+            if entry is not None or not all(map(_is_null, provenance.layers.get((*config.prefix, *above, name), ())))
         ]
         what = ".".join(map(str, above))
         if len(path) == 2 and set(beside) & _KEYS_OF_ENTRIES:
@@ -112,20 +111,20 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         yield Problem.of("DL201.deletes_nothing", path, name=path[-1], what=what, known=beside)
 
 
-def _is_of_composed(layer: Layer, known: Provenance) -> bool:
+def _is_of_composed(layer: Layer) -> bool:
     """Whether a null is written out in a file that has no ``defaults``."""
-    place = layer.place
-    if not isinstance(place, FilePlace) or _DEFAULTS.search(text := known.texts[place.file]):
+    location = layer.location
+    if not isinstance(location, FileLocation) or _DEFAULTS.search(location.text):
         return False
-    return place.style is not None and written_value(place, text).strip() != ""
+    return location.style is not None and location.written_value.strip() != ""
 
 
-def _is_null(layer: Layer, known: Provenance) -> bool:
-    place = layer.place
-    if isinstance(place, FilePlace):
-        return place.style is not None and written_value(place, known.texts[place.file]).strip() in _NULL
-    if isinstance(place, OverridePlace):
-        return place.text.startswith("~") or place.text.partition("=")[2].strip() in _NULL
+def _is_null(layer: Layer) -> bool:
+    location = layer.location
+    if isinstance(location, FileLocation):
+        return location.style is not None and location.written_value.strip() in _NULL
+    if isinstance(location, OverrideLocation):
+        return location.text.startswith("~") or location.text.partition("=")[2].strip() in _NULL
     return False
 
 
@@ -141,15 +140,15 @@ def outside_folders(config: Composed) -> Iterator[Problem]:
 def of_shells(config: Composed) -> Iterator[Problem]:
     """DL202 for each folder with a word that only a shell replaces: it would be made under that very name."""
     for path, text in _folders(config.data):
-        found = (
+        match = (
             re.search(r"\$(\w+)|^~(?=/|$)" if path[0] != "sink_options" else r"\$(\w+)", text)
             if isinstance(text, str)
             else None
         )
-        if found is not None and isinstance(text, str):
-            fixed = f"{text[: found.start()]}${{oc.env:{found[1] or 'HOME'}}}{text[found.end() :]}"
+        if match is not None and isinstance(text, str):
+            fixed = f"{text[: match.start()]}${{oc.env:{match[1] or 'HOME'}}}{text[match.end() :]}"
             yield Problem.of(
-                "DL202.shell", path, source=text, span=found.span(), word=found[0], key=path[-1], text=fixed
+                "DL202.shell", path, source=text, span=match.span(), word=match[0], key=path[-1], text=fixed
             )
 
 
@@ -174,8 +173,8 @@ def clashes(config: Composed) -> list[Problem]:
         homes: dict[str, dict[str, ConfigSource]] = {}  # by their files: a package may be on the search path twice
         for source, group in shipped:
             for name in source.list(group, ObjectType.CONFIG):
-                found = source_file(source, f"{group}/{name}")
-                file = name if found is None else str(FilePath(found[0]).resolve())
+                file_of_source = source_file(source, f"{group}/{name}")
+                file = name if file_of_source is None else str(FilePath(file_of_source[0]).resolve())
                 homes.setdefault(f"{group}/{name}", {}).setdefault(file, source)
         twice = {name: list(sources.values()) for name, sources in homes.items() if len(sources) > 1}
         if not twice:
@@ -188,12 +187,12 @@ def clashes(config: Composed) -> list[Problem]:
         composed, repository = composition.merged, composition.repository
         installed = {PROVIDER, *(name for name, _ in team_folders())}
         problems = {}
-        for each in composed.defaults:
-            name = str(each.config_path)
+        for default in composed.defaults:
+            name = str(default.config_path)
             if name in twice:
-                first = next(source for source in map(read_by, repository.get_sources()) if source.is_config(name))
-                if first.provider in installed:  # `pkg://` and one's own files say which one
-                    problems[name] = _clash(repository, origin, name, each.parent, twice[name])
+                first = source_of(repository, name)
+                if first is not None and first.provider in installed:  # `pkg://` and one's own files say which one
+                    problems[name] = _clash(repository, origin, name, default.parent, twice[name])
         return list(problems.values())
 
 
@@ -211,26 +210,27 @@ def _clash(
                           fix=f"name one of them: {' or '.join(map(str, places))}")  # fmt: skip
     fix = "uninstall one of them, or let its package call it something else"
     problem = Problem.of("DL101.two_packages", name=name, packages=packages, fix=fix)
-    return problem if chosen is None else replace(problem, where=in_file(problem, *chosen))
+    return problem if chosen is None else replace(problem, where=in_file(problem, chosen))
 
 
 def self_first(config: Composed) -> Iterator[str]:
     """A warning for each own file whose keys are overridden by what it extends, since `_self_` stands before that."""
-    if not any(_SELF_FIRST.search(_text(file)) for file in config.own_files()) or (known := config.provenance) is None:
+    suspects = any(_SELF_FIRST.search(_text(file)) for file in config.own_files())
+    provenance = config.provenance if suspects else None
+    if provenance is None:
         return
-    for file, text in known.texts.items():
-        names = [option.value for _, option in defaults_of(text)] if _SELF_FIRST.search(text) else []
+    for file, text in provenance.texts.items():
+        names = [choice.option for choice in defaults_of(file, text)] if _SELF_FIRST.search(text) else []
         later = names[names.index("_self_") + 1 :] if "_self_" in names else []
-        winners = _extended(later, known.texts)
-        lost: dict[str, str] = {}
-        for path, layers in known.layers.items():
+        winners = _extended(later, provenance.texts)
+        overruled = []
+        for path, layers in provenance.layers.items():
             *before, last = layers
-            places = [layer.place for layer in before if layer.replaces]
-            own = any(isinstance(place, FilePlace) and place.file == file for place in places)
-            if own and isinstance(last.place, FilePlace) and last.replaces and last.place.file in winners - {file}:
-                lost[".".join(map(str, path[len(config.prefix) :]))] = FilePath(last.place.file).stem
-        if lost:
-            keys = ", ".join(list(lost)[:3]) + (", ..." if len(lost) > 3 else "")
+            set_here = file in [layer.file for layer in before if layer.replaces]
+            if set_here and last.replaces and last.file in winners - {file}:
+                overruled.append(".".join(map(str, path[len(config.prefix) :])))
+        if overruled:
+            keys = ", ".join(overruled[:3]) + (", ..." if len(overruled) > 3 else "")
             message = f"`_self_` stands before `{later[0]}`, which overrides what this file says of {keys}"
             yield f"{shown_path(file)}: {message}; write `_self_` last: [{', '.join(later)}, _self_]"
 
@@ -245,20 +245,20 @@ def beside_the_node(config: Composed) -> Iterator[str]:
     lost = sorted(keys_at_top(_text(file)) & set(SECTIONS))
     if lost:
         names = ", ".join(f"`{name}`" for name in lost)
-        place = shown_path(str(file))
-        yield f"{place}: {names} beside `declog:` is no part of the config; write `defaults: [grpo, _self_]`"
+        shown = shown_path(str(file))
+        yield f"{shown}: {names} beside `declog:` is no part of the config; write `defaults: [grpo, _self_]`"
 
 
 def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
     """The files of options, and of all that these extend."""
-    found: set[str] = set()
+    files: set[str] = set()
     waiting = [name.partition("@")[0].rpartition("/")[2] for name in names]
     while waiting:
         name = waiting.pop()
-        for file in [file for file in texts if FilePath(file).stem == name and file not in found]:
-            found.add(file)
-            waiting += [option.value.partition("@")[0].rpartition("/")[2] for _, option in defaults_of(texts[file])]
-    return found
+        for file in [file for file in texts if FilePath(file).stem == name and file not in files]:
+            files.add(file)
+            waiting += [choice.name for choice in defaults_of(file, texts[file])]
+    return files
 
 
 def _text(file: FilePath) -> str:

@@ -64,6 +64,6 @@ class Origin:
             sources = HydraConfig.get().runtime.config_sources
             places = [source.path.removeprefix("file://") for source in sources
                       if source.schema == "file" or source.path.startswith("file://")]  # fmt: skip
-            return [FilePath(place) for place in dict.fromkeys(places)]
-        place = str(self.config_dir or "").removeprefix("declog://")
-        return [FilePath(place)] if place else []
+            return [FilePath(folder) for folder in dict.fromkeys(places)]
+        folder = str(self.config_dir or "").removeprefix("declog://")
+        return [FilePath(folder)] if folder else []

@@ -85,15 +85,15 @@ def unreadable(line: str, sign: str = "", *, tree: Node | None = None) -> Proble
 def _slashed(line: str, key: str, value: str) -> Problem:
     """An id with a `/` in it, which belongs into the entry's name."""
     parts = key.split(".")
-    place = next((at for at, part in enumerate(parts) if at and "/" in part), 0)
-    name = parts[place]
+    index = next((at for at, part in enumerate(parts) if at and "/" in part), 0)
+    name = parts[index]
     plain = re.sub(r"[^a-z0-9_]+", "_", name.lower()).strip("_")
-    start = len(".".join(parts[:place])) + bool(place)
-    fix = ".".join([*parts[:place], plain, *parts[place + 1 :]]) + f"={value}"
-    if place == len(parts) - 1:
+    start = len(".".join(parts[:index])) + bool(index)
+    fix = ".".join([*parts[:index], plain, *parts[index + 1 :]]) + f"={value}"
+    if index == len(parts) - 1:
         call = re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", value.strip("'\""))
         inside = "expr: ..." if call is None else f"expr: {call[2]}, reduce: {call[1]}"
-        fix = f"{'.'.join([*parts[:place], plain])}={{{inside}, name: {name}}}"
+        fix = f"{'.'.join([*parts[:index], plain])}={{{inside}, name: {name}}}"
     return problem_of(line, "DL101.slash", (start, start + len(name)), name=name, fix=pasted(fix))
 
 
@@ -176,7 +176,7 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
         entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
         value = "null" if node.value is None else node.value
         return problem_of(line, "DL101.no_map", span, key=here, value=value, entry=f"'{here}={{{entry}}}'")
-    place = f"in {here}" if here else "at the top"
+    where = f"in {here}" if here else "at the top"
     intended = None
     if (inner := _inside(node, keys[depth:])) is not None:  # a section is left out: `group.size`
         intended = f"{before}{inner}.{wrong}{after}"
@@ -185,21 +185,21 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     elif depth == 0 and tree.at((GROUP, wrong)) is not None:
         intended = f"{before}{GROUP}.{wrong}{after}"
     if intended is not None:
-        return problem_of(line, "DL101.no_key", span, name=wrong, place=place, fix=pasted(intended))
+        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=pasted(intended))
     if (new := old_names({"": node.plain if node.entries else {}}, "").get(wrong)) is not None:
         return problem_of(line, "DL101.renamed", span, name=wrong, new=new, fix=pasted(f"{before}{new}{after}"))
     close = nearest(wrong, names)
     fixes = [pasted(before + close + after)] if close else []
     if override.is_delete():
         fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")
-        return problem_of(line, "DL101.no_key", span, name=wrong, place=place, fix=fix)
-    known = _keys_at(keys[:depth])  # a plus adds one of them, and no other
-    if wrong not in known and (near := nearest(wrong, known)):
+        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=fix)
+    allowed = _keys_at(keys[:depth])  # a plus adds one of them, and no other
+    if wrong not in allowed and (near := nearest(wrong, allowed)):
         plus = "" if near in names else "+"
         intended = pasted(f"{plus}{before}{near}{after}")
-        return problem_of(line, "DL101.no_key", span, name=wrong, place=place, fix=intended)
+        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=intended)
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
-    return problem_of(line, "DL101.key_to_add", span, name=wrong, place=place, added=added, fix=fix)
+    return problem_of(line, "DL101.key_to_add", span, name=wrong, place=where, added=added, fix=fix)
 
 
 def _keys_at(path: list[str]) -> Collection[str]:
@@ -226,7 +226,7 @@ def _items(items: list[Any], name: str, override: Override) -> str:
 
 def _sinks_as_map(line: str, key: str, value: dict[Any, Any]) -> Problem:
     chosen, options = sinks_and_options(value)
-    said = [pasted(f"++{GROUP}.sink_options.{name}={written(each)}") for name, each in options.items()]
+    said = [pasted(f"++{GROUP}.sink_options.{name}={written(values)}") for name, values in options.items()]
     fix = " ".join([f"{key}=[{','.join(chosen)}]", *said])
     return problem_of(line, "DL101.sinks_listed", behind=True, fix=fix)
 
@@ -236,7 +236,7 @@ def _sink_problem(line: str, override: Override, span: tuple[int, int], names: l
     _, _, name, *rest = override.key_or_group.split(".")
     value = None if override.is_delete() else override.value()
     if value in (None, False) and not rest:
-        chosen, options = [each for each in names if each != name], ""
+        chosen, options = [sink for sink in names if sink != name], ""
     else:
         chosen = names if name in names else [*names, name]
         entry = ".".join(["sink_options", name, *(rest if rest or isinstance(value, dict) else ["profile"])])
@@ -252,5 +252,5 @@ def _section_of(name: str, node: Node) -> str | None:
 
 def _inside(node: Node, keys: list[str]) -> str | None:
     """The entry of a map that has the keys, two or more of them; None where none has, or several have."""
-    found = [str(name) for name, entry in node.entries.items() if entry.at(keys) is not None]
-    return found[0] if len(found) == 1 and len(keys) > 1 else None
+    names = [str(name) for name, entry in node.entries.items() if entry.at(keys) is not None]
+    return names[0] if len(names) == 1 and len(keys) > 1 else None

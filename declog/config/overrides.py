@@ -66,7 +66,7 @@ def written(data: object) -> str:
 
 def quoted(text: str) -> str:
     """A text in double quotes. Backslashes count double before a quote only."""
-    inside = re.sub(r'(\\*)"', lambda found: f'{found[1] * 2}\\"', text)
+    inside = re.sub(r'(\\*)"', lambda match: f'{match[1] * 2}\\"', text)
     return f'"{inside}{chr(92) * (len(inside) - len(inside.rstrip(chr(92))))}"'
 
 

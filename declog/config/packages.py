@@ -52,8 +52,8 @@ def _wrong(entry: EntryPoint) -> Iterator[str]:
         yield f"{named}, which has no preset: no `{GROUP}/NAME.yaml` came with the package"
 
 
-def known_presets(name: str, known: Sequence[str]) -> str:
+def known_presets(name: str, names: Sequence[str]) -> str:
     """A fix for a preset that is not there: the nearest one; or where they come from."""
-    if nearest(name, known) is not None:
-        return did_you_mean(name, known)
-    return f"{did_you_mean(name, known, what='presets')}; those of a package are there once it is installed"
+    if nearest(name, names) is not None:
+        return did_you_mean(name, names)
+    return f"{did_you_mean(name, names, what='presets')}; those of a package are there once it is installed"

@@ -41,15 +41,15 @@ class DeclogSearchPath(SearchPathPlugin):
         if not _ASKS.intersection(word.partition("=")[0] for word in sys.argv[1:]):
             atexit.register(_explain, sys.argv[1:])
         for element in list(search_path.get_path()):
-            place = with_configs(str(element.path)) if element.provider == "main" else None
-            if place is not None:
-                search_path.prepend("main", place, SearchPathQuery(provider="main", path=element.path))
+            entry = with_configs(str(element.path)) if element.provider == "main" else None
+            if entry is not None:
+                search_path.prepend("main", entry, SearchPathQuery(provider="main", path=element.path))
         for provider, path in shipped:
             search_path.append(provider=provider, path=f"{ConfigFiles.scheme()}://{path}")
         places = [*_config_dir(sys.argv[1:]), *_searched(sys.argv[1:])]
-        read = [with_configs(place) for place in places]
-        for place, configs in zip(places, read, strict=True) if any(read) else ():  # all, to keep their order
-            search_path.append(provider="command-line", path=configs or place)
+        read = [with_configs(entry) for entry in places]
+        for entry, configs in zip(places, read, strict=True) if any(read) else ():  # all, to keep their order
+            search_path.append(provider="command-line", path=configs or entry)
 
 
 def _config_dir(words: Sequence[str]) -> list[str]:
@@ -68,7 +68,7 @@ def _searched(words: Sequence[str]) -> list[str]:
         if re.match(r"\+{0,2}hydra\.searchpath=", word):
             with suppress(HydraException):  # which Hydra says
                 places = OverridesParser.create().parse_override(word).value()
-                return [str(each) for each in places] if isinstance(places, list) else []
+                return [str(entry) for entry in places] if isinstance(places, list) else []
     return []
 
 

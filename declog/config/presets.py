@@ -116,8 +116,8 @@ def _signals_of(pack: str) -> frozenset[str]:
 
 def declared(problem: Problem) -> Problem:
     """An unknown signal that is near to none: which pack declares it."""
-    found = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
-    pack = None if found is None or (problem.fix or "").startswith("did you mean") else pack_of(found[1])
+    match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
+    pack = None if match is None or (problem.fix or "").startswith("did you mean") else pack_of(match[1])
     if pack is None:
         return problem
     return replace(problem, fix=f"the pack `{pack}` has it: defaults: [..., packs: [{pack}], _self_]")

@@ -28,10 +28,10 @@ def load_imports(directory: FilePath | None = None) -> tuple[str, ...]:
     ``directory`` is the working directory by default. Raises ``ConfigError`` where the table is wrong (DL201, DL202),
     or one of them cannot be imported (DL403).
     """
-    found = _table((directory or FilePath.cwd()).absolute())
-    if found is None:
+    table_of_project = _table((directory or FilePath.cwd()).absolute())
+    if table_of_project is None:
         return ()
-    file, table = found
+    file, table = table_of_project
     names = table.get("imports", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise _wrong(file, "DL202.imports", table=TABLE)
@@ -45,10 +45,10 @@ def config_dir(directory: FilePath | None = None) -> FilePath | None:
 
     Raises ``ConfigError`` where the table is wrong (DL201, DL202), or there is no such folder (DL403).
     """
-    found = _table((directory or FilePath.cwd()).absolute())
-    if found is None or "config_dir" not in found[1]:
+    table_of_project = _table((directory or FilePath.cwd()).absolute())
+    if table_of_project is None or "config_dir" not in table_of_project[1]:
         return None
-    file, table = found
+    file, table = table_of_project
     name = table["config_dir"]
     if not isinstance(name, str):
         raise _wrong(file, "DL202.config_dir", table=TABLE)

@@ -30,13 +30,13 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
         text = " ".join(words[max(at - 1, 0) : at + 2])
         return [problem_of(text, "DL101.spaces", line=text.replace(" = ", "="))] if GROUP in text else []
     lines = [word for word in words if _OVERRIDE.match(word)]
-    found = [unreadable(line, "++") for line in lines if parsed(line) is None and re.match(rf"[+~]*{GROUP}\b", line)]
-    if found or not started_with:
-        return found
-    place, name = started_with[0]
+    unread = [unreadable(line, "++") for line in lines if parsed(line) is None and re.match(rf"[+~]*{GROUP}\b", line)]
+    if unread or not started_with:
+        return unread
+    folder, name = started_with[0]
     lines = [line for line in lines if not (_SWEEPS.intersection(words) and _is_sweep(line))]
     try:
-        composed(Origin(name, tuple(lines), config_dir=Path(place.removeprefix("file://")), application=True))
+        composed(Origin(name, tuple(lines), config_dir=Path(folder.removeprefix("file://")), application=True))
     except CompositionError as error:
         return [problem for problem in error.problems if GROUP in problem.text()]
     return []

@@ -18,7 +18,7 @@ from declog.config.composed import Composed
 from declog.config.files import YamlLoader
 from declog.config.interpolation import at, has
 from declog.config.search_path import package_of, provider_of
-from declog.config.source_map import FilePlace, Provenance
+from declog.config.source_map import Provenance
 from declog.config.uses import entries
 from declog.errors import Path, Problem, nearest
 from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry
@@ -33,9 +33,9 @@ _UNKNOWN = re.compile(r"unknown (\w+) `(\w+)`")
 
 def ids(data: Mapping[str, Any]) -> dict[str, str]:
     """The ids of a config's entries by section, as the lock holds them."""
-    found = {section: [str(path[-1]) for path, entry in paths_of(data, section) if entry is not None]
+    names_of = {section: [str(path[-1]) for path, entry in paths_of(data, section) if entry is not None]
              for section in KINDS}  # fmt: skip
-    return {section: " ".join(names) for section, names in found.items() if names}
+    return {section: " ".join(names) for section, names in names_of.items() if names}
 
 
 def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
@@ -43,41 +43,44 @@ def explained(config: Composed, problems: Iterable[Problem]) -> list[Problem]:
 
     Where a file of one's own empties a section, what presets lack for it is left out.
     """
-    known = config.provenance
-    empty = [section for section in (*NAMED, "derived") if known is not None and config.data.get(section, {}) is None]
-    if known is None or not empty:
+    provenance = config.provenance
+    empty = [section for section in (*NAMED, "derived") if config.data.get(section, {}) is None]
+    if provenance is None or not empty:
         return [_explained(config, problem) for problem in problems]
-    rest = [each for each in problems if _own(known, (*config.prefix, *entry_path(each.path)))]
-    if any(each.code == "DL201" and len(each.path) == 1 for each in rest):  # its entries have lost their indentation
+    rest = [problem for problem in problems if _in_no_package(provenance, (*config.prefix, *entry_path(problem.path)))]
+    if any(problem.code == "DL201" and len(problem.path) == 1 for problem in rest):  # entries without indentation
         return rest
     return [*(Problem.of("DL407.section", section, section=section) for section in empty), *rest]
 
 
 def _explained(config: Composed, problem: Problem) -> Problem:
-    found = _UNKNOWN.fullmatch(problem.message)
-    if found is not None and not is_entry(problem.path):
-        section, name = f"{found[1]}s", found[2]
+    match = _UNKNOWN.fullmatch(problem.message)
+    if match is not None and not is_entry(problem.path):
+        section, name = f"{match[1]}s", match[2]
         before = _versions(section, name)
         said = f"{section[:-1]} of {before}: what the presets have now is another" if before else None
         return problem if said is None else replace(problem, fix=f"{problem.fix}; {LOCK} has the {said}")
     if problem.code not in _INCOMPLETE or not is_entry(problem.path) or problem.path[0] not in KINDS:
         return problem
     section, name = str(problem.path[0]), str(problem.path[-1])
-    known = config.provenance
-    homes = [] if known is None else sorted({home for home in map(package_of, known.texts) if home is not None})
-    if known is None or not homes or not _own(known, (*config.prefix, *problem.path)):
+    provenance = config.provenance
+    if provenance is None or not _in_no_package(provenance, (*config.prefix, *problem.path)):
+        return problem
+    homes = sorted({home for home in map(package_of, provenance.texts) if home is not None})
+    if not homes:
         return problem
     what, shipped = section[:-1], " and ".join(homes)
-    names = [str(path[-1]) for path, _ in paths_of(config.data, section) if not _own(known, (*config.prefix, *path))]
+    paths = [path for path, _ in paths_of(config.data, section)]
+    names = [str(path[-1]) for path in paths if not _in_no_package(provenance, (*config.prefix, *path))]
     close = nearest(name, names)
     near = f", or did you mean `{close}`?" if close is not None else ""
     if (before := _versions(section, name)) is not None:
         return replace(Problem.of("DL407.removed", problem.path, what=what, name=name, homes=shipped, before=before,
                                   near=near), replacement=None)  # fmt: skip
-    if not _completes(config, known, problem.path):
+    if not _completes(config, problem.path):
         return problem
-    gone = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}`{near}"
-    return replace(problem, fix=f"{problem.fix}; {gone}" if problem.fix else gone)
+    deletion = f"or delete it: {shipped} {'has' if len(homes) == 1 else 'have'} no {what} `{name}`{near}"
+    return replace(problem, fix=f"{problem.fix}; {deletion}" if problem.fix else deletion)
 
 
 # Keys that say what an entry is; one that has none of them completes another.
@@ -91,27 +94,25 @@ _BASES: Mapping[str, frozenset[str]] = {
 }
 
 
-def _completes(config: Composed, known: Provenance, path: Path) -> bool:
+def _completes(config: Composed, path: Path) -> bool:
     """Whether an entry says nothing of what it is. A `kind` says it where somebody wrote it: short forms add one."""
-    section, entry = str(path[0]), at(config.data, path) if has(config.data, path) else None
-    if section not in _BASES or not isinstance(entry, Mapping):
-        return False
-    return not _BASES[section] & set(entry)
+    bases, entry = _BASES.get(str(path[0])), at(config.data, path) if has(config.data, path) else None
+    return bases is not None and isinstance(entry, Mapping) and bases.isdisjoint(entry)
 
 
-def _own(known: Provenance, path: Path) -> bool:
+def _in_no_package(provenance: Provenance, path: Path) -> bool:
     """Whether nothing of an entry stands in an installed package's file."""
-    places = [layer.place for at, layers in known.layers.items() if at[: len(path)] == path for layer in layers]
-    return not any(isinstance(place, FilePlace) and provider_of(place.file) is not None for place in places)
+    below = [layer for at, layers in provenance.layers.items() if at[: len(path)] == path for layer in layers]
+    return not any(layer.file is not None and provider_of(layer.file) is not None for layer in below)
 
 
 def _versions(section: str, name: str) -> str | None:
     """The packages whose presets had an entry when the project's lock was written; None where it does not say so."""
     packages = dict(
-        each
+        item
         for locked in _locked()
         if name in str(entries(locked, ENTRIES).get(section, "")).split()
-        for each in entries(locked, "packages").items()
+        for item in entries(locked, "packages").items()
     )
     return " and ".join(f"{package} {version}" for package, version in sorted(packages.items())) or None
 
@@ -120,8 +121,8 @@ def _locked() -> Iterator[Mapping[str, Any]]:
     """The configs of the project's lock; none where there is none, or it is none."""
     file = working_directory() / LOCK
     try:
-        found = yaml.load(file.read_text(encoding="utf-8"), YamlLoader) if file.is_file() else None
+        lock = yaml.load(file.read_text(encoding="utf-8"), YamlLoader) if file.is_file() else None
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
         return  # whoever checks against it says so
-    configs = entries(found, "configs") if isinstance(found, Mapping) else {}
-    yield from (each for each in configs.values() if isinstance(each, Mapping))
+    configs = entries(lock, "configs") if isinstance(lock, Mapping) else {}
+    yield from (config for config in configs.values() if isinstance(config, Mapping))

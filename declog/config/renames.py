@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from declog.config.composed import Composed
-from declog.config.diagnostics import shown_place
 from declog.config.search_path import provider_of
-from declog.config.source_map import FilePlace, Provenance
+from declog.config.source_map import Provenance
 from declog.config.uses import Use, declared, old_names, uses
 from declog.errors import Problem
 from declog.language.keys import sections_with
@@ -42,23 +41,23 @@ def deprecated(config: Composed) -> Iterator[str]:
         for path, entry in declared(config.data, section)
         if isinstance(entry, Mapping) and entry.get("deprecated")
     ]
-    known = config.provenance if notes else None
-    for section, name, why in notes if known is not None else ():
-        assert known is not None
+    provenance = config.provenance if notes else None
+    for section, name, why in notes if provenance is not None else ():
+        assert provenance is not None
         for use in uses(config.data, section, name):
-            if (place := _own_place(config, known, use)) is not None:
-                yield f"{place}: `{name}` is deprecated: {why}"
+            if (location := _own_place(config, provenance, use)) is not None:
+                yield f"{location}: `{name}` is deprecated: {why}"
 
 
-def _own_place(config: Composed, known: Provenance, use: Use) -> str | None:
+def _own_place(config: Composed, provenance: Provenance, use: Use) -> str | None:
     """Where somebody uses it who is no installed package; None where nobody does."""
     paths = [(*config.prefix, *use.path)]
     if use.source is None:  # an entry: any key of it
-        paths = [path for path in known.layers if path[: len(paths[0])] == paths[0]]
+        paths = [path for path in provenance.layers if path[: len(paths[0])] == paths[0]]
     for path in paths:
-        for layer in known.layers.get(path, known.find(path)[1][-1:]):
-            if not isinstance(layer.place, FilePlace):
+        for layer in provenance.layers.get(path, provenance.find(path)[1][-1:]):
+            if layer.file is None:
                 return ".".join(map(str, use.path))
-            if provider_of(layer.place.file) is None:
-                return shown_place(layer.place)
+            if provider_of(layer.file) is None:
+                return str(layer.location.where)
     return None

@@ -49,8 +49,8 @@ def conf_location() -> str:
 @cache  # their folders are looked for
 def _teams_on(path: tuple[str, ...]) -> list[tuple[str, str]]:
     """The installed packages with presets, each with the package that is its `conf`."""
-    found = sorted(entry_points(TEAMS), key=lambda entry: entry.name)
-    named = [(entry.dist.name if entry.dist else entry.name, entry.value) for entry in found]
+    presets = sorted(entry_points(TEAMS), key=lambda entry: entry.name)
+    named = [(entry.dist.name if entry.dist else entry.name, entry.value) for entry in presets]
     return [(name, conf) for name, conf in named if ":" not in conf and _places(conf)]
 
 
@@ -61,7 +61,7 @@ def teams() -> list[tuple[str, str]]:
 
 def team_folders() -> list[tuple[str, str]]:
     """The installed packages with presets, each with the folder of its `conf`."""
-    return [(name, str(place)) for name, conf in teams() for place in _places(conf)]
+    return [(name, str(folder)) for name, conf in teams() for folder in _places(conf)]
 
 
 def folders_of(package: str) -> list[Path]:
@@ -147,7 +147,7 @@ def _answered(text: str, config: DictConfig) -> object:
     request = r"\$\{hydra:[\w.]*\}"
     if re.fullmatch(request, text):
         return OmegaConf.create({"answer": text}).answer
-    return re.sub(request, lambda found: str(OmegaConf.create({"answer": found[0]}).answer), text)
+    return re.sub(request, lambda match: str(OmegaConf.create({"answer": match[0]}).answer), text)
 
 
 @contextmanager

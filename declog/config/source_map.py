@@ -1,14 +1,25 @@
 """Where a composed key was written: plain data between the composer and the error renderer.
 
-Filled by ``fold.py``, shown by ``diagnostics.py``. Imports the errors' ``Path`` only, and no Hydra.
+Filled by ``fold.py``, shown by ``diagnostics.py``. Imports errors only, and no Hydra.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
 
-from declog.errors import Path
+from declog.errors import Excerpt, Path, Where
+
+# What ends a line in YAML, which is less than in str.splitlines.
+LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
+
+
+def shown_path(file: str | FilePath) -> str:
+    """A path as people would type it here: relative to the working directory where it lies below it."""
+    path = FilePath(file)
+    return str(path.relative_to(FilePath.cwd())) if path.is_relative_to(FilePath.cwd()) else str(file)
 
 
 @dataclass(frozen=True)
@@ -24,13 +35,23 @@ class Span:
     def one_line(self) -> bool:
         return self.line == self.end_line
 
+    def part(self, raw: str, start: int, end: int) -> Span:
+        """A range of ``raw``, the text of the stretch, as a stretch of its own."""
+        return Span(*self._position(raw, start), *self._position(raw, end))
+
+    def _position(self, raw: str, offset: int) -> tuple[int, int]:
+        row = raw.count("\n", 0, offset)
+        begin = raw.rfind("\n", 0, offset) + 1
+        return self.line + row, offset - begin + (1 if row else self.column)
+
 
 @dataclass(frozen=True)
-class FilePlace:
+class FileLocation:
     """A key of a YAML file. ``key`` is None for the entry of a list.
 
     ``style`` is the YAML style of a scalar value: ``plain``, a quote, ``|`` or ``>``; None for a mapping
-    or a list. ``path`` is the key as it stands there, which says another one where it is written shorter.
+    or a list. ``path`` is the key as it stands there, which says another one where it is written shorter. ``text`` is
+    the file's.
     """
 
     file: str
@@ -38,37 +59,84 @@ class FilePlace:
     value: Span
     style: str | None
     path: Path = ()
+    text: str = field(default="", repr=False, compare=False)
+
+    @property
+    def written_key(self) -> str:
+        """The key as it stands in its file; empty for the entry of a list."""
+        return "" if self.key is None else self._read(self.key)
+
+    @property
+    def written_value(self) -> str:
+        """The value as it stands in its file."""
+        return self._read(self.value)
+
+    @property
+    def where(self) -> Where:
+        """File, line and column."""
+        at = self.key or self.value
+        return Where(shown_path(self.file), at.line, at.column)
+
+    def shown(self, span: Span) -> Where:
+        """Where a stretch of the file begins, with its first line."""
+        line = LINE_BREAK.split(self.text)[span.line - 1]
+        end = span.end_column - 1 if span.one_line else len(line)
+        excerpt = Excerpt(str(span.line), line, span.column - 1, end)
+        return Where(shown_path(self.file), span.line, span.column, excerpt=excerpt)
+
+    def _read(self, span: Span) -> str:
+        """What stands in a stretch of the file, with plain line breaks."""
+        covered = LINE_BREAK.split(self.text)[span.line - 1 : span.end_line]
+        if len(covered) > span.end_line - span.line:
+            covered[-1] = covered[-1][: span.end_column - 1]
+        covered[0] = covered[0][span.column - 1 :]
+        return "\n".join(covered)
 
 
 @dataclass(frozen=True)
-class OverridePlace:
+class OverrideLocation:
     """A key of an override, ``path`` as it stands there, and the override as it was given."""
 
     text: str
     path: Path = ()
 
+    @property
+    def where(self) -> Where:
+        """The override."""
+        return Where(override=self.text)
+
 
 @dataclass(frozen=True)
-class StorePlace:
+class StoreLocation:
     """A configuration that is no file: a node of Hydra's ConfigStore, or of another config source."""
 
     name: str
 
+    @property
+    def where(self) -> Where:
+        """Its name."""
+        return Where(name=self.name)
 
-Place = FilePlace | OverridePlace | StorePlace
+
+Location = FileLocation | OverrideLocation | StoreLocation
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One place that set a key.
+    """One location that set a key.
 
     ``rank`` counts the layers in the order in which Hydra composed them: the higher one wins.
     ``replaces`` is true where what earlier layers had below the key is gone, i.e. for all but mappings.
     """
 
     rank: int
-    place: Place
+    location: Location
     replaces: bool
+
+    @property
+    def file(self) -> str | None:
+        """The file that it is of; None for an override."""
+        return self.location.file if isinstance(self.location, FileLocation) else None
 
 
 @dataclass(frozen=True)
@@ -81,9 +149,9 @@ class Provenance:
     def find(self, path: Path) -> tuple[Path, tuple[Layer, ...]]:
         """The innermost key on ``path`` that was written somewhere and still holds, with its layers."""
         for depth in range(len(path), 0, -1):
-            found = self.layers.get(path[:depth])
-            if found and not self._replaced(path[:depth], found[-1].rank):
-                return path[:depth], found
+            layers = self.layers.get(path[:depth])
+            if layers and not self._replaced(path[:depth], layers[-1].rank):
+                return path[:depth], layers
         return (), ()
 
     def _replaced(self, path: Path, rank: int) -> bool:

@@ -53,14 +53,14 @@ def uses(data: Mapping[str, Any], section: str, name: str) -> Iterator[Use]:
 
 def declared(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]:
     """The entries whose names a section's readers use, with their paths: derived values stand for signals."""
-    for each in (section, "derived") if section == "signals" else (section,):
-        yield from paths_of(data, each)
+    for kind in (section, "derived") if section == "signals" else (section,):
+        yield from paths_of(data, kind)
 
 
 def entries(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     """The entries of a section; none where it is no map."""
-    found = data.get(section)
-    return found if isinstance(found, Mapping) else {}
+    value = data.get(section)
+    return value if isinstance(value, Mapping) else {}
 
 
 def texts(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[Path, str, Says]]:
@@ -110,8 +110,8 @@ def _observed(path: Path, name: str) -> Use | None:
     """A signal that a test gives."""
     if path[0] != "tests":
         return None
-    others = ("expect", "tables", "alerts", "constants", "columns", "with")
-    places = (at for at in range(2, len(path)) if path[at] == name and path[at - 1] not in others)
+    not_signals = ("expect", "tables", "alerts", "constants", "columns", "with")
+    places = (at for at in range(2, len(path)) if path[at] == name and path[at - 1] not in not_signals)
     return next((Use(path[: at + 1]) for at in places), None)
 
 
@@ -120,18 +120,18 @@ OF_TESTS: Mapping[str, Callable[[Path, str], Use | None]] = {"metrics": _expecte
 
 def readers(data: Mapping[str, Any], section: str, name: str) -> list[str]:
     """The entries, such as ``alerts.kl``, that use an entry."""
-    own = {path for path, _ in declared(data, section) if path[-1] == name}
-    found = [path for use in uses(data, section, name) if (path := entry_path(use.path)) not in own]
+    declarations = {path for path, _ in declared(data, section) if path[-1] == name}
+    paths = [path for use in uses(data, section, name) if (path := entry_path(use.path)) not in declarations]
     if section == "signals" and isinstance(metric := entries(data, "metrics").get(name), Mapping):
-        found += [("metrics", name)] if not {"expr", "formula", "observe"} & set(metric) else []
-    return list(dict.fromkeys(".".join(map(str, path)) for path in found if path[0] not in ("tests", "about")))
+        paths += [("metrics", name)] if not {"expr", "formula", "observe"} & set(metric) else []
+    return list(dict.fromkeys(".".join(map(str, path)) for path in paths if path[0] not in ("tests", "about")))
 
 
 def old_names(data: Mapping[str, Any], section: str) -> dict[str, str]:
     """The names that entries of a section had, each with the one that it has now."""
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for path, entry in declared(data, section):
         before = entry.get("renamed") if isinstance(entry, Mapping) else None
         for old in [before] if isinstance(before, str) else before if isinstance(before, list) else ():
-            found[str(old)] = str(path[-1])
-    return found
+            names[str(old)] = str(path[-1])
+    return names

@@ -14,17 +14,17 @@ _SIXTIES = re.compile(r"(?P<sign>[-+]?)(?P<digits>[0-9][0-9_]*(?::[0-5]?[0-9])+(
 
 def surprise(word: str) -> tuple[str, str] | None:
     """What a plain scalar is, and how to write what it looks like; None for what is as it looks."""
-    if (found := _BOOL.fullmatch(word)) is not None:
-        return f"`{word}` is {'false' if found['no'] else 'true'} in YAML", f"put it in quotes: '{word}'"
+    if (match := _BOOL.fullmatch(word)) is not None:
+        return f"`{word}` is {'false' if match['no'] else 'true'} in YAML", f"put it in quotes: '{word}'"
     if _OCTAL.fullmatch(word):
         number = int(word.replace("_", ""), 8)
         decimal = re.sub("^([-+]?)0+(?=.)", r"\1", word)
         return f"`{word}` is {number} in YAML: a zero in front makes it octal", f"{decimal}  or  {number}"
-    if (found := _SIXTIES.fullmatch(word)) is not None:
+    if (match := _SIXTIES.fullmatch(word)) is not None:
         total = 0.0
-        for part in found["digits"].replace("_", "").split(":"):
+        for part in match["digits"].replace("_", "").split(":"):
             total = 60 * total + float(part)
-        shown = f"{found['sign'].strip('+')}{total:.12g}"
+        shown = f"{match['sign'].strip('+')}{total:.12g}"
         return f"`{word}` is {shown} in YAML: a colon makes it a number of sixties", f"{shown}  or  '{word}'"
     return None
 

@@ -95,9 +95,9 @@ SYNONYMS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The known name that ``name`` stands for: a word of another library, or the closest; None if nothing is close."""
-    names = list(known)
+    names = list(candidates)
     synonym = SYNONYMS.get(name)
     for word in (synonym, SYNONYMS.get(str(synonym))):  # a condition is `where` of a metric, and `when` of an alert
         if word in names:
@@ -108,8 +108,8 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         return "completion"
     if (signal := same_signal(name, names)) is not None:
         return signal
-    found = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return found[0] if found else None
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    return close[0] if close else None
 
 
 _SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")
@@ -125,9 +125,9 @@ def in_flow(value: object) -> str:
     return str(value) if plain else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def did_you_mean(name: str, known: Iterable[str], *, what: str = "known", otherwise: str = "") -> str:
+def did_you_mean(name: str, candidates: Iterable[str], *, what: str = "known", otherwise: str = "") -> str:
     """A fix line for an unknown name: the nearest known one, or ``otherwise`` and the list of all."""
-    names = sorted(known)
+    names = sorted(candidates)
     close = nearest(name, names)
     if close is not None:
         return f"did you mean `{close}`?"
@@ -138,12 +138,12 @@ def did_you_mean(name: str, known: Iterable[str], *, what: str = "known", otherw
 def rendered(key: str, facts: Mapping[str, Any]) -> tuple[str, str | None]:
     """The text and the fix of a message; a fix that is a fact alone may be None."""
     message = messages(key[:5])[key]
-    text, fix, known = (part and filled(part, facts) for part in (message.text, message.fix, message.known))
+    text, fix, things = (part and filled(part, facts) for part in (message.text, message.fix, message.nearest))
     if message.fix == "{fix}" and facts["fix"] is None:
         fix = None
-    if known is not None:
+    if things is not None:
         name = str(facts["name"])
-        fix = did_you_mean(name, facts["known"], what=known, otherwise=fix if fix and name.isidentifier() else "")
+        fix = did_you_mean(name, facts["known"], what=things, otherwise=fix if fix and name.isidentifier() else "")
     return str(text), fix
 
 
@@ -222,8 +222,8 @@ class Problem:
     ) -> Problem:
         """A problem in the words of its message; ``path`` are keys, or one dotted text where none of them varies."""
         message, fix = rendered(key, facts)
-        word, known = SYNONYMS.get(str(facts.get("name"))), facts.get("known")
-        if replacement is None and word is not None and isinstance(known, Iterable) and word in list(known):
+        word, candidates = SYNONYMS.get(str(facts.get("name"))), facts.get("known")
+        if replacement is None and word is not None and isinstance(candidates, Iterable) and word in list(candidates):
             replacement = (str(facts["name"]), word)
         return cls(key[:5], message, keys(path), fix, source, span, where, related, replacement)
 
@@ -243,7 +243,7 @@ class Problem:
         """
         paint = _Paint(colour)
         head = paint(RED, f"error[{self.code}]")
-        lines = [f"{head} {paint('1', visible(self._place()))}"]
+        lines = [f"{head} {paint('1', visible(self._head()))}"]
         lines += [part for line in self.message.split("\n") for part in _wrapped(f"  {visible(line)}", width)]
         excerpt = self.where.excerpt if self.where is not None else self._own_excerpt()
         if excerpt is not None:
@@ -269,7 +269,7 @@ class Problem:
             lines += [fix[0].replace("fix:", paint("32", "fix:"), 1), *fix[1:]]
         return "\n".join(lines)
 
-    def _place(self) -> str:
+    def _head(self) -> str:
         """Where it is, with the dotted path where neither the place nor the message says it."""
         if self.where is None:
             return self.key or "<config>"
@@ -392,10 +392,10 @@ class MissingSignalError(InputError):
 
     def at(self, rendered: str) -> MissingSignalError:
         """The same error with the place where the signal is declared."""
-        found = MissingSignalError(self.code, self.message, self.fix)
-        found.signals = self.signals
-        found.args = (rendered,)
-        return found
+        located = MissingSignalError(self.code, self.message, self.fix)
+        located.signals = self.signals
+        located.args = (rendered,)
+        return located
 
 
 class UsageError(Coded):

@@ -53,11 +53,11 @@ _MEANT: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def meant(name: str, known: Collection[str], of: str) -> str:
+def meant(name: str, names: Collection[str], of: str) -> str:
     """What stands behind Python's own words for an attribute that is not there; ``of`` is what was asked for it."""
     if (meaning := _MEANT.get(name)) is not None:
         return f"\n  fix: {meaning.replace('LOG', of)}"
-    close = None if name.startswith("_") else nearest(name, known)
+    close = None if name.startswith("_") else nearest(name, names)
     return "" if close is None else f"\n  fix: did you mean `{of}.{close}`?"
 
 
@@ -88,15 +88,15 @@ def no_more_arguments(
     ``keys`` are those of the language: they are overrides.
     """
     for name, value in unknown.items():
-        known = [each for each in inspect.signature(function).parameters if each != "unknown"]
+        parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "unknown"]
         if name in keys:
             said = f'{of}(config, ["{name}={value}"]): keys of the YAML are overrides'
         elif name in _OPTIONS:
             said = f"{of}(config, {_OPTIONS[name]})" if _OPTIONS[name] else f"{of}({value!r})"
             value = ",".join(map(str, value)) if isinstance(value, list | tuple) and "{repr}" not in said else value
             said = said.replace("{name}", name).replace("{value}", str(value)).replace("{repr}", repr(value))
-        elif (close := nearest(name, known)) is not None:
+        elif (close := nearest(name, parameters)) is not None:
             said = f"did you mean `{close}`?"
         else:
-            said = f'arguments: {", ".join(known)}; keys of the YAML are overrides: ["every=10"]'
+            said = f'arguments: {", ".join(parameters)}; keys of the YAML are overrides: ["every=10"]'
         raise TypeError(f"{of}() got an unexpected keyword argument {name!r}\n  fix: {said}")

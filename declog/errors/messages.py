@@ -1,14 +1,14 @@
 """The messages of the error codes. Each code has a page, ``pages/DL403.md``, with its messages below the line ``---``:
 
     metric: the config logs nothing as `{name}`
-      known: metrics
+      nearest: metrics
     module: `{kind}` names a module, and a config imports none
       fix: [tool.declog] imports = ["{module}"] in your pyproject.toml
 
 ``Problem.of("DL403.metric", path, name="rewrad", known=metrics)`` and ``InputError.of(...)`` read it. A text and a fix
-may go on in lines that are indented by four. ``known`` says which things the fact ``known`` lists: the fix names the
-nearest of them, or lists them below the fix that is written. A test compares the facts of every call with those of its
-message. Standard library only.
+may go on in lines that are indented by four. ``nearest: metrics`` makes a fix: the fact ``known`` lists metrics, and
+the fix names the one nearest to the fact ``name``, or lists them all below the fix that is written. A test compares
+the facts of every call with those of its message. Standard library only.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ PAGES = Path(__file__).parent / "pages"
 SEPARATOR = "\n---\n"  # between a page and its messages
 _FACT = re.compile(r"\{\{(?P<literal>\w+)\}\}|\{(?P<fact>\w+)(?P<quoted>!r)?\}")
 _TEXT = r".+(?:\n    .+)*"
-_MESSAGE = re.compile(rf"^(\w+): ({_TEXT})(?:\n  known: (.+))?(?:\n  fix: ({_TEXT}))?\n", re.MULTILINE)
+_MESSAGE = re.compile(rf"^(\w+): ({_TEXT})(?:\n  nearest: (.+))?(?:\n  fix: ({_TEXT}))?\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Message:
-    """A text with its fix; ``known`` is what the fact ``known`` lists."""
+    """A text with its fix; ``nearest`` says which things the fact ``known`` lists."""
 
     text: str
     fix: str | None = None
-    known: str | None = None
+    nearest: str | None = None
 
     @property
     def facts(self) -> frozenset[str]:
         """The names of the facts that it needs."""
-        named = f"{{name}}{{known}}{self.known}" if self.known else ""
+        named = f"{{name}}{{known}}{self.nearest}" if self.nearest else ""
         return frozenset(match["fact"] for match in _FACT.finditer(f"{self.text}{self.fix}{named}") if match["fact"])
 
 
@@ -46,7 +46,7 @@ def messages(code: str) -> Mapping[str, Message]:
     """The messages of a code, by keys such as ``DL403.metric``."""
     below = (PAGES / f"{code}.md").read_text(encoding="utf-8").partition(SEPARATOR)[2]
     rows = (map(_unwrapped, row) for row in _MESSAGE.findall(below))
-    return {f"{code}.{name}": Message(text, fix or None, known or None) for name, text, known, fix in rows}
+    return {f"{code}.{name}": Message(text, fix or None, things or None) for name, text, things, fix in rows}
 
 
 def _unwrapped(text: str) -> str:

@@ -56,7 +56,7 @@ _LINES = (
 _LINE = {name: line.split() for line in _LINES for name in line.split()}
 
 
-def same_signal(name: str, known: Collection[str]) -> str | None:
+def same_signal(name: str, names: Collection[str]) -> str | None:
     """The known name of what ``name`` is called elsewhere; None where nobody calls it so, or nothing of it is known."""
     plain = name.lower().replace("-", "_")
-    return next((other for other in (plain, *_LINE.get(plain, ())) if other != name and other in known), None)
+    return next((other for other in (plain, *_LINE.get(plain, ())) if other != name and other in names), None)

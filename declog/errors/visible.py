@@ -24,19 +24,19 @@ class _Escapes(dict[int, str | int]):
 
     def __missing__(self, code: int) -> str | int:
         if unicodedata.category(chr(code)) not in SHOWN:
-            found: str | int = code
+            escape: str | int = code
         elif self._pictures and code < 0x20:
-            found = chr(0x2400 + code)
+            escape = chr(0x2400 + code)
         elif self._pictures and code < 0x100:
-            found = f"\\x{code:02x}"
+            escape = f"\\x{code:02x}"
         elif code < 0x10000:
-            found = f"\\u{code:04x}"
+            escape = f"\\u{code:04x}"
         elif self._pictures:
-            found = f"\\U{code:08x}"
+            escape = f"\\U{code:08x}"
         else:  # as JSON has it
-            found = "".join(f"\\u{0xD800 + part:04x}" for part in ((code - 0x10000) >> 10, 0x400 + (code & 0x3FF)))
-        self[code] = found
-        return found
+            escape = "".join(f"\\u{0xD800 + part:04x}" for part in ((code - 0x10000) >> 10, 0x400 + (code & 0x3FF)))
+        self[code] = escape
+        return escape
 
 
 _BESIDE = "[^\x00-\u058f\u2000-\u206f\ud800-\udfff\ufeff\U000e0000-\U000e0fff]"  # Latin, Greek, Cyrillic join nothing

@@ -72,7 +72,7 @@ class _Writer:
         if isinstance(declared, Problem):
             self.problems.append(declared)
             return node
-        return said(declared, node.place, replaces=True)
+        return said(declared, node.location, replaces=True)
 
     def _refused(self, name: str, node: Node, at: Path) -> Node:
         """What is no signal of a phase stays as it is, and is refused with where it belongs."""
@@ -97,7 +97,7 @@ class _Writer:
             fix = f"signals: {{any: {{{name}: {node.value}}}}}"
             self.problems.append(Problem.of("DL202.observed", ("derived", name), name=name, fix=fix))
             return node
-        return said({"expr": node}, node.place, replaces=True)
+        return said({"expr": node}, node.location, replaces=True)
 
     # -- metrics
 
@@ -107,14 +107,14 @@ class _Writer:
         if not isinstance(node.value, dict):
             words = node.value.split() if isinstance(node.value, str) else []
             if words and all(word in SEVERAL or notation.is_reduction(word, 1) for word in words):
-                return said({"reduce": words[0] if len(words) == 1 else words}, node.place, replaces=True)
+                return said({"reduce": words[0] if len(words) == 1 else words}, node.location, replaces=True)
             reduced = notation.reduced(node.value) if isinstance(node.value, str) else None
-            return said(reduced or {"expr": node}, node.place, replaces=True)
+            return said(reduced or {"expr": node}, node.location, replaces=True)
         made = dict(node.entries)
         if (observe := made.get("observe")) is not None:
             made["observe"] = observe if _open(observe) else self._signal(name, observe, ("metrics", name, "observe"))
         if (tags := made.get("tags")) is not None and isinstance(tags.value, str):
-            made["tags"] = said(tags.value.split(), tags.place)
+            made["tags"] = said(tags.value.split(), tags.location)
         for key in ("expr", "by"):
             if (texts := made.get(key)) is not None and isinstance(texts.value, list) and len(texts.value) == 1:
                 made[key] = texts.value[0]
@@ -126,12 +126,12 @@ class _Writer:
         rows = node.entries.get("filter")
         if rows is None or not isinstance(rows.value, str) or WORD.match(rows.value) or _open(rows):
             return node
-        return node.holding({**node.entries, "filter": said({"where": rows}, rows.place, replaces=True)})
+        return node.holding({**node.entries, "filter": said({"where": rows}, rows.location, replaces=True)})
 
     def _alert(self, name: str, node: Node) -> Node:
         if not isinstance(node.value, str):
             return node
-        return said(notation.condition(node.value.strip(), name), node.place, replaces=True)
+        return said(notation.condition(node.value.strip(), name), node.location, replaces=True)
 
     # -- axes
 
@@ -140,7 +140,7 @@ class _Writer:
         if isinstance(node.value, bool) or not isinstance(node.value, int | str):
             return node
         words = {"group": "size" if isinstance(node.value, int) else "of", "token": "mask"}
-        return said({words[name]: node}, node.place, replaces=True) if name in words else node
+        return said({words[name]: node}, node.location, replaces=True) if name in words else node
 
 
 def _open(node: Node) -> bool:

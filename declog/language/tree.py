@@ -1,7 +1,7 @@
 """Values that know where they were written: a file, an override or plain data as a tree, and one laid over another.
 
-A place goes with its value, so that all that is made of a value has its place. Whoever reads says what a place is:
-nobody here looks at one. Imports nothing of declog but the errors' ``Path``.
+A location goes with its value, and with all that is made of it. Whoever reads a file says what a location is; nobody
+here looks at one. Imports nothing of declog but the errors' ``Path``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Node:
     """
 
     value: Any
-    place: Any = None
+    location: Any = None
     replaces: bool = False
 
     @property
@@ -55,8 +55,8 @@ class Node:
         return len(path), node
 
     def holding(self, value: Any) -> Node:
-        """The same place with another value."""
-        return Node(value, self.place, self.replaces)
+        """The same location with another value."""
+        return Node(value, self.location, self.replaces)
 
     def walk(self, path: Path = ()) -> Iterator[tuple[Path, Node]]:
         """Every node below with its path, outer ones first; keys are texts, as in a problem's path."""
@@ -68,17 +68,17 @@ class Node:
                 yield from node.walk((*path, key))
 
 
-def said(value: Any, place: Any, *, replaces: bool = False) -> Node:
-    """Plain data, which may hold nodes, written at one place."""
+def said(value: Any, location: Any, *, replaces: bool = False) -> Node:
+    """Plain data, which may hold nodes, written at one location."""
     if isinstance(value, Node):
         return value
     if isinstance(value, Mapping):
-        return Node({key: said(inner, place) for key, inner in value.items()}, place, replaces)
-    return Node([said(item, place) for item in value] if isinstance(value, list) else value, place)
+        return Node({key: said(inner, location) for key, inner in value.items()}, location, replaces)
+    return Node([said(item, location) for item in value] if isinstance(value, list) else value, location)
 
 
 def tree_of(data: Any, path: Path = ()) -> Node:
-    """Plain data as a tree, in which each place is the path where it stands."""
+    """Plain data as a tree, in which each location is the path where it stands."""
     if isinstance(data, Mapping):
         return Node({key: tree_of(value, (*path, key)) for key, value in data.items()}, path)
     if isinstance(data, list):
@@ -89,13 +89,13 @@ def tree_of(data: Any, path: Path = ()) -> Node:
 def over(low: Node | None, high: Node) -> Node:
     """A tree laid over another: maps are merged, all else is replaced; ``???`` leaves what is there.
 
-    A map over a list that stands at no place names the places of the list's items: it is the way to another node.
+    A map without a location over a list names items of the list: it is the way to another node.
     """
     if low is None:
         return high
     if type(high.value) is str and high.value == MISSING and not high.replaces:
         return low
-    if isinstance(low.value, list) and isinstance(high.value, dict) and high.place is None:
+    if isinstance(low.value, list) and isinstance(high.value, dict) and high.location is None:
         items = {str(index): item for index, item in enumerate(low.value)}
         return low.holding([over(item, high.value[key]) if key in high.value else item for key, item in items.items()])
     if high.replaces or not (isinstance(low.value, dict) and isinstance(high.value, dict)):
@@ -103,4 +103,4 @@ def over(low: Node | None, high: Node) -> Node:
     merged = dict(low.value)
     for key, node in high.value.items():
         merged[key] = over(merged.get(key), node)
-    return Node(merged, low.place if high.place is None else high.place, low.replaces)
+    return Node(merged, low.location if high.location is None else high.location, low.replaces)

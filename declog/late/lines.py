@@ -50,7 +50,7 @@ class Line:
             where = self._where(Where(excerpt=in_override(problem, text, ":")))
         else:
             _, node = of_file(str(self.file), text).deepest(path)
-            where = in_file(problem, node.place, text)
+            where = in_file(problem, node.location)
             where = self._where(where) if self.file is None else where
         if problem.where is not None:
             where = replace(where, earlier=problem.where.earlier, related=problem.where.related)

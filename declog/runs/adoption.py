@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from declog.config.diagnostics import shown_path
+from declog.config.source_map import shown_path
 from declog.distribution import install
 from declog.errors import UsageError
 from declog.records import names_of

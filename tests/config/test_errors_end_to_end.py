@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import declog
-from declog.config.diagnostics import shown_path
+from declog.config.source_map import shown_path
 from tests import forks
 from tests.conftest import WritePreset
 

@@ -9,8 +9,7 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 from declog.config.compose import compose, config_of
-from declog.config.diagnostics import shown_path
-from declog.config.source_map import FilePlace, OverridePlace, Provenance
+from declog.config.source_map import FileLocation, OverrideLocation, Provenance, shown_path
 from declog.errors import Path as KeyPath
 from tests.conftest import WritePreset
 
@@ -28,11 +27,11 @@ def places(known: Provenance, *path: str | int) -> list[str]:
     """The layers of one key, each as its file, line and column, or as its override."""
     shown = []
     for layer in known.layers[("declog", *path)]:
-        if isinstance(layer.place, FilePlace):
-            at = layer.place.key or layer.place.value
-            shown.append(f"{shown_path(layer.place.file)}:{at.line}:{at.column}")
+        if isinstance(layer.location, FileLocation):
+            at = layer.location.key or layer.location.value
+            shown.append(f"{shown_path(layer.location.file)}:{at.line}:{at.column}")
         else:
-            shown.append(layer.place.text if isinstance(layer.place, OverridePlace) else layer.place.name)
+            shown.append(layer.location.text if isinstance(layer.location, OverrideLocation) else layer.location.name)
     return shown
 
 

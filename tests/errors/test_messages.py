@@ -100,10 +100,10 @@ def test_each_line_below_a_page_belongs_to_a_message(code: str) -> None:
     lines = (PAGES / f"{code}.md").read_text("utf-8").partition(SEPARATOR)[2].splitlines()
     names = [line.partition(":")[0] for line in lines if not line.startswith("  ")]
     assert [f"{code}.{name}" for name in names] == list(messages(code))
-    words = [word for message in messages(code).values() for part in (message.text, message.known, message.fix)
+    words = [word for message in messages(code).values() for part in (message.text, message.nearest, message.fix)
              for word in (part or "").split()]  # fmt: skip
     labels = {f"{name}:" for name in names}
-    heads = sum(line.partition(" ")[0] in labels or line.startswith(("  known: ", "  fix: ")) for line in lines)
+    heads = sum(line.partition(" ")[0] in labels or line.startswith(("  nearest: ", "  fix: ")) for line in lines)
     assert len(words) + heads == len(" ".join(lines).split())
 
 
@@ -118,7 +118,7 @@ def test_messages_are_filled() -> None:
     facts = {"a": 1, "b": "x"}
     assert filled("{a} {b!r} {{a}} {a: {b: 1}} {...} {{a}: 1}", facts) == "1 'x' {a} {a: {b: 1}} {...} {1: 1}"
     assert Message("{a} {{c}} {x: y}", "{b!r}").facts == {"a", "b"}
-    assert Message("{a}", known="{b}s").facts == {"a", "b", "name", "known"}
+    assert Message("{a}", nearest="{b}s").facts == {"a", "b", "name", "known"}
 
 
 def test_a_fix_may_be_absent() -> None:

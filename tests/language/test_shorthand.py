@@ -154,7 +154,7 @@ def test_a_key_knows_where_it_was_written() -> None:
     layer = yaml.safe_load("signals: {rollout: {a: completion text, b: {type: int}}}\nmetrics: {p: p95(a)}")
     made, _ = long(tree_of(layer))
     keys = [("signals", "rollout", "a", "type"), ("signals", "rollout", "b", "type"), ("metrics", "p", "expr")]
-    assert [node.place for key in keys if (node := made.at(key)) is not None] == [
+    assert [node.location for key in keys if (node := made.at(key)) is not None] == [
         ("signals", "rollout", "a"), ("signals", "rollout", "b", "type"), ("metrics", "p"),
     ]  # fmt: skip
 

@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
             fix = f"of an entry of a config, `declog show CONFIG --why {args.code}` says what it is, and what feeds it"
         raise Wrong(f"there is no error code `{args.code}`", fix)
     shown = [
-        (message.text, None if message.known or message.fix == "{fix}" else message.fix)
+        (message.text, None if message.nearest or message.fix == "{fix}" else message.fix)
         for message in messages(code).values()
     ]
     if args.format == "json":
