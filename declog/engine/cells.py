@@ -22,7 +22,7 @@ from declog.engine.partials import Piece, alone, fold_states, here, known_tokens
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
-from declog.language.moments import FORMULAS, STATS, Moments
+from declog.language.moments import FORMULAS, Moments
 from declog.language.quantile_sketch import Sketch
 from declog.language.segmented import present
 from declog.plans.ops import MetricOp
@@ -108,7 +108,7 @@ def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
         position = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
         padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # -1: there is none
         return np.take_along_axis(padded, position[..., None], -1)[..., 0], position >= 0
-    moments = Moments.of(values, frozenset(stat for stat in STATS if stat in FORMULAS[how].stats), there)
+    moments = Moments.of(values, FORMULAS[how].mergeable, there)
     return FORMULAS[how].of(moments), moments.n > (1 if how == "var" else 0)
 
 

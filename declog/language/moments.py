@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -49,93 +50,54 @@ class Moments:
 
         ``there`` says which values count, of the same shape; by default those that are not NaN.
         """
-        values = floats(np.asarray(values))
+        values = np.asarray(values)
         rows = values.shape[-1]
         if not rows:
             return cls.empty(values.shape[:-1])
-        if there is not None:
-            return cls._masked(values, stats, there)
-        with np.errstate(invalid="ignore"):  # inf - inf
-            total = values.sum(-1)
-            gaps = ~np.isfinite(total)
-            if gaps.all():
-                return cls._masked(values, stats, present(values))
-            n = np.full(values.shape[:-1], float(rows))
-            m2 = low = high = n
-            if "m2" in stats:
-                distance = values - (total / rows)[..., None]
-                m2 = np.einsum("...i,...i->...", distance, distance)
-            if "min" in stats:
-                low = values.min(-1)
-            if "max" in stats:
-                high = values.max(-1)
-        whole = cls(n, total, m2, low, high)
-        if not gaps.any():
-            return whole
-        some = values[gaps]  # in which something is missing or infinite
-        return whole._with(gaps, cls._masked(some, stats, present(some)))
+        return cls.by_segment(values, Segments.single(rows), stats, there).take(0)
 
     @classmethod
-    def _masked(cls, values: Array, stats: frozenset[Stat], there: Array) -> Moments:
-        """The statistics of those values that are there."""
-        with np.errstate(invalid="ignore"):  # inf - inf
-            n = there.sum(-1).astype(np.float64)
-            total = np.where(there, values, 0.0).sum(-1)
-            m2 = low = high = n
-            if "m2" in stats:
-                distance = np.where(there, values - mean(np, n, total)[..., None], 0.0)
-                m2 = np.einsum("...i,...i->...", distance, distance)
-        if "min" in stats:
-            low = np.where(there, values, np.inf).min(-1)
-        if "max" in stats:
-            high = np.where(there, values, -np.inf).max(-1)
-        return cls(n, total, m2, low, high)
+    def by_segment(
+        cls, values: Array, segments: Segments, stats: frozenset[Stat] = ALL, there: Array | None = None
+    ) -> Moments:
+        """The statistics of ``values[..., rows]`` over each segment, ``[..., count]``; the rest is as in ``of``.
 
-    def _with(self, rows: Array, other: Moments) -> Moments:
-        """The same with the statistics of some rows in place of its own."""
-
-        def patched(stat: Stat) -> Array:
-            array: Array = getattr(self, stat).copy()
-            array[rows] = getattr(other, stat)
-            return array
-
-        return Moments(*map(patched, STATS))
-
-    @classmethod
-    def by_segment(cls, values: Array, segments: Segments, stats: frozenset[Stat] = ALL) -> Moments:
-        """The statistics of ``values[k, rows]`` over each segment, ``[k, count]``. Only ``stats`` are computed.
-
-        A row of values with NaN or infinities is pooled from the statistics of each value.
+        Only the rows of a matrix that have NaN or infinities are masked, which takes twice as long.
         """
         used, parts = segments.used()
         if len(used) < segments.count:
-            found = cls.by_segment(values, parts, stats)
-            return found.map(lambda part, neutral: segmented.laid(part, used, segments.count, neutral))
+            return cls.by_segment(values, parts, stats, there)._scattered(used, segments.count)
         values = floats(values)
-        if not parts.count:
-            return cls.empty((len(values), 0))
-        values = parts.sorted(values)
-        parts = Segments(np.repeat(np.arange(parts.count), parts.counts), parts.count)
+        if parts.order is not None:  # sorted once, for all statistics
+            values, there = parts.sorted(values), None if there is None else parts.sorted(there)
+            parts = Segments(np.repeat(np.arange(parts.count), parts.counts), parts.count)
+
+        def filled(array: Array, neutral: float) -> Array:
+            return array if there is None else np.where(there, array, neutral)
+
         with np.errstate(invalid="ignore"):  # inf - inf
-            total = parts.apply(np.add, values)
-            n = np.broadcast_to(parts.counts.astype(np.float64), total.shape)
-            m2 = low = high = n
+            total = parts.apply(np.add, filled(values, 0.0))
+            partly = np.zeros((), bool) if there is not None else ~np.isfinite(total).all(-1)
+            if partly.any() and partly.all():
+                return cls.by_segment(values, parts, stats, present(values))
+            counts = parts.counts if there is None else parts.apply(np.add, there.astype(np.float64))
+            m2 = low = high = n = np.full(total.shape, counts, np.float64)
             if "m2" in stats:
-                distance = values - parts.spread(total / n)
-                m2 = parts.apply(np.add, distance * distance)
+                m2 = parts.squares(filled(values - parts.spread(_share(total, n)), 0.0))
         if "min" in stats:
-            low = parts.apply(np.minimum, values)
+            low = parts.apply(np.minimum, filled(values, np.inf))
         if "max" in stats:
-            high = parts.apply(np.maximum, values)
-        whole, gaps = cls(n, total, m2, low, high), np.flatnonzero(~np.isfinite(total).all(-1))
-        if not len(gaps):
-            return whole
-        again = cls.single(values[gaps]).pooled(parts, stats)
-        return again if len(gaps) == len(values) else whole._with(gaps, again)
+            high = parts.apply(np.maximum, filled(values, -np.inf))
+        moments = cls(n, total, m2, low, high)
+        if partly.any():
+            masked = cls.by_segment(values[partly], parts, stats, present(values[partly]))
+            for stat in STATS:
+                getattr(moments, stat)[partly] = getattr(masked, stat)
+        return moments
 
     @classmethod
     def single(cls, values: Array) -> Moments:
-        """The statistics of each value alone, of the values' shape; of NaN none."""
+        """The statistics of each value alone, of the values' shape; of NaN the neutral ones."""
         values = floats(values)
         there = present(values)
         if there.all():
@@ -152,10 +114,9 @@ class Moments:
         if segments is None:
             rows = self.n.shape[-1]
             return self.pooled(Segments.single(rows), stats).take(0) if rows else Moments.empty(self.n.shape[:-1])
-        used, segments_used = segments.used()
+        used, parts = segments.used()
         if len(used) < segments.count:
-            found = self.pooled(segments_used, stats)
-            return found.map(lambda part, neutral: segmented.laid(part, used, segments.count, neutral))
+            return self.pooled(parts, stats)._scattered(used, segments.count)
         with np.errstate(invalid="ignore"):  # inf - inf
             n, total = segments.apply(np.add, self.n), segments.apply(np.add, self.total)
             m2 = low = high = n
@@ -168,6 +129,10 @@ class Moments:
         if "max" in stats:
             high = segments.apply(np.maximum, self.max)
         return Moments(n, total, m2, low, high)
+
+    def _scattered(self, used: Array, count: int) -> Moments:
+        """The statistics of ``count`` segments, of which only the ``used`` ones have values."""
+        return self.map(lambda array, neutral: segmented.scattered(array, used, count, neutral))
 
     @classmethod
     def joined(cls, parts: Sequence[Moments]) -> Moments:
@@ -185,9 +150,7 @@ class Moments:
 
     def take(self, index: Any) -> Moments:
         """Some of the entries, by an index of the last axis."""
-        return Moments(
-            self.n[..., index], self.total[..., index], self.m2[..., index], self.min[..., index], self.max[..., index]
-        )
+        return self.map(lambda array, _: array[..., index])
 
 
 def floats(values: Array) -> Array:
@@ -198,39 +161,51 @@ def floats(values: Array) -> Array:
 # ---- formulas: from statistics to a value, ``xp`` is numpy or torch; what has no value is NaN
 
 
+@dataclass(frozen=True)
 class Formula:
-    """A function ``run(xp, *statistics)`` of at least so many values; its parameters are named as the statistics."""
+    """A function ``run(xp, *statistics)`` of at least ``least`` values; its parameters are named as the statistics.
 
-    def __init__(self, run: Callable[..., Any], least: int = 1) -> None:
-        self._run = run
-        self.least = least
-        self.takes: tuple[str, ...] = tuple(inspect.signature(run).parameters)[1:]
+    ``exact`` reduces integers, which are never missing, without floats.
+    """
 
-    @property
+    run: Callable[..., Any]
+    help: str = ""
+    least: int = 1
+    exact: np.ufunc | None = None
+
+    @cached_property
+    def takes(self) -> tuple[str, ...]:
+        """The statistics that it is computed from."""
+        return tuple(inspect.signature(self.run).parameters)[1:]
+
+    @cached_property
     def stats(self) -> tuple[str, ...]:
         """What states must hold for it to be merged: squared distances merge by counts and sums."""
         needs = {"n", *self.takes, *(("total",) if "m2" in self.takes else ())}
         return tuple(stat for stat in (*STATS, "first", "last") if stat in needs)
 
-    def __call__(self, xp: Any, found: Mapping[str, Any]) -> Any:
+    @cached_property
+    def mergeable(self) -> frozenset[Stat]:
+        """Those of them that ``Moments`` has."""
+        return frozenset(stat for stat in STATS if stat in self.stats)
+
+    def __call__(self, xp: Any, statistics: Mapping[str, Any]) -> Any:
         """The value of statistics by name, arrays of one shape."""
-        return self._run(xp, *(found[stat] for stat in self.takes))
+        return self.run(xp, *(statistics[stat] for stat in self.takes))
 
     def of(self, moments: Moments, index: Any = None, rows: int = 0) -> Array:
         """The values of an array of statistics, or of some by an index of its first axis; of no values absent.
 
         ``rows``: it is known that each is of so many values.
         """
-        found = {stat: getattr(moments, stat) for stat in {"n", *self.takes}}
+        statistics = {stat: getattr(moments, stat) for stat in {"n", *self.takes}}
         if index is not None:
-            found = {stat: values[index] for stat, values in found.items()}
-        n = found["n"]
+            statistics = {stat: values[index] for stat, values in statistics.items()}
+        n = statistics["n"]
         if rows < 2:
-            return np.asarray(_where(np, n > 0, self(np, found)))
-        made = np.asarray(
-            self(np, {**found, "n": np.float64(rows)})
-        )  # a number where there were an array of equal ones
-        return made if made.shape == n.shape else np.full(n.shape, made)
+            return np.asarray(_where(np, n > 0, self(np, statistics)))
+        values = np.asarray(self(np, {**statistics, "n": np.float64(rows)}))  # of `n` alone it is one number
+        return values if values.shape == n.shape else np.full(n.shape, values)
 
 
 def _share(values: Any, n: Any) -> Any:
@@ -288,36 +263,35 @@ def maximum(xp: Any, n: Any, max: Any) -> Any:
 
 
 FORMULAS: Mapping[str, Formula] = {
-    "count": Formula(count), "sum": Formula(total), "mean": Formula(mean), "var": Formula(var, 2),
-    "std": Formula(std, 2), "pstd": Formula(pstd), "min": Formula(minimum), "max": Formula(maximum),
-    "any": Formula(lambda xp, n, total: _where(xp, n > 0, total > 0)),
-    "all": Formula(lambda xp, n, total: _where(xp, n > 0, total == n)),
-    "first": Formula(lambda xp, first: first), "last": Formula(lambda xp, last: last),
-}  # fmt: skip
+    "count": Formula(count, "how many are not missing"),
+    "sum": Formula(total, "the sum; of bools how many are true", exact=np.add),
+    "mean": Formula(mean, "the mean; of bools the fraction that is true"),
+    "var": Formula(var, "the sample variance (n-1); of one value absent", 2),
+    "std": Formula(std, "the sample standard deviation (n-1), as torch; of one value absent", 2),
+    "pstd": Formula(pstd, "the population standard deviation, numpy's default; of one value 0"),
+    "min": Formula(minimum, "the smallest", exact=np.minimum),
+    "max": Formula(maximum, "the greatest", exact=np.maximum),
+    "any": Formula(lambda xp, n, total: _where(xp, n > 0, total > 0), "whether any that is not missing is true"),
+    "all": Formula(lambda xp, n, total: _where(xp, n > 0, total == n), "whether all that are not missing are true"),
+    "first": Formula(lambda xp, first: first, "the first that is not missing"),
+    "last": Formula(lambda xp, last: last, "the last that is not missing"),
+}
 
 
 # ---- aggregates: what `over=` does to the rows of groups, each with a row; see ``segmented.aggregate``
 
 
-def _aggregate(name: str, exact: np.ufunc | None = None) -> Callable[[Array, Segments], Array]:
-    formula = FORMULAS[name]
-    stats = frozenset(stat for stat in STATS if stat in formula.stats)
-
+def _aggregate(formula: Formula) -> Callable[[Array, Segments], Array]:
     def run(values: Array, segments: Segments) -> Array:
-        if exact is not None and values.dtype.kind != "f":  # of integers none is missing: they keep their bits
-            return segments.apply(exact, values.astype(np.int64) if name == "sum" else values)
-        if exact is not None and name != "sum" and not np.isnan(values).any():
-            return segments.apply(exact, floats(values))
-        if segments.size is not None:
-            return formula.of(Moments.of(values.reshape(*values.shape[:-1], segments.count, segments.size), stats))
-        return formula.of(Moments.single(values).pooled(segments, stats))
+        if formula.exact is not None and values.dtype.kind != "f":
+            return segments.apply(formula.exact, values.astype(np.int64) if formula.exact is np.add else values)
+        return formula.of(Moments.by_segment(values, segments, formula.mergeable))
 
     return run
 
 
 AGGREGATES: Mapping[str, Callable[[Array, Segments], Array]] = {
-    "count": segmented.count, "sum": _aggregate("sum", np.add), "mean": _aggregate("mean"), "var": _aggregate("var"),
-    "std": _aggregate("std"), "pstd": _aggregate("pstd"), "min": _aggregate("min", np.minimum),
-    "max": _aggregate("max", np.maximum), "any": segmented.any_of, "all": segmented.all_of,
+    **{name: _aggregate(formula) for name, formula in FORMULAS.items()},
+    "count": segmented.count, "any": segmented.any_of, "all": segmented.all_of,
     "first": segmented.first, "last": segmented.last,
 }  # fmt: skip

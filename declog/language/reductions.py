@@ -3,7 +3,7 @@
 Most are finished from ``Moments``, a mergeable state (n, total, M2, min, max), which is also what a per-token
 expression is folded to for each completion. The rest need the values themselves.
 
-To add one: a ``@_moments`` or ``@_values`` function below, and a test.
+To add one: a formula in ``moments`` or a ``@_values`` function below, and a test.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.language import moments
 from declog.language import quantile_sketch as sketch
 from declog.language.dtypes import DType
-from declog.language.moments import STATS, Formula, Stat
+from declog.language.moments import FORMULAS, Stat
 from declog.registry import REQUIRED, Registry
 
 Array = NDArray[Any]
@@ -79,7 +78,7 @@ class Reductions(Registry[Reduction]):
         return self.add(Reduction(name, run, arity=arity, params=params, texts=texts, help=help))
 
     def _known(self, name: str) -> Reduction | None:
-        """The reduction of this name, quantiles included, or None."""
+        """The reduction of this name or of a quantile; None where there is none."""
         level = quantile_level(name)
         return super()._known(name) if level is None else _quantile(name, level)
 
@@ -97,33 +96,33 @@ _QUANTILE = re.compile(r"p(\d{1,3}(?:[._]\d+)?)\Z")  # p99_9 is p99.9 where a do
 
 def quantile_level(name: str) -> float | None:
     """The level of ``pNN`` in [0, 1], or None."""
-    found = _QUANTILE.match(name)
-    level = float(found.group(1).replace("_", ".")) / 100 if found else None
-    return level if level is not None and level <= 1 else None
+    percent = _QUANTILE.match(name)
+    level = float(percent[1].replace("_", ".")) / 100 if percent else 2.0
+    return level if level <= 1 else None
 
 
 def quantiles(values: Array, levels: Sequence[float]) -> Array:
     """The quantiles of the values of the last axis that are not NaN, ``[levels, ...]``; of no values NaN.
 
-    They are interpolated linearly and rounded as numpy does. Between two infinite values lies that one, between an
-    infinite and a finite one the infinite one, and between infinities of both signs nothing.
+    They are interpolated linearly and rounded as numpy does. Between an infinite value and the same infinity or a
+    finite value the quantile is infinite; between infinities of both signs it is NaN.
     """
     if not values.shape[-1]:
         return np.full((len(levels), *values.shape[:-1]), np.nan)
     ordered = np.sort(values, axis=-1)  # NaN comes last
     last = np.count_nonzero(ordered == ordered, axis=-1) - 1
-    found = []
+    results = []
     for level in levels:
-        place = level * last
-        low = np.maximum(np.floor(place), 0).astype(np.int64)
+        position = level * last
+        low = np.maximum(np.floor(position), 0).astype(np.int64)
         high = np.minimum(low + 1, np.maximum(last, 0))
-        share = np.maximum(place - low, 0.0)
-        a, b = (np.take_along_axis(ordered, at[..., None], -1)[..., 0] for at in (low, high))
+        share = np.maximum(position - low, 0.0)
+        a, b = (np.take_along_axis(ordered, rank[..., None], -1)[..., 0] for rank in (low, high))
         with np.errstate(invalid="ignore"):  # inf - inf
             between = np.where(share < 0.5, a + (b - a) * share, b - (b - a) * (1 - share))
             between = np.where(np.isnan(between), a + b, between)
-        found.append(np.where((share == 0) | (a == b), a, between))
-    return np.asarray(found)
+        results.append(np.where((share == 0) | (a == b), a, between))
+    return np.asarray(results)
 
 
 @cache  # so that each name has one, also where a plan is unpickled
@@ -135,27 +134,15 @@ def _quantile(name: str, level: float) -> Reduction:
     return Reduction(name, run, level=level, sketch=lambda counts: counts.quantile(level), help=help)
 
 
-def _moments(name: str, **entry: Any) -> Callable[[Any], None]:
-    """Register ``run(xp, *statistics)``, whose parameters are named as the statistics of ``Moments`` that it takes."""
+for _name in ("mean", "sum", "min", "max", "var", "std", "pstd", "count"):
+    _formula = FORMULAS[_name]
+    BUILTIN.add(Reduction(
+        _name, _formula.of, _formula.mergeable, keeps_dtype=_name in ("sum", "min", "max", "count"),
+        weighted=_name in ("mean", "sum"), of_missing=0.0 if _name == "count" else None, help=_formula.help,
+    ))  # fmt: skip
 
-    def register(run: Callable[..., Any]) -> None:
-        formula = Formula(run)
-        stats = frozenset(stat for stat in STATS if stat in formula.stats)
-        BUILTIN.add(Reduction(name, formula.of, stats, **entry))
-
-    return register
-
-
-_moments("mean", weighted=True, help="the mean over all rows; of bools the fraction that is true")(moments.mean)
-_moments("sum", keeps_dtype=True, weighted=True, help="the sum; of bools how many are true")(moments.total)
-_moments("min", keeps_dtype=True, help="the smallest value")(moments.minimum)
-_moments("max", keeps_dtype=True, help="the greatest value")(moments.maximum)
-_moments("var", help="the sample variance (n-1); of one value absent")(moments.var)
-_moments("std", help="the sample standard deviation (n-1), as torch; of one value absent")(moments.std)
-_moments("pstd", help="the population standard deviation, numpy's default; of one value 0")(moments.pstd)
 DEVIATIONS: Mapping[str, str] = {"var": "sample (n-1)", "std": "sample (n-1)", "pstd": "population (n)"}
 """Of what a deviation or a variance is the estimate."""
-_moments("count", keeps_dtype=True, of_missing=0.0, help="how many values are not missing")(moments.count)
 
 
 def _values(name: str, **entry: Any) -> Callable[[Callable[..., Any]], None]:
@@ -195,8 +182,8 @@ def _histogram(values: Array, bins: int) -> tuple[Array, Array] | float:
     help="expected calibration error of (confidence, correct), equal bins (lo, hi] (Guo et al. 2017)",
 )
 def _ece(confidence: Array, correct: Array, bins: int) -> float:
-    place = np.searchsorted(np.arange(1, bins) / bins, confidence)  # an edge belongs to the bin below it
-    gap = np.bincount(place, weights=correct - confidence, minlength=bins)
+    index = np.searchsorted(np.arange(1, bins) / bins, confidence)  # an edge belongs to the bin below it
+    gap = np.bincount(index, weights=correct - confidence, minlength=bins)
     return float(np.abs(gap).sum() / len(confidence))
 
 
@@ -230,5 +217,5 @@ def reducer(run: Callable[..., Any] | None = None, *, name: str | None = None, r
 
 def finish(reduction: Reduction, columns: Sequence[Array], params: Mapping[str, Any]) -> Any:
     """A reduction that needs its values, of columns without missing ones; NaN where there are no rows."""
-    given = [column.tolist() if index in reduction.texts else column for index, column in enumerate(columns)]
-    return reduction.run(*given, **params) if len(columns[0]) else float("nan")
+    arguments = [column.tolist() if index in reduction.texts else column for index, column in enumerate(columns)]
+    return reduction.run(*arguments, **params) if len(columns[0]) else float("nan")

@@ -7,7 +7,7 @@ the last axis, so that a family ``[columns, rows]`` reduces like a plain column 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -29,8 +29,9 @@ class Segments:
         self.size = size  # rows per segment where all are equal and contiguous
 
     @classmethod
+    @lru_cache(maxsize=64)  # windows of one run mostly have as many rows
     def single(cls, rows: int) -> Segments:
-        """All rows as one segment (none where there are no rows)."""
+        """All rows as one segment (none where there are no rows). Nobody changes a partition."""
         return cls(np.zeros(rows, np.int64), min(rows, 1), rows or None)
 
     @classmethod
@@ -56,18 +57,16 @@ class Segments:
     @cached_property
     def offsets(self) -> NDArray[np.int64]:
         """The first sorted row of each segment, ``[count]``."""
-        return (
-            np.concatenate(([0], np.cumsum(self.counts)[:-1])).astype(np.int64) if self.count else np.zeros(0, np.int64)
-        )
+        return np.cumsum(self.counts) - self.counts
 
     @cached_property
     def position(self) -> NDArray[np.int64]:
         """Each row's place in its segment, ``[rows]``."""
-        place = np.arange(len(self.index)) - np.repeat(self.offsets, self.counts)
+        position = np.arange(len(self.index)) - np.repeat(self.offsets, self.counts)
         if self.order is None:
-            return place
-        unsorted = np.empty_like(place)
-        unsorted[self.order] = place
+            return position
+        unsorted = np.empty_like(position)
+        unsorted[self.order] = position
         return unsorted
 
     def members(self) -> list[NDArray[np.int64]]:
@@ -87,6 +86,13 @@ class Segments:
             return values[..., :0]
         return np.asarray(ufunc.reduceat(self.sorted(values), self.offsets, axis=-1))
 
+    def squares(self, values: Array) -> Array:
+        """The sums of squares over each segment; of one size without an array of them, which is slow to fill."""
+        if self.size is None:
+            return self.apply(np.add, values * values)
+        values = values.reshape(*values.shape[:-1], self.count, self.size)
+        return np.asarray(np.einsum("...i,...i->...", values, values))
+
     def spread(self, values: Array) -> Array:
         """``[..., count]`` repeated to ``[..., rows]``."""
         if self.count == 1:
@@ -95,12 +101,12 @@ class Segments:
 
     def used(self) -> tuple[NDArray[np.int64], Segments]:
         """The segments that hold a row, and the partition into those alone."""
-        used = np.arange(self.count) if self.size is not None else np.flatnonzero(self.counts)
+        used = np.flatnonzero(self.counts)
         if len(used) == self.count:
             return used, self
-        place = np.zeros(self.count, np.int64)
-        place[used] = np.arange(len(used))
-        return used, Segments(place[self.index], len(used))
+        number = np.zeros(self.count, np.int64)
+        number[used] = np.arange(len(used))
+        return used, Segments(number[self.index], len(used))
 
 
 def ordered(*keys: Array) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -144,19 +150,29 @@ def all_of(values: Array, segments: Segments) -> Array:
     return _answered(segments.apply(np.logical_and, truth(values) | ~present(values)), values, segments)
 
 
-def _answered(found: Array, values: Array, segments: Segments) -> Array:
+def _answered(answer: Array, values: Array, segments: Segments) -> Array:
     some = segments.apply(np.logical_or, present(values))
-    return found if some.all() else np.where(some, found, np.nan)
+    return answer if some.all() else np.where(some, answer, np.nan)
 
 
 def first(values: Array, segments: Segments) -> Array:
     """The first value that is not missing, in row order."""
-    return _edge(values, segments, last=False)
+    return _picked(values, segments, np.minimum, values.shape[-1])
 
 
 def last(values: Array, segments: Segments) -> Array:
     """The last value that is not missing, in row order."""
-    return _edge(values, segments, last=True)
+    return _picked(values, segments, np.maximum, -1)
+
+
+def _picked(values: Array, segments: Segments, extreme: np.ufunc, none: int) -> Array:
+    """The values in the first or last rows that have one; ``none`` stands for a row without."""
+    rows = segments.apply(extreme, np.where(present(values), np.arange(values.shape[-1]), none))
+    here = rows != none
+    picked = np.take_along_axis(values, np.where(here, rows, 0), -1) if values.shape[-1] else values
+    if here.all():
+        return picked
+    return np.where(here, picked, NOTHING if values.dtype.kind == "O" else np.nan)
 
 
 def aggregate(run: Callable[[Array, Segments], Array], values: Array, segments: Segments) -> Array:
@@ -165,14 +181,14 @@ def aggregate(run: Callable[[Array, Segments], Array], values: Array, segments: 
     reduced = run(values, some)
     if len(used) == segments.count:
         return reduced
-    return laid(reduced, used, segments.count, None if reduced.dtype.kind == "O" else np.nan)
+    return scattered(reduced, used, segments.count, None if reduced.dtype.kind == "O" else np.nan)
 
 
-def laid(values: Array, places: Array, count: int, nothing: float | None) -> Array:
-    """``values[..., places]`` among ``count``, the others ``nothing``."""
-    whole = np.full((*values.shape[:-1], count), nothing, object if nothing is None else np.float64)
-    whole[..., places] = values
-    return whole
+def scattered(values: Array, index: Array, count: int, neutral: float | None) -> Array:
+    """``values[..., index]`` among ``count``; all others are ``neutral``."""
+    array = np.full((*values.shape[:-1], count), neutral, object if neutral is None else np.float64)
+    array[..., index] = values
+    return array
 
 
 def truth(values: Array) -> Array:
@@ -186,32 +202,9 @@ def rank(values: Array, segments: Segments) -> Array:
 
     def one(row: Array) -> Array:
         order = np.lexsort((np.arange(len(row)), row, segments.index))  # NaN sorts last
-        place = np.empty(len(row), np.float64)
-        place[order] = np.arange(len(row)) - np.repeat(segments.offsets, segments.counts) + 1
-        place[row != row] = np.nan
-        return place
+        ranks = np.empty(len(row), np.float64)
+        ranks[order] = np.arange(len(row)) - np.repeat(segments.offsets, segments.counts) + 1
+        ranks[row != row] = np.nan
+        return ranks
 
     return one(values) if values.ndim == 1 else np.array([one(row) for row in values]).reshape(values.shape)
-
-
-def _edge(values: Array, segments: Segments, *, last: bool) -> Array:
-    if values.ndim > 1:
-        found = np.empty((len(values), segments.count), values.dtype)  # there may be no row at all
-        for index, row in enumerate(values):
-            found[index] = _edge(row, segments, last=last)
-        return found
-    ok = present(values)
-    rows = np.arange(len(values))
-    if last:
-        pick = segments.apply(np.maximum, np.where(ok, rows, -1))
-    else:
-        pick = segments.apply(np.minimum, np.where(ok, rows, len(values)))
-    found = (pick >= 0) & (pick < len(values))
-    if not len(values):
-        return values[:0]
-    picked = values[np.where(found, pick, 0)]
-    if found.all():
-        return np.asarray(picked)
-    if values.dtype.kind == "O":
-        return np.where(found, picked, NOTHING)
-    return np.where(found, picked.astype(np.float64), np.nan)

@@ -69,6 +69,9 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
     return node.type.with_axis(below)
 
 
+_NUMBERS = (*NUMERIC, DType.BOOL)
+
+
 def _aggregate(dtype: DType | None, *accept: DType) -> Rule:
     def rule(call: Call) -> Type:
         result = remove_axis(call, accept=accept)
@@ -78,35 +81,22 @@ def _aggregate(dtype: DType | None, *accept: DType) -> Rule:
 
 
 def _summed(call: Call) -> Type:
-    result = remove_axis(call, accept=(*NUMERIC, DType.BOOL))
+    result = remove_axis(call, accept=_NUMBERS)
     return result.with_dtype(DType.FLOAT if result.dtype is DType.FLOAT else DType.INT)
 
 
 AXIS = Param("axis", "axis")
-
-
-def _register_aggregates() -> None:
-    numbers = (*NUMERIC, DType.BOOL)
-    rules: dict[str, tuple[Rule, str]] = {
-        "mean": (_aggregate(DType.FLOAT, *numbers), "the mean; of bools the fraction that is true"),
-        "sum": (_summed, "the sum; of bools how many are true"),
-        "min": (_aggregate(None, *NUMERIC), "the smallest"),
-        "max": (_aggregate(None, *NUMERIC), "the greatest"),
-        "std": (_aggregate(DType.FLOAT, *numbers), "the sample standard deviation (n-1); of one value absent"),
-        "pstd": (_aggregate(DType.FLOAT, *numbers), "the population standard deviation; of one value 0"),
-        "var": (_aggregate(DType.FLOAT, *numbers), "the sample variance (n-1); of one value absent"),
-        "count": (_aggregate(DType.INT, *numbers, DType.TEXT), "how many are not missing"),
-        "any": (_aggregate(None, DType.BOOL), "whether any that is not missing is true"),
-        "all": (_aggregate(None, DType.BOOL), "whether all that are not missing are true"),
-        "first": (_aggregate(None, *numbers, DType.TEXT, DType.OBJECT), "the first that is not missing"),
-        "last": (_aggregate(None, *numbers, DType.TEXT, DType.OBJECT), "the last that is not missing"),
-    }
-    for name, (rule, help) in rules.items():
-        least = FORMULAS[name].least
-        BUILTIN.add(Function(name, (Param("x"), OVER), rule, AGGREGATES[name], "aggregate", help, least=least))
-
-
-_register_aggregates()
+_RULES: dict[str, Rule] = {
+    **dict.fromkeys(("mean", "std", "pstd", "var"), _aggregate(DType.FLOAT, *_NUMBERS)),
+    "sum": _summed,
+    **dict.fromkeys(("min", "max"), _aggregate(None, *NUMERIC)),
+    "count": _aggregate(DType.INT, *_NUMBERS, DType.TEXT),
+    **dict.fromkeys(("any", "all"), _aggregate(None, DType.BOOL)),
+    **dict.fromkeys(("first", "last"), _aggregate(None, *_NUMBERS, DType.TEXT, DType.OBJECT)),
+}
+for _name, _rule in _RULES.items():
+    _formula, _params = FORMULAS[_name], (Param("x"), OVER)
+    BUILTIN.add(Function(_name, _params, _rule, AGGREGATES[_name], "aggregate", _formula.help, least=_formula.least))
 
 
 def _ranked(call: Call) -> Type:
