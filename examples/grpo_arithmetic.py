@@ -46,12 +46,16 @@ def main(cfg: DictConfig) -> None:
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, cfg.final_lr, total_iters=cfg.steps)
     algorithm = ALGORITHMS[cfg.algorithm](cfg.group_size, cfg.beta, cfg.epsilon_low, cfg.epsilon_high)
 
+    shown = cfg.declog.sink_options.console.every
+    print(f"{cfg.steps} steps take about a minute on an idle CPU; the console shows one of {shown}", flush=True)
     log = declog.start(cfg)
     with log:
         for step in range(cfg.steps):
             with log.step(step):
-                rollout = generate(cfg, policy, reference, algorithm)
-                update(cfg, policy, optimizer, algorithm, rollout)
+                with log.timer("generate"):
+                    rollout = generate(cfg, policy, reference, algorithm)
+                with log.timer("update"):
+                    update(cfg, policy, optimizer, algorithm, rollout)
                 schedule.step()
     assert log.output_dir is not None  # one process: its rank is 0, which keeps the files
     report(log.output_dir, project=cfg.declog.name)

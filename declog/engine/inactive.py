@@ -16,7 +16,7 @@ from declog.engine.log_event import EventFacts
 from declog.engine.tables import EXTRA
 from declog.errors import MissingSignalError
 from declog.language.dtypes import Axis
-from declog.language.nodes import LOGGED
+from declog.language.nodes import LOGGED, TIMERS
 from declog.plans.needs import Clause, Need, groups_of, signals_of
 from declog.plans.ops import Plan, SignalOp
 
@@ -167,8 +167,10 @@ class Inactive:
                 return f"{op.source} came as a column of log_extra: `{key}: true` observes it"
         phases = dict.fromkeys(need.phase for clause in absent for need in clause)
         silent = [phase for phase in phases if Need(phase, PHASE) not in state.spans]
-        if silent and len({need.phase for need in self._signals}) > 1:
-            return f"nothing of {_listed(silent, SIGNALS)} came"
+        sources = [op.source for need, op in self._signals.items() if need.phase in silent]
+        if sources and len({need.phase for need in self._signals}) > 1:
+            call = 'with log.timer("generate"):' if sources[0] == TIMERS else f"log.observe({sources[0]}=...)"
+            return f"no signal of {_listed(silent, SIGNALS)} came, which `{call}` gives"
         names = list(dict.fromkeys(self._named(clause) for clause in absent))
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
             return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"

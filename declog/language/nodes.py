@@ -15,6 +15,7 @@ from declog.language.dtypes import Axis, DType, Type
 CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
 ALONE = "alone"  # of a family's signal: its members come each for itself
 LOGGED = "logged"  # the family that log_metric feeds, and the metric that shows it
+TIMERS = "timers"  # the family that `log.timer` feeds
 CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a previous value
 JOIN = "join"  # a value of an earlier phase, for the rows of a later one
 COMBINED = "combined"  # one label of several values

@@ -157,7 +157,7 @@ def test_the_console_shows_the_slim_profile_each_fifteenth_step(grpo: Demo) -> N
     assert "rewards/correct/mean" not in grpo.output
 
 
-def test_the_demo_prints_at_most_60_lines_and_ends_on_where_to_look(grpo: Demo) -> None:
+def test_the_demo_prints_at_most_61_lines_and_ends_on_where_to_look(grpo: Demo) -> None:
     """The short run prints as many as the whole one, whose turns are as many; `make` adds one when it installs."""
     profile = OmegaConf.load(EXAMPLES / "conf" / "grpo_arithmetic.yaml")
     short = OmegaConf.from_dotlist(SHORT)
@@ -167,7 +167,7 @@ def test_the_demo_prints_at_most_60_lines_and_ends_on_where_to_look(grpo: Demo) 
     ]
     assert turns == [[4, 2], [4, 2]]
     lines = grpo.output.splitlines()
-    assert len(lines) == 60
+    assert len(lines) == 61
     assert [line.split()[0] for line in lines[-5:]] == ["report", "jsonl", "parquet", "pandas", "dashboard"]
 
 

@@ -73,7 +73,8 @@ REASONS: Mapping[str, tuple[dict[str, Any], dict[str, Any], dict[str, str]]] = {
         {"a": ROW, "b": TOKEN, "m": {**TOKEN, "type": "bool"}}, {"b": "mean(b)"}, {"b": "b and m never came"},
     ),
     "another phase": (
-        {"a": ROW, "late": ROW}, {"a": "mean(a)", "late": "mean(late)"}, {"late": "nothing of update came"},
+        {"a": ROW, "late": ROW}, {"a": "mean(a)", "late": "mean(late)"},
+        {"late": "no signal of update came, which `log.observe(late=...)` gives"},
     ),
     "a histogram": ({"a": ROW, "b": ROW}, {"b": {"expr": "b", "reduce": "histogram"}}, {"b": "b never came"}),
 }  # fmt: skip
@@ -383,3 +384,16 @@ def test_unknown_groups_are_the_reason(tmp_path: Path, caplog: pytest.LogCapture
     assert (told, missing) == ([f"1 of 2 metrics is inactive: best ({why})"], {"best": why})
     known = steps(3, lambda step: {"r": [1.0, 2.0], "id": ["a", "a"]})
     assert run(config, known, tmp_path / "known", caplog) == ([], {})
+
+
+def test_timers_that_nobody_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A preset's metric of them is inactive until a loop times a block: the message has the line that does."""
+    config = {
+        "name": "small", "signals": {"rollout": {"a": ROW}, "timing": {"timers": {**STEP, "family": True}}},
+        "metrics": {"a": "mean(a)", "time": "mean(timers)"},
+    }  # fmt: skip
+    told, _ = run(config, steps(4, lambda step: {"a": [1.0]}), tmp_path, caplog)
+    (line,) = told
+    assert line == (
+        '1 of 2 metrics is inactive: time (no signal of timing came, which `with log.timer("generate"):` gives)'
+    )

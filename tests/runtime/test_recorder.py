@@ -267,7 +267,7 @@ def test_an_phase_that_never_comes_is_reported(tmp_path: Path, caplog: pytest.Lo
         config = profile({}, {"a": "mean(a)", "b": "mean(b)"}, signals=signals)
         run({**config, "run": {"strict": False}}, steps([torch.tensor(1.0)] * 3, "b"), tmp_path / "warned")
         assert [record.getMessage() for record in caplog.records] == [
-            "1 of 2 metrics is inactive: a (nothing of rollout came)"
+            "1 of 2 metrics is inactive: a (no signal of rollout came, which `log.observe(a=...)` gives)"
         ]
         with pytest.raises(declog.MissingSignalError, match="`a` was not observed"):
             run(config, steps([torch.tensor(1.0)] * 3, "b"), tmp_path / "raised")

@@ -13,12 +13,13 @@ from typing import Any
 
 from declog.errors import UsageError
 from declog.language.functions import Functions
+from declog.language.nodes import TIMERS
 from declog.plans.ops import Plan
 from declog.runtime.ranks.log_event import Answer
 from declog.runtime.recording import timing
 from declog.runtime.recording.log_events import LogEvents
 from declog.runtime.rows.batch import BatchRecord
-from declog.runtime.rows.batches import TIMERS, Intake, Locate, OpenBatches
+from declog.runtime.rows.batches import Intake, Locate, OpenBatches
 from declog.runtime.rows.dropped_rows import DroppedRows
 from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.pending import Pending

@@ -37,7 +37,6 @@ _NONE: frozenset[str] = frozenset()
 Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
 LEARNED = 8  # how often calls of the same names are learned: those whose dtypes change are read value by value
 CALLS = 1000  # and how many names of calls
-TIMERS = "timers"  # the signal that blocks' durations feed
 
 
 class OpenBatches(dict[str, OpenBatch]):
