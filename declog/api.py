@@ -11,7 +11,7 @@ import pickle
 import re
 import sys
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -68,11 +68,11 @@ def plan(
     folder = working_directory()
     imports = frozenset({*load_imports(folder), *composed.imports})
     data = composed.resolved()
-    registered = [(each, *each) for each in (functions, reductions, columns)]
-    given = _content(composed), registered, repr((constants, tuple(profiles), sorted(imports), folder, sys.path))
-    for known, others, made in tuple(_plans):
-        if others == given and (given[0] is not None or known() is composed):
-            return made
+    registered = [(registry, *registry) for registry in (functions, reductions, columns)]
+    inputs = _content(composed), registered, repr((constants, tuple(profiles), sorted(imports), folder, sys.path))
+    for config_of, inputs_of, earlier in tuple(_plans):
+        if inputs_of == inputs and (inputs[0] is not None or config_of() is composed):
+            return earlier
 
     def compiled(some: Mapping[str, Any]) -> Plan:
         spec = validate(some)
@@ -83,26 +83,30 @@ def plan(
         )  # fmt: skip
 
     old = list(renamed(composed))
-    gone = {entry_path(problem.path) for problem in old}
-    odd = [*old, *(each for each in lint(composed, named_nulls(data)) if entry_path(each.path) not in gone)]
+    renamed_entries = {entry_path(problem.path) for problem in old}
+
+    def of_new_names(problems: Iterable[Problem]) -> list[Problem]:
+        return [problem for problem in problems if entry_path(problem.path) not in renamed_entries]
+
+    suspects = [*old, *of_new_names(lint(composed, named_nulls(data)))]
     try:
-        made = compiled(data)
+        plan = compiled(data)
     except ConfigError as error:
-        if old:  # what is wrong because of an old name is said by it
-            others = [each for each in error.problems if entry_path(each.path) not in gone]
-            raise composed.located(ConfigError([*odd, *others])) from None
-        others = [problem for problem in odd if all(problem.path != each.path for each in error.problems)]
-        found = [*error.problems, *_further(data, error.problems, compiled), *others]
-        raise composed.located(ConfigError(explained(composed, map(declared, found)))) from None
-    if odd:
-        raise composed.located(ConfigError(explained(composed, odd)))
+        if old:  # the old name says what else is wrong with its entry
+            raise composed.located(ConfigError([*suspects, *of_new_names(error.problems)])) from None
+        paths = {problem.path for problem in error.problems}
+        problems = [*error.problems, *_further(data, error.problems, compiled)]
+        problems += [problem for problem in suspects if problem.path not in paths]
+        raise composed.located(ConfigError(explained(composed, map(declared, problems)))) from None
+    if suspects:
+        raise composed.located(ConfigError(explained(composed, suspects)))
     names = data.get("metrics") or {} if composed.provenance is not None else {}
-    made = replace(
-        made, warnings=(*made.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed)),
+    plan = replace(
+        plan, warnings=(*plan.warnings, *self_first(composed), *beside_the_node(composed), *deprecated(composed)),
         user_metrics=frozenset(name for name in names if composed.home(("metrics", name)) is None),
     )  # fmt: skip
-    _plans.append((ref(composed), given, made))
-    return made
+    _plans.append((ref(composed), inputs, plan))
+    return plan
 
 
 # what is started is often planned before, and started again: by adapters, by several ranks of one process
@@ -184,24 +188,25 @@ def start(
     _objects(config, sinks)
     composed = compose(config, overrides)
     make = partial(plan, composed, constants=constants, functions=functions, reductions=reductions, columns=columns)
-    made = make(profiles=(composed.profile,) if sinks or role != "rank" else ())
-    channel = comm if comm is not None else opening.connect(made, role, rank, world_size, process_group, start_s)
-    given = channel.agree("sinks", "given" if sinks else "", start_s)
-    if any(given) and not sinks:  # sinks may be given on rank 0 only; what they show is in every rank's plan
-        made = make(profiles=(composed.profile,))
+    compiled = make(profiles=(composed.profile,) if sinks or role != "rank" else ())
+    channel = comm if comm is not None else opening.connect(compiled, role, rank, world_size, process_group, start_s)
+    if any(channel.agree("sinks", "given" if sinks else "", start_s)) and not sinks:
+        compiled = make(
+            profiles=(composed.profile,)
+        )  # sinks may be given on rank 0 only; all plans have what they show
     if capture is not None:
-        made = replace(made, capture=captures.capture(validate({"run": {"capture": capture}}).run.capture))
-    made = with_texts(made, tokenizer)
+        compiled = replace(compiled, capture=captures.capture(validate({"run": {"capture": capture}}).run.capture))
+    compiled = with_texts(compiled, tokenizer)
     modules = [entry.run.__module__ for registry in (functions, reductions, columns) for entry in registry]
     options = opening.Start(
         sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,
         wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),
         overrides=composed.overrides, locate=partial(locate, composed),
         places=partial(places, composed), mask=composed.masked, commits=steps == "commit",
-        live=_live_metrics if made.late else None,
+        live=_live_metrics if compiled.late else None,
         run_config=without_secrets({**beside(config), **(run_config or {})}),
     )  # fmt: skip
-    recorder = opening.open_run(made, channel, options)
+    recorder = opening.open_run(compiled, channel, options)
     if on_sigterm == "close":
         close_on_sigterm(recorder)
     return recorder
@@ -215,18 +220,18 @@ def _live_metrics(*arguments: Any) -> Any:
 
 def _objects(config: object, sinks: object) -> None:
     """Raise ``SinkError`` DL601 where sinks are named in code, which takes objects."""
-    given = [sinks] if isinstance(sinks, str) or not isinstance(sinks, Sequence) else sinks
-    names = [each for each in given if isinstance(each, str)]
+    items = [sinks] if isinstance(sinks, str) or not isinstance(sinks, Sequence) else sinks
+    names = [item for item in items if isinstance(item, str)]
     shown = f'"{config}"' if isinstance(config, str) else "config"
     if names:
         fix = f'{shown}, ["sinks=[{",".join(names)}]"]'
         raise SinkError.of("DL601.named", name=names[0], fix=f"the YAML names them: declog.start({fix})")
-    for each in given:
-        lacks = [name for name in ("open", "write", "close") if not callable(inspect.getattr_static(each, name, None))]
-        if isinstance(each, type) or lacks:
-            fix = f"{each.__name__}()" if isinstance(each, type) else "a sink has open, write and close"
-            raise SinkError.of("DL601.named", name=repr(each), fix=fix)
-    if given is not sinks:
+    for item in items:
+        callables = [callable(inspect.getattr_static(item, name, None)) for name in ("open", "write", "close")]
+        if isinstance(item, type) or not all(callables):
+            fix = f"{item.__name__}()" if isinstance(item, type) else "a sink has open, write and close"
+            raise SinkError.of("DL601.named", name=repr(item), fix=fix)
+    if items is not sinks:
         raise SinkError.of("DL601.named", name=repr(sinks), fix="sinks=[...], a list of them")
 
 
@@ -234,15 +239,14 @@ def places(config: Composed) -> dict[str, str]:
     """Where each metric is declared, `metrics.kl`, as file and line or as the override; empty where nobody knows."""
     if (provenance := config.provenance) is None:
         return {}
-    found = {}
+    locations = {}
     for name in config.data.get("metrics") or {}:
         _, layers = provenance.find((*config.prefix, "metrics", name))
         if layers:
             location = layers[-1].location
-            found[f"metrics.{name}"] = (
-                _portable(location) if isinstance(location, FileLocation) else str(location.where)
-            )
-    return found
+            text = _portable(location) if isinstance(location, FileLocation) else str(location.where)
+            locations[f"metrics.{name}"] = text
+    return locations
 
 
 def _portable(location: FileLocation) -> str:
@@ -259,8 +263,8 @@ def locate(config: Composed, error: MissingSignalError) -> MissingSignalError:
     name = error.signals[0]
     path = next((path for path, _ in entries(config.data, "signals") if path[-1] == name), ("metrics", name))
     problem = Problem(error.code, error.message, path, error.fix)
-    (found,) = config.located(ConfigError([problem])).problems
-    return error if found.where is None else error.at(found.text())
+    (located,) = config.located(ConfigError([problem])).problems
+    return error if located.where is None else error.at(located.text())
 
 
 # what the rest of a config stands on
@@ -272,7 +276,7 @@ def _further(
 ) -> list[Problem]:
     """What is wrong with names and expressions beside the entries that are wrong already: reported with them."""
     wrong = {problem.path[:2] for problem in problems}
-    missing = any(not each.path or (len(each.path) == 1 and each.code == "DL201") for each in problems)
+    missing = any(not item.path or (len(item.path) == 1 and item.code == "DL201") for item in problems)
     if missing or any(path[0] in _ROOTS or path == ("metrics",) for path in wrong):
         return []  # what others need is not there: most of what would be found has this one cause
     rest = {
@@ -286,8 +290,8 @@ def _further(
         compiled(rest)
     except ConfigError as error:
         names = {str(path[-1]) for path in wrong}
-        kept = [each for each in error.problems if each.code.startswith("DL3") or each.code == "DL403"]
-        return [each for each in kept if not _about(each, names)]
+        of_names = [item for item in error.problems if item.code.startswith("DL3") or item.code == "DL403"]
+        return [item for item in of_names if not _about(item, names)]
     return []
 
 

@@ -26,8 +26,8 @@ def install(extra: str) -> str:
 
 def entry_points(group: str) -> Iterable[metadata.EntryPoint]:
     """The entry points of a group, of all installed packages."""
-    found: Iterable[metadata.EntryPoint] = _entry_points(tuple(sys.path)).select(group=group)
-    return found
+    points: Iterable[metadata.EntryPoint] = _entry_points(tuple(sys.path)).select(group=group)
+    return points
 
 
 @functools.cache  # all packages' metadata is read for any group, which takes some 20 ms
@@ -43,8 +43,8 @@ def namesake() -> str | None:
 @functools.cache  # the folders of sys.path are searched for it, and a process starts many runs
 def _namesake(path: tuple[str, ...]) -> str | None:
     versions = (
-        each.version
-        for each in metadata.distributions(name=_PACKAGE, path=list(path))
-        if all(entry.value != _SCRIPT for entry in each.entry_points)
+        package.version
+        for package in metadata.distributions(name=_PACKAGE, path=list(path))
+        if all(entry.value != _SCRIPT for entry in package.entry_points)
     )
     return next(versions, None)

@@ -44,27 +44,27 @@ class Registry(abc.ABC, Generic[T]):
 
     def __init__(self, parent: Registry[T] | None = None) -> None:
         self._parent = parent
-        self._own: dict[str, T] = {}
+        self._entries: dict[str, T] = {}
 
     def add(self, entry: T) -> T:
         """Register; a known name is an error unless it is the same implementation, imported again."""
-        known = self._known(entry.name)
-        origins = {_origin(known.run)} if known is not None else set()
-        origins |= {(each.module, each.attr) for each in self._provided(entry.name)}
+        registered = self._registered(entry.name)
+        origins = {_origin(registered.run)} if registered is not None else set()
+        origins |= {(point.module, point.attr) for point in self._provided(entry.name)}
         if origins - {_origin(entry.run)}:
             raise UsageError.of("DL303.taken", noun=self.noun, name=entry.name)
-        self._own[entry.name] = entry
+        self._entries[entry.name] = entry
         return entry
 
     def discard(self, name: str) -> None:
         """Take an entry of its own out again, if it is there."""
-        self._own.pop(name, None)
+        self._entries.pop(name, None)
 
     def get(self, name: str) -> T | None:
         """The entry of this name, or None. Raises ``UsageError`` where two packages have one."""
-        known = self._known(name)
-        if known is not None or not self._provided(name) or self.group is None:
-            return known
+        registered = self._registered(name)
+        if registered is not None or not self._provided(name) or self.group is None:
+            return registered
         entry = provided(self.group, name, self.noun)
         if entry is None:
             return None
@@ -76,7 +76,7 @@ class Registry(abc.ABC, Generic[T]):
                     "DL303.no_function", noun=noun, name=name, home=by, value=entry.value,
                     type=type(run).__name__, module=entry.module,
                 )  # fmt: skip
-            registered = self._own.get(name)  # the module has registered it by itself, with what it says of it
+            registered = self._entries.get(name)  # the module has registered it by itself, with what it says of it
             return registered if registered is not None and registered.run is run else self.adopt(name, run)
         except UsageError:
             raise
@@ -91,20 +91,20 @@ class Registry(abc.ABC, Generic[T]):
 
     def home(self, name: str) -> str:
         """Where an entry comes from: the package and its version, or the module that registered it; "" for declog."""
-        if (homes := self._provided(name)) or (known := self._known(name)) is None:
+        if (homes := self._provided(name)) or (entry := self._registered(name)) is None:
             return " and ".join(map(home, homes))
-        return "" if self._parent is not None and name in self._parent else str(known.run.__module__)
+        return "" if self._parent is not None and name in self._parent else str(entry.run.__module__)
 
-    def _known(self, name: str) -> T | None:
-        own = self._own.get(name)
-        return self._parent._known(name) if own is None and self._parent is not None else own
+    def _registered(self, name: str) -> T | None:
+        entry = self._entries.get(name)
+        return self._parent._registered(name) if entry is None and self._parent is not None else entry
 
     def _provided(self, name: str) -> Iterable[EntryPoint]:
         """What installed packages have of a name. A registry without a parent holds declog's own entries only."""
         return () if self.group is None or self._parent is None else installed(self.group).get(name, ())
 
     def __contains__(self, name: str) -> bool:
-        return self._known(name) is not None
+        return self._registered(name) is not None
 
     @abc.abstractmethod
     def adopt(self, name: str, run: Callable[..., Any]) -> T:
@@ -122,12 +122,12 @@ class Registry(abc.ABC, Generic[T]):
     def __iter__(self) -> Iterator[T]:
         if self._parent is not None:
             yield from self._parent
-        yield from self._own.values()
+        yield from self._entries.values()
 
     def names(self) -> list[str]:
         """All names, sorted; those of installed packages included."""
-        others = () if self.group is None or self._parent is None else installed(self.group)
-        return sorted({*(entry.name for entry in self), *others})
+        provided_names = () if self.group is None or self._parent is None else installed(self.group)
+        return sorted({*(entry.name for entry in self), *provided_names})
 
 
 def _origin(run: Callable[..., Any]) -> tuple[str, str]:
@@ -144,10 +144,10 @@ def installed(group: str) -> Mapping[str, Sequence[EntryPoint]]:
 
 @functools.cache  # a name that nobody knows is looked up often
 def _installed(group: str, path: tuple[str, ...]) -> Mapping[str, Sequence[EntryPoint]]:
-    found: dict[str, dict[str, EntryPoint]] = {}
+    homes: dict[str, dict[str, EntryPoint]] = {}
     for entry in sorted(entry_points(group), key=home):
-        found.setdefault(entry.name, {}).setdefault(entry.value, entry)  # two of one object are no collision
-    return {name: tuple(entries.values()) for name, entries in found.items()}
+        homes.setdefault(entry.name, {}).setdefault(entry.value, entry)  # two of one object are no collision
+    return {name: tuple(entries.values()) for name, entries in homes.items()}
 
 
 def home(entry: EntryPoint) -> str:

@@ -42,10 +42,10 @@ class MemorySink:
     @property
     def scalars(self) -> dict[int, dict[str, float]]:
         """Values by step and name; two log events of one step together."""
-        found: dict[int, dict[str, float]] = {}
+        by_step: dict[int, dict[str, float]] = {}
         for step, records in self.events:
-            found.setdefault(step, {}).update({item.name: item.value for item in records.scalars})
-        return found
+            by_step.setdefault(step, {}).update({item.name: item.value for item in records.scalars})
+        return by_step
 
     @property
     def alerts(self) -> list[tuple[int, Alert]]:
@@ -73,8 +73,8 @@ def check_sink(
     """
     from declog.sinks.contract import Contract, failures
 
-    with tempfile.TemporaryDirectory(dir=folder, prefix="sink-") as place:
-        checks = Contract(make, read, Path(place)).checks()
+    with tempfile.TemporaryDirectory(dir=folder, prefix="sink-") as scratch:
+        checks = Contract(make, read, Path(scratch)).checks()
         if unknown := sorted({*leave_out} - {*checks}):
             raise ValueError(f"no checks of this sink: {unknown}; there are {list(checks)}")
         checks = {what: check for what, check in checks.items() if what not in leave_out}

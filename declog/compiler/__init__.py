@@ -121,11 +121,11 @@ def compile(
             raise ConfigError(_distinct(draft.problems))
     observed = [(signal.from_ or name, name, signal) for name, signal in draft.observed.items()]
     names = {item.name for item in fields(Plan)}
-    found = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(draft).items()}
+    of_draft = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(draft).items()}
     facts: dict[str, Any] = {
         **as_written(spec, Plan),  # said of the config, of the run, and made by the passes
         **as_written(spec.run, Plan),
-        **{name: value for name, value in found.items() if name in names},
+        **{name: value for name, value in of_draft.items() if name in names},
         "every": draft.period,
         "ids": spec.axes.completion.ids,
         "homes": {source: homes[0] for source, name, _ in observed if len(homes := draft.homes[name]) == 1},
@@ -142,19 +142,19 @@ def compile(
         "first": spec.modes.get("train", ModeSpec()).first or 0,
         "capture": captures.capture(spec.run.capture),
         "redactions": captures.redactions(draft),
-        "offered": dict(draft.given),
+        "offered": dict(draft.offered),
     }
-    made = Plan(**facts)
-    without = replace(made, config={}, run_config={})  # plain data, in which there is no expression
-    return replace(made, functions=_foreign(without, functions))
+    plan = Plan(**facts)
+    without = replace(plan, config={}, run_config={})  # plain data, in which there is no expression
+    return replace(plan, functions=_foreign(without, functions))
 
 
 def _foreign(plan: Plan, functions: _functions.Functions) -> dict[str, str]:
     """The functions in a plan's expressions that are not declog's own, and where they come from."""
     names = {node.op for node in walk(*expressions(plan))}
     entries = {name: functions.get(name) for name in sorted(names)}
-    found = {name: origin(entry.run) for name, entry in entries.items() if entry is not None}
-    return {name: place for name, place in found.items() if not place.startswith("declog.")}
+    origins = {name: origin(entry.run) for name, entry in entries.items() if entry is not None}
+    return {name: text for name, text in origins.items() if not text.startswith("declog.")}
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:

@@ -26,15 +26,15 @@ def redactions(draft: Draft) -> dict[str, tuple[tuple[str, str], ...]]:
 
     A column's patterns hold for every text that its expression reads, itself or through derived signals.
     """
-    found: dict[str, dict[tuple[str, str], None]] = {}
+    patterns_of: dict[str, dict[tuple[str, str], None]] = {}
     for columns in draft.spec.schemas.values():
         for name, column in columns.items():
             if column.redact and column.undeclared is not None:
-                found.setdefault(EXTRA, {}).update(dict.fromkeys(column.redact.items()))
+                patterns_of.setdefault(EXTRA, {}).update(dict.fromkeys(column.redact.items()))
             elif column.redact:
                 for source in _texts(draft, _reads(draft, name, column)):
-                    found.setdefault(source, {}).update(dict.fromkeys(column.redact.items()))
-    return {source: tuple(patterns) for source, patterns in found.items()}
+                    patterns_of.setdefault(source, {}).update(dict.fromkeys(column.redact.items()))
+    return {source: tuple(patterns) for source, patterns in patterns_of.items()}
 
 
 def _reads(draft: Draft, name: str, column: ColumnSpec) -> str:

@@ -44,11 +44,11 @@ def quantiles(draft: Draft) -> None:
     """``p0.95`` is the 0.95 % quantile, which is nearly the minimum: ``p95`` is what most people mean."""
     reductions = [(f"metrics.{op.id}", op.reduction.name) for op in draft.metrics]
     reductions += [(".".join(map(str, path)), node.op) for path, root in expressions(draft) for node in walk(root)]
-    for place, name in reductions:
+    for where, name in reductions:
         level = quantile_level(name)
         if level is not None and 0 < level < 0.01:
             percent = f"{level * 1e4:g}"
-            draft.warn(f"{place}: `{name}` is the {level * 100:g} % quantile; the {percent} % quantile is `p{percent}`")
+            draft.warn(f"{where}: `{name}` is the {level * 100:g} % quantile; the {percent} % quantile is `p{percent}`")
 
 
 def surprises(draft: Draft) -> None:
@@ -62,10 +62,10 @@ def surprises(draft: Draft) -> None:
         for node in walk(root):
             if node.op == "not" and node.args[0].op in _ORDERED:
                 compared = node.args[0]
-                left, right = compared.args
+                one, two = compared.args
                 draft.warn(
                     f"{'.'.join(map(str, path))}: `{node}` is true where a value is missing; "
-                    f"`{left} {_ORDERED[compared.op]} {right}` is not"
+                    f"`{one} {_ORDERED[compared.op]} {two}` is not"
                 )
 
 
@@ -78,19 +78,19 @@ def constants(draft: Draft) -> None:
 
 def conditions(draft: Draft) -> None:
     """Alerts that always fire or never, and healthy ranges that a metric cannot have."""
-    known = ranges.of_outputs(draft.outputs)
+    bounds_of = ranges.of_outputs(draft.outputs)
     for op in draft.alerts:
-        always = ranges.verdict(op.when, known)
+        always = ranges.verdict(op.when, bounds_of)
         spec = draft.spec.alerts[op.id]
         if always is not None:
-            found = {name: known.get(name, ranges.ANY) for name in read(op.when)}
-            bounds = [f"`{name}` is {_span(span)}" for name, span in found.items() if span != ranges.ANY]
+            spans = {name: bounds_of.get(name, ranges.ANY) for name in read(op.when)}
+            bounds = [f"`{name}` is {_span(span)}" for name, span in spans.items() if span != ranges.ANY]
             why = f": {', '.join(bounds)}" if bounds and ranges.verdict(op.when, {}) is None else ""
             text = spec.when or op.when
             draft.warn(f"alerts.{op.id}: `{text}` {'always holds' if always else 'never holds'}{why}")
     for metric in draft.outputs:
         healthy = metric.about.healthy
-        low, high = known[metric.key]
+        low, high = bounds_of[metric.key]
         if healthy is not None and (healthy[0] > high or healthy[1] < low):
             draft.warn(f"about.{metric.id}: `healthy` is {_span(healthy)}, and the metric {_span((low, high))}")
 
@@ -109,10 +109,10 @@ def glued(draft: Draft) -> None:
     )
     prefixes = [(f"modes.{mode.name}", mode.prefix) for mode in draft.modes.values()]
     prefixes += [(f"sink_options.{sink.id}", sink.prefix) for sink in draft.sinks]
-    for place, prefix in prefixes:
+    for entry, prefix in prefixes:
         if prefix[-1:].isalnum() and name:
             draft.warn(
-                f"{place}.prefix: nothing stands between `{prefix}` and a name: `{prefix}{name}`; "
+                f"{entry}.prefix: nothing stands between `{prefix}` and a name: `{prefix}{name}`; "
                 f"write `{prefix}/` or `{prefix}_`"
             )
 

@@ -38,7 +38,7 @@ from declog.plans.ops import (
 Constant = bool | int | float | str
 # What every pass may look at: the config and what `compile` was given; and may use: what was typed, what is reported.
 ALWAYS = frozenset(
-    {"spec", "functions", "reductions", "given", "requested", "columns", "imports"}
+    {"spec", "functions", "reductions", "offered", "requested", "columns", "imports"}
     | {"graph", "nodes", "typing", "problems", "warnings"}
 )
 DEFAULT_PHASE = "default"
@@ -59,7 +59,7 @@ class Draft:
     spec: LogSpec
     functions: Functions
     reductions: Reductions
-    given: Mapping[str, Constant]  # constants from an adapter
+    offered: Mapping[str, Constant]  # constants from an adapter
     requested: frozenset[str]  # profiles that sinks given in code use
     columns: RowFunctions = COLUMNS
     imports: frozenset[str] = frozenset()  # modules whose classes a sink's kind may name
@@ -116,7 +116,7 @@ class Draft:
 
     def report_first(self, problem: Problem, path: Path) -> None:
         """Note a problem at a path that has none yet."""
-        if all(known.path != path for known in self.problems):
+        if all(reported.path != path for reported in self.problems):
             self.problems.append(replace(problem, path=path))
 
     def latest(self, phases: Iterable[str], path: Path) -> str:

@@ -27,7 +27,7 @@ def filters(draft: Draft) -> None:
         _visit(draft, name, ())
     for table, spec in draft.spec.tables.items():
         if isinstance(spec.filter, FilterSpec):
-            _made(draft, filter_of(draft, table), spec.filter, ())
+            _of_spec(draft, filter_of(draft, table), spec.filter, ())
 
 
 def filter_of(draft: Draft, table: str) -> str:
@@ -52,10 +52,10 @@ def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
     if name in above:
         draft.report("DL309.filters", ("filters", name, "from"), circle=" -> ".join([*above, name]))
         return None
-    return _made(draft, name, draft.spec.filters[name], above)
+    return _of_spec(draft, name, draft.spec.filters[name], above)
 
 
-def _made(draft: Draft, name: str, spec: FilterSpec, above: tuple[str, ...]) -> FilterOp | None:
+def _of_spec(draft: Draft, name: str, spec: FilterSpec, above: tuple[str, ...]) -> FilterOp | None:
     source = None
     if spec.from_ is not None and spec.from_ not in draft.spec.filters:
         draft.report(
@@ -66,9 +66,9 @@ def _made(draft: Draft, name: str, spec: FilterSpec, above: tuple[str, ...]) -> 
         if f"filters.{spec.from_}" in draft.inactive:
             draft.inactive[f"filters.{name}"] = f"the filter `{spec.from_}`, which it filters, is off"
             return None
-    made = _filter(draft, name, spec, source)
-    draft.filters |= {} if made is None else {name: made}
-    return made
+    op = _filter(draft, name, spec, source)
+    draft.filters |= {} if op is None else {name: op}
+    return op
 
 
 def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) -> FilterOp | None:
@@ -90,9 +90,9 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
     phases = {node.type.phase for node in (key, where) if node is not None and node.type.phase}
     phase = draft.latest(phases, ("filters", name)) if phases else ""
     key, where = (node and join(draft.graph, node, phase, draft.order) for node in (key, where))
-    own: dict[str, Any] = {"key": key, "where": where, "fraction": spec.fraction or 0.0}
-    own |= {"kind": kind, "n": spec.first or spec.random or 0}
-    return FilterOp(id=name, phase=phase, source=source, **{**as_written(spec, FilterOp), **own})
+    facts: dict[str, Any] = {"key": key, "where": where, "fraction": spec.fraction or 0.0}
+    facts |= {"kind": kind, "n": spec.first or spec.random or 0}
+    return FilterOp(id=name, phase=phase, source=source, **{**as_written(spec, FilterOp), **facts})
 
 
 def _kind(draft: Draft, name: str, spec: FilterSpec) -> str:

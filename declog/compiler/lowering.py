@@ -79,20 +79,20 @@ def _column(work: Placement, column: ColumnOp, table: TableOp) -> ColumnOp:
 
 def _tokens(work: Placement, column: ColumnOp, phase: str) -> ColumnOp:
     """A column of tokens: of values per token the first and the last are recorded, as a column of rows of them."""
-    tokens, own = column.tokens, column.expr
-    assert tokens is not None and own is not None
+    tokens, expr = column.tokens, column.expr
+    assert tokens is not None and expr is not None
     tokens = replace(tokens, margin=TokensOp.MARGIN if column.redact else 0)
 
     def lowered(node: Node) -> Node:
         if node.type.axis is not Axis.TOKEN:
             return work.picked(node, phase)
-        mask = own.mask if own.type.axis is Axis.TOKEN else node.mask
+        mask = expr.mask if expr.type.axis is Axis.TOKEN else node.mask
         name = work.fold(phase, node, mask, ("trace",), trace=tokens.recorded)
         type = replace(node.type, dtype=DType.OBJECT, axis=Axis.COMPLETION)
         return work.draft.graph.make(TEXTVALUE, type=type, name=name + TRACE)
 
     values = tuple((name, lowered(node)) for name, node in tokens.values)
-    return replace(column, expr=lowered(own), tokens=replace(tokens, values=values))
+    return replace(column, expr=lowered(expr), tokens=replace(tokens, values=values))
 
 
 def _filter(work: Placement, op: FilterOp, table: TableOp) -> FilterOp:
@@ -149,7 +149,7 @@ def _groups(work: Placement) -> None:
             elif required and phase in work.grouped:
                 node = signal_node(work.draft, name)
                 assert isinstance(node, Node)
-                work.place(node, phase)  # an error: it is of another phase
+                work.need(node, phase)  # an error: it is of another phase
 
 
 def _logged(draft: Draft) -> None:
@@ -237,13 +237,13 @@ def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]
         if node.type.phase not in (None, phase):
             draft.report("DL313.lengths", "axes.token.lengths", phase=phase, name=name, other=node.type.phase)
             continue
-        found = next((index for index, op in enumerate(by_phase[phase]) if op.name == name), None)
-        if found is None:
+        position = next((index for index, op in enumerate(by_phase[phase]) if op.name == name), None)
+        if position is None:
             source, axis = draft.observed[name].from_ or name, Axis.COMPLETION
             op = SignalOp(name=name, source=source, dtype=DType.INT, axis=axis, phase=phase, folded=True)
             by_phase[phase].append(op)
         else:
-            by_phase[phase][found] = replace(by_phase[phase][found], folded=True)
+            by_phase[phase][position] = replace(by_phase[phase][position], folded=True)
     return dict.fromkeys(phases, name)
 
 

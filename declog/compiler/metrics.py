@@ -47,8 +47,8 @@ def metrics(draft: Draft) -> None:
         if draft.per_rank and spec.by is None and name in draft.spec.metrics:
             spec = spec.model_copy(update={"by": RANK, "max_labels": RANKS})
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
-            made = _Metric(draft, name, spec).ops()
-            draft.metrics += made if spec.prefer is None else [*_preferred(draft, name, spec, made)]
+            ops = _Metric(draft, name, spec).ops()
+            draft.metrics += ops if spec.prefer is None else [*_preferred(draft, name, spec, ops)]
 
 
 def about(draft: Draft) -> None:
@@ -58,30 +58,30 @@ def about(draft: Draft) -> None:
             draft.report("DL403.about", ("about", name), name=name, known=draft.spec.metrics)
 
 
-def _preferred(draft: Draft, name: str, spec: MetricSpec, made: Sequence[MetricOp]) -> Iterator[MetricOp]:
+def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: Sequence[MetricOp]) -> Iterator[MetricOp]:
     """A metric, and before it the hidden one that stands for it: of a number per step its mean, else as it is reduced.
 
     Where what stands for it cannot be had, such as a signal that is off, the metric is as it was.
     """
     node = typed(draft, str(spec.prefer), "metrics", name, "prefer", off=f"metrics.{name}.prefer")
-    given: list[MetricOp] = []
+    preferred: list[MetricOp] = []
     alone = False
     if node is not None:
         alone = node.type.axis is None or node.type.axis is Axis.STEP
         keys = {"expr": spec.prefer, "reduce": "mean" if alone else spec.reduce, "log": False, "prefer": None}
         keys |= {"name": None, "alias": [], "tags": []}
         keys |= {"where": None, "weight": None, "by": RANK if draft.per_rank else None} if alone else {}
-        given = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
-    by_suffix = {op.suffix: op for op in given}
+        preferred = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
+    by_suffix = {op.suffix: op for op in preferred}
     unlike = None
-    for op in made:
+    for op in ops:
         stands = by_suffix.get(op.suffix, by_suffix.get(None))
         key = None if stands is None else stands.key
         alike = stands is not None and (stands.family, stands.labels) == (op.family, op.labels)
         if stands is not None and (not alike or (alone and spec.by not in (None, RANK))):
             unlike = stands
         yield op if key is None else replace(op, prefer=key)
-    yield from given
+    yield from preferred
     if unlike is not None:
         draft.report("DL310.prefer", ("metrics", name, "prefer"), name=name, node=node)
 
@@ -138,8 +138,8 @@ class _Metric:
             parsed = parse(text.lower() if isinstance(spec.expr, bool) else text)
         if parsed is None:
             return None, {}
-        if spec.reduce is None and (found := self._short(parsed)) is not None:
-            return found
+        if spec.reduce is None and (short := self._short(parsed)) is not None:
+            return short
         node = self._typed(parsed)
         return (None if node is None else (node,)), self._reductions(reduce)
 
@@ -156,8 +156,8 @@ class _Metric:
             problem = error.problem
             intended_fix = self._intended(parsed, problem)
             if intended_fix is not None:
-                whole = (0, len(problem.source or "")) if intended_fix.startswith("did you mean") else problem.span
-                problem = replace(problem, fix=intended_fix, span=whole)
+                all_of_it = (0, len(problem.source or "")) if intended_fix.startswith("did you mean") else problem.span
+                problem = replace(problem, fix=intended_fix, span=all_of_it)
             if self.spec.expr is None and problem.code == "DL302":
                 fix = "give `expr`, or declare the signal here with `observe`"
                 if self.spec.model_fields_set == {"reduce"} and isinstance(self.spec.reduce, str):
@@ -209,24 +209,24 @@ class _Metric:
         return None, {}
 
     def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
-        known = dict(reduction.params or {})
+        constants = dict(reduction.params or {})
         for keyword in call.keywords:
             if keyword.arg in idioms.AXES:
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg)
-            if keyword.arg not in known:
-                compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=known)
+            if keyword.arg not in constants:
+                compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
             value = compiler.visit(keyword.value)
             if value.op != "const" or not isinstance(value.param("value"), int | float):
                 compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
-            known[keyword.arg] = value.param("value")
-        bins = known.get("bins")
+            constants[keyword.arg] = value.param("value")
+        bins = constants.get("bins")
         if not (bins is None or bins is REQUIRED or (isinstance(bins, int) and 1 <= bins <= 10_000)):
             compiler.fail(call, "DL304.bins")
-        for name, value in known.items():
+        for name, value in constants.items():
             if value is REQUIRED:
                 fix = f"{reduction.name}({name}=...)"
                 compiler.fail(call, "DL304.misses", function=reduction.name, name=name, fix=fix)
-        return tuple(known.items())
+        return tuple(constants.items())
 
     def _reductions(self, reduce: str | list[str | dict[str, str]]) -> Reduced:
         path: Path = ("metrics", self.id, "reduce")
@@ -234,14 +234,14 @@ class _Metric:
             return {None: self._reduction(reduce, path)}
         if not reduce:
             self.draft.report("DL311.empty", path)
-        made: Reduced = {}
+        reduced: Reduced = {}
         for index, item in enumerate([reduce] if isinstance(reduce, str) else reduce):
             if isinstance(item, str):
                 for text in SEVERAL.get(item, (item,)):
-                    made[text.split("(")[0].replace(".", "_")] = self._reduction(text, (*path, index))
+                    reduced[text.split("(")[0].replace(".", "_")] = self._reduction(text, (*path, index))
             else:
-                made |= {suffix: self._reduction(text, (*path, index, suffix)) for suffix, text in item.items()}
-        return made
+                reduced |= {suffix: self._reduction(text, (*path, index, suffix)) for suffix, text in item.items()}
+        return reduced
 
     def _reduction(self, text: str, path: Path) -> tuple[Reduction | None, Params]:
         with self.draft.at(*path):
@@ -335,12 +335,12 @@ class _Metric:
     ) -> MetricOp:
         spec, draft = self.spec, self.draft
         first = args[0]
-        place = ("metrics", self.id, "reduce") if spec.reduce is not None else self._where_from()
+        path = ("metrics", self.id, "reduce") if spec.reduce is not None else self._where_from()
         if len(args) != reduction.arity:
-            given = "one is" if len(args) == 1 else f"{len(args)} are"
+            count = "one is" if len(args) == 1 else f"{len(args)} are"
             fix = "one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]"
             takes = _takes(reduction)
-            draft.report("DL312.arity", place, reduction=reduction.name, takes=takes, given=given, fix=fix)
+            draft.report("DL312.arity", path, reduction=reduction.name, takes=takes, given=count, fix=fix)
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
         for place_of, node in enumerate(args):
             if place_of in reduction.texts and node.type.dtype is not DType.TEXT:
@@ -352,7 +352,7 @@ class _Metric:
             alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # it is of all ranks
             return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
         if sketched:
-            self._sketched(reduction, args, clauses, place)
+            self._sketched(reduction, args, clauses, path)
         if reduction.arity > 1 and any(node.type.family for node in args):
             draft.report("DL312.family", self._where_from(), reduction=reduction.name)
         for key_of, dtypes in (("where", (DType.BOOL,)), ("by", LABELS), ("weight", NUMERIC)):
@@ -379,7 +379,7 @@ class _Metric:
         if spec.cumulative and spec.ema is not None:
             draft.report("DL312.ema_cumulative", ("metrics", self.id, "over"))
         if reduction.histogram and pool != "window":
-            draft.report("DL312.combine", place, reduction=reduction.name, combine=combine)
+            draft.report("DL312.combine", path, reduction=reduction.name, combine=combine)
         if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":
             draft.report("DL205.nan", ("metrics", self.id, "nan"), nan=nan, reduction=reduction.name)
         return MetricOp(
@@ -399,7 +399,7 @@ class _Metric:
         if not phases:
             named = [draft.homes[item.param("name")] for item in walk(*args) if item.op == SIGNAL]
             named = [phases for phases in named if phases]
-            shared = [phase for phase in (named or [()])[0] if all(phase in each for each in named)]
+            shared = [phase for phase in (named or [()])[0] if all(phase in phases for phases in named)]
             return (shared or [draft.default_phase])[0], args, clauses
         target = draft.latest(phases, self._where_from())
         fixed = next((node for node in nodes if node is not None and node.type.axis is Axis.TOKEN), None)
@@ -410,11 +410,11 @@ class _Metric:
         joined = {key: node and join(draft.graph, node, target, draft.order) for key, node in clauses.items()}
         return target, tuple(join(draft.graph, node, target, draft.order) for node in args), joined
 
-    def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, place: tuple[str, ...]) -> None:
+    def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, path: tuple[str, ...]) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
-            each = (f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args)
-            self.draft.report("DL312.tokens", place, reduction=reduction.name, means=", ".join(each))
+            texts = (f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args)
+            self.draft.report("DL312.tokens", path, reduction=reduction.name, means=", ".join(texts))
             return
         fix = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
         if clauses["by"] is not None:
@@ -446,10 +446,16 @@ def _takes(reduction: Reduction) -> str:
 def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
     """The fields of ``OutputOp`` that a metric's keys say, whether it is reduced or a formula."""
     about = AboutOp(**as_written(draft.spec.about.get(id, AboutSpec()), AboutOp))
-    own = {"empty": _empty(draft, id, spec), "tags": tuple(spec.tags), "when": None, "shown": spec.log, "about": about}
-    own["ema"] = spec.ema
+    fields = {
+        "empty": _empty(draft, id, spec),
+        "tags": tuple(spec.tags),
+        "when": None,
+        "shown": spec.log,
+        "about": about,
+    }
+    fields["ema"] = spec.ema
     written = as_written(spec, OutputOp)
-    return {key: value for key, value in written.items() if key not in WINDOWED} | own
+    return {key: value for key, value in written.items() if key not in WINDOWED} | fields
 
 
 def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:

@@ -19,24 +19,29 @@ def names_of(
     draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, labels: tuple[str, ...]
 ) -> tuple[NameOp, ...]:
     """The output names of a reduction: its name template, and its aliases."""
-    each = draft.per_rank and labels == (RANK,)
-    fields = {"{id}": True, "{reduce}": suffix is not None, "{member}": family, "{label}": bool(labels) and not each}
+    of_ranks = draft.per_rank and labels == (RANK,)
+    fields = {
+        "{id}": True,
+        "{reduce}": suffix is not None,
+        "{member}": family,
+        "{label}": bool(labels) and not of_ranks,
+    }
     if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
         fields = {"{member}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
     default = "/".join(field for field, there in fields.items() if there)
     if spec.observe is not None and spec.observe.from_ is not None:
         default = default.replace("{id}", spec.observe.from_)
 
-    def made(template: str, path: Path) -> str:
-        if each and "{label}" not in template:
+    def filled(template: str, path: Path) -> str:
+        if of_ranks and "{label}" not in template:
             template += "/rank{label}"
         check_template(draft, template, path, family=family, labels=labels)
         return template.replace("{id}", id).replace("{reduce}", suffix or "")
 
-    found = [NameOp(template=made(spec.name or default, ("metrics", id, "name")))]
+    names = [NameOp(template=filled(spec.name or default, ("metrics", id, "name")))]
     for index, template in enumerate(spec.alias):
-        found.append(NameOp(template=made(template, ("metrics", id, "alias", index)), alias=True))
-    return tuple(found)
+        names.append(NameOp(template=filled(template, ("metrics", id, "alias", index)), alias=True))
+    return tuple(names)
 
 
 def check_template(

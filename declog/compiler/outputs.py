@@ -30,8 +30,8 @@ def names(draft: Draft) -> None:
     seen: dict[str, MetricOp | FormulaOp] = {}
     for op in draft.outputs:
         for item in op.names if op.shown and not draft.implicit(op.id) else ():
-            known = isinstance(op, MetricOp) and op.family and not op.labels and members_of(*op.args) is not None
-            for name in _globs(op, item.template) if known else [item.template]:
+            of_members = isinstance(op, MetricOp) and op.family and not op.labels and members_of(*op.args) is not None
+            for name in _globs(op, item.template) if of_members else [item.template]:
                 other = seen.setdefault(name, op)
                 if other.key != op.key and not _of_other_members(op, other):
                     draft.report(
@@ -98,9 +98,14 @@ def destinations(draft: Draft) -> None:
             path = (*here, "profile") if spec.profile else ("profile",)
             draft.report("DL403.name", path, noun="profile", name=profile, known={"full", *draft.spec.profiles})
             continue
-        own: dict[str, Any] = {"kind": kind, "options": tuple(options.items()), "profile": profile, "accepts": accepts}
-        own["ranks"] = spec.ranks or ("each" if per_rank else "main")
-        draft.sinks.append(SinkOp(id=name, **{**as_written(spec, SinkOp), **own}))
+        facts: dict[str, Any] = {
+            "kind": kind,
+            "options": tuple(options.items()),
+            "profile": profile,
+            "accepts": accepts,
+        }
+        facts["ranks"] = spec.ranks or ("each" if per_rank else "main")
+        draft.sinks.append(SinkOp(id=name, **{**as_written(spec, SinkOp), **facts}))
 
 
 WRITTEN = frozenset({"scalars", "histograms", "alerts", "tables", ".scratch"})  # what file sinks make in their folders
@@ -113,8 +118,8 @@ def places(draft: Draft) -> None:
         draft.report("DL202.capture_folder", "run.capture.folder", wrong=wrong)
     taken: dict[str, str] = {}
     for op in draft.sinks:
-        given = dict(op.options).get("dir")
-        text = given if isinstance(given, str) else op.id
+        folder_of = dict(op.options).get("dir")
+        text = folder_of if isinstance(folder_of, str) else op.id
         if (wrong := leaving(text)) is not None:
             draft.report("DL202.sink_dir", ("sink_options", op.id, "dir"), wrong=wrong, sink=op.id)
         elif sinks.traits(op.kind).in_folder:  # as file systems that do not tell upper case from lower case see it
@@ -153,10 +158,10 @@ def profiles(draft: Draft) -> None:
     active = {sink.profile for sink in draft.sinks} | draft.requested
     if not draft.sinks and not draft.requested:
         active.add(draft.spec.profile)
-    known = {"full": ProfileSpec(), "slim": ProfileSpec(), **draft.spec.profiles}
-    if draft.spec.profile not in known:
-        draft.report("DL403.name", "profile", noun="profile", name=draft.spec.profile, known=known)
-    for name, spec in known.items():
+    specs = {"full": ProfileSpec(), "slim": ProfileSpec(), **draft.spec.profiles}
+    if draft.spec.profile not in specs:
+        draft.report("DL403.name", "profile", noun="profile", name=draft.spec.profile, known=specs)
+    for name, spec in specs.items():
         if name in active or name in draft.spec.profiles:
             profile = _profile(draft, name, spec)
             draft.profiles |= {name: profile} if name in active else {}
@@ -168,7 +173,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     only = spec.only
     if name == "slim" and only is None:
         only = SLIM if any(_matching(draft, SLIM[0].select)) else []
-    closed = only is not None and not any(each.select == EVERY and each.when is None for each in only)
+    closed = only is not None and not any(item.select == EVERY and item.when is None for item in only)
     conditions: list[tuple[frozenset[Names], Node, bool]] = []
 
     def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Names], set[str], bool]:
@@ -176,12 +181,12 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
         outputs, named, by_table = set[Names](), set[str](), False
         for index, selector in enumerate(selectors):
             path = ("profiles", name, key, index)
-            found, matched, had_table = _select(draft, selector, path)
+            outputs_of, matched, had_table = _select(draft, selector, path)
             if selector.when is not None:
                 node = condition(draft, selector.when, (*path, "when"))
-                conditions.extend([] if node is None else [(frozenset(found), node, key == "hide")])
+                conditions.extend([] if node is None else [(frozenset(outputs_of), node, key == "hide")])
             if selector.when is None or key != "hide":  # what is hidden at times is there
-                outputs, named, by_table = outputs | found, named | matched, by_table or had_table
+                outputs, named, by_table = outputs | outputs_of, named | matched, by_table or had_table
         return outputs, named, by_table
 
     shown, kept, by_table = selected("only", only or ())
@@ -189,10 +194,10 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     added, more, _ = selected("show", spec.show)
     shown = shown if closed else {(*output, EVERY) for output in every}
     kept = (kept if closed and by_table else tables) - hidden | more
-    gone = {(key, alias) for key, alias, word in without if word == EVERY}
-    there = {item for item in shown if item[:2] not in gone} | added
+    hidden_outputs = {(key, alias) for key, alias, word in without if word == EVERY}
+    there = {item for item in shown if item[:2] not in hidden_outputs} | added
     there = {item for item in there if item[:2] in every}
-    whole = {(key, alias) for key, alias, word in there if word == EVERY}
+    entire = {(key, alias) for key, alias, word in there if word == EVERY}
     again = {item[:2] for item in added if item[2] == EVERY}
     return ProfileOp(
         name=name,
@@ -201,8 +206,8 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
         conditions=tuple(conditions),
         runtime=not closed,
         self_metrics=spec.self_metrics,
-        only=frozenset(item for item in there if item[:2] not in whole),
-        without=frozenset(item for item in without if item[2] != EVERY and item[:2] in every - gone - again),
+        only=frozenset(item for item in there if item[:2] not in entire),
+        without=frozenset(item for item in without if item[2] != EVERY and item[:2] in every - hidden_outputs - again),
         also=frozenset(item for item in added if item[2] != EVERY),
     )
 
@@ -215,10 +220,10 @@ def _select(draft: Draft, selector: SelectorSpec, path: Path) -> tuple[set[Names
         if word.startswith("table:"):
             had_table = True
             glob = word.removeprefix("table:")
-            found = {table for table in draft.spec.tables if fnmatch.fnmatchcase(table, glob)}
-            if not found:
+            named = {table for table in draft.spec.tables if fnmatch.fnmatchcase(table, glob)}
+            if not named:
                 draft.report("DL401.tables", path, word=word, fix=did_you_mean(glob, draft.spec.tables, what="tables"))
-            tables |= found
+            tables |= named
             continue
         matched = {(*output, EVERY) for output in _matching(draft, word)} or set(_named(draft, word))
         if not matched and not _is_off(draft, word):
@@ -327,10 +332,10 @@ def selection(draft: Draft) -> None:
     while waiting:  # what is needed of what is needed
         op = outputs[waiting.pop()]
         nodes = [op.expr] if isinstance(op, FormulaOp) else []
-        found = set(read(*nodes, *(() if op.when is None else (op.when,)))) - needed
-        found |= {op.prefer} - needed if isinstance(op, MetricOp) and op.prefer is not None else set()
-        needed |= found
-        waiting += found
+        further = set(read(*nodes, *(() if op.when is None else (op.when,)))) - needed
+        further |= {op.prefer} - needed if isinstance(op, MetricOp) and op.prefer is not None else set()
+        needed |= further
+        waiting += further
     for op in draft.outputs:
         if op.key not in needed:
             reason = (

@@ -75,7 +75,7 @@ class Placement:
         nodes = set(walk(*mask, *(node for node in (expr, of) if node is not None)))
         for item in sorted({*nodes, *walk(*(m for node in nodes for m in node.mask))}, key=lambda node: node.index):
             if item.op == SIGNAL:
-                self.folded.add(self.place(item, phase))
+                self.folded.add(self.need(item, phase))
         return self.fold_names[key]
 
     def fold_ops(self) -> list[FoldOp]:
@@ -88,7 +88,7 @@ class Placement:
             for key, (expr, of, mask, stats) in self.folds.items()
         ]  # fmt: skip
 
-    def place(self, node: Node, phase: str) -> Place:
+    def need(self, node: Node, phase: str) -> Place:
         """Where a signal is read; it must be observed there."""
         name = str(node.param("name"))
         homes = self.draft.homes[name]
@@ -112,18 +112,18 @@ class Placement:
     def lower(self, node: Node, phase: str) -> Node:
         """The node as the worker evaluates it."""
         phase = node.type.phase or phase
-        known = self.memo.get((node.index, phase))
-        if known is None:
-            known = self.memo[node.index, phase] = self._lower(node, phase)
-            if known is not node and not known.names:
-                known.names.append(str(node))  # messages and `explain` speak of what the config says
-        if _reads_groups(known):
+        lowered = self.memo.get((node.index, phase))
+        if lowered is None:
+            lowered = self.memo[node.index, phase] = self._lower(node, phase)
+            if lowered is not node and not lowered.names:
+                lowered.names.append(str(node))  # messages and `explain` speak of what the config says
+        if _reads_groups(lowered):
             self.grouped.add(phase)
-        return known
+        return lowered
 
     def _lower(self, node: Node, phase: str) -> Node:
         if node.op == SIGNAL:
-            self.recorded.add(self.place(node, phase))
+            self.recorded.add(self.need(node, phase))
             return node
         if node.op in LEAVES:
             return node
@@ -196,7 +196,7 @@ class Placement:
         leaf = None if ids is None else axis_signal(self.draft, ids, "axes.completion.ids")
         if leaf is not None:
             for one in (source, phase):
-                self.recorded.add(self.place(leaf, one))
+                self.recorded.add(self.need(leaf, one))
                 if leaf.type.dtype is DType.TEXT:
                     self.sent.add((one, str(ids)))
         return self._column(CARRIED, node, name)
@@ -204,10 +204,10 @@ class Placement:
     @cached_property
     def masks(self) -> frozenset[str]:
         """The signals that say which tokens exist."""
-        found = {mask for node in self.draft.nodes.values() if isinstance(node, Node) for mask in node.mask}
+        nodes = {mask for node in self.draft.nodes.values() if isinstance(node, Node) for mask in node.mask}
         with suppress(SwitchedOff):
-            found |= token_mask(self.draft)
-        leaves = (leaf for leaf in walk(*found) if leaf.op == SIGNAL)
+            nodes |= token_mask(self.draft)
+        leaves = (leaf for leaf in walk(*nodes) if leaf.op == SIGNAL)
         return frozenset(str(leaf.param("name")) for leaf in leaves)
 
     def _sums_mask(self, node: Node) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 
 from declog.language.dtypes import DType
@@ -18,7 +19,7 @@ Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
 UP: Range = (0.0, math.inf)
 SHARE: Range = (0.0, 1.0)
-_ORDERED = ("lt", "le", "gt", "ge", "eq", "ne")
+_ORDERED = {word: getattr(operator, word) for word in ("lt", "le", "gt", "ge", "eq", "ne")}
 _WITHIN = frozenset({"mean", "min", "max", "last", "first"})  # of some values, and between them
 _SIZES = frozenset({"std", "var", "pstd", "pvar", "count", "abs", "exp", "size", "sqrt"})
 MOST = 1000  # cases that are tried
@@ -43,13 +44,13 @@ def of_node(node: Node, metrics: Mapping[str, Range]) -> Range:
 
 def of_outputs(outputs: Sequence[MetricOp | FormulaOp]) -> dict[str, Range]:
     """The range of each metric, by key."""
-    found: dict[str, Range] = {}
+    ranges: dict[str, Range] = {}
     for op in outputs:
-        low, high = of_node(op.expr, found) if isinstance(op, FormulaOp) else _reduced(op)
+        low, high = of_node(op.expr, ranges) if isinstance(op, FormulaOp) else _reduced(op)
         if op.combine in ("sum", "std", "var"):  # of several steps, batches or ranks
             low, high = UP if low >= 0 or op.combine != "sum" else ANY
-        found[op.key] = (low, high) if op.empty is None else (min(low, op.empty), max(high, op.empty))
-    return found
+        ranges[op.key] = (low, high) if op.empty is None else (min(low, op.empty), max(high, op.empty))
+    return ranges
 
 
 def _reduced(op: MetricOp) -> Range:
@@ -78,8 +79,8 @@ def verdict(condition: Node, metrics: Mapping[str, Range]) -> bool | None:
     points = {name: list(_points(marks[name], metrics.get(name, ANY))) for name in names}
     if math.prod(map(len, points.values())) > MOST:
         return None
-    found = {_holds(condition, dict(zip(points, case, strict=True))) for case in itertools.product(*points.values())}
-    return found.pop() if len(found) == 1 else None
+    outcomes = {_holds(condition, dict(zip(points, case, strict=True))) for case in itertools.product(*points.values())}
+    return outcomes.pop() if len(outcomes) == 1 else None
 
 
 def _plain(node: Node, marks: dict[str, set[float]]) -> bool:
@@ -118,8 +119,5 @@ def _holds(node: Node, values: Mapping[str, float]) -> bool:
     if node.op in ("and", "or"):
         both = [_holds(arg, values) for arg in node.args]
         return all(both) if node.op == "and" else any(both)
-    left, right = (
-        float(arg.param("value")) if arg.op == CONST else values[str(arg.param("name"))] for arg in node.args
-    )
-    return {"lt": left < right, "le": left <= right, "gt": left > right, "ge": left >= right, "eq": left == right,
-            "ne": left != right}[node.op]  # fmt: skip
+    one, two = (float(arg.param("value")) if arg.op == CONST else values[str(arg.param("name"))] for arg in node.args)
+    return bool(_ORDERED[node.op](one, two))

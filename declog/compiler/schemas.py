@@ -34,21 +34,21 @@ def of_schema(draft: Draft, schema: str) -> Columns:
 def of_table(draft: Draft, table: str) -> Columns:
     """The columns of a table: its schema's; those of a list only, where a name that the schema lacks is a signal."""
     spec = draft.spec.tables[table]
-    known = of_schema(draft, spec.schema_) if spec.schema_ in draft.spec.schemas else {}
+    of_its_schema = of_schema(draft, spec.schema_) if spec.schema_ in draft.spec.schemas else {}
     if not spec.columns:
-        return known
+        return of_its_schema
     signal, path = ColumnSpec(), ("tables", table, "columns")
     for index, name in enumerate(spec.columns):
         if not IDENTIFIER.match(name):
             draft.report("DL202.column", (*path, index), name=name, table=table, expr=in_flow(name))
-    return {name: known.get(name, (signal, (*path, index))) for index, name in enumerate(spec.columns)}
+    return {name: of_its_schema.get(name, (signal, (*path, index))) for index, name in enumerate(spec.columns)}
 
 
 def columns(draft: Draft, specs: Columns, row: Axis) -> tuple[ColumnOp, ...]:
     """The columns of a table, for rows of an axis; what is wrong with one is reported."""
-    made = [_column(draft, name, spec, row, path) for name, (spec, path) in specs.items()]
+    ops = [_column(draft, name, spec, row, path) for name, (spec, path) in specs.items()]
     seen: dict[str, str] = {}
-    for column in made:
+    for column in ops:
         if column is None:
             continue
         other = seen.setdefault(column.template if column.undeclared is None else "", column.id)
@@ -58,7 +58,7 @@ def columns(draft: Draft, specs: Columns, row: Axis) -> tuple[ColumnOp, ...]:
                 "DL402.columns", specs[column.id][1], other=other, name=column.id, what=what,
                 fix="give one of them another `name`" if column.undeclared is None else "drop one of them",
             )  # fmt: skip
-    return tuple(column for column in made if column is not None)
+    return tuple(column for column in ops if column is not None)
 
 
 def _column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
@@ -72,9 +72,9 @@ def _column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) ->
     for key in ("values", "max_tokens"):
         if getattr(spec, key):
             draft.report("DL202.tokens_only", (*path, key), key=key)
-    given = [key for key in ("expr", "call", "undeclared") if getattr(spec, key) is not None]
-    if len(given) > 1:
-        draft.report("DL202.one_source", path, shown=" and ".join(f"`{key}`" for key in given))
+    sources = [key for key in ("expr", "call", "undeclared") if getattr(spec, key) is not None]
+    if len(sources) > 1:
+        draft.report("DL202.one_source", path, shown=" and ".join(f"`{key}`" for key in sources))
         return None
     if spec.undeclared is not None:
         return _undeclared(draft, name, spec, row, path)
@@ -108,8 +108,8 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path
 
 
 def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
-    place = path if spec.expr is None else (*path, "expr")
-    node = typed(draft, name if spec.expr is None else str(spec.expr), *place, off=".".join(map(str, path)))
+    source = path if spec.expr is None else (*path, "expr")
+    node = typed(draft, name if spec.expr is None else str(spec.expr), *source, off=".".join(map(str, path)))
     if node is None:
         return None
     type, family = spec.dtype or node.type.dtype, node.type.family
@@ -150,8 +150,8 @@ def _called(draft: Draft, name: str, spec: ColumnSpec, call: str, row: Axis, pat
         draft.refused(error, (*path, "call"))
         return None
     if function is None:
-        known = draft.columns.names()
-        fix = did_you_mean(call, known, what="column functions") if known else _REGISTER
+        names = draft.columns.names()
+        fix = did_you_mean(call, names, what="column functions") if names else _REGISTER
         draft.report("DL303.column_function", (*path, "call"), name=call, fix=fix)
         return None
     type = _type(draft, function, name, spec, path)
@@ -199,8 +199,9 @@ def _arguments(draft: Draft, function: RowFunction, row: Axis, path: Path) -> tu
         elif node is not None:
             args.append((parameter, node))
         elif required and scope.resolve(parameter) is None:
-            known = scope.names()
-            draft.report("DL302.column_parameter", at, function=function.name, name=parameter, known=known)
+            draft.report(
+                "DL302.column_parameter", at, function=function.name, name=parameter, known=scope.names()
+            )  # fmt: skip
     return tuple(args)
 
 
@@ -216,13 +217,13 @@ def _of_tokens(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path)
         if getattr(spec, key) is not None:
             fix = "max_tokens: {head: 100, tail: 400}" if key == "max_chars" else f"drop `{key}`"
             draft.report("DL202.tokens_option", (*path, key), key=key, fix=fix)
-    place = path if spec.expr is None else (*path, "expr")
-    node = typed(draft, name if spec.expr is None else str(spec.expr), *place, off=".".join(map(str, path)))
+    source = path if spec.expr is None else (*path, "expr")
+    node = typed(draft, name if spec.expr is None else str(spec.expr), *source, off=".".join(map(str, path)))
     if node is not None:
         ids = node.type.dtype is DType.INT and node.type.axis is Axis.TOKEN
         pieces = node.type.dtype is DType.OBJECT and node.type.axis is Axis.COMPLETION
         if node.type.family or not (ids or pieces):
-            draft.report("DL305.tokens", place, name=name, node=node, type=node.type)
+            draft.report("DL305.tokens", source, name=name, node=node, type=node.type)
     values = []
     for key, text in spec.values.items():
         at = (*path, "values", key)

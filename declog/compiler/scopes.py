@@ -118,29 +118,29 @@ class MetricScope(ConstantScope):
         """``members(id)``, how many members a metric has; ``nan_count(id)``, how many missing values it left out."""
         if function not in ("members", "nan_count"):
             return None
-        found = next((op for op in self.draft.outputs if op.id == name), None)
-        if found is None:
+        op = next((op for op in self.draft.outputs if op.id == name), None)
+        if op is None:
             self._refuse_off(name)
-        if found is None and self.draft.deleted(f"metrics.{name}"):
+        if op is None and self.draft.deleted(f"metrics.{name}"):
             raise ExpressionError(self._deleted(name))
-        if found is None:
+        if op is None:
             return None
-        return self.draft.graph.make(METRIC, type=Type(DType.INT), name=f"{function}:{found.key}")
+        return self.draft.graph.make(METRIC, type=Type(DType.INT), name=f"{function}:{op.key}")
 
     def resolve(self, name: str) -> Node | Problem | None:
         draft = self.draft
-        found = [op for op in draft.outputs if op.id == name]
-        if len(found) > 1 and self.of_alert is not None:
-            found = [op for op in found if isinstance(op, MetricOp) and op.reduction.name == "mean"]
-            if len(found) != 1:
+        ops = [op for op in draft.outputs if op.id == name]
+        if len(ops) > 1 and self.of_alert is not None:
+            ops = [op for op in ops if isinstance(op, MetricOp) and op.reduction.name == "mean"]
+            if len(ops) != 1:
                 which = " or ".join(op.key for op in draft.outputs if op.id == name)
                 draft.warn(f"alerts.{self.of_alert}: off, as `{name}` has several reductions and no mean: say {which}")
                 raise SwitchedOff(f"`{name}` has several reductions, and none of them is the mean")
-        if len(found) > 1:
-            choices = " or ".join(f"`{op.key}`" for op in found)
+        if len(ops) > 1:
+            choices = " or ".join(f"`{op.key}`" for op in ops)
             return Problem.of("DL302.several", name=name, choices=choices)
-        if found:
-            return self._metric(found[0].key, found[0].family)
+        if ops:
+            return self._metric(ops[0].key, ops[0].family)
         self._refuse_off(name)
         if name in draft.constants or name in draft.spec.constants:
             return super().resolve(name)
@@ -161,12 +161,12 @@ class MetricScope(ConstantScope):
         self._refuse_off(name)
         if draft.deleted(f"metrics.{name}"):
             return self._deleted(name)
-        own = [op.key for op in draft.outputs if op.id == name]
-        if name in draft.spec.metrics and not own:
+        keys = [op.key for op in draft.outputs if op.id == name]
+        if name in draft.spec.metrics and not keys:
             raise SwitchedOff(f"the metric `{name}` has an error")
-        if len(own) == 1:
-            return Problem.of("DL302.one_value", name=name, key=key, own=own[0])
-        return Problem.of("DL302.name", noun="metric", name=key, known=own or draft.output_keys)
+        if len(keys) == 1:
+            return Problem.of("DL302.one_value", name=name, key=key, own=keys[0])
+        return Problem.of("DL302.name", noun="metric", name=key, known=keys or draft.output_keys)
 
     def names(self) -> Iterable[str]:
         return [*self.draft.output_keys, *self.draft.constants, *FACTS]
@@ -197,12 +197,12 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
 
 def signal_node(draft: Draft, name: str) -> Node | Problem:
     """The typed tree of a signal: a leaf where it is observed, its expression where it is derived."""
-    known = draft.nodes.get(name)
-    if known is None:
-        known = draft.nodes[name] = _typed_signal(draft, name)
-    if isinstance(known, SwitchedOff):
-        raise known
-    return known
+    node = draft.nodes.get(name)
+    if node is None:
+        node = draft.nodes[name] = _typed_signal(draft, name)
+    if isinstance(node, SwitchedOff):
+        raise node
+    return node
 
 
 def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
@@ -266,10 +266,10 @@ def _of_phase(draft: Draft, name: str, phase: str, node: Node) -> Node:
 
 def mask_of(draft: Draft, name: str) -> frozenset[Node]:
     """The mask of a per-token signal: its own, or the token axis'. ``all``, and the mask itself, have none."""
-    own = draft.signals[name].mask
-    if own is None:
+    text = draft.signals[name].mask
+    if text is None:
         return frozenset() if name == (draft.spec.axes.token.mask or "").strip() else token_mask(draft)
-    return frozenset() if own.strip() == name else _mask(draft, own, (*draft.signal_paths[name], "mask"))
+    return frozenset() if text.strip() == name else _mask(draft, text, (*draft.signal_paths[name], "mask"))
 
 
 def token_mask(draft: Draft) -> frozenset[Node]:

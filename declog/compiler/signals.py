@@ -24,17 +24,17 @@ RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", 
 def constants(draft: Draft) -> None:
     """A pinned value, else what an adapter gives, else the default; a pin that disagrees is an error."""
     for name, spec in draft.spec.constants.items():
-        given = draft.given.get(name)
-        if spec.value is not None and given is not None and spec.value != given:
+        offer = draft.offered.get(name)
+        if spec.value is not None and offer is not None and spec.value != offer:
             # alone it is a plain number, or as good as one
             pinned = ("constants", name) if spec.default is None else ("constants", name, "value")
-            draft.report("DL406.pinned", pinned, name=name, value=spec.value, given=given)
-        for value in (spec.value, given, spec.default):
+            draft.report("DL406.pinned", pinned, name=name, value=spec.value, given=offer)
+        for value in (spec.value, offer, spec.default):
             if value is not None:
                 draft.constants[name] = value
                 break
-    for name in set(draft.given) - set(draft.spec.constants):  # an adapter offers more than a config declares
-        if (close := nearest(name, set(draft.spec.constants) - set(draft.given))) is not None:
+    for name in set(draft.offered) - set(draft.spec.constants):  # an adapter offers more than a config declares
+        if (close := nearest(name, set(draft.spec.constants) - set(draft.offered))) is not None:
             draft.warn(f"the constant `{name}` is given, and not declared: did you mean `{close}`?")
     constants: list[Path] = [("constants", name) for name in draft.spec.constants]
     for path in (*constants, *(path for path, _ in draft.spec.declared)):
@@ -214,8 +214,8 @@ def masks(draft: Draft) -> None:
             continue
         if spec.type == "bool" and name in named:  # it is the mask
             continue
-        per_token = [(other, each) for other, each in draft.observed.items() if each.axis == "token"]
-        bools = [other for other, each in per_token if each.type == "bool" and not each.family]
+        per_token = {other: item for other, item in draft.observed.items() if item.axis == "token"}
+        bools = [other for other, item in per_token.items() if item.type == "bool" and not item.family]
         mask = next((word for word in bools if "mask" in word), bools[0] if bools else None)
         fix = f"axes: {{token: {{mask: {mask or 'completion_mask'}}}}}"
         fix += "" if mask else " and signals: {any: {completion_mask: {axis: token, type: bool}}}"
@@ -237,6 +237,6 @@ def typing(draft: Draft) -> None:
         if isinstance(spec, Observed):
             continue
         with draft.at(*draft.signal_paths[name], "expr", off=f"signals.{name}"):
-            found = signal_node(draft, name)
-            if isinstance(found, Problem):
-                draft.problems.append(found.at(*draft.signal_paths[name], "expr"))
+            node = signal_node(draft, name)
+            if isinstance(node, Problem):
+                draft.problems.append(node.at(*draft.signal_paths[name], "expr"))

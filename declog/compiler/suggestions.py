@@ -27,9 +27,9 @@ def as_formula(
     if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
     entries = [f"{name}: {{expr: {in_flow(text)}, log: false}}" for name, text in parts.items()]
-    own = [] if spec.name is None else [f"name: {in_flow(spec.name)}"]
-    own += [f"tags: {in_flow(spec.tags)}"] if spec.tags else []
-    inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *own])
+    further = [] if spec.name is None else [f"name: {in_flow(spec.name)}"]
+    further += [f"tags: {in_flow(spec.tags)}"] if spec.tags else []
+    inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *further])
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
 
 
@@ -47,9 +47,9 @@ class _Parts(ast.NodeTransformer):
             self.generic_visit(node)
             return node
         text = ast.unparse(node)
-        for known, other in self._parts.items():
+        for part, other in self._parts.items():
             if other == text:
-                return ast.Name(known)
+                return ast.Name(part)
         count = len(self._parts) + 1
         while f"{self._id}_{count}" in self._taken:
             count += 1
@@ -60,14 +60,14 @@ class _Parts(ast.NodeTransformer):
 def reduction(call: ast.Call) -> str | None:
     """The reduction that another library's word stands for, as it would be called: ``median(x)`` is ``p50(x)``."""
     name = call.func.id if isinstance(call.func, ast.Name) else ""
-    given = ast.unparse(call.args[0]) if call.args else None
-    if given is None:
+    argument = ast.unparse(call.args[0]) if call.args else None
+    if argument is None:
         return None
     level = call.args[1] if len(call.args) == 2 else next((item.value for item in call.keywords), None)
     if name in idioms.QUANTILES:
         word = idioms.quantile(name, level)
-        return f"{word}({given})" if word is not None and quantile_level(word) is not None else None
+        return f"{word}({argument})" if word is not None and quantile_level(word) is not None else None
     synonym = SYNONYMS.get(name.removeprefix("nan"))
     if synonym is not None and quantile_level(synonym) is not None and len(call.args) == 1 and not call.keywords:
-        return f"{synonym}({given})"
+        return f"{synonym}({argument})"
     return None

@@ -84,22 +84,22 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
         _fits_rows(draft, name, one, axis)
     takers = _takers(draft, name, spec)
     every = draft.window(spec.every, *path, "every")
-    made = columns(draft, of_table(draft, name), axis)
+    ops = columns(draft, of_table(draft, name), axis)
     if len(draft.problems) > before:
         return None
     if spec.as_ == "trace" and all(
-        (column.type is not DType.OBJECT and column.role is None) or column.undeclared for column in made
+        (column.type is not DType.OBJECT and column.role is None) or column.undeclared for column in ops
     ):
         draft.report("DL203.trace", (*path, "as"), schema=spec.schema_ or name)
         return None
-    phase = _phase(draft, name, axis, made, chosen)
-    made = tuple(_in_phase(draft, column, phase) for column in made)
+    phase = _phase(draft, name, axis, ops, chosen)
+    ops = tuple(_in_phase(draft, column, phase) for column in ops)
     chosen = chosen and _filter_in_phase(draft, chosen, phase)
-    own: dict[str, Any] = {"name": spec.name or name, "axis": axis, "columns": made, "filter": chosen, "every": every}
-    own |= {"phase": phase, "sinks": takers, "as_trace": spec.as_ == "trace"}
-    table = TableOp(id=name, **{**as_written(spec, TableOp), **own})
-    each = frozenset(sink.id for sink in draft.sinks if sink.ranks == "each") & set(takers)
-    return replace(table, local=each) if each and _stands_alone(draft, table) else table
+    facts: dict[str, Any] = {"name": spec.name or name, "axis": axis, "columns": ops, "filter": chosen, "every": every}
+    facts |= {"phase": phase, "sinks": takers, "as_trace": spec.as_ == "trace"}
+    table = TableOp(id=name, **{**as_written(spec, TableOp), **facts})
+    per_rank = frozenset(sink.id for sink in draft.sinks if sink.ranks == "each") & set(takers)
+    return replace(table, local=per_rank) if per_rank and _stands_alone(draft, table) else table
 
 
 def _stands_alone(draft: Draft, table: TableOp) -> bool:
@@ -213,31 +213,33 @@ def alerts(draft: Draft) -> None:
                 fields = _fields(draft, spec, node, (*path, "text"))
             else:
                 fields = tuple((values := _values(draft, node)).items())
-                words = f"{', '.join(f'{each} is {{{each}:.6g}}' for each in values)}: " if values else f"{name}: "
+                words = (
+                    f"{', '.join(f'{metric} is {{{metric}:.6g}}' for metric in values)}: " if values else f"{name}: "
+                )
                 shown = words + text.replace("{", "{{").replace("}", "}}")
             if fields is not None:
-                own: dict[str, Any] = {"when": node, "do": tuple(spec.do), "text": shown, "fields": fields}
-                draft.alerts.append(AlertOp(id=name, **{**as_written(spec, AlertOp), **own}))
+                facts: dict[str, Any] = {"when": node, "do": tuple(spec.do), "text": shown, "fields": fields}
+                draft.alerts.append(AlertOp(id=name, **{**as_written(spec, AlertOp), **facts}))
 
 
 def _named_in(name: str, metrics: Iterable[str]) -> str | None:
     """The metric that an alert's name is near to, or begins with: `kl_runaway` is about `kl`."""
-    begins = [each for each in metrics if name.startswith(f"{each}_")]
+    begins = [metric for metric in metrics if name.startswith(f"{metric}_")]
     return max(begins, key=len) if begins else nearest(name, metrics)
 
 
 def _values(draft: Draft, condition: Node) -> dict[str, Node]:
     """The metrics that a condition reads, as its text names them; not those of which it reads no single value."""
-    found = dict[str, Node]()
+    nodes = dict[str, Node]()
     for node in condition.args if condition.op != METRIC else [condition]:
         function = draft.functions.get(node.op)
         if node.op == METRIC:
             name = str(node.param("name"))
             if not set(name) & set("{}[]:!"):  # what has a meaning in a text with values, and `nan_count:kl`
-                found[name] = node
+                nodes[name] = node
         elif node.op != "member" and function is not None and function.stage != "aggregate":
-            found |= _values(draft, node)
-    return found
+            nodes |= _values(draft, node)
+    return nodes
 
 
 def _as_read(draft: Draft, condition: Node, metric: Node) -> Node:
@@ -255,7 +257,7 @@ def _fields(
     draft: Draft, spec: AlertSpec, condition: Node, path: tuple[str, ...]
 ) -> tuple[tuple[str, Node], ...] | None:
     """The metrics that an alert's text names; None where it cannot be filled, which is reported."""
-    found: dict[str, Node] = {}
+    nodes: dict[str, Node] = {}
     try:
         parts = [(name, form or "") for _, name, form, _ in string.Formatter().parse(spec.text) if name is not None]
     except ValueError as error:
@@ -279,5 +281,5 @@ def _fields(
                 "DL302.alert_text", path, name=f"{{{name}}}", fix=did_you_mean(name, draft.output_keys, what="metrics")
             )
         else:
-            found[name] = _as_read(draft, condition, node)
-    return tuple(found.items()) if len(draft.problems) == before else None
+            nodes[name] = _as_read(draft, condition, node)
+    return tuple(nodes.items()) if len(draft.problems) == before else None
