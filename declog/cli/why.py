@@ -27,6 +27,7 @@ from declog.language.keys import NAMED, is_entry
 from declog.language.keys import entries as paths_of
 from declog.language.nodes import LOGGED
 from declog.plans.ops import Plan
+from declog.plans.words import described
 from declog.records import names_of
 
 
@@ -184,19 +185,15 @@ def _notes(config: Layered, path: Key, plan: Plan | None) -> Iterator[str]:
     for what, why in plan.inactive if plan is not None else ():
         if what == f"{section}.{name}":
             yield f"inactive: {why}"
-    if section == "metrics" and plan is not None:
-        from declog.plans.words import output_words
-
-        words = output_words(plan)
-        for op in plan.outputs:
-            yield from (f"{item.template}: {words[item.template]}" for item in op.names if op.id == name and op.shown)
-        yield from dict.fromkeys(line for op in plan.outputs if op.id == name for line in op.about.lines)
-    if section == "signals" and plan is not None:
-        for phase in plan.phases.values():
-            for signal in phase.signals:
-                if signal.name == name:
-                    what = f"{signal.dtype} per {signal.axis.label}"
-                    yield f"observed as {signal.source} in the phase {phase.name}, {what}"
+    if plan is not None:
+        plain = described(plan)
+        outputs = [output for output in plain["outputs"] if section == "metrics" and output["metric"] == name]
+        yield from (f"{output['name']}: {output['words']}" for output in outputs)
+        yield from dict.fromkeys(line for op in plan.outputs if outputs and op.id == name for line in op.about.lines)
+        for phase in plain["phases"] if section == "signals" else ():
+            for signal in phase["signals"]:
+                if signal["name"] == name:
+                    yield f"observed as {signal['source']} in the phase {phase['name']}, {signal['words']}"
     if section in NAMED:
         if used := readers(config.data, section, name):
             yield f"read by {', '.join(used)}"

@@ -33,6 +33,7 @@ Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
 RANKS = 2**20  # with `axes.rank: each` each rank has a value, however many there are
 PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
+LOGGED_ABOUT = AboutSpec(help="what `log_metric` gives")
 WINDOWED = ("every", "combine", "family")  # keys that depend on what is computed
 
 
@@ -445,7 +446,7 @@ def _takes(reduction: Reduction) -> str:
 
 def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
     """The fields of ``OutputOp`` that a metric's keys say, whether it is reduced or a formula."""
-    about = AboutOp(**as_written(draft.spec.about.get(id, AboutSpec()), AboutOp))
+    about = AboutOp(**as_written(draft.spec.about.get(id, LOGGED_ABOUT if id == LOGGED else AboutSpec()), AboutOp))
     fields = {
         "empty": _empty(draft, id, spec),
         "tags": tuple(spec.tags),

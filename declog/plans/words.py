@@ -1,12 +1,12 @@
-"""A plan in words: as a text, as data for those who read a run later, and by name to compare two plans.
+"""A plan in words: ``described`` is the one description, plain data; ``explain`` prints it, ``facts`` compares it.
 
-The same text for the same plan. The data is kept in the run's folder, so that a report needs neither the config's
-files nor the compiler.
+The same words for the same plan. The run's folder keeps the data, so that a report needs neither the config's files
+nor the compiler.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from math import isfinite
 from typing import Any
@@ -19,8 +19,10 @@ from declog.plans.ops import (
     AlertOp,
     ColumnOp,
     FilterOp,
+    FoldOp,
     FormulaOp,
     MetricOp,
+    NameOp,
     PhaseOp,
     Plan,
     SignalOp,
@@ -33,47 +35,31 @@ Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whateve
 
 def explain(plan: Plan) -> str:
     """The plan as a text: signals, what is recorded and folded, metrics, what each profile and sink takes."""
+    plain = described(plan)
     lines = [f"plan {plan.name} ({plan.fingerprint}): {plan.ops} operations, a log event {every(plan.every)}"]
-    for phase in plan.phases.values():
-        lines.append(f"phase {phase.name}{_size(phase)}")
-        for signal in phase.signals:
-            use = " and ".join(word for word, on in (("recorded", signal.recorded), ("folded", signal.folded)) if on)
-            source = f", observed as {signal.source}" if signal.source != signal.name else ""
-            lines.append(f"  signal {signal.name}: {_signal(signal)}, {use}{source}")
-        for fold in phase.folds:
-            mask = " and ".join(sorted(str(node) for node in fold.mask)) or "every token"
-            what = "tokens" if fold.expr is None else str(fold.expr)
-            what += f" = {definition(fold.expr)}" if fold.expr is not None and fold.expr.names else ""
-            lines.append(f"  {fold.name}: {', '.join(fold.stats)} of {what}  [{mask}]")
-        for local in phase.locals:
-            where = "where its text is" if local.source is None else f"of the same rows in {local.source}"
-            lines.append(f"  {local.name}: {local.expr}, {where}")
-    if shared := _shared(plan):
-        lines += ["computed once", *shared]
-    if plan.outputs:
-        lines.append("metrics")
-    for op in plan.outputs:
-        names = ", ".join(item.template for item in op.names) if op.shown else "not shown"
-        lines.append(f"  {op.key}: {_metric(op, plan)} -> {names}")
-    for table in plan.tables:
-        columns = ", ".join(_column(column) for column in table.columns)
-        targets = [f"{sink} (each rank its own)" if sink in table.local else sink for sink in table.sinks]
-        takers = ", ".join(targets) or "sinks given in code"
-        lines.append(f"table {table.id}: {columns}; {_rows(table)}; to {takers}")
-    for profile in plan.profiles.values():
-        shown = len(profile.tables & {table.id for table in plan.tables})
-        lines.append(f"profile {profile.name}: {_count(len(profile.outputs), 'output')}, {_count(shown, 'table')}")
-    for alert in plan.alerts:
-        lines.append(f"alert {alert.id}: {_alert(alert)}")
-    for sink in plan.sinks:
-        lines.append(f"sink {sink.id}: {_sink(sink)}")
-    if plan.warnings:
-        lines.append("warnings")
-        lines += [f"  {warning}" for warning in plan.warnings]
-    if plan.inactive:
-        lines.append("inactive")
-        lines += [f"  {what}: {why}" for what, why in plan.inactive]
+    for phase in plain["phases"]:
+        lines.append(f"phase {phase['name']}{phase['size']}")
+        lines += [f"  signal {signal['name']}: {signal['words']}, {signal['use']}" for signal in phase["signals"]]
+        lines += [f"  {column['name']}: {column['words']}" for column in phase["columns"]]
+    lines += _titled("computed once", plain["shared"])
+    metrics = ((metric["key"], metric["words"], ", ".join(metric["names"])) for metric in plain["metrics"])
+    lines += _titled("metrics", (f"{key}: {words} -> {names or 'not shown'}" for key, words, names in metrics))
+    for table in plain["tables"]:
+        columns = ", ".join(column["words"] for column in table["columns"])
+        lines.append(f"table {table['id']}: {columns}; {table['words']}; to {table['to'] or 'sinks given in code'}")
+    for profile in plain["profiles"]:
+        outputs, tables = (_count(len(profile[noun + "s"]), noun) for noun in ("output", "table"))
+        lines.append(f"profile {profile['name']}: {outputs}, {tables}")
+    lines += [f"alert {alert['id']}: {alert['words']}" for alert in plain["alerts"]]
+    lines += [f"sink {sink['id']}: {sink['words']}" for sink in plain["sinks"]]
+    lines += _titled("warnings", plain["warnings"]) + _titled("inactive", map(": ".join, plain["inactive"]))
     return "\n".join(lines) + "\n"
+
+
+def _titled(title: str, entries: Iterable[str]) -> list[str]:
+    """A title and its entries; nothing where there are none."""
+    lines = [f"  {entry}" for entry in entries]
+    return [title, *lines] if lines else []
 
 
 def _signal(op: SignalOp) -> str:
@@ -128,7 +114,7 @@ def _size(phase: PhaseOp) -> str:
     return f": {_count(size, 'byte')} per completion" + (", a family counted once" if families else "")
 
 
-def _shared(plan: Plan) -> list[str]:
+def _shared(plan: Plan) -> Iterator[str]:
     """What several expressions read and the worker computes once."""
     uses: dict[Node, int] = {}
     for root in dict.fromkeys(_roots(plan)):
@@ -136,11 +122,9 @@ def _shared(plan: Plan) -> list[str]:
     for node in walk(*uses):
         for arg in node.args:
             uses[arg] = uses.get(arg, 0) + 1
-    lines = []
     for node, count in uses.items():
         if count > 1 and node.op not in LEAVES:
-            lines.append(f"  {node} = {definition(node)}" if str(node).isidentifier() else f"  {node}")
-    return lines
+            yield f"{node} = {definition(node)}" if str(node).isidentifier() else str(node)
 
 
 def _roots(plan: Plan) -> Iterator[Node]:
@@ -187,11 +171,6 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
 _PLURAL = {"min": "minima", "max": "maxima", "last": "last values"}
 
 
-def output_words(plan: Plan) -> dict[str, str]:
-    """What each output is, in words, by the name that trackers see: "mean of batch means of kl, ..."."""
-    return {item.template: _metric(op, plan) for op in plan.outputs if op.shown for item in op.names}
-
-
 def _alert(op: AlertOp) -> str:
     lasting = f", {op.for_} log events in a row" if op.for_ > 1 else ""
     silent = f", then silent for {op.cooldown}" if op.cooldown else ""
@@ -202,32 +181,84 @@ def _alert(op: AlertOp) -> str:
 
 
 def described(plan: Plan, places: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Outputs, alerts, tables and modes. ``places`` says by metric, `metrics.kl`, who declared it, file and line."""
-    places = places or {}
-    words = output_words(plan)
-    outputs = [
-        {
-            "name": name.template, "alias": name.alias, "metric": op.id, "key": op.key, "words": words[name.template],
-            "formula": "\n".join(_formula(op, plan)), "of": _of(op, plan), "tags": list(op.tags),
-            "reduction": op.reduction.name if isinstance(op, MetricOp) else "",
-            "place": places.get(f"metrics.{op.id}", ""), **as_data(op.about),
-        }
-        for op in plan.outputs if op.shown
-        for name in op.names
-    ]  # fmt: skip
+    """The plan as plain data, each thing in words. ``places`` says by metric, `metrics.kl`, its file and line."""
     return {
         "name": plan.name,
         "fingerprint": plan.fingerprint,
         "modes": {mode.name: mode.prefix for mode in plan.modes.values()},
         "prefixes": sorted({sink.prefix for sink in plan.sinks} - {""}),
-        "outputs": outputs,
+        "phases": [_phase(phase) for phase in plan.phases.values()],
+        "shared": list(_shared(plan)),
+        "metrics": [
+            {"key": op.key, "words": _metric(op, plan), "names": [item.template for item in op.names if op.shown]}
+            for op in plan.outputs
+        ],
+        "outputs": [_output(op, item, plan, places or {}) for op, item in _names(plan)],
         "alerts": [
-            {"id": op.id, "level": op.level, "when": str(op.when), "reads": sorted(read(op.when))} for op in plan.alerts
+            {"id": op.id, "level": op.level, "when": str(op.when), "words": _alert(op), "reads": sorted(read(op.when))}
+            for op in plan.alerts
         ],
         "tables": [_table(op) for op in plan.tables],
+        "profiles": [
+            {"name": op.name, "outputs": sorted(map(list, op.outputs)),
+             "tables": sorted(op.tables & {table.id for table in plan.tables})}
+            for op in plan.profiles.values()
+        ],
+        "sinks": [{"id": op.id, "words": _sink(op)} for op in plan.sinks],
         "inactive": [list(item) for item in plan.inactive],
         "warnings": list(plan.warnings),
-    }
+    }  # fmt: skip
+
+
+def _names(plan: Plan) -> Iterator[tuple[MetricOp | FormulaOp, NameOp]]:
+    """Each name that trackers see, with its metric."""
+    yield from ((op, item) for op in plan.outputs if op.shown for item in op.names)
+
+
+def output_words(plan: Plan) -> dict[str, str]:
+    """What each output is, in words, by the name that trackers see: "mean of batch means of kl, ..."."""
+    return {output["name"]: output["words"] for output in described(plan)["outputs"]}
+
+
+def _output(op: MetricOp | FormulaOp, item: NameOp, plan: Plan, places: Mapping[str, str]) -> dict[str, Any]:
+    """A metric, and who shows a name of it."""
+    profiles = [profile.name for profile in plan.profiles.values() if (op.key, item.alias) in profile.outputs]
+    takers = [sink.id for sink in plan.sinks if sink.profile in profiles and sink.accepts & {"scalar", "histogram"}]
+    return {
+        "name": item.template, "alias": item.alias, "metric": op.id, "key": op.key, "words": _metric(op, plan),
+        "formula": "\n".join(_formula(op, plan)), "of": _of(op, plan),
+        "definition": _definition(op, plan), "reduction": op.reduction.name if isinstance(op, MetricOp) else "",
+        "tags": list(op.tags), "place": places.get(f"metrics.{op.id}", ""), "profiles": profiles, "sinks": takers,
+        **as_data(op.about),
+    }  # fmt: skip
+
+
+def _phase(phase: PhaseOp) -> dict[str, Any]:
+    """What is observed in a phase, and the columns that are computed where its rows are."""
+    columns = {fold.name: _fold(fold) for fold in phase.folds}
+    for op in phase.locals:
+        where = "where its text is" if op.source is None else f"of the same rows in {op.source}"
+        columns[op.name] = f"{op.expr}, {where}"
+    return {
+        "name": phase.name, "bytes": completion_bytes(phase), "size": _size(phase),
+        "signals": [
+            {"name": signal.name, "source": signal.source, "words": _signal(signal), "use": _use(signal)}
+            for signal in phase.signals
+        ],
+        "columns": [{"name": name, "words": words} for name, words in columns.items()],
+    }  # fmt: skip
+
+
+def _use(op: SignalOp) -> str:
+    use = " and ".join(word for word, on in (("recorded", op.recorded), ("folded", op.folded)) if on)
+    return use + (f", observed as {op.source}" if op.source != op.name else "")
+
+
+def _fold(op: FoldOp) -> str:
+    mask = " and ".join(sorted(str(node) for node in op.mask)) or "every token"
+    what = "tokens" if op.expr is None else str(op.expr)
+    what += f" = {definition(op.expr)}" if op.expr is not None and op.expr.names else ""
+    return f"{', '.join(op.stats)} of {what}  [{mask}]"
 
 
 def as_data(about: AboutOp) -> dict[str, Any]:
@@ -276,13 +307,16 @@ def _formula(op: MetricOp | FormulaOp, plan: Plan) -> Iterator[str]:
 
 
 def _table(op: TableOp) -> dict[str, Any]:
-    keys = [one.key for one in op.filter.chain if one.key is not None] if op.filter is not None else []
+    chain = op.filter.chain if op.filter is not None else ()
+    keys = [str(one.key) for one in chain if one.key is not None]
+    takers = [f"{sink} (each rank its own)" if sink in op.local else sink for sink in op.sinks]
     return {
-        "id": op.id, "name": op.name, "filter": [one.kind for one in op.filter.chain] if op.filter is not None else [],
-        "key": str(keys[-1]) if keys else None,
+        "id": op.id, "name": op.name, "filter": [one.kind for one in chain], "key": keys[-1] if keys else None,
+        "words": _rows(op), "to": ", ".join(takers),
         "columns": [
-            {"name": column.template, "type": str(column.type), "expr": "" if column.expr is None else str(column.expr),
-             "role": column.role, "redact": [label for label, _ in column.redact]}
+            {"id": column.id, "name": column.template, "type": str(column.type), "words": _column(column),
+             "expr": "" if column.expr is None else str(column.expr), "role": column.role,
+             "call": "" if column.call is None else column.call.name, "redact": [label for label, _ in column.redact]}
             for column in op.columns
         ],
     }  # fmt: skip
@@ -296,39 +330,33 @@ def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
 
     Of its profiles the outputs that an ``other`` plan has, too.
     """
-    words = output_words(plan)
-    shown, shared = ([op for op in one.outputs if op.shown and op.id != LOGGED] for one in (plan, other))
-    names = {item.template for op in shared for item in op.names}
-    outputs = {
-        item.template: (words[item.template], _definition(op, plan), _without_names(plan.canonical, op.key))
-        for op in shown
-        for item in op.names
-    }
-    columns = {
-        f"{table.name}.{column.id}": (column.type, column.call.name if column.call is not None else str(column.expr))
-        for table in plan.tables
-        for column in table.columns
-    }
-    tables = {table.name: (_rows(table),) for table in plan.tables}
-    profiles = {
-        f"{profile.name} shows {item.template}": ("",)
-        for profile in plan.profiles.values()
-        for op in shown
-        for item in op.names
-        if item.template in names and (op.key, item.alias) in profile.outputs
-    }
-    alerts = {op.id: (_alert(op),) for op in plan.alerts}
-    sinks = {sink.id: (_sink(sink), str(sink.options)) for sink in plan.sinks}
-    signals = {
-        f"{signal.source} of {phase.name}": (_signal(signal),)
-        for phase in plan.phases.values()
-        for signal in phase.signals
-    }
+    plain = described(plan)
+    shown = [output for output in plain["outputs"] if output["metric"] != LOGGED]
+    shared = {item.template for op, item in _names(other) if op.id != LOGGED}
+    tables = {table["name"]: (table["words"],) for table in plain["tables"]}
     cost = {"operations": str(plan.ops), "token folds": str(len(plan.folds)), "a log event": every(plan.every)}
-    cost |= {f"bytes per completion of {phase.name}": str(completion_bytes(phase)) for phase in plan.phases.values()}
+    cost |= {f"bytes per completion of {phase['name']}": str(phase["bytes"]) for phase in plain["phases"]}
     return {
-        "outputs": outputs, "tables": {**tables, **columns}, "profiles": profiles, "alerts": alerts, "sinks": sinks,
-        "signals": signals, "cost": {name: (text,) for name, text in cost.items()},
+        "outputs": {
+            output["name"]: (output["words"], output["definition"], _without_names(plan.canonical, output["key"]))
+            for output in shown
+        },
+        "tables": tables | {
+            f"{table['name']}.{column['id']}": (column["type"], column["call"] or column["expr"])
+            for table in plain["tables"] for column in table["columns"]
+        },
+        "profiles": {
+            f"{profile} shows {output['name']}": ("",)
+            for profile in plan.profiles for output in shown
+            if profile in output["profiles"] and output["name"] in shared
+        },
+        "alerts": {alert["id"]: (alert["words"],) for alert in plain["alerts"]},
+        "sinks": {op.id: (_sink(op), str(op.options)) for op in plan.sinks},
+        "signals": {
+            f"{signal['source']} of {phase['name']}": (signal["words"],)
+            for phase in plain["phases"] for signal in phase["signals"]
+        },
+        "cost": {name: (text,) for name, text in cost.items()},
     }  # fmt: skip
 
 

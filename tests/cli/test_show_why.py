@@ -104,7 +104,7 @@ def test_names(small: Path, cli: Cli) -> None:
     shown = squeezed(cli("show", "small", "constants.beta=0", "--config-dir", ".").out)
     assert "inactive (--inactive says why): signals.kl, signals.penalised, metrics.penalised" in shown
     names = json.loads(cli("show", "small", "--format", "json", "--config-dir", ".").out)["names"]
-    assert {each["name"]: each["what"] for each in names} == output_words(
+    assert {each["name"]: each["words"] for each in names} == output_words(
         declog.plan(declog.compose("small", config_dir="."))
     )
 

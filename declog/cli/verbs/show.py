@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
@@ -21,7 +20,7 @@ from declog.cli.output import BOLD, columns, paint, wrapped, write_json
 from declog.errors.visible import visible_lines
 
 if TYPE_CHECKING:
-    from declog.plans.ops import FormulaOp, MetricOp, Plan
+    from declog.plans.ops import Plan
 
 GROUP = "look"
 SUMMARY = "show what a config logs, its YAML with places, and who set a key"
@@ -58,76 +57,43 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_plan(plan: Plan, args: argparse.Namespace) -> None:
-    from declog.plans.words import explain
+    from declog.plans.words import described, explain
 
+    plain = described(plan)
     inactive = dict(plan.inactive)
-    data: dict[str, Any]
+    data: dict[str, Any] = plain
     if args.plan:
-        text, data = visible_lines(explain(plan).rstrip()), {"plan": explain(plan)}
+        text = visible_lines(explain(plan).rstrip())
     elif args.inactive:
         text = columns(list(inactive.items()), colour=BOLD) or "nothing is inactive"
         data = {"inactive": inactive}
     else:
-        outputs = _outputs(plan)
-        text, data = _names(plan, outputs), {"names": outputs, "inactive": inactive}
+        text, data = _names(plan, plain), {"names": plain["outputs"], "inactive": inactive}
     if args.format == "json":
         write_json(data)
     else:
         print(text)
 
 
-def _outputs(plan: Plan) -> list[dict[str, Any]]:
-    """Every name that trackers see, and the sinks that show it."""
-    from declog.language.nodes import LOGGED
-    from declog.plans.words import as_data, output_words
-
-    words = output_words(plan)
-    rows = []
-    for op in plan.outputs:
-        about = replace(op.about, help="what `log_metric` gives") if op.id == LOGGED and not op.about.help else op.about
-        for item in op.names if op.shown else ():
-            profiles = [profile.name for profile in plan.profiles.values() if (op.key, item.alias) in profile.outputs]
-            sinks = [
-                sink.id for sink in plan.sinks if sink.profile in profiles and sink.accepts & {"scalar", "histogram"}
-            ]
-            rows.append(
-                {
-                    "name": item.template,
-                    "metric": op.key,
-                    "what": words[item.template] + _deviation(op),
-                    **as_data(about),
-                    "tags": list(op.tags),
-                    "about": about.lines,
-                    "alias": item.alias,
-                    "profiles": profiles,
-                    "sinks": sinks,
-                }
-            )
-    return rows
-
-
-def _deviation(op: MetricOp | FormulaOp) -> str:
+def _deviation(output: Mapping[str, Any]) -> str:
     """For a deviation or a variance: whether it is of a sample, as in torch, or of a population, as in numpy."""
     from declog.language.reductions import DEVIATIONS
-    from declog.plans.ops import MetricOp
 
-    kind = DEVIATIONS.get(op.reduction.name) if isinstance(op, MetricOp) else None
+    kind = DEVIATIONS.get(output["reduction"])
     return "" if kind is None else f"; of a {kind}"
 
 
-def _names(plan: Plan, outputs: list[dict[str, Any]]) -> str:
+def _names(plan: Plan, plain: Mapping[str, Any]) -> str:
     """The names with their definitions, and a line for each other section."""
-    rows = [(output["name"], output["what"] + _to(plan, output)) for output in outputs]
-    parts = [columns(rows, colour=BOLD) or "no metric is shown"]
-    parts += [wrapped(f"{', '.join(names)}", f"{paint(f'{title}:', BOLD)} ", len(title) + 2)
-              for title, names in _sections(plan) if names]  # fmt: skip
-    return "\n".join(parts)
-
-
-def _to(plan: Plan, output: Mapping[str, Any]) -> str:
-    """The sinks that show a name; empty if all do."""
     scalars = [sink.id for sink in plan.sinks if sink.accepts & {"scalar", "histogram"}]
-    return "" if output["sinks"] == scalars else f" (to {', '.join(output['sinks'])} only)"
+    rows = []
+    for output in plain["outputs"]:
+        only = "" if output["sinks"] == scalars else f" (to {', '.join(output['sinks'])} only)"
+        rows.append((output["name"], output["words"] + _deviation(output) + only))
+    parts = [columns(rows, colour=BOLD) or "no metric is shown"]
+    for title, names in _sections(plan):
+        parts += [wrapped(", ".join(names), f"{paint(f'{title}:', BOLD)} ", len(title) + 2)] if names else []
+    return "\n".join(parts)
 
 
 def _sections(plan: Plan) -> Iterator[tuple[str, list[str]]]:
