@@ -69,7 +69,9 @@ def vague_names(source: str) -> list[str]:
     return sorted(name for name in names if name.strip("_") in VAGUE.split())
 
 
-@pytest.mark.parametrize("room", ["runtime", "engine", "compiler", "plans", "replay", "cli", "config", "errors", "*.py"])
+@pytest.mark.parametrize(
+    "room", ["runtime", "engine", "compiler", "plans", "replay", "cli", "config", "errors", "*.py"]
+)
 def test_names_say_what_things_are(room: str) -> None:
     """No class, function, parameter, attribute or variable of a finished room has a name that says nothing."""
     paths = sorted(PACKAGE.glob(room) if room == "*.py" else (PACKAGE / room).rglob("*.py"))

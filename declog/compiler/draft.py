@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from declog.errors import Coded, Path, Problem, UsageError
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
@@ -13,7 +13,7 @@ from declog.language.functions import Functions
 from declog.language.functions.rules import of_type
 from declog.language.model import Model
 from declog.language.nodes import COMBINED, LOGGED, Graph, Node
-from declog.language.phases import latest
+from declog.language.phases import join, latest
 from declog.language.reductions import Reductions
 from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
@@ -36,6 +36,7 @@ from declog.plans.ops import (
 )
 
 Constant = bool | int | float | str
+Op = TypeVar("Op")
 # What every pass may look at: the config and what `compile` was given; and may use: what was typed, what is reported.
 ALWAYS = frozenset(
     {"spec", "functions", "reductions", "offered", "requested", "columns", "imports"}
@@ -127,6 +128,10 @@ class Draft:
             self.report_first(error.problem, path)
             return max(phases)
 
+    def joined(self, node: Node, phase: str) -> Node:
+        """A value for the rows of a phase: one of an earlier phase is looked up for them."""
+        return join(self.graph, node, phase, self.order)
+
     def refused(self, error: Coded, path: Path) -> None:
         """Note what a registry refused at a path of the config."""
         self.problems.append(Problem(error.code, error.message, path, error.fix))
@@ -193,6 +198,11 @@ class Draft:
 def as_written(spec: Model, op: type[Any]) -> dict[str, Any]:
     """The fields of an op that its model has by the same name, with the model's values."""
     return {item.name: getattr(spec, item.name) for item in fields(op) if item.name in type(spec).model_fields}
+
+
+def op_of(op: type[Op], spec: Model, **facts: Any) -> Op:
+    """An op with the values that its model has by the same names, and with these facts instead or beside them."""
+    return op(**as_written(spec, op) | facts)
 
 
 def has_type(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType]) -> bool:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from declog.compiler.draft import Draft, as_written, fits
+from declog.compiler.draft import Draft, fits, op_of
 from declog.compiler.scopes import typed
 from declog.errors import Path
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.nodes import Node
-from declog.language.phases import join
 from declog.language.spec_of_tables import FilterSpec
 from declog.plans.ops import FilterOp
 
@@ -89,10 +87,11 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
         return None
     phases = {node.type.phase for node in (key, where) if node is not None and node.type.phase}
     phase = draft.latest(phases, ("filters", name)) if phases else ""
-    key, where = (node and join(draft.graph, node, phase, draft.order) for node in (key, where))
-    facts: dict[str, Any] = {"key": key, "where": where, "fraction": spec.fraction or 0.0}
-    facts |= {"kind": kind, "n": spec.first or spec.random or 0}
-    return FilterOp(id=name, phase=phase, source=source, **{**as_written(spec, FilterOp), **facts})
+    key, where = (node and draft.joined(node, phase) for node in (key, where))
+    return op_of(
+        FilterOp, spec, id=name, phase=phase, source=source, kind=kind, key=key, where=where,
+        n=spec.first or spec.random or 0, fraction=spec.fraction or 0.0,
+    )  # fmt: skip
 
 
 def _kind(draft: Draft, name: str, spec: FilterSpec) -> str:

@@ -21,7 +21,7 @@ from declog.language.functions import REQUIRED
 from declog.language.functions.text import bucket_labels
 from declog.language.nodes import LOGGED, SIGNAL, Node, walk
 from declog.language.notation import SEVERAL
-from declog.language.phases import join, labels
+from declog.language.phases import labels
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import AboutSpec, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
@@ -408,8 +408,8 @@ class _Metric:
             draft.report(
                 "DL313.metric", self._where_from(), name=fixed, phase=fixed.type.phase, metric=self.id, other=target
             )
-        joined = {key: node and join(draft.graph, node, target, draft.order) for key, node in clauses.items()}
-        return target, tuple(join(draft.graph, node, target, draft.order) for node in args), joined
+        joined = {key: node and draft.joined(node, target) for key, node in clauses.items()}
+        return target, tuple(draft.joined(node, target) for node in args), joined
 
     def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, path: tuple[str, ...]) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""

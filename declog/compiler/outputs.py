@@ -8,11 +8,11 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import PurePosixPath
-from typing import Any
 
 from declog import sinks
-from declog.compiler.draft import Draft, as_written
+from declog.compiler.draft import Draft, op_of
 from declog.compiler.formulas import condition
 from declog.errors import Path, SinkError, did_you_mean
 from declog.language.nodes import Node, members_of
@@ -98,14 +98,10 @@ def destinations(draft: Draft) -> None:
             path = (*here, "profile") if spec.profile else ("profile",)
             draft.report("DL403.name", path, noun="profile", name=profile, known={"full", *draft.spec.profiles})
             continue
-        facts: dict[str, Any] = {
-            "kind": kind,
-            "options": tuple(options.items()),
-            "profile": profile,
-            "accepts": accepts,
-        }
-        facts["ranks"] = spec.ranks or ("each" if per_rank else "main")
-        draft.sinks.append(SinkOp(id=name, **{**as_written(spec, SinkOp), **facts}))
+        draft.sinks.append(op_of(
+            SinkOp, spec, id=name, kind=kind, options=tuple(options.items()), profile=profile, accepts=accepts,
+            ranks=spec.ranks or ("each" if per_rank else "main"),
+        ))  # fmt: skip
 
 
 WRITTEN = frozenset({"scalars", "histograms", "alerts", "tables", ".scratch"})  # what file sinks make in their folders
@@ -269,28 +265,19 @@ def _globs(op: MetricOp | FormulaOp, template: str) -> list[str]:
 def _meet(one: str, two: str) -> bool:
     """Whether some name matches both globs; a set of characters may be any of them."""
     one, two = (re.sub(r"\[[^\]]+\]", "?", glob) for glob in (one, two))
-    ends = {0}  # places in `two` that can be reached with what is read of `one`
-    for char in f"{one}\0":
-        ends = set(_starred(ends, two))
-        if char == "\0":
-            return len(two) in ends
-        if char == "*":
-            ends = set(range(min(ends), len(two) + 1)) if ends else ends
-        else:
-            ends = {
-                end + (two[end] != "*") for end in ends
-                if end < len(two) and (two[end] in ("*", "?", char) or char == "?")
-            }  # fmt: skip
-    return False
 
+    @cache
+    def rest(at: int, other: int) -> bool:
+        """Whether some name matches what is behind a position in each."""
+        if one[at : at + 1] == "*":
+            return rest(at + 1, other) or (other < len(two) and rest(at, other + 1))
+        if two[other : other + 1] == "*":
+            return rest(at, other + 1) or (at < len(one) and rest(at + 1, other))
+        if at == len(one) or other == len(two):
+            return at == len(one) and other == len(two)
+        return ("?" in (one[at], two[other]) or one[at] == two[other]) and rest(at + 1, other + 1)
 
-def _starred(ends: set[int], glob: str) -> Iterable[int]:
-    """The places, and those that can be reached from them with nothing read."""
-    for end in ends:
-        yield end
-        while end < len(glob) and glob[end] == "*":
-            end += 1
-            yield end
+    return rest(0, 0)
 
 
 def _is_off(draft: Draft, word: str) -> bool:

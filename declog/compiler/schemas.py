@@ -108,8 +108,7 @@ def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path
 
 
 def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
-    source = path if spec.expr is None else (*path, "expr")
-    node = typed(draft, name if spec.expr is None else str(spec.expr), *source, off=".".join(map(str, path)))
+    node = _typed(draft, name, spec, path)
     if node is None:
         return None
     type, family = spec.dtype or node.type.dtype, node.type.family
@@ -127,6 +126,16 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
     template = spec.name or ("{id}/{member}" if family else "{id}")
     check_template(draft, template, (*path, "name"), family=family, fields=FIELDS)
     return _op(name, spec, type, template=template.replace("{id}", name), expr=node, family=family)
+
+
+def _typed(draft: Draft, name: str, spec: ColumnSpec, path: Path) -> Node | None:
+    """The column's expression, by default the signal of its name; None where it is wrong, or off."""
+    text = name if spec.expr is None else str(spec.expr)
+    return typed(draft, text, *_source(spec, path), off=".".join(map(str, path)))
+
+
+def _source(spec: ColumnSpec, path: Path) -> Path:
+    return path if spec.expr is None else (*path, "expr")
 
 
 def coarser(draft: Draft, node: Node, axis: Axis) -> str:
@@ -217,13 +226,12 @@ def _of_tokens(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path)
         if getattr(spec, key) is not None:
             fix = "max_tokens: {head: 100, tail: 400}" if key == "max_chars" else f"drop `{key}`"
             draft.report("DL202.tokens_option", (*path, key), key=key, fix=fix)
-    source = path if spec.expr is None else (*path, "expr")
-    node = typed(draft, name if spec.expr is None else str(spec.expr), *source, off=".".join(map(str, path)))
+    node = _typed(draft, name, spec, path)
     if node is not None:
         ids = node.type.dtype is DType.INT and node.type.axis is Axis.TOKEN
         pieces = node.type.dtype is DType.OBJECT and node.type.axis is Axis.COMPLETION
         if node.type.family or not (ids or pieces):
-            draft.report("DL305.tokens", source, name=name, node=node, type=node.type)
+            draft.report("DL305.tokens", _source(spec, path), name=name, node=node, type=node.type)
     values = []
     for key, text in spec.values.items():
         at = (*path, "values", key)

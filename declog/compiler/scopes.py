@@ -10,7 +10,6 @@ from declog.errors import Path, Problem
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
-from declog.language.phases import join
 from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import MetricOp
@@ -261,7 +260,7 @@ def _of_phase(draft: Draft, name: str, phase: str, node: Node) -> Node:
     per_batch = node.type.axis is Axis.STEP and draft.order(str(node.type.phase)) < 0
     if not (node.type.axis is Axis.COMPLETION or per_batch):
         raise ExpressionError(Problem.of("DL313.derived", name=name, type=node.type, phase=node.type.phase))
-    return join(draft.graph, node, phase, draft.order)
+    return draft.joined(node, phase)
 
 
 def mask_of(draft: Draft, name: str) -> frozenset[Node]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import string
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
-from declog.compiler.draft import Draft, SwitchedOff, as_written, has_type, needs_axis
+from declog.compiler.draft import Draft, SwitchedOff, has_type, needs_axis, op_of
 from declog.compiler.filters import filter_of
 from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import ROWS, coarser, columns, of_schema, of_table
@@ -15,7 +14,6 @@ from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, Axis, DType, per
 from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
-from declog.language.phases import join
 from declog.language.spec import AlertSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
@@ -95,9 +93,10 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     phase = _phase(draft, name, axis, ops, chosen)
     ops = tuple(_in_phase(draft, column, phase) for column in ops)
     chosen = chosen and _filter_in_phase(draft, chosen, phase)
-    facts: dict[str, Any] = {"name": spec.name or name, "axis": axis, "columns": ops, "filter": chosen, "every": every}
-    facts |= {"phase": phase, "sinks": takers, "as_trace": spec.as_ == "trace"}
-    table = TableOp(id=name, **{**as_written(spec, TableOp), **facts})
+    table = op_of(
+        TableOp, spec, id=name, name=spec.name or name, axis=axis, columns=ops, filter=chosen, every=every,
+        phase=phase, sinks=takers, as_trace=spec.as_ == "trace",
+    )  # fmt: skip
     per_rank = frozenset(sink.id for sink in draft.sinks if sink.ranks == "each") & set(takers)
     return replace(table, local=per_rank) if per_rank and _stands_alone(draft, table) else table
 
@@ -173,18 +172,14 @@ def _in_phase(draft: Draft, column: ColumnOp, phase: str) -> ColumnOp:
     """The column for rows of a phase: what is of an earlier one is looked up for them."""
     tokens = column.tokens
     if tokens is not None:
-        tokens = replace(tokens, values=tuple((name, _of(draft, node, phase)) for name, node in tokens.values))
-    args = tuple((name, _of(draft, node, phase)) for name, node in column.args)
-    return replace(column, expr=column.expr and _of(draft, column.expr, phase), args=args, tokens=tokens)
+        tokens = replace(tokens, values=tuple((name, draft.joined(node, phase)) for name, node in tokens.values))
+    args = tuple((name, draft.joined(node, phase)) for name, node in column.args)
+    return replace(column, expr=column.expr and draft.joined(column.expr, phase), args=args, tokens=tokens)
 
 
 def _filter_in_phase(draft: Draft, op: FilterOp, phase: str) -> FilterOp:
-    key, where = (node and _of(draft, node, phase) for node in (op.key, op.where))
+    key, where = (node and draft.joined(node, phase) for node in (op.key, op.where))
     return replace(op, key=key, where=where, source=op.source and _filter_in_phase(draft, op.source, phase))
-
-
-def _of(draft: Draft, node: Node, phase: str) -> Node:
-    return join(draft.graph, node, phase, draft.order)
 
 
 def alerts(draft: Draft) -> None:
@@ -218,8 +213,8 @@ def alerts(draft: Draft) -> None:
                 )
                 shown = words + text.replace("{", "{{").replace("}", "}}")
             if fields is not None:
-                facts: dict[str, Any] = {"when": node, "do": tuple(spec.do), "text": shown, "fields": fields}
-                draft.alerts.append(AlertOp(id=name, **{**as_written(spec, AlertOp), **facts}))
+                op = op_of(AlertOp, spec, id=name, when=node, do=tuple(spec.do), text=shown, fields=fields)
+                draft.alerts.append(op)
 
 
 def _named_in(name: str, metrics: Iterable[str]) -> str | None:

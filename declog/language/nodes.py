@@ -20,6 +20,7 @@ CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a p
 JOIN = "join"  # a value of an earlier phase, for the rows of a later one
 COMBINED = "combined"  # one label of several values
 WRITTEN = {DType.INT: "int_text", DType.BOOL: "bool_text"}  # values as labels
+COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that stand for what an expression says
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 
 
@@ -74,7 +75,7 @@ def definition(node: Node) -> str:
 
 def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
     """The expression that a node stands for, as one could write it in YAML; derived signals by their names."""
-    if node.names and not whole:
+    if node.names and (not whole or node.op in COMPUTED):
         return node.names[0]
     if node.op == CONST:
         return _constant(node.param("value"))

@@ -14,11 +14,11 @@ from declog.plans.ops import FormulaOp, JoinOp, LocalOp, MetricOp, Plan, Previou
 
 def meanings(plan: Plan) -> dict[str, str]:
     """The meaning of each metric that goes on from log event to log event, by key."""
-    texts = _Meanings(plan)
+    texts = Meanings(plan)
     return {op.key: texts.of(op) for op in plan.outputs if op.over_run is not None}
 
 
-class _Meanings:
+class Meanings:
     """The meanings of one plan's metrics."""
 
     def __init__(self, plan: Plan) -> None:

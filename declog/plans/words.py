@@ -13,6 +13,8 @@ from typing import Any
 
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import LEAVES, LOGGED, Node, definition, walk
+from declog.language.origins import origin
+from declog.plans.meaning import Meanings
 from declog.plans.needs import read
 from declog.plans.ops import (
     AboutOp,
@@ -227,7 +229,7 @@ def _output(op: MetricOp | FormulaOp, item: NameOp, plan: Plan, places: Mapping[
     return {
         "name": item.template, "alias": item.alias, "metric": op.id, "key": op.key, "words": _metric(op, plan),
         "formula": "\n".join(_formula(op, plan)), "of": _of(op, plan),
-        "definition": _definition(op, plan), "reduction": op.reduction.name if isinstance(op, MetricOp) else "",
+        "reduction": op.reduction.name if isinstance(op, MetricOp) else "",
         "tags": list(op.tags), "place": places.get(f"metrics.{op.id}", ""), "profiles": profiles, "sinks": takers,
         **as_data(op.about),
     }  # fmt: skip
@@ -330,7 +332,7 @@ def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
 
     Of its profiles the outputs that an ``other`` plan has, too.
     """
-    plain = described(plan)
+    plain, meanings = described(plan), Meanings(plan)
     shown = [output for output in plain["outputs"] if output["metric"] != LOGGED]
     shared = {item.template for op, item in _names(other) if op.id != LOGGED}
     tables = {table["name"]: (table["words"],) for table in plain["tables"]}
@@ -338,8 +340,8 @@ def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
     cost |= {f"bytes per completion of {phase['name']}": str(phase["bytes"]) for phase in plain["phases"]}
     return {
         "outputs": {
-            output["name"]: (output["words"], output["definition"], _without_names(plan.canonical, output["key"]))
-            for output in shown
+            item.template: (_metric(op, plan), _definition(op, plan), _decisive(op, meanings))
+            for op, item in _names(plan) if op.id != LOGGED
         },
         "tables": tables | {
             f"{table['name']}.{column['id']}": (column["type"], column["call"] or column["expr"])
@@ -379,9 +381,11 @@ def _filter(one: FilterOp) -> str:
     return " ".join([*words, f"within {one.within}"])
 
 
-def _without_names(canonical: Mapping[str, str], key: str) -> str:
-    """What decides a metric's value, its expressions down to what is observed."""
-    prefix = f"metrics.{key}."
-    aside = tuple(prefix + field for field in ("id", "key", "suffix", "names", "tags"))
-    items = [item for item in canonical.items() if item[0].startswith(prefix) and not item[0].startswith(aside)]
-    return str([(where.removeprefix(prefix), value) for where, value in items])
+def _decisive(op: MetricOp | FormulaOp, meanings: Meanings) -> str:
+    """All that decides a metric's values, down to what is observed: no name that a compilation gives is in it."""
+    when = "always" if op.when is None else definition(op.when)
+    facts = {"every": op.every, "empty": op.empty, "when": when, "labels": op.labels, "most": op.max_labels}
+    if isinstance(op, FormulaOp):
+        return f"{op.pool} {op.combine} ema={op.ema} {facts}"
+    facts |= {"phase": op.phase, "axis": op.axis.label, "type": str(op.dtype), "run": origin(op.reduction.run)}
+    return f"{meanings.of(op)} {facts}"
