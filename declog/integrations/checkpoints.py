@@ -17,15 +17,15 @@ from declog.errors import UsageError
 log = logging.getLogger("declog")
 
 
-def save(recorder: declog.Recorder, args: Any, step: int, **others: Any) -> None:
-    """Save the state, and ``others``, beside the checkpoint that a trainer with these ``args`` saved at a step."""
+def save(recorder: declog.Recorder, args: Any, step: int, **counts: int) -> None:
+    """Save the state, and ``counts``, beside the checkpoint that a trainer with these ``args`` saved at a step."""
     if args.save_only_model:
         return
     folder = Path(args.output_dir) / f"checkpoint-{step}"
     file, part = _file(folder, args), _file(folder, args, ".part")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        torch.save({**others, "recorder": recorder.state_dict(), "ranks": args.world_size}, part)
+        torch.save({**counts, "recorder": recorder.state_dict(), "ranks": args.world_size}, part)
         os.replace(part, file)
     except OSError as error:
         log.warning("declog could not save its state, a run resumed from %s starts new windows: %s", folder, error)

@@ -114,9 +114,9 @@ class Tee(Stands):
         self._until_dump: dict[str, Any] = {}  # numbers that wait for a dump
         self._times: Counter[str] = Counter()  # how often each of them came
         atexit.register(self._drain)  # runs after the recorder's own
-        own: Sequence[Sink] = () if logger is None else (self._waiting,)
+        waiting: Sequence[Sink] = () if logger is None else (self._waiting,)
         self.recorder: declog.Recorder = declog.start(
-            config, sinks=[*own, *sinks], **{"steps": "commit", **alone(options), **options}
+            config, sinks=[*waiting, *sinks], **{"steps": "commit", **alone(options), **options}
         )
         self._wraps = _NoLogger() if logger is None else logger  # from here on other attributes are its own
 
@@ -236,6 +236,6 @@ class Tee(Stands):
         """Write the waiting values on the thread that logs, because loggers need not be thread-safe."""
         while self._waiting.events:
             step, values = self._waiting.events.popleft()
-            others = {name: value for name, value in values.items() if name not in self._names}
-            if others and self._again is not None:
-                self._again(others, step)
+            new = {name: value for name, value in values.items() if name not in self._names}
+            if new and self._again is not None:
+                self._again(new, step)

@@ -39,14 +39,14 @@ class _RunSink(WandbSink):
         self.write_rows(step - 1)
         numbers = self._taken(step)
         shown = {scalar.name for scalar in records.scalars}
-        others = [_scalar(name, value) for name, value in numbers.items() if name not in shown]
-        super().write(step, replace(records, scalars=(*others, *records.scalars)))
+        unshown = [_scalar(name, value) for name, value in numbers.items() if name not in shown]
+        super().write(step, replace(records, scalars=(*unshown, *records.scalars)))
 
     def write_rows(self, step: int) -> None:
         """Write the rows up to a step that have no log event of their own."""
-        for each in sorted(number for number in [*self._rows] if number <= step):
-            numbers = self._taken(each)
-            super().write(each, Records("train", time.time(), tuple(_scalar(*item) for item in numbers.items())))
+        for row in sorted(number for number in [*self._rows] if number <= step):
+            numbers = self._taken(row)
+            super().write(row, Records("train", time.time(), tuple(_scalar(*item) for item in numbers.items())))
 
     def close(self) -> None:
         self.write_rows(max(self._rows, default=-1))
@@ -64,11 +64,11 @@ def _scalar(name: str, value: Any) -> Scalar:
 
 def _numbers(values: Mapping[str, Any], rest: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of a call by name, whose ``rest`` are none; copies of those that may change."""
-    others = flat(rest, ".")
+    no_numbers = flat(rest, ".")
     return {
         name: value.detach().clone() if isinstance(value, torch.Tensor)
         else value if isinstance(value, int) else np.asarray(value).item()
-        for name, value in flat(values, ".").items() if name not in others and value is not None
+        for name, value in flat(values, ".").items() if name not in no_numbers and value is not None
     }  # fmt: skip
 
 
@@ -88,14 +88,14 @@ class RunTee(Stands):
         plan = declog.plan(config)
         named = any(sink.kind == "wandb" for sink in plan.sinks)
         self._rows = None if named else _RunSink.on(run, own=True)
-        mine: Sequence[Sink] = () if self._rows is None else (self._rows,)
+        rows: Sequence[Sink] = () if self._rows is None else (self._rows,)
         block: AbstractContextManager[None] = open_run(run) if named else nullcontext()
         self.recorder = None
         if not run.disabled:  # it logs nothing, as on the ranks that have no run
             with block:
                 self.recorder = declog.start(
                     config,
-                    sinks=[*mine, *sinks],
+                    sinks=[*rows, *sinks],
                     **{"steps": "commit", "run_config": dict(run.config), **alone(options), **options},
                 )
         self._row = 0 if self.recorder is None else int(run.step)

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Never
 
 import declog
 from declog.errors.habits import no_more_arguments
-from declog.integrations.logged import number_of
+from declog.integrations import open_step
+from declog.integrations.logged import numbers_in
 from declog.records import Beside
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ __all__ = ["callback"]
 
 logger = logging.getLogger("declog")
 EVAL = "eval"
-FOLDER = "declog"  # below the trainer's output_dir
 
 
 def callback(
@@ -55,8 +55,9 @@ def callback(
     if unknown:
         no_more_arguments("declog.callback", callback, unknown, declog.LogSpec.model_fields)
     config = declog.compose(config, overrides)
-    made = declog.plan(config)
-    return _callback()(config, made, sinks, output_dir, wait_s, start_s)
+    plan = declog.plan(config)
+    options = {"sinks": sinks, "output_dir": output_dir, "wait_s": wait_s, "start_s": start_s}
+    return _callback()(config, plan, options)
 
 
 @dataclass(frozen=True)
@@ -83,21 +84,14 @@ class _Loop:
 
     recorder: declog.Recorder | None = None
 
-    def __init__(
-        self, config: Any, made: declog.Plan, sinks: Sequence[Sink], output_dir: str | Path | None, wait_s: float,
-        start_s: float,
-    ) -> None:  # fmt: skip
+    def __init__(self, config: Any, plan: declog.Plan, options: dict[str, Any]) -> None:
         self._config = config
-        self._made = made
-        self._sinks = sinks
-        self._output_dir = output_dir
-        self._wait_s = wait_s
-        self._start_s = start_s
+        self._plan = plan
+        self._options = options  # of a start
         self._tokenizer: Any = None
         self._epochs = declog.config_of(config).get("every") == "epoch"
-        self._step: AbstractContextManager[Any] | None = None
+        self._step: Any = None  # an OpenStep, when the run has begun
         self._mode: AbstractContextManager[Any] | None = None
-        self._predicted = False  # whether the mode that is open has come to a batch
         self._epoch_ended = False  # its log event waits for what the trainer reports
         self._told = _Told()
 
@@ -125,25 +119,16 @@ class _Loop:
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
         self._leave()
-        self._end()
-        if not log.closed:
-            number = state.global_step + 1
-            if log.last_step is not None and number <= log.last_step:  # it trains once more
-                log.rewind(number - 1)
-            step = log.step(number)
-            step.__enter__()
-            self._step = step
+        with log.guard("a step could not be begun"):
+            self._step.begin(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         log = self._log(args)
-        if not log.closed and log.should_stop:
-            control.should_training_stop = True
+        self._step.stop(control)
         self._evaluates(log, state, control)
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if (
-            self.recorder is not None
-        ):  # else what was observed of it is lost, and trackers that it reports to open first
+        if self.recorder is not None:  # else its trackers open first, and what was observed of it is lost
             self._enter(self.recorder, state)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
@@ -152,14 +137,13 @@ class _Loop:
         log = self._log(args)
         if log.closed:
             return
-        numbers = {name: value for name, logged in (logs or {}).items() if (value := number_of(logged)) is not None}
+        numbers = numbers_in(logs or {})
         if "loss" not in numbers and any(name.startswith(f"{EVAL}_") for name in numbers):
             self._enter(log, state)
-        elif not self._predicted:
+        else:
             self._leave()
-        if self._mode is None and self._step is None and state.global_step > (log.last_step or 0):
-            with log.step(state.global_step):  # that is the trainer's, though it began without the callback
-                pass
+        if self._mode is None:
+            self._step.reach(state)  # it may have begun without the callback
         with log.guard("what the trainer reports could not be recorded"):
             plain, exact = _named(numbers, evaluated=self._mode is not None)
             self._take(log, plain, main=state.is_world_process_zero)
@@ -204,7 +188,7 @@ class _Loop:
         self._leave()
         self._end()
         if not log.closed:
-            log.flush(wait_s=self._wait_s)
+            log.flush(wait_s=self._options["wait_s"])
         self._enter(log, state)
 
     # -- inside
@@ -212,22 +196,14 @@ class _Loop:
     def _log(self, args: Any) -> declog.Recorder:
         self._add_late()
         if self.recorder is None:
-            made = self._made
-            folder = Path(self._output_dir or made.output_dir or Path(args.output_dir) / FOLDER)
-            self.recorder = declog.start(
-                self._config, sinks=self._sinks, rank=args.process_index, world_size=args.world_size,
-                output_dir=folder if made.append else None, base_dir=None if made.append else folder,
-                wait_s=self._wait_s, start_s=self._start_s, tokenizer=self._tokenizer,
-                run_config=args.to_dict(),
-            )  # fmt: skip
+            self.recorder = open_step.start(self._config, self._plan, args, tokenizer=self._tokenizer, **self._options)
+            self._step = open_step.OpenStep(self.recorder)
         return self.recorder
 
     def _add_late(self) -> None:
         """Numbers that callbacks behind this one have put into the ``logs`` of the last log event."""
         told, self._told = self._told, _Told()
-        added = {
-            name: value for name in told.logs.keys() - told.names if (value := number_of(told.logs[name])) is not None
-        }
+        added = numbers_in({name: told.logs[name] for name in told.logs.keys() - told.names})
         if added and self.recorder is not None:
             plain, exact = _named(added, evaluated=told.evaluated)
             mode = EVAL if told.evaluated else "train"
@@ -235,10 +211,10 @@ class _Loop:
 
     def _take(self, log: declog.Recorder, numbers: dict[str, Any], *, main: bool) -> None:
         """Signals of the step on all ranks, which report alike; other numbers from rank 0."""
-        known = {name: value for name, value in numbers.items() if name in log.plan.signal_names}
-        if known and log.in_step:
-            log.observe(**known)
-        log.scalars({name: value for name, value in numbers.items() if main and name not in known})
+        signals = {name: value for name, value in numbers.items() if name in log.plan.signal_names}
+        if signals and log.in_step:
+            log.observe(**signals)
+        log.scalars({name: value for name, value in numbers.items() if main and name not in signals})
 
     def _checkpoint(self, args: Any, step: int) -> Path:
         """Where the training that is resumed was saved: what ``train`` was given, which it tells no callback."""
@@ -270,15 +246,12 @@ class _Loop:
 
     def _leave(self) -> None:
         if self._mode is not None:
-            mode, self._mode, self._predicted = self._mode, None, False
+            mode, self._mode = self._mode, None
             mode.__exit__(None, None, None)
 
     def _end(self) -> None:
-        if self._step is not None and self.recorder is not None:
-            step, self._step = self._step, None
-            if not self.recorder.closed:
-                with self.recorder.guard("a step could not be ended"):
-                    step.__exit__(None, None, None)
+        if self._step is not None:
+            self._step.end()
 
 
 def _callback() -> type[Any]:

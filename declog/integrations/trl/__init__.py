@@ -16,6 +16,7 @@ from typing import Any, Never
 import declog
 from declog.errors import CommError, UsageError
 from declog.errors.habits import no_more_arguments
+from declog.integrations import open_step
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.hook import Hooks
 from declog.integrations.trl.ppo import LOOPED, Loop
@@ -29,7 +30,6 @@ from declog.sinks import Sink
 __all__ = ["attach", "detach"]
 
 log = logging.getLogger("declog")
-FOLDER = "declog"  # below the trainer's output_dir: local files stay where a resumed run finds them
 
 
 def attach(
@@ -85,35 +85,25 @@ def attach(
     if config is None:
         config = "trainer" if support.method is None else f"trl_{support.method}"
     config = declog.compose(config, overrides)
-    _right(trainer, support, config)
+    _refuse_other_method(trainer, support, config)
     constants = constants_of(trainer, support)
-    made = declog.plan(config, constants=constants)
-    _open_trackers(trainer, made)
-    folder = Path(output_dir or made.output_dir or Path(trainer.args.output_dir) / FOLDER)
+    plan = declog.plan(config, constants=constants)
+    _open_trackers(trainer, plan)
     try:
-        recorder = declog.start(
-            config,
-            constants=constants,
-            sinks=sinks,
-            output_dir=folder if made.append else None,
-            base_dir=None if made.append else folder,
-            rank=trainer.args.process_index,
-            world_size=trainer.args.world_size,
-            wait_s=wait_s,
-            start_s=start_s,
-            tokenizer=vars(trainer).get("processing_class"),
-            run_config=trainer.args.to_dict(),
-        )
+        recorder = open_step.start(
+            config, plan, trainer.args, constants=constants, sinks=sinks, output_dir=output_dir, wait_s=wait_s,
+            start_s=start_s, tokenizer=vars(trainer).get("processing_class"),
+        )  # fmt: skip
     except CommError as error:
         if error.code != "DL603":
             raise
         raise CommError.of("DL603.attach", cause=error.message) from error
     if trainer.args.process_index == 0:
-        _report(trainer, support, config, constants, made)
+        _report(trainer, support, config, constants, plan)
     hooks = Hooks(trainer, recorder)
     capture = Capture(trainer, hooks, support)
     if support.rollouts:
-        recorder.attached(capture.given.caller, OWN, capture.rollout)
+        recorder.attached(capture.reward_logs.caller, OWN, capture.rollout)
     else:
         recorder.attached(lambda: "training code", SAMPLED if support.samples else LOOPED if support.loop else ())
     if support.samples:
@@ -147,21 +137,21 @@ def detach(trainer: Any) -> None:
             delattr(trainer, MARK)
 
 
-def _presets(support: Support, constants: dict[str, Any], made: declog.Plan) -> list[str]:
+def _presets(support: Support, constants: dict[str, Any], plan: declog.Plan) -> list[str]:
     """Names of a config with the same meaning as in the preset of the trainer's own names."""
     if not (support.rollouts or support.updates or support.loop):
         return []
     preset = declog.plan(f"trl_{support.method}", constants=constants)
-    ours, theirs = made.canonical, preset.canonical
+    ours, theirs = plan.canonical, preset.canonical
     changed = {
         key.split(".")[1]
         for key in ours.keys() | theirs.keys()
         if key[:8] == "metrics." and ours.get(key) != theirs.get(key)
     }
-    return [name.template for op in made.outputs if op.shown and op.id not in changed for name in op.names]
+    return [name.template for op in plan.outputs if op.shown and op.id not in changed for name in op.names]
 
 
-def _right(trainer: Any, support: Support, config: Any) -> None:
+def _refuse_other_method(trainer: Any, support: Support, config: Any) -> None:
     """Refuse a preset of the other method's metrics: nearly all of them would be wrong."""
     plain = declog.config_of(config)
     of = ((plain.get("run") or {}).get("config") or {}).get("trainer")
@@ -179,12 +169,12 @@ def _inside_a_window(trainer: Any, support: Support) -> bool:
     return bool(trainer._metrics["train"] if support.rollouts or support.updates else trainer.state.global_step)
 
 
-def _open_trackers(trainer: Any, made: declog.Plan) -> None:
+def _open_trackers(trainer: Any, plan: declog.Plan) -> None:
     """Where the trainer reports to a tracker that declog logs to as well, it opens its run now, which the sink joins.
 
     It would at the begin of training, and does not then: a second run, or declog's settings for it, would be wrong.
     """
-    kinds = {sink.kind for sink in made.sinks}
+    kinds = {sink.kind for sink in plan.sinks}
     for callback in trainer.callback_handler.callbacks:
         if TRACKERS.get(type(callback).__name__) in kinds:
             callback.on_train_begin(trainer.args, trainer.state, trainer.control, model=trainer.model)
@@ -195,12 +185,12 @@ TRAINERS = {method: f"trl.{name}" for (_, name), method in HOMES.items()}  # in 
 MARK = "_declog"
 
 
-def _report(trainer: Any, support: Support, config: Any, constants: dict[str, Any], made: declog.Plan) -> None:
+def _report(trainer: Any, support: Support, config: Any, constants: dict[str, Any], plan: declog.Plan) -> None:
     """Warn once about metrics that cannot be computed for a trainer that declog sees in part."""
     if not support.missing:
         return
-    whole = declog.plan(config, constants={**constants, **dict.fromkeys(SEEN, True)})
-    inactive = ", ".join(f"`{name}`" for name in whole.names() if name not in made.names())
+    complete = declog.plan(config, constants={**constants, **dict.fromkeys(SEEN, True)})
+    inactive = ", ".join(f"`{name}`" for name in complete.names() if name not in plan.names())
     if not inactive:
         return
     log.warning(

@@ -44,11 +44,11 @@ class Capture:
     def __init__(self, trainer: Any, hooks: Hooks, support: Support) -> None:
         log = hooks.recorder
         self.rows = 0
-        self.given = RewardLogs(trainer, log.guard)
+        self.reward_logs = RewardLogs(trainer, log.guard)
         self._trainer = trainer
         self._log = log
         self._guard = log.guard
-        self._known = log.plan.signal_names
+        self._declared = log.plan.signal_names
         homes = log.plan.homes
         self.rollout = homes.get("rewards", homes.get("length", "rollout"))
         self._elsewhere = {  # what both parts have, and the config wants of one
@@ -72,8 +72,8 @@ class Capture:
             hooks.add("_calculate_rewards", self._calculate_rewards)
             hooks.add("_generate_and_score_completions", self._score)
             for name, around in {
-                "_log_metric": self.given.log_metric,  # not before 1.0
-                "_log_completion_extra": self.given.log_extra,
+                "_log_metric": self.reward_logs.log_metric,  # not before 1.0
+                "_log_completion_extra": self.reward_logs.log_extra,
                 "_tool_call_loop": self._call_tools,  # of GRPO
             }.items():
                 if hasattr(trainer, name):
@@ -86,9 +86,9 @@ class Capture:
 
     def observe(self, signals: Mapping[str, Any], without: Collection[str] = ()) -> None:
         """Observe the signals that the config has."""
-        found = {name: value for name, value in signals.items() if name in self._known and name not in without}
-        if found:
-            self._log.observe(**found)
+        needed = {name: value for name, value in signals.items() if name in self._declared and name not in without}
+        if needed:
+            self._log.observe(**needed)
 
     # -- what TRL's methods return
 
@@ -115,12 +115,12 @@ class Capture:
         self._forwards.clear()
         self._generated, self._tools, self._scored = (), (0, 0), ()
         if not self._log.in_step:  # such as `trainer.predict`
-            with self._log.idle(), self.given.generation():
+            with self._log.idle(), self.reward_logs.generation():
                 yield None
             return None
-        known = self.rollout in self._log.plan.known_phases
-        batch = self._log.batch(self.rollout, rows=len(inputs)) if known else contextlib.nullcontext()
-        with self.given.generation():
+        declared = self.rollout in self._log.plan.known_phases
+        batch = self._log.batch(self.rollout, rows=len(inputs)) if declared else contextlib.nullcontext()
+        with self.reward_logs.generation():
             with batch:
                 output = yield None
                 count = len(output["completion_ids"])
@@ -130,9 +130,9 @@ class Capture:
                     self.observe(self._generation(output, rows), self._elsewhere[self.rollout])
                 with self._guard("prompts and completions could not be recorded", "tables lack them"):
                     self.observe(self._conversations())
-                for column, values in self.given.columns(count):
-                    known = column in self._log.plan.extras
-                    with self._guard(self.given.of(column), "" if known else "the column is left out"):
+                for column, values in self.reward_logs.columns(count):
+                    declared = column in self._log.plan.extras
+                    with self._guard(self.reward_logs.of(column), "" if declared else "the column is left out"):
                         self._log.log_extra(column, values)
                 for column in self._per_row.intersection(*inputs):
                     with self._guard(f"the column `{column}` of the data set could not be recorded"):
@@ -140,9 +140,9 @@ class Capture:
                             self._log.observe(**{column: [row[column] for row in inputs]})
                 self._log.keep(**{name: [row.get(name) for row in inputs] for name in self._labels})
             with self._guard("what reward functions gave to `log_metric` could not be recorded"):
-                given = self.given
-                calls = {"logged_calls": dict(given.calls), "logged_nans": dict(given.nans)}
-                self.observe({"logged_total": dict(given.totals), **calls})
+                logged = self.reward_logs
+                calls = {"logged_calls": dict(logged.calls), "logged_nans": dict(logged.nans)}
+                self.observe({"logged_total": dict(logged.totals), **calls})
         self._forwards.clear()
         self._generated = self._scored = ()
         return {**output, ROW: rows}
@@ -164,7 +164,7 @@ class Capture:
             "prompt_id": (rank * count + torch.arange(count)) // generations,
             "length": [len(row) for row in ids] if shown is None else [sum(row) for row in shown],
             "truncated": [row[-1] not in ends for row in ids],
-            "rewards": {name: local[:, place] for place, name in enumerate(names)},
+            "rewards": {name: local[:, column] for column, name in enumerate(names)},
             "reward_weights": dict(zip(names, trainer.reward_weights.tolist(), strict=True)),
             "completion_mask": mask if tool_mask is None else mask * tool_mask,
             "completion_ids": output["completion_ids"],
@@ -219,7 +219,7 @@ class Capture:
         self._forwards.clear()
 
     def _update(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        logprobs, entropy = next(each for each in reversed(self._forwards) if each[1] is not None)
+        logprobs, entropy = next(pair for pair in reversed(self._forwards) if pair[1] is not None)
         mask, tool_mask = inputs["completion_mask"], inputs.get("tool_mask")
         signals = {
             "completion_mask": mask if tool_mask is None else mask * tool_mask,
@@ -250,8 +250,8 @@ class Capture:
 
     def _times(self) -> Sequence[float]:
         """TRL's own times of the optimizer steps since its last log."""
-        found: Sequence[float] = self._trainer._metrics["train"].get("step_time", ())
-        return found
+        times: Sequence[float] = self._trainer._metrics["train"].get("step_time", ())
+        return times
 
 
 def labels_of(dataset: Any) -> frozenset[str]:
@@ -259,7 +259,7 @@ def labels_of(dataset: Any) -> frozenset[str]:
 
     A look at its first rows decides that for the whole run, alike on all ranks. What is streamed has none.
     """
-    rows = [dataset[place] for place in range(min(LOOKED_AT, len(dataset)))] if hasattr(dataset, "__len__") else []
+    rows = [dataset[row] for row in range(min(LOOKED_AT, len(dataset)))] if hasattr(dataset, "__len__") else []
     names = {name for row in rows if isinstance(row, Mapping) for name in row}
     return frozenset(name for name in names if _is_label([row.get(name) for row in rows]))
 
@@ -276,11 +276,11 @@ def _is_label(values: Sequence[Any]) -> bool:
 def _distinct(names: Sequence[str]) -> list[str]:
     """Names of reward functions; TRL allows two of one name, as of two lambdas."""
     seen: Counter[str] = Counter()
-    found = []
+    distinct = []
     for name in names:
         seen[name] += 1
-        found.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
-    return found
+        distinct.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+    return distinct
 
 
 def _without_data(messages: Sequence[Any]) -> list[Any]:

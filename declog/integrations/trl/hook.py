@@ -24,7 +24,7 @@ class Hooks:
     def __init__(self, trainer: Any, recorder: declog.Recorder) -> None:
         self.recorder = recorder
         self._trainer = trainer
-        self._methods: list[tuple[Any, str, Any, Any]] = []  # whose, its name, what was there before, and the hook
+        self._methods: list[tuple[Any, str, Any, Any]] = []  # owner, name, what was there before, and the hook
         self._callbacks: list[Any] = []
 
     def add(self, name: str, around: Callable[..., Part], owner: Any = None) -> None:

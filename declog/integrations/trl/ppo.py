@@ -15,7 +15,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from declog.integrations.trl.capture import Capture
-from declog.integrations.trl.hook import Guard, Hooks, Part
+from declog.integrations.trl.hook import Hooks, Part
 from declog.integrations.trl.steps import Steps
 from declog.integrations.trl.support import HOMES, MICRO_BATCH, ROLLOUT, code_of
 
@@ -25,13 +25,16 @@ LOOPED = frozenset({
 })  # fmt: skip
 
 
-class Loop:
-    """The hooks that observe, and the callback that follows the steps."""
+class Loop(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+    """The hooks that observe, and a callback that follows the steps.
+
+    TRL's loop does not say when a step begins: it does with training, and where the one before has ended.
+    """
 
     def __init__(self, trainer: Any, hooks: Hooks, capture: Capture, steps: Steps) -> None:
         self._trainer = trainer
         self._log = hooks.recorder
-        self._guard: Guard = hooks.recorder.guard
+        self._guard = hooks.recorder.guard
         self._capture = capture
         self._steps = steps
         self._codes = {code_of(base) for base in type(trainer).__mro__ if (base.__module__, base.__name__) in HOMES}
@@ -39,13 +42,27 @@ class Loop:
         self._count = 0  # of the step
         hooks.add("accumulate", self._accumulate, owner=trainer.accelerator)
         hooks.add("log", self._report)
-        hooks.callback(_Callback(self, self._guard))
+        hooks.callback(self)
 
-    def begin(self) -> None:
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        """The first step."""
+        self._begin()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The next one, unless the trainer saves first."""
+        if not control.should_save:
+            self._begin()
+
+    def on_save(self, *args: Any, **kwargs: Any) -> None:
+        """The next one."""
+        self._begin()
+
+    def _begin(self) -> None:
         """A step begins, if there is one more."""
-        state = self._trainer.state
-        if not self._log.in_step and state.global_step < state.max_steps:
-            self._steps.begin()
+        with self._guard("a step could not be begun"):
+            state = self._trainer.state
+            if not self._log.in_step and state.global_step < state.max_steps:
+                self._steps.begin()
 
     # -- a micro-batch
 
@@ -55,71 +72,70 @@ class Loop:
 
     @contextmanager
     def _trained_in(self, block: AbstractContextManager[Any]) -> Iterator[Any]:
-        with self._guard("a step could not be begun"):
-            self.begin()
+        self._begin()
         with block as inside:
             yield inside
             with self._guard("a micro-batch could not be recorded"):
-                found = self._variables(MICRO_BATCH)
-                if found is not None and self._log.in_step:
-                    self._observe_update(found)
+                variables = self._variables(MICRO_BATCH)
+                if variables is not None and self._log.in_step:
+                    self._observe_update(variables)
 
-    def _observe_update(self, found: Mapping[str, Any]) -> None:
-        rows = found["micro_batch_inds"]
+    def _observe_update(self, variables: Mapping[str, Any]) -> None:
+        rows = variables["micro_batch_inds"]
         self._count += 1
         self._trained = {
-            "completion_mask": ~found["padding_mask"][rows],
-            "value_mask": ~found["padding_mask_p1"][rows],
-            "logprobs": found["new_logprobs"].detach(),
-            "old_logprobs": found["mb_logprobs"],
-            "advantages": found["mb_advantage"],
-            "returns": found["mb_return"],
-            "values": found["vpred"].detach(),
-            "old_values": found["mb_values"],
-            "entropy": found["entropy"],
+            "completion_mask": ~variables["padding_mask"][rows],
+            "value_mask": ~variables["padding_mask_p1"][rows],
+            "logprobs": variables["new_logprobs"].detach(),
+            "old_logprobs": variables["mb_logprobs"],
+            "advantages": variables["mb_advantage"],
+            "returns": variables["mb_return"],
+            "values": variables["vpred"].detach(),
+            "old_values": variables["mb_values"],
+            "entropy": variables["entropy"],
         }
-        self._capture.observe({**self._trained, "loss": found["loss"].detach()})
+        self._capture.observe({**self._trained, "loss": variables["loss"].detach()})
 
     # -- a rollout, when its updates are done
 
     def _report(self, logs: Mapping[str, Any], *args: Any, **kwargs: Any) -> Part:
         with self._guard("a rollout could not be recorded"):
-            found = self._variables(ROLLOUT)
-            if found is not None and self._log.in_step:
-                self._observe_rollout(found, logs)
+            variables = self._variables(ROLLOUT)
+            if variables is not None and self._log.in_step:
+                self._observe_rollout(variables, logs)
         self._trained, self._count = {}, 0
         yield None
 
-    def _observe_rollout(self, found: Mapping[str, Any], logs: Mapping[str, Any]) -> None:
+    def _observe_rollout(self, variables: Mapping[str, Any], logs: Mapping[str, Any]) -> None:
         nothing = {name: tensor[:0] for name, tensor in self._trained.items()}
-        for _ in range(found["ratio_stats"].numel() - self._count):  # TRL's averages have a 0 for each
+        for _ in range(variables["ratio_stats"].numel() - self._count):  # TRL's averages have a 0 for each
             self._capture.observe(nothing)
         self._capture.observe({
-            "completion_mask": ~found["padding_mask"],
-            "value_mask": ~found["padding_mask_p1"],
-            "old_logprobs": found["logprobs"],
-            "ref_logprobs": found["ref_logprobs"],
-            "old_values": found["values"],
-            "advantages": found["advantages"],
-            "returns": found["returns"],
-            "reward": found["scores"],
-            "tokens": found["responses"],
-            "length": found["sequence_lengths"] + 1,
-            "truncated": ~found["contain_eos_token"],
-            **self._texts(found),
+            "completion_mask": ~variables["padding_mask"],
+            "value_mask": ~variables["padding_mask_p1"],
+            "old_logprobs": variables["logprobs"],
+            "ref_logprobs": variables["ref_logprobs"],
+            "old_values": variables["values"],
+            "advantages": variables["advantages"],
+            "returns": variables["returns"],
+            "reward": variables["scores"],
+            "tokens": variables["responses"],
+            "length": variables["sequence_lengths"] + 1,
+            "truncated": ~variables["contain_eos_token"],
+            **self._texts(variables),
         })  # fmt: skip
         self._capture.observe({"learning_rate": logs["lr"]})
 
-    def _texts(self, found: Mapping[str, Any]) -> dict[str, Any]:
+    def _texts(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         """Prompts and completions, where a table has them."""
         needed = self._log.plan.sources
         tokenizer = self._trainer.processing_class
         texts: dict[str, Any] = {}
         if "prompt" in needed:
-            texts["prompt"] = tokenizer.batch_decode(found["queries"], skip_special_tokens=True)
+            texts["prompt"] = tokenizer.batch_decode(variables["queries"], skip_special_tokens=True)
         if "completion" in needed:
-            lengths = (found["sequence_lengths"] + 1).tolist()
-            rows = zip(found["responses"].tolist(), lengths, strict=True)
+            lengths = (variables["sequence_lengths"] + 1).tolist()
+            rows = zip(variables["responses"].tolist(), lengths, strict=True)
             texts["completion"] = tokenizer.batch_decode([row[:length] for row, length in rows])
         return texts
 
@@ -130,30 +146,8 @@ class Loop:
             frame = frame.f_back
         if frame is None:
             return None
-        known = frame.f_locals
-        found = {name: known[name] for name in names}
-        if isinstance(known, dict):  # before Python 3.13 a copy that the frame keeps, with all that `train` deletes
-            known.clear()
-        return found
-
-
-class _Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """TRL's loop does not say when a step begins: it does with training, and where the one before has ended."""
-
-    def __init__(self, loop: Loop, guard: Guard) -> None:
-        self._loop = loop
-        self._guard = guard
-
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self._begin()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if not control.should_save:  # else when that is done
-            self._begin()
-
-    def on_save(self, *args: Any, **kwargs: Any) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        with self._guard("a step could not be begun"):
-            self._loop.begin()
+        local = frame.f_locals
+        variables = {name: local[name] for name in names}
+        if isinstance(local, dict):  # before Python 3.13 a copy that the frame keeps, with all that `train` deletes
+            local.clear()
+        return variables

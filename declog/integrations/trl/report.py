@@ -18,7 +18,7 @@ from transformers import Trainer, TrainerCallback
 
 from declog.integrations.logged import number_of
 from declog.integrations.trl.capture import OWN, Capture
-from declog.integrations.trl.hook import Guard, Hooks, Part
+from declog.integrations.trl.hook import Hooks, Part
 from declog.integrations.trl.steps import EVAL, Steps
 from declog.integrations.trl.support import Support
 from declog.records import RANKS, THEIRS, Beside, names_of, other_numbers
@@ -30,8 +30,8 @@ TRAIN = "train"
 log = logging.getLogger("declog")
 
 
-class Report:
-    """The hook of ``trainer.log``, and the first of the trainer's callbacks, who gets all that the trainer reports.
+class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
+    """The hook of ``trainer.log``, and the first of the trainer's callbacks, which gets all that the trainer reports.
 
     ``compared`` are names of the config whose values this trainer may have in another way: where it has, its own stay.
     """
@@ -66,17 +66,17 @@ class Report:
         }
         self._cut: set[str] = set()  # the halves of TRL's averages that training code's own log has emptied since
         self._event: _Event | None = None  # the call of `log` that is under way
-        hooks.callback(_First(self, self._guard), first=True)
+        hooks.callback(self, first=True)
         hooks.add("log", self._log)
 
     def _log(self, *args: Any, **kwargs: Any) -> Part:
         logs = kwargs["logs"] if "logs" in kwargs else args[0]
-        around, self._event = self._event, _Event(frozenset(logs))
-        event = self._event
+        outer = self._event
+        event = self._event = _Event(frozenset(logs))
         try:
             yield None
         finally:
-            self._event = around
+            self._event = outer
         if event.logs is None:  # no callback was told, such as on this rank alone: it is a log event on the others
             self.reported(event, logs, {})
         if event.logs is not logs:  # an evaluation returns this mapping
@@ -85,11 +85,12 @@ class Report:
             self._pass_through(added, self._steps.mode)  # of callbacks that come after declog's
         self._missed(logs)
 
-    def told(self, logs: dict[str, Any]) -> None:
-        """The trainer's ``logs`` are whole, its history has them, and no tracker has had them."""
-        history = self._trainer.state.log_history
-        entry = history[-1] if history and history[-1].keys() >= logs.keys() else {}
-        self.reported(self._event or _Event(frozenset(logs)), logs, entry)
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
+        """The trainer's ``logs`` are complete, its history has them, and no tracker has had them."""
+        with self._guard("declog's values could not be merged"):
+            history = self._trainer.state.log_history
+            entry = history[-1] if history and history[-1].keys() >= logs.keys() else {}
+            self.reported(self._event or _Event(frozenset(logs)), logs, entry)
 
     def reported(self, event: _Event, logs: dict[str, Any], entry: dict[str, Any]) -> None:
         """Log all that the trainer reports, and put declog's values into its ``logs`` and into its history."""
@@ -105,14 +106,14 @@ class Report:
         with self._guard("what the trainer reports could not be passed on"):
             if self._steps.mode is None:
                 self._steps.reach()
-            for name, value in self._others(plain, logs).items():
+            for name, value in self._passed_on(plain, logs).items():
                 self._recorder.log_metric(name, value)
         self._recorder.beside(Beside(compared=self._theirs(logs, new=True), exact=exact))
-        values, whole = self._merged(logs)  # also where a part failed: other ranks flush, too
-        if whole:
+        values, complete = self._merged(logs)  # also where a part failed: other ranks flush, too
+        if complete:
             self._compare(logs, values)
         self._cut.discard(self._half)
-        event.merged = self._taken(logs, values, whole=whole)
+        event.merged = self._for_trainer(logs, values, complete=complete)
         logs.update(event.merged)
         if entry:
             entry.update(event.merged)
@@ -125,16 +126,16 @@ class Report:
         """
         steps, half = self._steps, self._half
         if steps.mode is not None:
-            regular = not self._evaluates or f"{steps.prefix}_runtime" in event.given
+            regular = not self._evaluates or f"{steps.prefix}_runtime" in event.passed
         else:
-            regular = not (steps.under_way or (self._regular and event.given.isdisjoint(REGULAR)))
+            regular = not (steps.under_way or (self._regular and event.passed.isdisjoint(REGULAR)))
         if regular and (steps.mode is not None or not (steps.late or (self._regular and steps.unrecorded))):
             return True
         if regular:
             self._pass_through(logs, None, alone=steps.late)
             steps.begin_window()
-        elif steps.mode is None and EVAL in self._recorder.plan.modes and _of_evaluation(event.given):
-            self._pass_through(logs, EVAL, alone=f"{EVAL}_runtime" in event.given)  # attached inside an evaluation
+        elif steps.mode is None and EVAL in self._recorder.plan.modes and _of_evaluation(event.passed):
+            self._pass_through(logs, EVAL, alone=f"{EVAL}_runtime" in event.passed)  # attached inside an evaluation
         else:
             self._pass_through(logs, steps.mode)
         if not regular:
@@ -155,23 +156,23 @@ class Report:
             self._recorder.flush()
             return {}, False
         before, computed = self._before, self._computed(logs)
-        found = self._recorder.flush(wait_s=self._deliver_s) or {}
-        whole = found.pop(RANKS, None) is None
-        own = {f"{before}{name}" for name in self._capture.given.metrics}
-        values = {
-            name: value for name, value in found.items()
-            if name not in own and not name.startswith(f"{before}{THEIRS}") and not math.isnan(value)
-        }  # fmt: skip
+        values = self._recorder.flush(wait_s=self._deliver_s) or {}
+        complete = values.pop(RANKS, None) is None
+        left_out = {f"{before}{name}" for name in self._capture.reward_logs.metrics}
         if self._merge == "replace":  # what transformers and subclasses have computed themselves stays
-            values = {name: value for name, value in values.items() if name in computed or name not in logs}
-        return values, whole
+            left_out |= logs.keys() - computed.keys()
+        values = {
+            name: value for name, value in values.items()
+            if name not in left_out and not name.startswith(f"{before}{THEIRS}") and not math.isnan(value)
+        }  # fmt: skip
+        return values, complete
 
-    def _taken(self, logs: Mapping[str, Any], values: Mapping[str, float], *, whole: bool) -> dict[str, float]:
-        """What becomes part of the trainer's logs."""
+    def _for_trainer(self, logs: Mapping[str, Any], values: Mapping[str, float], *, complete: bool) -> dict[str, float]:
+        """The values that become part of the trainer's logs."""
         if self._merge == "replace":
             return {
                 name: value for name, value in values.items()
-                if name not in self._differ and (whole or name not in logs)
+                if name not in self._differ and (complete or name not in logs)
             }  # fmt: skip
         if self._merge == "prefix":
             before, added = self._before, f"{self._before}{self._prefix}"
@@ -182,11 +183,11 @@ class Report:
         """Say once where values differ from those of a trainer that this version of declog was not compared with."""
         before = self._before
         plain = {name.removeprefix(before): value for name, value in values.items()}
-        found = {f"{before}{name}": own for name, own in other_numbers(self._theirs(logs), plain).items()}
-        new = {name: own for name, own in found.items() if name not in self._differ}
-        self._differ |= found.keys()
+        numbers = {f"{before}{name}": number for name, number in other_numbers(self._theirs(logs), plain).items()}
+        new = {name: number for name, number in numbers.items() if name not in self._differ}
+        self._differ |= numbers.keys()
         if new and self._main:
-            differences = ", ".join(f"`{name}` ({values[name]:g}, the trainer {own:g})" for name, own in new.items())
+            differences = ", ".join(f"`{name}` ({values[name]:g}, the trainer {new[name]:g})" for name in new)
             log.warning(
                 "%s has other numbers than declog, which stay in its logs, and are `%s` in declog's: %s",
                 type(self._trainer).__name__, f"{THEIRS}NAME", differences,
@@ -222,16 +223,16 @@ class Report:
 
     def _signals(self, plain: Mapping[str, float], logs: Mapping[str, Any]) -> None:
         """Observe reported numbers that the config has as signals of the step."""
-        found = {name: plain[name] for name in self._of_steps.keys() & plain.keys()}
+        signals = {name: plain[name] for name in self._of_steps.keys() & plain.keys()}
         loss = f"{self._steps.prefix}_loss"
         if self._steps.mode is not None and self._steps.mode == self._steps.prefix and loss in logs:
-            found["reported_loss"] = logs[loss]
+            signals["reported_loss"] = logs[loss]
         if self._recorder.in_step:
-            self._capture.observe(found)
-        elif after := {name: value for name, value in found.items() if self._of_steps.get(name)}:
+            self._capture.observe(signals)
+        elif after := {name: value for name, value in signals.items() if self._of_steps.get(name)}:
             self._recorder.observe(**after, step="next")
 
-    def _others(self, plain: Mapping[str, float], logs: Mapping[str, Any]) -> dict[str, float]:
+    def _passed_on(self, plain: Mapping[str, float], logs: Mapping[str, Any]) -> dict[str, float]:
         """Numbers that no metric has: rank 0's are logged, which are the same on all ranks, or rank 0's times.
 
         TRL's own of a trainer that is seen as a whole are metrics, unless the config deleted them, and what reward
@@ -240,11 +241,11 @@ class Report:
         if not self._main:
             return {}
         averages = set(self._computed(logs).values()) if self._averages else set()
-        left_out = averages if self._tested else averages & self._capture.given.metrics
-        others = {name: value for name, value in plain.items() if name not in self._names and name not in left_out}
+        left_out = averages if self._tested else averages & self._capture.reward_logs.metrics
+        numbers = {name: value for name, value in plain.items() if name not in self._names and name not in left_out}
         before = self._before
         differing = {f"{THEIRS}{name}": value for name, value in plain.items() if f"{before}{name}" in self._differ}
-        return others | differing
+        return numbers | differing
 
     def _computed(self, logs: Mapping[str, Any]) -> dict[str, str]:
         """The names in ``logs`` of numbers that TRL computes as declog does, and what they are called in any mode."""
@@ -285,7 +286,7 @@ class Report:
 class _Event:
     """One call of the trainer's ``log``."""
 
-    given: frozenset[str]  # names that it was called with
+    passed: frozenset[str]  # names that it was called with
     logs: dict[str, Any] | None = None  # what callbacks get: these, with all that was added since
     names: frozenset[str] = frozenset()  # of those, when declog had them
     merged: dict[str, float] = field(default_factory=dict)  # declog's values in them
@@ -308,15 +309,3 @@ class _Names:
 
     def __contains__(self, name: str) -> bool:
         return self._pattern.fullmatch(name) is not None
-
-
-class _First(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """The first of the trainer's callbacks."""
-
-    def __init__(self, report: Report, guard: Guard) -> None:
-        self._report = report
-        self._guard = guard
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any) -> None:
-        with self._guard("declog's values could not be merged"):
-            self._report.told(logs)

@@ -77,10 +77,10 @@ class RewardLogs:
     def columns(self, count: int) -> Iterator[tuple[str, list[Any]]]:
         """Each column with one value per completion; other columns, which TRL accepts, are reported."""
         for column, pieces in self._pieces.items():
-            whole = [value for values in pieces.values() for value in values]
+            joined = [value for values in pieces.values() for value in values]
             fitting = [values for values in pieces.values() if len(values) == count]
-            if len(whole) == count:
-                yield column, whole
+            if len(joined) == count:
+                yield column, joined
                 continue
             with self._guard(self.of(column), "the first that fits is kept" if fitting else "the column is left out"):
                 came = ", ".join(f"{len(values)} of {name}" for name, values in pieces.items())
@@ -90,14 +90,14 @@ class RewardLogs:
 
     def caller(self) -> str:
         """The reward function that calls, by the frames above this one; of one decorator's, all that it may be."""
-        known: dict[CodeType, list[str]] = {}
+        functions: dict[CodeType, list[str]] = {}
         for function, name in zip(self._trainer.reward_funcs, self._trainer.reward_func_names, strict=True):
             for code in _codes(function):
-                known.setdefault(code, []).append(f"`{name}`")
+                functions.setdefault(code, []).append(f"`{name}`")
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if frame.f_code in known:
-                return f"the reward function {' or '.join(known[frame.f_code])}"
+            if frame.f_code in functions:
+                return f"the reward function {' or '.join(functions[frame.f_code])}"
             frame = frame.f_back
         return UNKNOWN
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declog.integrations.trl.capture import Capture
-from declog.integrations.trl.hook import Guard, Hooks, Part
+from declog.integrations.trl.hook import Hooks, Part
 
 SAMPLED = frozenset({
     "prompt_id", "prompt", "completion", "length", "reward", "rewards", "advantages", "staleness"
@@ -26,7 +26,6 @@ class Samples:
     def __init__(self, trainer: Any, hooks: Hooks, capture: Capture) -> None:
         self._trainer = trainer
         self._log = hooks.recorder
-        self._guard: Guard = hooks.recorder.guard
         self._capture = capture
         self._came: dict[int, Any] = {}  # samples that the trainer took, by their ids' array, until they are packed
         self._packed: deque[list[Any]] = deque()  # micro-batches that are not trained yet
@@ -46,7 +45,7 @@ class Samples:
 
         def packed(self: Any, examples: Sequence[Any]) -> Any:
             batch = original(examples)
-            with samples._guard("samples of a micro-batch could not be recorded"):
+            with samples._log.guard("samples of a micro-batch could not be recorded"):
                 samples._pack([example for row in examples[0] for example in row.samples])
             return batch
 
@@ -58,12 +57,11 @@ class Samples:
         if self._log.closed:
             self._came.clear()
             return
-        places = {each: place for place, each in enumerate(self._came)}
         ids = [id(example["input_ids"]) for example in examples]
-        self._packed.append([self._came[each] for each in ids])
-        last = max(places[each] for each in ids)
-        for each in list(self._came)[: last + 1]:
-            del self._came[each]
+        self._packed.append([self._came[key] for key in ids])
+        order = list(self._came)
+        for key in order[: max(map(order.index, ids)) + 1]:
+            del self._came[key]
 
     def _train(self, *args: Any, **kwargs: Any) -> Part:
         samples = self._packed.popleft() if self._packed else ()
@@ -73,17 +71,17 @@ class Samples:
 
     def _signals(self, samples: Sequence[Any]) -> dict[str, Any]:
         version = self._trainer.model_version
-        names = dict.fromkeys(name for each in samples for name in each.metrics if name.startswith(REWARD))
+        names = dict.fromkeys(name for sample in samples for name in sample.metrics if name.startswith(REWARD))
         rendered = self._capture.rendered
         return {
-            "prompt_id": [each.group_id for each in samples],
-            "prompt": rendered("prompt", [each.prompt for each in samples]),
-            "completion": rendered("completion", [each.completion for each in samples]),
-            "length": [int(each.completion_mask.sum()) for each in samples],
-            "reward": [each.metrics.get("reward") for each in samples],
-            "rewards": {name.removeprefix(REWARD): [each.metrics.get(name) for each in samples] for name in names},
-            "advantages": [each.advantage for each in samples],
-            "staleness": [version - each.model_version for each in samples],
+            "prompt_id": [sample.group_id for sample in samples],
+            "prompt": rendered("prompt", [sample.prompt for sample in samples]),
+            "completion": rendered("completion", [sample.completion for sample in samples]),
+            "length": [int(sample.completion_mask.sum()) for sample in samples],
+            "reward": [sample.metrics.get("reward") for sample in samples],
+            "rewards": {name.removeprefix(REWARD): [sample.metrics.get(name) for sample in samples] for name in names},
+            "advantages": [sample.advantage for sample in samples],
+            "staleness": [version - sample.model_version for sample in samples],
         }
 
 

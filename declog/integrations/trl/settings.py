@@ -20,30 +20,30 @@ SEEN = ("sees_rollouts", "sees_updates", "sees_samples", "sees_loop")  # what of
 
 def constants_of(trainer: Any, support: Support) -> dict[str, Any]:
     """The constants that a trainer knows, by the names of the presets `trl_grpo`, `trl_rloo` and `trl_async_grpo`."""
-    found: dict[str, Any] = {
+    constants: dict[str, Any] = {
         "sees_rollouts": support.rollouts, "sees_updates": support.updates, "sees_samples": support.samples,
         "sees_loop": support.loop,
     }  # fmt: skip
     if support.method == "grpo":
-        found |= _read(trainer, GRPO) | _read(trainer.args, GRPO_ARGUMENTS)
+        constants |= _read(trainer, GRPO) | _read(trainer.args, GRPO_ARGUMENTS)
         if hasattr(trainer.args, "delta"):
-            found["delta"] = math.inf if trainer.args.delta is None else trainer.args.delta
+            constants["delta"] = math.inf if trainer.args.delta is None else trainer.args.delta
         bonus = _read(trainer.args, ("entropy_coef", "use_adaptive_entropy"))  # earlier versions have none
-        found["entropy_bonus"] = any(bonus.values())
+        constants["entropy_bonus"] = any(bonus.values())
         if hasattr(trainer, "tools"):
-            found["tools"] = bool(trainer.tools)
+            constants["tools"] = bool(trainer.tools)
         if hasattr(trainer, "vllm_importance_sampling_correction"):
-            found["vllm"] = bool(trainer.use_vllm and trainer.vllm_importance_sampling_correction)
+            constants["vllm"] = bool(trainer.use_vllm and trainer.vllm_importance_sampling_correction)
     elif support.method == "rloo":
-        found |= _read(trainer, RLOO)
+        constants |= _read(trainer, RLOO)
         clip = _read(trainer, ("reward_clip_range",))
         if clip.get("reward_clip_range"):
-            found["reward_clip_low"], found["reward_clip_high"] = clip["reward_clip_range"]
+            constants["reward_clip_low"], constants["reward_clip_high"] = clip["reward_clip_range"]
     elif support.loop:
-        found |= _ppo(trainer)
+        constants |= _ppo(trainer)
     if support.method in ("grpo", "rloo"):
-        found["aux_loss_enabled"] = any(_read(trainer, ("aux_loss_enabled",)).values())
-    return found
+        constants["aux_loss_enabled"] = any(_read(trainer, ("aux_loss_enabled",)).values())
+    return constants
 
 
 def _ppo(trainer: Any) -> dict[str, Any]:

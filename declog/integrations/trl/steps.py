@@ -1,8 +1,4 @@
-"""Optimizer steps, evaluations and checkpoints of a trainer.
-
-A step stays open until the trainer logs, evaluates, saves or begins the next step. So numbers at its end still belong
-to it. Imports transformers and torch.
-"""
+"""Optimizer steps, evaluations and checkpoints of a trainer. Imports transformers and torch."""
 
 from __future__ import annotations
 
@@ -14,13 +10,14 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import get_last_checkpoint
 
 from declog.integrations import checkpoints
+from declog.integrations.open_step import OpenStep
 from declog.integrations.trl.capture import Capture
-from declog.integrations.trl.hook import Guard, Hooks, Part
+from declog.integrations.trl.hook import Hooks, Part
 
 EVAL = "eval"  # transformers' own prefix, and the mode of evaluations
 
 
-class Steps:
+class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
     """Opens and closes declog's steps and its modes.
 
     ``mode`` is the one of the evaluation that is under way (None: of none), ``prefix`` what transformers puts before
@@ -36,13 +33,12 @@ class Steps:
         self._trainer = trainer
         self._recorder = hooks.recorder
         self._capture = capture
-        self._guard = hooks.recorder.guard
-        self._step: AbstractContextManager[Any] | None = None
-        self._number = 0  # of the open step
+        self._step = OpenStep(hooks.recorder)
+        self.end = self._step.end
         self._idle = ExitStack()
         if late:
             self._idle.enter_context(self._recorder.idle())
-        hooks.callback(_Callback(self, self._guard))
+        hooks.callback(self)
         hooks.add("train", self._train)
         hooks.add("evaluate", self._evaluate)
         if hasattr(trainer, "training_step"):
@@ -61,47 +57,40 @@ class Steps:
     @property
     def under_way(self) -> bool:
         """Whether the trainer is in the middle of the open step."""
-        return self._step is not None and bool(self._trainer.state.global_step < self._number)
+        return self._step.under_way(self._trainer.state)
 
     def begin(self) -> None:
-        """An optimizer step begins; it has the number that the trainer logs it under."""
-        self.end()
-        if not self.over:
-            state = self._trainer.state
-            number, self._recorder.total_steps = state.global_step + 1, state.max_steps
-            if self.late:
-                return
-            last = self._recorder.last_step
-            if last is not None and number <= last:  # it trains once more, or from an earlier checkpoint
-                self._recorder.rewind(number - 1)
-            step = self._recorder.step(number)
-            step.__enter__()
-            self._step, self._number = step, number
+        """An optimizer step begins."""
+        if not self.late:
+            self._step.begin(self._trainer.state)
 
     def reach(self) -> None:
-        """Go to the trainer's step, where that is one that was not recorded: log events stand at it."""
-        number, last = self._trainer.state.global_step, self._recorder.last_step
-        if self._step is None and number > (last or 0):
-            with self._recorder.step(number):
-                pass
+        """Go to the trainer's step if it was not recorded: log events stand at it."""
+        self._step.reach(self._trainer.state)
 
     def begin_window(self) -> None:
         """The log window that began too early has ended."""
         self.late, self._before = False, self._trainer.state.global_step
         self._idle.close()
 
-    def stop(self, control: Any) -> None:
-        """End training after this step if an alert stops the run."""
-        if not self.over and self._recorder.should_stop:
-            control.should_training_stop = True
+    # -- what the trainer tells its callbacks
 
-    def end(self, *error: Any) -> None:
-        """End the open step, even if that fails."""
-        if self._step is not None:
-            step, self._step = self._step, None
-            if not self.over:
-                with self._guard("a step could not be ended"):
-                    step.__exit__(*(error or (None, None, None)))
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        """A step."""
+        with self._recorder.guard("a step could not be begun"):
+            self.begin()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Training ends if an alert stops the run."""
+        with self._recorder.guard("whether an alert stops the run is not known"):
+            self._step.stop(control)
+
+    def on_save(self, *args: Any, **kwargs: Any) -> None:
+        """The recorder's state lies beside the trainer's checkpoint."""
+        with self._recorder.guard("declog's state could not be saved", "a run resumed from here starts new windows"):
+            self.save()
+
+    # -- what calls its methods
 
     def _train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Part:
         self.begin_window()
@@ -171,23 +160,3 @@ class Steps:
 def in_training(trainer: Any) -> bool:
     """Whether transformers' ``train`` is running; trainers with a loop of their own do not say."""
     return bool(vars(trainer).get("is_in_train"))
-
-
-class _Callback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed here
-    """What the trainer tells its callbacks."""
-
-    def __init__(self, steps: Steps, guard: Guard) -> None:
-        self._steps = steps
-        self._guard = guard
-
-    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        with self._guard("a step could not be begun"):
-            self._steps.begin()
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        with self._guard("whether an alert stops the run is not known"):
-            self._steps.stop(control)
-
-    def on_save(self, *args: Any, **kwargs: Any) -> None:
-        with self._guard("declog's state could not be saved", "a run resumed from here starts new windows"):
-            self._steps.save()

@@ -103,8 +103,8 @@ def support_of(trainer: Any) -> Support:
     missing = {part: _missing(trainer, home, part) for part in PARTS[method]}
     return Support(
         method,
-        **{part: not found for part, found in missing.items()},
-        missing=tuple(dict.fromkeys(text for found in missing.values() for text in found)),
+        **{part: not texts for part, texts in missing.items()},
+        missing=tuple(dict.fromkeys(text for texts in missing.values() for text in texts)),
         tested=type(trainer) is home and equal[0] <= trl_version() <= equal[1],
     )
 
@@ -117,20 +117,17 @@ def _is_copy(base: type) -> bool:
 def trl_version() -> tuple[int, int]:
     """TRL's version, (0, 0) where it cannot be known."""
     try:
-        found = re.match(r"(\d+)\.(\d+)", version("trl"))
+        match = re.match(r"(\d+)\.(\d+)", version("trl"))
     except PackageNotFoundError:
-        found = None
-    return (int(found[1]), int(found[2])) if found else (0, 0)
+        return 0, 0
+    return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
 def ends_of(trainer: Any) -> set[int]:
     """The ids of tokens that end a completion, where this trainer keeps them; a completion without one is cut off."""
-    place = next(names for names in PLACES["rollouts"][ENDS] if all(_has(trainer, name) for name in names))
-    found: set[int] = set()
-    for name in place:
-        value = attrgetter(name)(trainer)
-        found.update(value if isinstance(value, Iterable) else [value])
-    return found
+    names = next(names for names in PLACES["rollouts"][ENDS] if all(_has(trainer, name) for name in names))
+    values = [attrgetter(name)(trainer) for name in names]
+    return {end for value in values for end in (value if isinstance(value, Iterable) else [value])}
 
 
 def code_of(cls: type) -> CodeType | None:
@@ -140,25 +137,26 @@ def code_of(cls: type) -> CodeType | None:
 
 
 def _missing(trainer: Any, home: type, part: str) -> list[str]:
-    found = [
+    """What a trainer lacks of a part, in words."""
+    texts = [
         f"it has no `{name}`"
         for name, places in PLACES[part].items()
-        if not any(all(_has(trainer, each) for each in place) for place in places)
+        if not any(all(_has(trainer, path) for path in paths) for paths in places)
     ]
     if part == "updates" and hasattr(trainer, LIGER) and trainer.use_liger_kernel:  # before 1.14
-        found.append("its loss is Liger's")
+        texts.append("its loss is Liger's")
     if part == "loop":
         code = code_of(home)
-        known = set() if code is None else set(code.co_varnames)
-        found += [f"its `train` has no `{name}`" for name in sorted(VARIABLES - known)]
+        variables = () if code is None else code.co_varnames
+        texts += [f"its `train` has no `{name}`" for name in sorted(VARIABLES.difference(variables))]
     for name, parameters in METHODS[part].items():
-        method = getattr(trainer, name, None)
-        if method is None:
-            found.append(f"it has no `{name}`")
+        if not hasattr(trainer, name):
+            texts.append(f"it has no `{name}`")
             continue
-        found += [f"`{name}` takes no `{each}`" for each in parameters if not _takes(method, each)]
-    found += [f"`{name}` is not TRL's own" for name in OWN.get(part, ()) if not _calls_own(trainer, home, name)]
-    return found
+        method = getattr(trainer, name)
+        texts += [f"`{name}` takes no `{parameter}`" for parameter in parameters if not _takes(method, parameter)]
+    texts += [f"`{name}` is not TRL's own" for name in OWN.get(part, ()) if not _calls_own(trainer, home, name)]
+    return texts
 
 
 def _has(owner: Any, name: str) -> bool:
@@ -168,8 +166,8 @@ def _has(owner: Any, name: str) -> bool:
 
 def _takes(method: Any, name: str) -> bool:
     """Whether a method can be called with the argument; one that takes anything hands it on."""
-    known = inspect.signature(method).parameters
-    return name in known or any(each.kind is each.VAR_KEYWORD for each in known.values())
+    parameters = inspect.signature(method).parameters
+    return name in parameters or any(item.kind is item.VAR_KEYWORD for item in parameters.values())
 
 
 def _calls_own(trainer: Any, home: type, name: str) -> bool:
@@ -180,5 +178,5 @@ def _calls_own(trainer: Any, home: type, name: str) -> bool:
     if name in callers and callee not in inspect.unwrap(getattr(home, name)).__code__.co_names:
         return False  # a copy whose caller computes it itself
     before = type(trainer).__mro__[: type(trainer).__mro__.index(home)]
-    overrides = [inspect.unwrap(vars(each)[name]) for each in before if name in vars(each)]
-    return all(inspect.isfunction(each) and name in each.__code__.co_names for each in overrides)
+    overrides = [inspect.unwrap(vars(cls)[name]) for cls in before if name in vars(cls)]
+    return all(inspect.isfunction(override) and name in override.__code__.co_names for override in overrides)

@@ -21,14 +21,14 @@ def tensors(batch: Any, needed: Set[str]) -> dict[str, Any]:
     The mask comes first: a column of other tokens is then refused, and not the mask because of the column.
     """
     names = sorted(needed, key=MASK.__ne__)
-    found = {name: _padded(batch.batch[name]) for name in names if name in batch.batch.keys()}  # noqa: SIM118
-    if MASK in found:  # of whichever dtype
-        found[MASK] = found[MASK].bool()
+    signals = {name: _padded(batch.batch[name]) for name in names if name in batch.batch.keys()}  # noqa: SIM118
+    if MASK in signals:  # of whichever dtype
+        signals[MASK] = signals[MASK].bool()
     widths = {"max_prompt_length": "prompts", "max_response_length": "responses"}
-    found |= {name: batch.batch[column].shape[-1] for name, column in widths.items() if name in needed}
-    if not found.keys() >= needed & set(LENGTHS):
-        found |= dict(zip(LENGTHS, lengths(batch), strict=True))
-    return found
+    signals |= {name: batch.batch[column].shape[-1] for name, column in widths.items() if name in needed}
+    if not signals.keys() >= needed & set(LENGTHS):
+        signals |= dict(zip(LENGTHS, lengths(batch), strict=True))
+    return signals
 
 
 def lengths(batch: Any) -> tuple[Any, Any]:
@@ -39,7 +39,7 @@ def lengths(batch: Any) -> tuple[Any, Any]:
     return mask[:, :-width].sum(-1), mask[:, -width:].sum(-1)
 
 
-def others(batch: Any, needed: Set[str]) -> dict[str, list[Any]]:
+def others_of(batch: Any, needed: Set[str]) -> dict[str, list[Any]]:
     """The needed columns that are not tensors, one value per completion."""
     return {name: batch.non_tensor_batch[name].tolist() for name in needed if name in batch.non_tensor_batch}
 
@@ -55,18 +55,18 @@ class Stored:
 
     def column(self, name: str, rows: int) -> Any:
         """A column of the batch's rows, as a tensor or a list; None where there is none."""
-        mine = [place for place, key in enumerate(self._keys) if not key.startswith(PADDING)]
-        if len(mine) != rows:
-            mine = list(range(len(self._keys)))
-        if name in self._absent or len(mine) != rows:
+        taken = [row for row, key in enumerate(self._keys) if not key.startswith(PADDING)]
+        if len(taken) != rows:
+            taken = list(range(len(self._keys)))
+        if name in self._absent or len(taken) != rows:
             return None
         if name == "uid":
-            return [self._keys[place].rsplit("_", 2)[0] for place in mine]
+            return [self._keys[row].rsplit("_", 2)[0] for row in taken]
         column = self._read(name)
         if column is None:
             self._absent.add(name)
             return None
-        return [column[place] for place in mine] if isinstance(column, list) else column[mine]
+        return [column[row] for row in taken] if isinstance(column, list) else column[taken]
 
     def _read(self, name: str) -> Any:
         """A column, padded, or a list; else what rewards said beside their score; None where there is neither."""
@@ -81,8 +81,8 @@ class Stored:
             rows = self._get(select_fields=["extra_fields"]).pop("extra_fields").tolist()
         except (ValueError, KeyError):
             return None
-        said = [row.get("reward_extra_info", {}) if isinstance(row, Mapping) else {} for row in rows]
-        return [each.get(name) for each in said] if any(name in each for each in said) else None
+        declared = [row.get("reward_extra_info", {}) if isinstance(row, Mapping) else {} for row in rows]
+        return [row.get(name) for row in declared] if any(name in row for row in declared) else None
 
 
 def _padded(column: Any) -> Any:

@@ -10,9 +10,10 @@ import atexit
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,8 @@ def config_named_by(config: Any) -> declog.Composed:
     composed = declog.compose(PRESET if node is None else node)
     # What `~declog.metrics.kl` took out is not said any more in the process that trains: the preset's alerts ask.
     metrics = composed.data.get("metrics") or {}
-    gone = declog.config_of(PRESET)["metrics"].keys() - metrics.keys() if node is not None else ()
-    return replace(composed, data={**composed.data, "metrics": {**metrics, **dict.fromkeys(sorted(gone))}})
+    deleted = declog.config_of(PRESET)["metrics"].keys() - metrics.keys() if node is not None else ()
+    return replace(composed, data={**composed.data, "metrics": {**metrics, **dict.fromkeys(sorted(deleted))}})
 
 
 def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[str] = ()) -> Run:
@@ -76,8 +77,8 @@ def begin(project: Any, experiment: Any, config: Any, backends: str | Sequence[s
     composed = replace(composed, data=data)
     trainer = settings.get("trainer") or {}
     folder = Path(trainer["default_local_dir"]) / FOLDER if trainer.get("default_local_dir") else None
-    made = declog.plan(composed)
-    adds = made.append and made.output_dir is None
+    plan = declog.plan(composed)
+    adds = plan.append and plan.output_dir is None
     log = declog.start(
         composed, rank=0, world_size=1, output_dir=folder if adds else None, base_dir=None if adds else folder,
         run_config={"project": project, "experiment": experiment, "verl": settings},
@@ -96,12 +97,14 @@ def named(sink: Any, project: Any, experiment: Any, backends: Sequence[str]) -> 
 
 @dataclass(eq=False)
 class Batch:
-    """What verl gave its functions of metrics for one batch, and the names of what they returned."""
+    """What verl gave its functions of metrics for one batch, and the names of what they returned.
+
+    ``together`` is observed in one call, ``apart`` column by column.
+    """
 
     rows: int = 0
-    tensors: dict[str, Any] = field(default_factory=dict)
-    others: dict[str, Any] = field(default_factory=dict)
-    numbers: dict[str, Any] = field(default_factory=dict)
+    together: dict[str, Any] = field(default_factory=dict)
+    apart: dict[str, Any] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     added: bool = False  # to the metrics that a fully asynchronous trainer logs together
 
@@ -123,8 +126,7 @@ class Run:
         self._parts = False  # whether a step came in several calls
         self._left_out: set[str] = set()
         templates = [item.template for op in log.plan.outputs if op.shown for item in op.names]
-        self._named = {each for each in templates if "{" not in each}
-        self._patterns = [re.compile(names_of(each)) for each in templates if "{" in each and not each.startswith("{")]
+        self._metrics = re.compile("|".join(names_of(name) for name in templates if name[:1] != "{") or "(?!)")
 
     def guard(self, what: str) -> AbstractContextManager[None]:
         """A block of declog's own code; if it fails, verl goes on."""
@@ -144,54 +146,55 @@ class Run:
 
     # -- what verl's functions of metrics are given
 
-    def stored(self, keys: Sequence[str], get: Callable[..., Any]) -> None:
+    def stored(self, result: Any, keys: Any, partition_id: Any, *args: Any, kv_batch_get: Any, **kwargs: Any) -> None:
         """The next batch is one of a v1 trainer, whose other columns can be read."""
+        get = partial(kv_batch_get, keys=keys, partition_id=partition_id)
         with self._lock:
             self._stored = columns.Stored(list(keys), get, self._absent)
 
-    def batch(self, batch: Any, result: Collection[str]) -> None:
+    def batch(self, result: Collection[str], batch: Any, *args: Any, **kwargs: Any) -> None:
         """A batch whose metrics verl has computed."""
         plan = self.recorder.plan
         with self._lock:
-            found = Batch(len(batch), names=set(result))
-            found.tensors = columns.tensors(batch, plan.observed)
-            found.others = columns.others(batch, plan.observed)
+            rows = Batch(len(batch), names=set(result))
+            rows.together = columns.tensors(batch, plan.observed)
+            rows.apart = columns.others_of(batch, plan.observed)
             if self._stored is not None:
                 stored, self._stored = self._stored, None
-                for name in sorted(plan.sources.keys() - {*found.tensors, *found.others, *columns.VARIANCE}):
+                for name in sorted(plan.sources.keys() - {*rows.together, *rows.apart, *columns.VARIANCE}):
                     with self.recorder.guard(f"the column `{name}` of verl's store", "it is left out"):
-                        column = stored.column(name, found.rows)
+                        column = stored.column(name, rows.rows)
                         if column is not None:
-                            found.others[name] = column
-            self._batches.append(found)
+                            rows.apart[name] = column
+            self._batches.append(rows)
             if len(self._batches) > MOST:
                 del self._batches[0]
                 self._leave_out("batches", "verl computes metrics of batches and does not log them")
 
-    def timing(self, batch: Any, seconds: Mapping[str, float], result: Collection[str]) -> None:
+    def timing(self, result: Collection[str], batch: Any, timing_raw: Mapping[str, float], **kwargs: Any) -> None:
         """How long the stages of a step took, and how many tokens verl divides that by."""
-        prompts, responses = (float(each.sum()) for each in columns.lengths(batch))
+        prompts, responses = (float(lengths.sum()) for lengths in columns.lengths(batch))
         stages = [name.partition("/")[2] for name in result if name.startswith("timing_per_token_ms/")]
-        self._give(
-            result, timing=dict(seconds),
+        self._add(
+            result, timing=dict(timing_raw),
             timing_tokens={name: responses if name == "gen" else prompts + responses for name in stages},
         )  # fmt: skip
 
-    def throughput(self, batch: Any, gpus: int, result: Collection[str]) -> None:
+    def throughput(self, result: Collection[str], batch: Any, timing_raw: Any, n_gpus: int, **kwargs: Any) -> None:
         """How many tokens a step's batch has, and how many GPUs."""
-        self._give(result, total_num_tokens=sum(batch.meta_info["global_token_num"]), n_gpus=gpus)
+        self._add(result, total_num_tokens=sum(batch.meta_info["global_token_num"]), n_gpus=n_gpus)
 
-    def variance(self, gradient_norm: float | None, result: Collection[str]) -> None:
+    def variance(self, result: Collection[str], batch: Any, gradient_norm: float | None = None, **kwargs: Any) -> None:
         """The norm of the gradient, where verl makes variance proxies of it."""
         if result and gradient_norm is not None:
-            self._give(result, gradient_norm=gradient_norm)
+            self._add(result, gradient_norm=gradient_norm)
 
-    def _give(self, result: Collection[str], **numbers: Any) -> None:
-        """What is of the batch that came last."""
+    def _add(self, result: Collection[str], **numbers: Any) -> None:
+        """Numbers of the batch that came last."""
         with self._lock:
             if not self._batches:
                 self._batches.append(Batch())
-            self._batches[-1].numbers |= numbers
+            self._batches[-1].together |= numbers
             self._batches[-1].names.update(result)
 
     def added(self, names: Collection[str]) -> None:
@@ -205,13 +208,13 @@ class Run:
 
     def generations(self, samples: Sequence[Sequence[Any]], step: Any) -> None:
         """Validation generations, each (input, output, score), of a step."""
-        log, found = self.recorder, [sample for sample in samples if len(sample) >= 3]
-        if not found or VAL not in log.plan.modes or "val_output" not in log.plan.sources:
+        log, scored = self.recorder, [sample for sample in samples if len(sample) >= 3]
+        if not scored or VAL not in log.plan.modes or "val_output" not in log.plan.sources:
             return
         with self._lock, self.guard("validation generations could not be recorded"), log.mode(VAL, int(step)):
             log.observe(
-                val_input=[str(sample[0]) for sample in found], val_output=[str(sample[1]) for sample in found],
-                val_score=[sample[2] for sample in found],
+                val_input=[str(sample[0]) for sample in scored], val_output=[str(sample[1]) for sample in scored],
+                val_score=[sample[2] for sample in scored],
             )  # fmt: skip
 
     def log(self, data: Mapping[str, Any], step: Any) -> None:
@@ -221,12 +224,12 @@ class Run:
         with self._lock, self.guard("what verl logs could not be recorded"):
             self._at(int(step))
             ready = [batch for batch in self._batches if batch.added or not self._aggregates]
-            mine = [batch for batch in ready if not batch.names.isdisjoint(data)]
-            self._batches = [batch for batch in self._batches if batch not in mine]
-            self._rows += mine
+            logged = [batch for batch in ready if not batch.names.isdisjoint(data)]
+            self._batches = [batch for batch in self._batches if batch not in logged]
+            self._rows += logged
             self._reported |= data
             self._calls += 1
-            if mine and self._calls == 1 and not self._parts:
+            if logged and self._calls == 1 and not self._parts:
                 self._end()
 
     def _at(self, number: int) -> None:
@@ -259,15 +262,14 @@ class Run:
 
     def _observe(self, batch: Batch) -> None:
         log = self.recorder
-        needed = log.plan.observed
-        together = {name: value for name, value in {**batch.tensors, **batch.numbers}.items() if name in needed}
+        together = {name: value for name, value in batch.together.items() if name in log.plan.observed}
         try:
             log.observe(**together)
         except InputError:  # of one column: the others count
-            self._each(together)
-        self._each(batch.others)
+            self._observe_apart(together)
+        self._observe_apart(batch.apart)
 
-    def _each(self, signals: Mapping[str, Any]) -> None:
+    def _observe_apart(self, signals: Mapping[str, Any]) -> None:
         for name, value in signals.items():
             with self.recorder.guard(f"the column `{name}` of verl's batch", "it is left out"):
                 self.recorder.observe(**{name: value})
@@ -275,18 +277,12 @@ class Run:
     def _report(self, reported: Mapping[str, Any], computed: Set[str]) -> None:
         """Numbers that verl has computed, but those that declog computes of the same batch."""
         log = self.recorder
-        made = {name for name in reported if self._made(name)}
-        rest = log.scalars({name: value for name, value in reported.items() if name not in made & computed})
+        metrics = {name for name in reported if self._metrics.fullmatch(name)}  # of the config
+        rest = log.scalars({name: value for name, value in reported.items() if name not in metrics & computed})
         for name in rest:
             self._leave_out(name, "it is no number")
-        for name in (
-            (reported.keys() & log.plan.signal_names) - made - rest.keys()
-        ):  # a signal of the config's: its number, too
+        for name in (reported.keys() & log.plan.signal_names) - metrics - rest.keys():  # the number of a signal, too
             log.log_metric(name, reported[name])
-
-    def _made(self, name: str) -> bool:
-        """Whether a metric of the config has the name."""
-        return name in self._named or any(each.fullmatch(name) for each in self._patterns)
 
     def _leave_out(self, name: str, why: str) -> None:
         if name not in self._left_out:

@@ -32,7 +32,8 @@ FAULTS: dict[str, tuple[type[Any], str]] = {
     "generation": (Capture, "_generation"), "conversations": (Capture, "_conversations"),
     "update": (Capture, "_update"), "times": (Capture, "_times"), "columns": (RewardLogs, "columns"),
     "caller": (RewardLogs, "caller"), "signals": (Report, "_signals"),
-    "others": (Report, "_others"), "merged": (Report, "_merged"), "begin": (Steps, "begin"), "save": (Steps, "save"),
+    "passed_on": (Report, "_passed_on"), "merged": (Report, "_merged"), "begin": (Steps, "begin"),
+    "save": (Steps, "save"),
 }  # fmt: skip
 SHARED = [name for name, (owner, _) in FAULTS.items() if owner in (Recorder, Steps)]  # in which ranks meet
 CASE = Case(
