@@ -21,7 +21,7 @@ from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.scopes import Scope
 from declog.runtime.run.call_log import Clock
 from declog.runtime.run.capture import Call
-from declog.sinks import traits
+from declog.runtime.run.outlets import Outlets, route_to
 
 Script = Callable[[], Iterable[Call]]  # the calls of one rank
 Events = list[tuple[int, Records]]  # what one sink got, with the steps
@@ -66,7 +66,7 @@ def rehearse(
             return
         clock = _Written()
         recorder = Recorder(
-            plan, comm, {}, routes[comm.rank], None,
+            plan, comm, Outlets(routes=routes[comm.rank]),
             functions=functions, wait_s=_LONG_S, locate=locate, clock=clock,
         )  # fmt: skip
         player = _Player(recorder, clock, rehearsal)
@@ -89,12 +89,9 @@ def _routes(plan: Plan, rank: int, world_size: int, rehearsal: Rehearsal) -> lis
     """The sinks of a rank, as ``start`` opens them: on other ranks than 0 those that get the rank's own rows."""
     routes = []
     for op in plan.sinks:
-        local = frozenset(table.id for table in plan.tables if world_size > 1 and op.id in table.local)
-        if rank == 0 or local:
-            kind = traits(op.kind)
-            most, last = kind.unfiltered_bytes, kind.shows_last
+        if rank == 0 or any(op.id in table.local for table in plan.tables):
             keeper = _keeper(rehearsal, op.id if rank == 0 else f"{op.id} of rank {rank}")
-            routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, keeper, local, most, last))
+            routes.append(route_to(plan, op, keeper, gathers=world_size > 1))
     return routes
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
-from declog.engine.publish import Route
 from declog.errors import UnknownSignalError, UsageError, nearest
 from declog.errors.habits import meant
 from declog.imports import after
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
-from declog.records import Alert, RunInfo
+from declog.records import Alert
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.log_event import Answer
 from declog.runtime.recording import session_state, wrapping
@@ -34,9 +33,8 @@ from declog.runtime.rows.scopes import Origin, Scope, here, origin
 from declog.runtime.run.call_log import Clock, Hook
 from declog.runtime.run.checkpoint import pack, unpack
 from declog.runtime.run.failures import Failures
+from declog.runtime.run.outlets import Outlets
 from declog.runtime.worker.background import Background, MakeLive
-from declog.sinks.run_folder import Choice, RunFolder
-from declog.sinks.runner import SinkRunner
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,32 +46,27 @@ after("torch._dynamo.trace_rules", lambda dynamo: dynamo.add("declog"))
 class Recorder(Observing):
     """Records a run as its plan says. Use it as a context manager, or call ``close``.
 
-    ``output_dir`` is the run's folder of local files, and ``run_id`` its id (None and empty on ranks that have none).
     ``total_steps`` may be set where it is known how many the run will have: a console then says how long they take.
     """
 
     def __init__(
-        self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route],
-        output_dir: Path | None, *, run_id: str = "", functions: Functions = DEFAULT, close_s: float = 30.0,
+        self, plan: Plan, comm: Comm, outlets: Outlets, *, functions: Functions = DEFAULT, close_s: float = 30.0,
         wait_s: float = 30.0, locate: Locate | None = None, clock: Clock | None = None, hooks: Sequence[Hook] = (),
-        home: RunFolder | None = None, run: RunInfo | None = None, choice: Choice | None = None, commits: bool = False,
-        live: MakeLive | None = None,
+        commits: bool = False, live: MakeLive | None = None,
     ) -> None:  # fmt: skip
-        self.output_dir = output_dir
-        self.run_id = run_id
+        self._outlets = outlets
         self.total_steps: int | None = None
         self._failures = Failures()
         background = Background(
-            plan, comm, runners, routes, self._failures, functions=functions, close_s=close_s, wait_s=wait_s,
-            home=home, run=run, choice=choice or Choice(), live=live,
-        )  # fmt: skip
+            plan, comm, outlets, self._failures, functions=functions, close_s=close_s, wait_s=wait_s, live=live
+        )
         clock = clock or Clock()
         session = (
             SeenSession(hooks, plan, clock, self._failures, background, functions=functions, locate=locate) if hooks
             else Session(plan, clock, self._failures, background, functions=functions, locate=locate)
         )  # fmt: skip
         super().__init__(session, background)
-        for runner in runners.values():
+        for runner in outlets.runners.values():
             runner.watch(self._progress)
         self._ended = self._failed = False
         self._runs: list[Scope] = []  # `with log:`
@@ -92,6 +85,16 @@ class Recorder(Observing):
             raise AttributeError(f"'Recorder' object has no attribute {name!r}{meant(name, public, 'log')}")
 
     # -- the run
+
+    @property
+    def output_dir(self) -> Path | None:
+        """The run's folder of local files; None on ranks that have none."""
+        return self._outlets.output_dir
+
+    @property
+    def run_id(self) -> str:
+        """The run's id; empty on ranks that have no folder."""
+        return self._outlets.run_id
 
     def __enter__(self) -> Recorder:
         self._runs.append(Scope(self, "run").__enter__())
@@ -385,8 +388,7 @@ class Recorder(Observing):
         if self._session.begun:
             raise UsageError.of("DL510.load")
         progress, frames, data, equal = unpack(self.plan, self._background.comm, state)
-        if (run := self._background.go_on(state)) is not None:
-            self.output_dir, self.run_id = run.output_dir, run.run_id
+        self._outlets.go_on(state, self._background.close_s)
         session_state.load(self._session, progress, frames if equal else {})
         self._background.load(frames, data, progress.step, equal=equal)
 

@@ -14,7 +14,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from declog.engine.publish import CODE, Route
 from declog.errors import PlanMismatchError, Problem, RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import Functions
 from declog.plans import fingerprint
-from declog.plans.ops import Plan, SinkOp
+from declog.plans.ops import Plan
 from declog.plans.words import explain
 from declog.records import RunInfo
 from declog.runtime.ranks import store_comm as comms
@@ -34,6 +33,7 @@ from declog.runtime.recording.recorder import Recorder
 from declog.runtime.rows.batches import Locate
 from declog.runtime.run import checkpoint, manifest
 from declog.runtime.run.capture import CaptureLog, free_folder
+from declog.runtime.run.outlets import Outlets
 from declog.runtime.worker.background import MakeLive
 from declog.sinks import Sink, run_folder
 from declog.sinks._shared import below
@@ -80,9 +80,7 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
     origin = None
     if resume is not None and resume.get("run_id"):
         origin = Origin(resume["run_id"], resume["output_dir"], resume["step"])
-    chosen = partial(_folder, plan, options, origin)
-    runners, routes, run, home, choice = _open(channel, plan, options, chosen)
-    folder = None if run is None else run.output_dir
+    outlets = _open(channel, plan, options, origin)
     if channel.collects:
         if (version := namesake()) is not None:
             _warn_of_namesake(version)
@@ -91,8 +89,8 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
         for what, why in plan.inactive:
             log.debug("%s is inactive: %s", what, why)
     try:
-        capture = _capture(channel, plan, folder, runners.values(), start_s)
-        if home is not None and run is not None:
+        capture = _capture(channel, plan, outlets, start_s)
+        if outlets.folder is not None and (run := outlets.run) is not None:
             modules = [*options.modules, *(type(sink).__module__ for sink in options.sinks)]
             facts = manifest.facts(plan, run.run_id, run.world_size, modules, options.packages, options.overrides)
             texts = {
@@ -101,23 +99,20 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
             }
             if options.run_config:
                 texts[RUN_CONFIG] = manifest.yaml_text(run.run_config)
-            home.begin(facts, texts)
+            outlets.folder.begin(facts, texts)
         recorder = Recorder(
-            plan, channel, runners, routes, folder, run_id="" if run is None else run.run_id,
-            functions=options.functions, wait_s=options.wait_s, locate=options.locate, clock=capture,
-            hooks=[capture] if capture else [], home=home, run=run, choice=choice, commits=options.commits,
-            live=options.live,
+            plan, channel, outlets, functions=options.functions, wait_s=options.wait_s, locate=options.locate,
+            clock=capture, hooks=[capture] if capture else [], commits=options.commits, live=options.live,
         )  # fmt: skip
     except BaseException:
-        if home is not None:
-            home.abandon()
+        outlets.abandon()
         raise
     if resume is not None:
         try:
             recorder.load_state_dict(resume)
             missing_ranks = range(channel.world_size, before)
-            if run is not None and channel.collects and not (origin and choice.branches(origin, run.output_dir)):
-                _rewind_others(channel, plan, run, missing_ranks, resume["step"], start_s)
+            if outlets.run is not None and channel.collects and not outlets.branch:
+                _rewind_others(plan, outlets.run, missing_ranks, resume["step"], start_s)
         except BaseException:
             recorder.close(failed=True)
             raise
@@ -161,7 +156,7 @@ def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s
     return state
 
 
-def _rewind_others(channel: Comm, plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, start_s: float) -> None:
+def _rewind_others(plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, start_s: float) -> None:
     """Ranks that are no more left rows of steps that will be made again in files of their own."""
     local = {sink for table in plan.tables for sink in table.local}
     for rank in ranks:
@@ -173,11 +168,9 @@ def _rewind_others(channel: Comm, plan: Plan, run: RunInfo, ranks: Iterable[int]
                 runner.close(start_s)
 
 
-def _capture(
-    channel: Comm, plan: Plan, folder: Path | None, runners: Iterable[SinkRunner], start_s: float
-) -> CaptureLog | None:
+def _capture(channel: Comm, plan: Plan, outlets: Outlets, start_s: float) -> CaptureLog | None:
     """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
-    op = plan.capture
+    op, folder = plan.capture, outlets.output_dir
     named = None if op is None else op.folder
     base = folder and folder / "capture"
     if named is not None:
@@ -193,8 +186,6 @@ def _capture(
         return CaptureLog(plan, op, Path(chosen), channel.rank, channel.world_size)
     except SinkError:
         channel.close()
-        for runner in runners:
-            runner.close(5.0)
         raise
 
 
@@ -232,59 +223,48 @@ def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolde
     return home, choice, origin.run_id if origin is not None and choice.replaces(origin, home.path) else new
 
 
-def _open(
-    channel: Comm,
-    plan: Plan,
-    options: Start,
-    chosen: Callable[[], tuple[RunFolder, Choice, str]],
-) -> tuple[dict[str, SinkRunner], list[Route], RunInfo | None, RunFolder | None, Choice]:
+def _open(channel: Comm, plan: Plan, options: Start, origin: Origin | None) -> Outlets:
     """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
     start_s = options.start_s
-    runners: dict[str, SinkRunner] = {}
-    routes: list[Route] = []
-    run: RunInfo | None = None
-    home: RunFolder | None = None  # rank 0 has it for all
-    choice = Choice()
+    outlets = Outlets()
     per_rank = {sink for table in plan.tables for sink in table.local} if _gathers(channel) else set()
 
     def rank_0() -> None:
-        nonlocal run, home, choice
         until = time.monotonic() + start_s  # all sinks together
-        home, choice, run_id = chosen()
-        run = _run_info(channel, plan, home.path, run_id, options.run_config)
+        outlets.folder, outlets.choice, run_id = _folder(plan, options, origin)
+        run = outlets.run = _run_info(channel, plan, outlets.folder.path, run_id, options.run_config)
         for op in plan.sinks:
-            _open_sink(op, plan, run, runners, routes, _seconds(until), gathers=bool(per_rank))
+            outlets.open_sink(plan, op, _seconds(until), gathers=bool(per_rank))
         for index, sink in enumerate(options.sinks):
-            runner = runners[f"{CODE}{index}"] = SinkRunner(f"{CODE}{index}", sink)
+            runner = outlets.runners[f"{CODE}{index}"] = SinkRunner(f"{CODE}{index}", sink)
             runner.open(run, _seconds(until))
-            routes.append(Route(CODE, min(plan.requested), 1, "", sink.accepts, runner.submit))
+            outlets.routes.append(Route(CODE, min(plan.requested), 1, "", sink.accepts, runner.submit))
 
     def other_ranks() -> None:
-        nonlocal run, choice
         until = time.monotonic() + start_s
-        folder, run_id, chosen = json.loads(opened)
-        choice = Choice(**chosen)
+        folder, run_id, choice = json.loads(opened)
+        outlets.choice = Choice(**choice)
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise SinkError.of("DL601.run_folder", error=error) from error
-        run = _run_info(channel, plan, Path(folder), run_id, options.run_config)
+        outlets.run = _run_info(channel, plan, Path(folder), run_id, options.run_config)
         for op in plan.sinks:
             if op.id in per_rank:
-                _open_sink(op, plan, run, runners, routes, _seconds(until), gathers=True)
+                outlets.open_sink(plan, op, _seconds(until), gathers=True)
 
     replica = isinstance(channel, comms.StoreComm) and channel.replica  # another process writes its rows
     try:
-        _all_or_none(channel, "open", rank_0 if channel.collects else None, runners, 2 * start_s)
+        _all_or_none(channel, "open", rank_0 if channel.collects else None, 2 * start_s)
         if per_rank:
-            text = "" if run is None else json.dumps([str(run.output_dir), run.run_id, asdict(choice)])
+            run = outlets.run
+            text = "" if run is None else json.dumps([str(run.output_dir), run.run_id, asdict(outlets.choice)])
             opened = channel.agree("folder", text, start_s)[0]
-            _all_or_none(channel, "each", None if channel.collects or replica else other_ranks, runners, 2 * start_s)
+            _all_or_none(channel, "each", None if channel.collects or replica else other_ranks, 2 * start_s)
     except BaseException:
-        if home is not None:
-            home.abandon()
+        outlets.abandon()
         raise
-    return runners, routes, run, home, choice
+    return outlets
 
 
 def _seconds(until: float) -> float:
@@ -296,22 +276,7 @@ def _gathers(channel: Comm) -> bool:
     return channel.world_size > 1 and not isinstance(channel, DriverComm | ActorComm)
 
 
-def _open_sink(
-    op: SinkOp, plan: Plan, run: RunInfo, runners: dict[str, SinkRunner], routes: list[Route], left_s: float, *,
-    gathers: bool,
-) -> None:  # fmt: skip
-    sink = sink_kinds.make_sink(op.kind, dict(op.options))
-    runner = runners[op.id] = SinkRunner(op.id, sink, max_bytes=op.queue_bytes, on_error=op.on_error)
-    runner.open(run, left_s)
-    local = frozenset(table.id for table in plan.tables if gathers and op.id in table.local)
-    traits = sink_kinds.traits(op.kind)
-    most, last = traits.unfiltered_bytes, traits.shows_last
-    routes.append(Route(op.id, op.profile, op.every, op.prefix, op.accepts, runner.submit, local, most, last))
-
-
-def _all_or_none(
-    channel: Comm, topic: str, action: Callable[[], None] | None, runners: Mapping[str, SinkRunner], wait_s: float
-) -> None:
+def _all_or_none(channel: Comm, topic: str, action: Callable[[], None] | None, wait_s: float) -> None:
     """Do something on the ranks that have something to do; where it fails on one, every rank raises."""
     failure: BaseException | None = None
     try:
@@ -322,8 +287,6 @@ def _all_or_none(
     answers = channel.agree(topic, "" if failure is None else error_text(failure), wait_s)
     failed = next((rank for rank, text in enumerate(answers) if text), None)
     if failed is not None:
-        for runner in runners.values():
-            runner.close(5.0)
         channel.close()
         raise failure or SinkError.of("DL601.rank", rank=failed, cause=answers[failed].removeprefix("[DL601] "))
 

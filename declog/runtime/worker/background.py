@@ -9,25 +9,22 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from declog.engine.frame import Frame
-from declog.engine.publish import Dispatcher, Route
+from declog.engine.publish import Dispatcher
 from declog.errors import RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import DEFAULT, Functions
-from declog.language.maps import merged
-from declog.language.secrets import without_secrets
 from declog.plans.ops import STOP, AlertOp, Plan
-from declog.records import Alert, Beside, RunInfo
+from declog.records import Alert, Beside
 from declog.runtime.ranks import actors
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.log_event import LogEvent
 from declog.runtime.ranks.sender import Sender
 from declog.runtime.rows.packets import Fate, fates
-from declog.runtime.run import manifest
 from declog.runtime.run.failures import Failures
+from declog.runtime.run.outlets import Outlets
 from declog.runtime.worker.alarm import Alarm
 from declog.runtime.worker.backlog import Backlog
 from declog.runtime.worker.collector import Collector, LiveMetrics
@@ -35,8 +32,7 @@ from declog.runtime.worker.local_tables import LocalTables
 from declog.runtime.worker.row_keeper import RowKeeper
 from declog.runtime.worker.stopping import Stop
 from declog.runtime.worker.worker import Task, Worker
-from declog.sinks.run_folder import Choice, Origin, RunFolder
-from declog.sinks.runner import CloseReport, SinkRunner
+from declog.sinks.runner import CloseReport
 
 log = logging.getLogger("declog")
 MakeLive = Callable[..., LiveMetrics]  # of the plan, the run, its sinks, failures, and who is told of the lines
@@ -44,26 +40,19 @@ MOST_ALERTS = 1000  # that fired and are remembered
 
 
 class Background:
-    """``close_s`` is how long each sink may take at the end, ``wait_s`` how long rank 0 waits for other ranks' rows.
-
-    ``choice`` is what the caller said of the run's folder.
-    """
+    """``close_s`` is how long each sink may take at the end, ``wait_s`` how long rank 0 waits for other ranks' rows."""
 
     def __init__(
-        self, plan: Plan, comm: Comm, runners: Mapping[str, SinkRunner], routes: Sequence[Route], failures: Failures, *,
-        functions: Functions = DEFAULT, close_s: float, wait_s: float, home: RunFolder | None, run: RunInfo | None,
-        choice: Choice, live: MakeLive | None,
+        self, plan: Plan, comm: Comm, outlets: Outlets, failures: Failures, *, functions: Functions = DEFAULT,
+        close_s: float, wait_s: float, live: MakeLive | None,
     ) -> None:  # fmt: skip
         self.comm = comm
         self.close_s = close_s
         self.wait_s = wait_s
         self._plan = plan
         self._failures = failures
-        self._runners = dict(runners)
-        self._home = home
-        self._run = run
-        self._choice = choice
-        self._branch = False  # of another run, whose rows are its own
+        self._outlets = outlets
+        self._runners = outlets.runners
         self._missing: Mapping[str, str] = {}
         self._alerts: deque[tuple[int, Alert]] = deque(maxlen=MOST_ALERTS)
         self._stop = Stop(comm, failures, wait_s) if any(STOP in alert.do for alert in plan.alerts) else None
@@ -71,10 +60,10 @@ class Background:
             comm.idle = self._stop.poll
         self._collector = self._dispatcher = None
         if comm.collects:
-            self._dispatcher = Dispatcher(plan, routes, functions, self._note_missing, self._note_alert)
+            self._dispatcher = Dispatcher(plan, outlets.routes, functions, self._note_missing, self._note_alert)
             rows, metrics = self._rows(), None
             if live is not None and rows is not None:
-                metrics = live(plan, lambda: self._run, routes, failures, self._note_late)
+                metrics = live(plan, lambda: outlets.run, outlets.routes, failures, self._note_late)
             self._collector = Collector(
                 plan, comm, self._dispatcher, failures, functions=functions, wait_s=wait_s, queued=self._queued,
                 unused=lambda: self._unused(fates.lost(id(self))), rows=rows,
@@ -83,7 +72,7 @@ class Background:
         self._merger = None
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
             self._merger = actors.Merger(plan, self._collector, failures, comm.world_size)
-        local = [route for route in routes if route.local]
+        local = [route for route in outlets.routes if route.local]
         self._local = LocalTables(plan, local, functions) if local else None
         sender = Sender(plan, comm.rank, failures, functions, self._local)
         self.backlog = Backlog(plan, failures, wait_s + close_s)
@@ -94,9 +83,9 @@ class Background:
 
     def _rows(self) -> RowKeeper | None:
         """What keeps the rows in the run's folder, where this process has it and the plan says so."""
-        if self._home is None or self._run is None or not self._plan.keep_bytes:
+        if self._outlets.folder is None or not self._plan.keep_bytes:
             return None
-        return RowKeeper(self._plan, lambda: self._run, self._plan.keep_bytes)
+        return RowKeeper(self._plan, lambda: self._outlets.run, self._plan.keep_bytes)
 
     @property
     def merger(self) -> actors.Merger | None:
@@ -114,8 +103,8 @@ class Background:
     def _note_missing(self, reasons: Mapping[str, str]) -> None:
         """On the worker thread: why metrics have no values, for ``missing`` and for the run's folder."""
         self._missing = reasons
-        if self._home is not None:
-            self._home.missing(reasons)
+        if self._outlets.folder is not None:
+            self._outlets.folder.missing(reasons)
 
     @property
     def missing(self) -> Mapping[str, str]:
@@ -126,8 +115,8 @@ class Background:
 
     def _note_late(self, lines: Mapping[str, str]) -> None:
         """On the worker thread: the metrics that were asked for and go on, for the run's folder."""
-        if self._home is not None:
-            self._home.late(lines)
+        if self._outlets.folder is not None:
+            self._outlets.folder.late(lines)
 
     def _note_alert(self, step: int, op: AlertOp, alert: Alert) -> None:
         """On the worker thread: an alert fired."""
@@ -208,8 +197,8 @@ class Background:
         for runner in self._runners.values():
             self._report(runner.raise_unraised)
         self.comm.close()
-        if self._home is not None:
-            self._home.end("failed" if failed else "finished", self.failures)
+        if self._outlets.folder is not None:
+            self._outlets.folder.end("failed" if failed else "finished", self.failures)
         counts = self._failures.counts
         if counts:
             log.warning(
@@ -278,50 +267,13 @@ class Background:
                 partial(evaluation.load, frames, data) if equal else partial(evaluation.load_totals, data), self.close_s
             ).check()
         if collector is not None and collector.rows is not None and data is not None and "rows" in data:
-            collector.rows.go_on(data["rows"], branch=self._branch)
-        if self._branch:
-            return
-        for runner in self._runners.values():
-            runner.rewind(step, self.close_s)
-        if self._home is not None:
-            self._home.resumed(step)
-
-    def go_on(self, state: Mapping[str, Any]) -> RunInfo | None:
-        """Take the id and the folder of the run that goes on, or say of which run this one is a branch.
-
-        Every rank decides alike: what rank 0 has seen of the folders is in ``choice``.
-        """
-        run, home = self._run, self._home
-        if run is None or not state.get("run_id"):
-            return run
-        origin = Origin(state["run_id"], state["output_dir"], state["step"])
-        self._branch = self._choice.branches(origin, run.output_dir)
-        run_id = run.run_id if self._branch else origin.run_id
-        path, run_id = self._choice.target(origin) or (run.output_dir, run_id)
-        if home is not None and path != run.output_dir:
-            self._home = home.moved(path, run_id)
-        elif home is not None and run_id != run.run_id:
-            home.renamed(run_id)
-        if self._home is not None and self._branch:
-            self._home.branched(origin)
-            log.info("the run %s is a branch of %s, behind its step %d", run_id, origin.run_id, origin.step)
-        self._run = replace(run, output_dir=path, run_id=run_id)
-        if self._run != run:
-            for runner in self._runners.values():
-                runner.move(self._run, self.close_s)
-        if home is not None and home is not self._home:
-            home.abandon()
-        return self._run
+            collector.rows.go_on(data["rows"], branch=self._outlets.branch)
+        self._outlets.rewind(step, self.close_s)
 
     def configure(self, values: Mapping[str, Any]) -> None:
-        """Add to how the trainer is configured, in the run's folder, where this process has it; a failure raises."""
-        home, run = self._home, self._run
-        if home is None or run is None:
-            return
-        config = merged(run.run_config, manifest.plain(without_secrets(values)))
-        text = manifest.yaml_text(config)
-        self._worker.call(lambda: home.configured(text), self.close_s).check()  # the worker writes there, too
-        self._run = replace(run, run_config=config)
+        """Add to how the trainer is configured; a failure to write that into the run's folder raises."""
+        if (write := self._outlets.configure(values)) is not None:
+            self._worker.call(write, self.close_s).check()  # the worker writes there, too
 
     # -- actors
 

@@ -31,6 +31,7 @@ from declog.records import Records
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
 from declog.runtime.rows.scopes import Scope
+from declog.runtime.run.outlets import Outlets
 from tests.runtime.scopes.running import ENDED, MODE_ENDED, PROFILE, TWICE
 
 Kind = Literal["at", "at thread", "step=", "child", "handle", "bind", "packet", "wrong packet", "twice", "next",
@@ -418,7 +419,7 @@ class Execution:
 
     def _recorder(self, outcome: Outcome, **options: Any) -> Recorder:
         route = Route(CODE, "full", 1, "", frozenset({"scalar", "table"}), outcome.keep)
-        return Recorder(plan(self.program.every), Comm(), {}, [route], None, **options)
+        return Recorder(plan(self.program.every), Comm(), Outlets(routes=[route]), **options)
 
     def _start(self, actor: Any) -> asyncio.Task[Any]:
         task = self._schedule.start(actor)

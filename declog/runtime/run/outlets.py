@@ -1,0 +1,118 @@
+"""Where the values of a run go in this process: its sinks, and on rank 0 the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from logging import getLogger
+from pathlib import Path
+from typing import Any
+
+from declog.engine.publish import Route
+from declog.language.maps import merged
+from declog.language.secrets import without_secrets
+from declog.plans.ops import Plan, SinkOp
+from declog.records import Records, RunInfo
+from declog.runtime.run import manifest
+from declog.sinks import make_sink, traits
+from declog.sinks.run_folder import Choice, Origin, RunFolder
+from declog.sinks.runner import SinkRunner
+
+log = getLogger("declog")
+ABANDON_S = 5.0  # how long each sink of a run that did not begin may take to close
+
+
+@dataclass
+class Outlets:
+    """Sinks by id and the routes to them, the run, and its folder; ``choice`` is what the caller said of that.
+
+    ``run`` is None where this process writes nothing, ``folder`` on all ranks but 0. ``branch``: the run goes on from
+    another one, whose rows are its own.
+    """
+
+    runners: dict[str, SinkRunner] = field(default_factory=dict)
+    routes: list[Route] = field(default_factory=list)
+    run: RunInfo | None = None
+    folder: RunFolder | None = None
+    choice: Choice = field(default_factory=Choice)
+    branch: bool = False
+
+    @property
+    def output_dir(self) -> Path | None:
+        """The run's folder of local files."""
+        return None if self.run is None else self.run.output_dir
+
+    @property
+    def run_id(self) -> str:
+        """The run's id; empty where this process knows of none."""
+        return "" if self.run is None else self.run.run_id
+
+    def open_sink(self, plan: Plan, op: SinkOp, seconds: float, *, gathers: bool) -> None:
+        """Open a sink of the plan, and a route to it. Raises ``SinkError``."""
+        assert self.run is not None
+        sink = make_sink(op.kind, dict(op.options))
+        runner = self.runners[op.id] = SinkRunner(op.id, sink, max_bytes=op.queue_bytes, on_error=op.on_error)
+        runner.open(self.run, seconds)
+        self.routes.append(route_to(plan, op, runner.submit, gathers=gathers))
+
+    def abandon(self) -> None:
+        """The run did not begin: its sinks are closed, and its folder is free again."""
+        for runner in self.runners.values():
+            runner.close(ABANDON_S)
+        if self.folder is not None:
+            self.folder.abandon()
+
+    # -- a run that goes on
+
+    def go_on(self, state: Mapping[str, Any], close_s: float) -> None:
+        """Take the id and the folder of the run that goes on, or say of which run this one is a branch.
+
+        Every rank decides alike: what rank 0 has seen of the folders is in ``choice``.
+        """
+        run, folder = self.run, self.folder
+        if run is None or not state.get("run_id"):
+            return
+        origin = Origin(state["run_id"], state["output_dir"], state["step"])
+        self.branch = self.choice.branches(origin, run.output_dir)
+        run_id = run.run_id if self.branch else origin.run_id
+        path, run_id = self.choice.target(origin) or (run.output_dir, run_id)
+        if folder is not None and path != run.output_dir:
+            self.folder = folder.moved(path, run_id)
+        elif folder is not None and run_id != run.run_id:
+            folder.renamed(run_id)
+        if self.folder is not None and self.branch:
+            self.folder.branched(origin)
+            log.info("the run %s is a branch of %s, behind its step %d", run_id, origin.run_id, origin.step)
+        self.run = replace(run, output_dir=path, run_id=run_id)
+        if self.run != run:
+            for runner in self.runners.values():
+                runner.move(self.run, close_s)
+        if folder is not None and folder is not self.folder:
+            folder.abandon()
+
+    def rewind(self, step: int, seconds: float) -> None:
+        """The run goes on after a step: what sinks have of later ones is dropped. A branch has nothing of them."""
+        if self.branch:
+            return
+        for runner in self.runners.values():
+            runner.rewind(step, seconds)
+        if self.folder is not None:
+            self.folder.resumed(step)
+
+    def configure(self, values: Mapping[str, Any]) -> Callable[[], None] | None:
+        """Add to how the trainer is configured; the function writes that into the run's folder (None: not here)."""
+        run, folder = self.run, self.folder
+        if run is None or folder is None:
+            return None
+        config = merged(run.run_config, manifest.plain(without_secrets(values)))
+        self.run = replace(run, run_config=config)
+        return lambda: folder.configured(manifest.yaml_text(config))
+
+
+def route_to(plan: Plan, op: SinkOp, submit: Callable[[int, Records], None], *, gathers: bool) -> Route:
+    """The route to a sink of the plan; ``gathers``: there are other ranks, which write tables of their own rows."""
+    local = frozenset(table.id for table in plan.tables if gathers and op.id in table.local)
+    kind = traits(op.kind)
+    return Route(
+        op.id, op.profile, op.every, op.prefix, op.accepts, submit, local, kind.unfiltered_bytes, kind.shows_last
+    )
