@@ -73,7 +73,6 @@ class LogEvent(NamedTuple):
     unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank had at its end: id, place and rows
     # no part of a message
     window: Window = _NO_ROWS
-    done: threading.Event | None = None  # set when the event is finished, where somebody waits
     answer: Answer | None = None
     short_wait: bool = False  # somebody waits who should not wait long for other ranks
     begun: Mapping[str, int] = _NOTHING

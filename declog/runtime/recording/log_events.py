@@ -5,7 +5,6 @@ The session calls, under its lock. Imports steps, windows and what runs behind t
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -118,7 +117,7 @@ class LogEvents:
         except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
             self._failures.report(error)
             window = Window(intact=False)
-        done = threading.Event() if self._plan.blocking and not part else None
+        blocks = self._plan.blocking and not part
         figures = {} if part else self._meter.read()
         if figures:
             figures |= self._background.backlog.read()
@@ -127,10 +126,10 @@ class LogEvents:
             number = begun.get(mode, 0)
             begun = {**begun, mode: number + 1}
         # a step that ends with an error does not wait long for other ranks
-        short_wait = done is not None and (failed or (end is not None and end.failed))
+        short_wait = blocks and (failed or (end is not None and end.failed))
         item = LogEvent(
             event=number, step=step, steps=self.counts.get(mode, 0) if end is None else end.count, mode=mode,
-            tail=tail, part=part, last=last, sent=self._sent, figures=figures, window=window, done=done, answer=answer,
+            tail=tail, part=part, last=last, sent=self._sent, figures=figures, window=window, answer=answer,
             short_wait=short_wait, begun=begun, seconds=stream.seconds(end), elapsed=self._elapsed(),
             bytes=size, back=back,
         )  # fmt: skip
@@ -140,8 +139,8 @@ class LogEvents:
         self._meter.handing += time.perf_counter() - began
         if not part and not again:
             self._logged(mode)
-        if done is not None and not last:
-            self._background.wait_for(item)
+        if blocks and not last:
+            self._background.wait()
 
     def deliver(self) -> None:
         """Hand over the log event that is on its way, if there is one. Whatever interrupts this, it can be repeated."""

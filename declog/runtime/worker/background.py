@@ -20,7 +20,6 @@ from declog.plans.ops import STOP, AlertOp, Plan
 from declog.records import Alert, Beside
 from declog.runtime.ranks import actors
 from declog.runtime.ranks.comm import Comm
-from declog.runtime.ranks.log_event import LogEvent
 from declog.runtime.ranks.sender import Sender
 from declog.runtime.rows.packets import Fate, fates
 from declog.runtime.run.failures import Failures
@@ -170,12 +169,11 @@ class Background:
             "declog/unsent": sum(runner.dropped for runner in runners),
         }
 
-    def wait_for(self, item: LogEvent) -> None:
-        """Until a log event that somebody waits for is in the sinks; what takes longer than it may is reported."""
-        if item.done is None:
-            return
-        if not item.done.wait(self.wait_s + self.close_s):
-            self._failures.report(RuntimeFailure.of("DL605.slow", seconds=f"{self.wait_s + self.close_s:g}"))
+    def wait(self) -> None:
+        """Until all that was handed over is in the sinks; what takes longer than it may is reported."""
+        patience = self.wait_s + self.close_s
+        if not self._worker.call(lambda: None, patience).done.is_set():
+            self._failures.report(RuntimeFailure.of("DL605.slow", seconds=f"{patience:g}"))
             return
         for runner in self._runners.values():
             self._report(partial(runner.flush, self.close_s))

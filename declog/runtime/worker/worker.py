@@ -132,8 +132,6 @@ class Worker:
             finally:
                 if item.answer is not None:
                     item.answer.give(None)  # unless it was given
-                if item.done is not None:
-                    item.done.set()
                 self._backlog.done(item.bytes)
 
     def _run(self, task: Task) -> None:
