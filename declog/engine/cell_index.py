@@ -63,7 +63,7 @@ def _placed(op: MetricOp, view: View) -> Placed:
     count = view.frame.count(axis)
     keep = None if op.where is None else truth(np.array(view.rows(op.where, axis)))
     if op.weight is not None:  # a row of no weight does not count
-        weighs = ~(view.lost(op.weight, axis) | (view.rows(op.weight, axis) == 0))
+        weighs = ~(view.absent(op.weight, axis) | (view.rows(op.weight, axis) == 0))
         keep = weighs if keep is None else keep & weighs
     if op.ranks == "main":
         first_rank = ranks(view, axis) == 0
@@ -103,7 +103,7 @@ def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple
         return (), counting, np.zeros(len(counting), np.int64)
     integers = op.by.type.dtype is DType.INT
     every_row = np.arange(view.frame.count(axis))
-    raw = np.asarray(view.picked(op.by, axis, every_row) if integers else view.judged(op.by, axis))
+    raw = np.asarray(view.picked(op.by, axis, every_row) if integers else view.counted(op.by, axis))
     rows = counting[present(raw)[counting]]
     if by_rank(op):  # a rank is there though none of its rows counts
         names = np.unique(view.frame.batches.rank)

@@ -294,7 +294,7 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
             came[:, at] |= of_labels[:, raw]
     shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
     cell = label * max(shape[1], 1) + placed.piece
-    columns = [np.asarray(view.judged(node, axis)) for node in op.args]
+    columns = [np.asarray(view.counted(node, axis)) for node in op.args]
     columns = [
         column
         if position in op.reduction.texts or (column.dtype.kind in "fiu" and op.reduction.keeps_dtype)
@@ -309,8 +309,8 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
     # of what did not come nothing is missing: it is absent
-    absent = either(*(view.lost(node, axis) for node in op.args))
-    asked = ~np.broadcast_to(absent, (height, view.frame.count(axis)))[:, chosen]
+    nowhere = either(*(view.absent(node, axis) for node in op.args))
+    asked = ~np.broadcast_to(nowhere, (height, view.frame.count(axis)))[:, chosen]
     between = np.zeros(values.shape, bool)  # NaN, of infinities
     outside = 0  # infinities are outside of all bins
     for member in range(height):

@@ -1,7 +1,8 @@
 """Evaluates typed trees over a frame: numpy in, numpy out, each node once.
 
 The arrays are float64 with NaN for what is missing, int64, bool, or objects. A value has the rows of its
-node's axis; a family has its members in front: ``[members, rows]``.
+node's axis; a family has its members in front: ``[members, rows]``. Beside it stands its kind: which rows are absent,
+and of a bool which are neither true nor false (see ``language/absence.py``).
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 
 from declog.engine import groups
 from declog.engine.blocks import typed
-from declog.engine.frame import GROUP_ID, UNDECIDED, Frame
+from declog.engine.frame import GROUP_ID, Frame
 from declog.errors import RuntimeFailure
 from declog.language import segmented
-from declog.language.absence import QUESTIONS, Absence, either, elementwise
+from declog.language.absence import ABSENT, MISSING, PRESENT, QUESTIONS, Kind, absent, either, elementwise
 from declog.language.dtypes import MEMBER, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
 from declog.language.functions.structure import SELECTIONS, selected
@@ -27,8 +28,10 @@ from declog.language.segmented import Segments
 
 Array = NDArray[Any]
 Members = tuple[str, ...]
+Value = tuple[Array, Kind]
 COLUMNS = ("signal", "local", "carried")
 PICKS = ("member", *SELECTIONS)  # functions that pick members of a family
+_CHOOSING = (PRESENT, "if", "and", "or")  # of an argument that never came they may have a value
 
 
 class View:
@@ -37,9 +40,7 @@ class View:
     def __init__(self, frame: Frame, functions: Functions = DEFAULT) -> None:
         self.frame = frame
         self._functions = functions
-        self._values: dict[int, Array] = {}
-        self._absences: dict[int, Absence] = {}
-        self._unknown: dict[int, Absence] = {}
+        self._values: dict[int, Value] = {}
         self._members: dict[int, Members] = {}
         self.placed: dict[tuple[object, ...], Any] = {}  # which cells rows are in: many metrics ask alike
 
@@ -61,175 +62,153 @@ class View:
 
     def came(self, node: Node) -> bool:
         """Whether anything of a value is there: what is computed of a signal that never came is absent."""
-        return self.absent(node) is not True
+        return self.kind(node) is not True
 
     def value(self, node: Node) -> Array:
         """The value of a node on its own axis, missing where it is absent; 0-dimensional: a constant, or all absent."""
-        cached = self._values.get(node.index)
-        if cached is None:
-            absent = self.absent(node)
-            cached = _nothing(node) if absent is True else self._compute(node)
-            if absent is not True and absent is not False and node.op not in COLUMNS:
-                cached = _blanked(cached, absent)
-            self._values[node.index] = cached
-        return cached
+        return self._evaluated(node)[0]
+
+    def kind(self, node: Node, axis: Axis | None = None) -> Kind:
+        """Where a value is absent, and where a bool is missing, on its own axis or over a finer one.
+
+        False, True, ``[rows]`` or ``[members, rows]``.
+        """
+        kind = self._evaluated(node)[1]
+        if isinstance(kind, bool) or axis is None or node.type.axis is None:
+            return kind
+        return self.frame.spread(kind, node.type.axis, axis)
+
+    def absent(self, node: Node, axis: Axis | None = None) -> Kind:
+        """Where a value is absent, on its own axis or over a finer one: False, True, or bools."""
+        return absent(self.kind(node, axis))
 
     def rows(self, node: Node, axis: Axis) -> Array:
         """The value repeated over ``axis``: ``[rows]`` or ``[members, rows]``."""
-        values = self.value(node)
+        return self._spread(node, self.value(node), axis)
+
+    def counted(self, node: Node, axis: Axis) -> Array:
+        """The value over ``axis`` as it is reduced: a comparison of a missing value is missing, neither true nor false.
+
+        So a mean of comparisons is of those that could be made, and not healthy where none could.
+        """
+        return self._spread(node, self._known(node), axis)
+
+    def _spread(self, node: Node, values: Array, axis: Axis) -> Array:
         node_axis = node.type.axis
         if node_axis is None or not values.ndim:
             height = (len(members),) if not values.ndim and (members := self.members(node)) else values.shape
             return np.broadcast_to(values, (*height, self.frame.count(axis)))
         return self.frame.spread(values, node_axis, axis)
 
-    def lost(self, node: Node, axis: Axis) -> Absence:
-        """The rows of ``axis`` in which a value is absent: ``[rows]``, or by member ``[members, rows]``."""
-        absent = self.absent(node)
-        if absent is True or absent is False:
-            return absent
-        assert node.type.axis is not None
-        return self.frame.spread(absent, node.type.axis, axis)
-
-    def judged(self, node: Node, axis: Axis) -> Array:
-        """The value over ``axis`` as it is reduced: a comparison of a missing value is missing, neither true nor false.
-
-        So a mean of comparisons is of those that could be made, and not healthy where none could.
-        """
-        values, unknown = self.rows(node, axis), self.undecided(node)
-        if unknown is False or node.type.axis is None:
-            return values
-        return _blanked(values, self.frame.spread(np.asarray(unknown), node.type.axis, axis))
-
-    def undecided(self, node: Node) -> Absence:
-        """Where a bool is neither true nor false, since something that it compares is missing."""
-        if node.type.dtype is not DType.BOOL or node.op in ("const", "builtin"):
-            return False
-        cached = self._unknown.get(node.index)
+    def _evaluated(self, node: Node) -> Value:
+        """A value and its kind."""
+        cached = self._values.get(node.index)
         if cached is None:
-            result = self._undecided(node)
-            cached = self._unknown[node.index] = result if isinstance(result, np.ndarray) and result.any() else False
+            function = self._functions.get(node.op)
+            if function is not None and function.stage == "elementwise":
+                cached = self._of_rows(node, function)
+            else:
+                kind = _whole(self._kind(node))
+                cached = _nothing(node) if kind is True else (self._compute(node), kind)
+                if node.op not in COLUMNS:
+                    cached = _blanked(*cached)
+            self._values[node.index] = cached
         return cached
 
-    def _undecided(self, node: Node) -> Absence:
-        function = self._functions.get(node.op)
-        if node.op in QUESTIONS:
-            gaps = [self._gaps(arg) for arg in node.args]
-        elif function is not None and function.stage == "elementwise":
-            gaps = [self.undecided(arg) for arg in node.args]
-        else:
-            marks = self.frame.column(node.param("name") + UNDECIDED) if node.op in ("local", "carried") else None
-            unknown = False if marks is None else marks == 1
-            if node.op in PICKS:
-                unknown = self._picked_members(node, self.undecided(node.args[0]))
-            return either(self._gaps(node), unknown)
-        if all(gap is False for gap in gaps):
-            return False
-        return self._passed_on(node, gaps)
+    def _known(self, node: Node) -> Array:
+        """A value that is missing where it is neither true nor false."""
+        values, kind = self._evaluated(node)
+        return values if isinstance(kind, bool) else _missing_where(kind == MISSING, values)
 
-    def _gaps(self, node: Node) -> Absence:
-        """Where a value is missing or absent."""
-        there = segmented.present(self.value(node))
-        return False if there.all() else ~there
+    def _of_rows(self, node: Node, function: Function) -> Value:
+        """An elementwise value, by those of its arguments."""
+        order = self._order(node) if node.type.family else {}
+        if node.op not in _CHOOSING and any(self.kind(arg) is True for arg in node.args):
+            return _nothing(node)
+        args = [self._evaluated(arg) for arg in node.args]
+        if node.op == WRITTEN[DType.INT]:  # with every bit
+            args = [(self._exact(node.args[0]), args[0][1])]
+        axes = {arg.type.axis for arg in node.args if arg.op != "const"}
+        if len(axes) > 1 or node.type.family:  # else nothing is to be brought anywhere
+            args = [
+                (self._across(node, position, values, order), self._across(node, position, kind, order))
+                for position, (values, kind) in enumerate(args)
+            ]
+        return applied(node, function, args)
 
-    # -- absence
+    def _across(self, node: Node, position: int, values: Any, order: dict[int, list[int]]) -> Any:
+        """What belongs to an argument, at the rows of a node, with its members in the order of the first's."""
+        arg_axis, axis = node.args[position].type.axis, node.type.axis
+        if np.ndim(values) and arg_axis is not None and axis is not None:
+            values = self.frame.spread(values, arg_axis, axis)
+        return values[order[position]] if position in order and np.ndim(values) > 1 else values
 
-    def absent(self, node: Node) -> Absence:
-        """Where a value is absent, on its own axis: ``[rows]`` or ``[members, rows]``."""
-        cached = self._absences.get(node.index)
-        if cached is None:
-            cached = self._absent(node)
-            if cached is not True and cached is not False and (not cached.ndim or not cached.any()):
-                cached = bool(cached.any())
-            self._absences[node.index] = cached
-        return cached
+    # -- the kind of what is not elementwise
 
-    def _absent(self, node: Node) -> Absence:
+    def _kind(self, node: Node) -> Kind:
+        """Which rows are absent or missing: bits, ``[rows]`` or ``[members, rows]``."""
         axis = node.type.axis
         if node.op in ("const", "builtin"):
             return False
         if node.op in COLUMNS:
             name = node.param("name")
-            if self.frame.plain(name) is None and self.frame.column(name) is None:
+            if not self.frame.has(name):
                 return True
             assert axis is not None
-            marked = self.frame.absent(name, axis)
-            return either(self._ungrouped(node), False if marked is None else marked)
+            return either(self._ungrouped(node), self.frame.kind(name, axis))
         if node.op == "fold":
             counts = self.frame.column(f"{node.param('name')}.n")
             if counts is None:
                 return True
-            nowhere: Absence = np.isnan(counts) if counts.dtype.kind == "f" else False
+            nowhere: Kind = np.isnan(counts) if counts.dtype.kind == "f" else False
             least = FORMULAS[node.param("stat")].least
             return nowhere if least < 2 else either(nowhere, groups.few(counts, least))
-        function = self._functions.get(node.op)
-        of_args = [self.absent(arg) for arg in node.args]
-        if function is not None and function.stage == "elementwise":
-            return self._passed_on(node, of_args) if [part for part in of_args if part is not False] else False
-        absent = either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
-        return True if absent is True else either(absent, self._too_few(node))
-
-    def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
-        """Where an elementwise value lacks something, by where its arguments do."""
-        across = self._across(node)
-        return elementwise(
-            node, [across(position, part) for position, part in enumerate(parts)],
-            lambda position: segmented.truth(np.asarray(across(position, self.value(node.args[position])))),
-            lambda position: across(position, self.undecided(node.args[position])),
-        )  # fmt: skip
-
-    def _across(self, node: Node) -> Callable[[int, Any], Any]:
-        """Brings what belongs to an argument to the rows of a node, and its members into the order of the first's."""
-        order = self._order(node) if node.type.family else {}
-
-        def across(position: int, values: Any) -> Any:
-            arg_axis, axis = node.args[position].type.axis, node.type.axis
-            if np.ndim(values) and arg_axis is not None and axis is not None:
-                values = self.frame.spread(values, arg_axis, axis)
-            return values[order[position]] if position in order and np.ndim(values) > 1 else values
-
-        return across
-
-    def _within(self, node: Node, arg: Node) -> Absence:
-        """Where a value that knows how axes nest is absent for want of an argument: where all of that is."""
-        absent = self.absent(arg)
         if node.op in PICKS:
-            return self._picked_members(node, absent)
-        begun: Absence = False
+            kind = either(self._ungrouped(node), self._picked_members(node, self.kind(node.args[0])))
+        else:
+            kind = either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
+        return True if kind is True else either(kind, self._too_few(node))
+
+    def _within(self, node: Node, arg: Node) -> Kind:
+        """Where a value that knows how axes nest is absent for want of an argument: where all of that is."""
+        if node.op in QUESTIONS:  # of texts
+            return _counting(node, arg.type.dtype, *self._evaluated(arg))
+        where = self.absent(arg)
+        begun: Kind = False
         if node.over is Axis.GROUP:  # a batch in which no group begins has no values of its groups
             empty = self.frame.parts(Axis.GROUP, Axis.BATCH).counts == 0
             begun = empty if empty.any() else False
-        if absent is True or absent is False:
-            return either(begun, absent)
+        if where is True or where is False:
+            return either(begun, where)
         if node.over == MEMBER or node.op == "members":
-            return absent.all(0) if absent.ndim > 1 else absent
+            return where.all(0) if where.ndim > 1 else where
         fine, coarse = arg.type.axis, node.type.axis
         if coarse is fine or fine is None or coarse is None:
-            return absent
-        return either(begun, _all_of(absent, self.frame.parts(fine, coarse)))
+            return where
+        return either(begun, _all_of(where, self.frame.parts(fine, coarse)))
 
-    def _picked_members(self, node: Node, marks: Absence) -> Absence:
-        """What is marked of the members of a family that a node picks; True: none of them came."""
+    def _picked_members(self, node: Node, kind: Kind) -> Kind:
+        """The kind of the members of a family that a node picks; True: none of them came."""
         members = self.members(node.args[0])
         if node.op == "member":
             position = members.index(node.param("member")) if node.param("member") in members else None
-            return True if position is None else marks[position] if np.ndim(marks) > 1 else marks
+            return True if position is None else kind[position] if np.ndim(kind) > 1 else kind
         places = selected(node, members)
-        return True if not places else marks[places] if np.ndim(marks) > 1 else marks
+        return True if not places else kind[places] if np.ndim(kind) > 1 else kind
 
-    def _ungrouped(self, node: Node) -> Absence:
+    def _ungrouped(self, node: Node) -> Kind:
         """Where a value that reads groups is absent, since what names the groups did not come."""
         grouping, axis = self.frame.grouping, node.type.axis
         if grouping is None or grouping.size is not None or axis is None or not reads_groups(node):
             return False
         if self.frame.column(GROUP_ID) is None:
             return True
-        absent = self.frame.absent(GROUP_ID, Axis.COMPLETION)
-        if absent is None or axis is Axis.COMPLETION:
-            return False if absent is None else absent
-        return _all_of(absent, self.frame.parts(Axis.COMPLETION, axis))
+        where = absent(self.frame.kind(GROUP_ID, Axis.COMPLETION))
+        if where is False or axis is Axis.COMPLETION:
+            return where
+        return _all_of(where, self.frame.parts(Axis.COMPLETION, axis))
 
-    def _too_few(self, node: Node) -> Absence:
+    def _too_few(self, node: Node) -> Kind:
         """Where a group, or what else a value is computed of, has fewer values than that takes."""
         function = self._functions.get(node.op)
         least = 1 if function is None else function.fewest(node)
@@ -238,36 +217,34 @@ class View:
         arg, over = node.args[-1], node.over or Axis.COMPLETION
         coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.BATCH
         parts = None if over == MEMBER or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
-        return groups.too_few(self._counted(arg), parts, least)
+        return groups.too_few(self._all_rows(arg, self._known(arg)), parts, least)
+
+    # -- some rows
 
     def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
         """The value at some rows of ``axis``; what is elementwise is computed for those alone.
 
         An integer keeps its bits also where others are missing: the values are objects then.
         """
-        values = self._picked(node, axis, rows)
+        values, _ = self._picked(node, axis, rows)
         if node.type.dtype is DType.INT and values.dtype.kind == "f" and self.came(node):
             values = self._at(node, self._exact(node), axis, rows)
         height = (len(self.members(node)),) if node.type.family else ()
         return values if values.ndim else np.broadcast_to(values, (*height, *rows.shape))
 
-    def _picked(self, node: Node, axis: Axis, rows: Array) -> Array:
+    def _picked(self, node: Node, axis: Axis, rows: Array) -> Value:
         plain = node.type.axis is axis and not node.type.family and node.index not in self._values
         function = self._functions.get(node.op) if plain else None
         if function is None or function.stage != "elementwise" or node.op in WRITTEN.values():
-            return self._at(node, self.value(node), axis, rows)
-        absent = self.absent(node)
-        if absent is True:
-            return _nothing(node)
-        arrays = [self._picked(arg, axis, rows) for arg in node.args]
-        result = _applied(function, arrays)
-        return result if absent is False else _blanked(result, absent[rows])
+            values, kind = self._evaluated(node)
+            return self._at(node, values, axis, rows), self._at(node, kind, axis, rows)
+        return applied(node, function, [self._picked(arg, axis, rows) for arg in node.args])
 
-    def _at(self, node: Node, values: Array, axis: Axis, rows: Array) -> Array:
+    def _at(self, node: Node, values: Any, axis: Axis, rows: Array) -> Any:
         node_axis = node.type.axis
-        if node_axis is None or not values.ndim:
+        if node_axis is None or not np.ndim(values):
             return values
-        return np.asarray(values[..., rows if node_axis is axis else self.frame.parts(axis, node_axis).index[rows]])
+        return values[..., rows if node_axis is axis else self.frame.parts(axis, node_axis).index[rows]]
 
     def _exact(self, node: Node) -> Array:
         """An integer's value where something is missing: objects where it is a column, or its first or last."""
@@ -297,25 +274,17 @@ class View:
             raise RuntimeFailure.of("DL605.function", function=node.op)
         if function.stage == "aggregate":
             return self._aggregate(node, function.run)
-        if function.stage == "elementwise":
-            return self._elementwise(node, function)
         if node.type.family and node.args:
             members = self.members(node.args[0])
             places = selected(node, members) if node.op in SELECTIONS else range(len(members))
             self._members[node.index] = tuple(members[position] for position in places)
-        argument = self._all_rows if node.op in PICKS else self._counted
-        return np.asarray(function.run(self, node, *map(argument, node.args)))
+        values_of = self.value if node.op in PICKS else self._known
+        return np.asarray(function.run(self, node, *(self._all_rows(arg, values_of(arg)) for arg in node.args)))
 
-    def _all_rows(self, node: Node) -> Array:
+    def _all_rows(self, node: Node, values: Array) -> Array:
         """A value with all its rows, also where it is absent."""
-        values = self.value(node)
         axis = node.type.axis
         return values if axis is None or values.ndim else np.broadcast_to(values, (self.frame.count(axis),))
-
-    def _counted(self, node: Node) -> Array:
-        """A value with all its rows as functions of several rows take it: what is neither true nor false is missing."""
-        values, unknown = self._all_rows(node), self.undecided(node)
-        return values if unknown is False else _blanked(values, unknown)
 
     def _signal(self, node: Node) -> Array:
         name = node.param("name")
@@ -346,7 +315,7 @@ class View:
     def _aggregate(self, node: Node, run: Callable[[Array, Segments], Array]) -> Array:
         (arg,) = node.args
         over = node.over
-        values = self._counted(arg)
+        values = self._all_rows(arg, self._known(arg))
         if over == MEMBER:
             if not values.ndim or not len(values) or (values.ndim < 2 and not self.members(arg)):
                 return np.asarray(np.nan)
@@ -362,19 +331,6 @@ class View:
         assert isinstance(over, Axis) and fine is not None
         coarse = {Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}[over]
         return segmented.aggregate(run, values, self.frame.parts(fine, coarse))
-
-    def _elementwise(self, node: Node, function: Function) -> Array:
-        if node.op == WRITTEN[DType.BOOL]:  # as a label; what is neither true nor false is none
-            (arg,) = node.args
-            unknown = self.undecided(arg)
-            return _applied(function, [self.value(arg) if unknown is False else _blanked(self.value(arg), unknown)])
-        if node.op == WRITTEN[DType.INT]:  # with every bit
-            return _applied(function, [self._exact(node.args[0])])
-        axes = {arg.type.axis for arg in node.args if arg.op != "const"}
-        if len(axes) < 2 and not node.type.family:  # most: nothing is to be brought anywhere
-            return _applied(function, [self.value(arg) for arg in node.args])
-        across = self._across(node)
-        return _applied(function, [across(position, self.value(arg)) for position, arg in enumerate(node.args)])
 
     def _order(self, node: Node) -> dict[int, list[int]]:
         """How to bring the members of families into the order of the first; different members are an error."""
@@ -406,23 +362,55 @@ def reads_groups(node: Node) -> bool:
     return node.over in (Axis.COMPLETION, Axis.GROUP) or (node.op in LEAVES and node.type.axis is Axis.GROUP)
 
 
-def _nothing(node: Node) -> Array:
+def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
+    """An elementwise function of values and their kinds, which lie on the rows of the node."""
+    kinds = [_counting(node, arg.type.dtype, *value) for arg, value in zip(node.args, args, strict=True)]
+    kind = _whole(elementwise(node, kinds, lambda position: segmented.truth(np.asarray(args[position][0]))))
+    if kind is True:
+        return _nothing(node)
+    arrays = [values for values, _ in args]
+    if node.op == WRITTEN[DType.BOOL]:  # as a label; what is neither true nor false is none
+        arrays = [_missing_where(args[0][1] == MISSING, arrays[0])]
+    result = by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
+    return _blanked(result, kind)
+
+
+def _counting(node: Node, dtype: DType, values: Array, kind: Kind) -> Kind:
+    """The kind of an argument as an operation passes it on: what is missing makes bools alone missing, besides NaN."""
+    bool_of_bool = node.type.dtype is dtype is DType.BOOL
+    if kind is True or not (bool_of_bool or node.op in QUESTIONS):
+        return absent(kind)
+    there = segmented.present(values)
+    kind = kind if bool_of_bool else absent(kind)  # whether two comparisons are equal, is known
+    return kind if there.all() else either(kind, np.where(there, 0, MISSING).astype(np.uint8))
+
+
+def _whole(kind: Kind) -> Kind:
+    """A kind without an array where it is the same of all rows."""
+    if isinstance(kind, bool):
+        return kind
+    return kind if np.ndim(kind) and kind.any() else bool(kind.any() and kind & ABSENT)
+
+
+def _nothing(node: Node) -> Value:
     """The value of what is absent altogether."""
-    return np.asarray(None, object) if node.type.dtype in (DType.TEXT, DType.OBJECT) else np.asarray(np.nan)
+    return np.asarray(None, object) if node.type.dtype in (DType.TEXT, DType.OBJECT) else np.asarray(np.nan), True
 
 
-def _blanked(values: Array, absent: Array) -> Array:
-    """Missing where it is absent."""
-    return np.where(absent, segmented.NOTHING if values.dtype.kind == "O" else np.nan, values)
+def _blanked(values: Array, kind: Kind) -> Value:
+    """A value that is missing where it is absent."""
+    return values if isinstance(kind, bool) else _missing_where(absent(kind), values), kind
 
 
-def _all_of(absent: Array, parts: Segments) -> Array:
-    everywhere: Array = segmented.aggregate(segmented.all_of, absent, parts) == 1
+def _missing_where(where: Any, values: Array) -> Array:
+    if not np.any(where):
+        return values
+    return np.where(where, segmented.NOTHING if values.dtype.kind == "O" else np.nan, values)
+
+
+def _all_of(where: Array, parts: Segments) -> Array:
+    everywhere: Array = segmented.aggregate(segmented.all_of, where, parts) == 1
     return everywhere
-
-
-def _applied(function: Function, arrays: list[Array]) -> Array:
-    return by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
 
 
 def by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:

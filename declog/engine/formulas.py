@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.cells import WHOLE, Cells
-from declog.engine.evaluator import by_tensors
+from declog.engine.evaluator import Value, applied
 from declog.errors import RuntimeFailure
-from declog.language.absence import Absence, elementwise
+from declog.language.absence import absent
 from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import BUILTIN, CONST, METRIC, Node, walk
 from declog.language.segmented import Segments, present, truth
@@ -25,7 +25,7 @@ from declog.plans.needs import read
 from declog.plans.ops import FormulaOp
 
 Array = NDArray[Any]
-NOWHERE = np.full((1, 1, 1), np.nan)
+NOWHERE: Value = np.full((1, 1, 1), np.nan), True
 NO_FACTS: Mapping[str, float] = {}
 Names = tuple[Any, ...]
 
@@ -56,18 +56,16 @@ class Sheet:
         self._unlike = rests if len(labelled) > 1 else set()  # rests of other labels each: they do not compare
         self.rest = next(iter(rests - self._unlike), None)
         self.pieces = tuple(sorted(_union(item.pieces for item in values))) or WHOLE
-        self._memo: dict[int, tuple[Array, Absence]] = {}
+        self._memo: dict[int, Value] = {}
 
-    def value(self, node: Node) -> tuple[Array, Absence]:
+    def value(self, node: Node) -> Value:
         """A node's value, NaN where it is absent, and where that is."""
         cached = self._memo.get(node.index)
         if cached is None:
-            values, absent = self._compute(node)
-            if absent is not False:
-                if not isinstance(absent, bool) and (absent.all() or not absent.any()):
-                    absent = bool(absent.all())
-                values = np.where(absent, np.nan, values)
-            cached = self._memo[node.index] = values, absent
+            values, kind = self._compute(node)
+            if not isinstance(kind, bool):
+                kind = bool(kind.all()) if kind.all() or not kind.any() else kind
+            cached = self._memo[node.index] = np.where(kind, np.nan, values) if kind is not False else values, kind
         return cached
 
     def broken(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -86,39 +84,33 @@ class Sheet:
                     infinite |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
         return broken, infinite
 
-    def _compute(self, node: Node) -> tuple[Array, Absence]:
+    def _compute(self, node: Node) -> Value:
         if node.op == CONST:
             return np.asarray(node.param("value")), False
         if node.op == BUILTIN:
             value = self._facts.get(str(node.param("name")))
-            return (NOWHERE, True) if value is None else (np.full((1, 1, 1), value), False)
+            return NOWHERE if value is None else (np.full((1, 1, 1), value), False)
         if node.op == METRIC:
             return self._metric(str(node.param("name")))
         function = self._functions.get(node.op)
         if function is None:
             raise RuntimeFailure.of("DL605.function", function=node.op)
-        arrays, of_args = zip(*(self.value(arg) for arg in node.args), strict=True)
+        args = [self.value(arg) for arg in node.args]
+        if function.stage == "elementwise":
+            values, kind = applied(node, function, args)
+            return values, absent(kind)  # of a metric that is NaN a comparison is false
+        ((values, kind),) = args
         if node.op == "member":
-            member = node.param("member")
-            if of_args[0] is True or member not in self.members:
-                return NOWHERE, True
-            at = self.members.index(member)
-            absent: Any = np.broadcast_to(of_args[0], arrays[0].shape)
-            return arrays[0][at : at + 1], absent[at : at + 1]
-        if function.stage == "aggregate":  # over=member
-            shape = (max(len(self.members), 1), *np.broadcast_shapes(arrays[0].shape, (1, 1, 1))[1:])
-            last = np.moveaxis(np.broadcast_to(arrays[0], shape), 0, -1)
-            reduced = function.run(last.reshape(-1, shape[0]), Segments.single(shape[0])).reshape(1, *shape[1:])
-            return reduced, of_args[0] if isinstance(of_args[0], bool) else np.broadcast_to(of_args[0], shape).all(
-                0, keepdims=True
-            )
-        absence = elementwise(node, of_args, lambda position: truth(np.asarray(arrays[position])), lambda _: False)
-        if absence is True:
-            return NOWHERE, True
-        result = by_tensors(function.run, list(arrays)) if function.tensors else np.asarray(function.run(np, *arrays))
-        return result, absence
+            if kind is True or node.param("member") not in self.members:
+                return NOWHERE
+            at = self.members.index(node.param("member"))
+            return values[at : at + 1], np.broadcast_to(kind, values.shape)[at : at + 1]
+        shape = (max(len(self.members), 1), *np.broadcast_shapes(values.shape, (1, 1, 1))[1:])  # over=member
+        last = np.moveaxis(np.broadcast_to(values, shape), 0, -1)
+        reduced = function.run(last.reshape(-1, shape[0]), Segments.single(shape[0])).reshape(1, *shape[1:])
+        return reduced, kind if isinstance(kind, bool) else np.broadcast_to(kind, shape).all(0, keepdims=True)
 
-    def _metric(self, name: str) -> tuple[Array, Absence]:
+    def _metric(self, name: str) -> Value:
         """A metric, or a function of it: ``columns:id``, ``nan_count:id``, which there always is."""
         function, _, key = name.rpartition(":")
         cells = self._cells.get(key)
@@ -126,7 +118,7 @@ class Sheet:
             count = 0 if cells is None else len(cells.members) if function == "members" else cells.skipped
             return np.full((1, 1, 1), float(count)), False
         if cells is None:
-            return NOWHERE, True
+            return NOWHERE
         there = cells.there
         if self._unlike and cells.labels:
             there = there & np.array([label not in self._unlike for label in cells.labels])[:, None]
@@ -162,15 +154,15 @@ def formula(
     if keys and not sources:
         return None
     sheet = Sheet(cells, keys, functions, facts)
-    values, absent = sheet.value(op.expr)
+    values, kind = sheet.value(op.expr)
     members = sheet.members if op.family else ()
     shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
     result = np.array(np.broadcast_to(np.asarray(values, np.float64), shape))
-    missing = np.broadcast_to(absent, shape) | ~present(result)
+    missing = np.broadcast_to(kind, shape) | ~present(result)
     logged = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
     if missing.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
         broken, infinite = sheet.broken(op.expr, shape)
-        logged.kept = missing & ~np.broadcast_to(absent, shape) & broken
+        logged.kept = missing & ~np.broadcast_to(kind, shape) & broken
         logged.infinite = logged.kept & infinite
         missing = missing & ~logged.kept
     if op.empty is not None and (sheet.labels or not op.labels):  # without labels it has no cell
@@ -201,7 +193,7 @@ def shown(
     for name, node in fields.items():
         (key,) = read(node)
         logged = _logged(cells, [key], combine)
-        values, absent = Sheet(logged, [key]).value(node)
+        values, kind = Sheet(logged, [key]).value(node)
         at = [
             names.index(one) if names and one in names else 0
             for names, one in ((logged[key].members, cell_name.member), (logged[key].labels, cell_name.label))
@@ -210,7 +202,7 @@ def shown(
             cell_name if cell_name < size else 0 for cell_name, size in zip(at, values.shape, strict=False)
         ]  # of members one value
         value = float(values[*at, 0]) if values.size else np.nan
-        numbers[name] = None if np.broadcast_to(absent, values.shape)[*at, 0] else value
+        numbers[name] = None if np.broadcast_to(kind, values.shape)[*at, 0] else value
     return numbers
 
 

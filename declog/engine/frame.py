@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from declog.engine import groups
 from declog.engine.blocks import Batches, Block, Key, Layout
 from declog.errors import RuntimeFailure
-from declog.language.absence import Absence
+from declog.language.absence import ABSENT, HERE, Kind
 from declog.language.dtypes import Axis, DType
 from declog.language.segmented import Segments
 from declog.plans.ops import Grouping
 
 Array = NDArray[Any]
-ABSENT = ".absent"  # ends the name of the column that says where another did not come
-UNDECIDED = ".undecided"  # and of the one that says where a bool is neither true nor false
+KIND = ".kind"  # ends the name of the column that says of another which rows are absent or missing
 GROUP_ID = "GROUP"  # the column of what names each completion's group, as digests; no signal can have the name
 
 
@@ -107,25 +106,23 @@ class Frame:
         return np.concatenate(columns).reshape(len(columns), rows)
 
     @cached_property
-    def gaps(self) -> bool:
-        """Whether it says of any column where that did not come."""
-        return any(name.endswith(ABSENT) for name in self._places)
+    def has_kinds(self) -> bool:
+        """Whether it says of any column which rows are absent or missing."""
+        return any(name.endswith(KIND) for name in self._places)
 
-    def absent(self, name: str, axis: Axis) -> Array | None:
-        """Where a column did not come: bools ``[rows]`` of an axis, of a family ``[members, rows]``; None: nowhere."""
-        if not self.gaps:
-            return None
-        marks = {member: (block, row) for member, block, row in self._places.get(name + ABSENT, ())}
-        if not marks:
-            return None
+    def kind(self, name: str, axis: Axis) -> Kind:
+        """Which rows of a column are absent or missing: ``[rows]`` of an axis, of a family ``[members, rows]``.
+
+        NaN that is missing needs no mark.
+        """
         by_member = {
-            member: self.spread(np.asarray(block.data[row], bool), block.axis, axis)
-            for member, (block, row) in marks.items()
+            member: self.spread(block.data[row], block.axis, axis)
+            for member, block, row in (self._places.get(name + KIND, ()) if self.has_kinds else ())
         }
-        if None in by_member:
-            return by_member[None]
-        nowhere = np.zeros(self.count(axis), bool)
-        return np.stack([by_member.get(member, nowhere) for member in self.members(name)])
+        if not by_member or None in by_member:
+            return by_member.get(None, False)
+        here = np.full(self.count(axis), HERE, np.uint8)
+        return np.stack([by_member.get(member, here) for member in self.members(name)])
 
     def count(self, axis: Axis) -> int:
         """How many entries an axis has."""
@@ -242,23 +239,14 @@ class Frame:
         dtype: DType,
         members: Sequence[str] = (),
         *,
-        absent: Absence = False,
-        undecided: Absence = False,
+        kind: Kind = False,
     ) -> Frame:
-        """The frame with one more column ``[rows]``, or one more family ``[members, rows]``.
-
-        ``absent``: where it is; ``undecided``: where it is neither true nor false.
-        """
+        """The frame with one more column ``[rows]``, or one more family ``[members, rows]``, and its kind."""
         keys = tuple((name, member) for member in members) if members else ((name, None),)
-        marked = [
-            Block(
-                axis, tuple((name + ends, member) for _, member in keys),
-                np.array(np.broadcast_to(where, (len(keys), values.shape[-1]))),
-            )
-            for ends, where in ((ABSENT, absent), (UNDECIDED, undecided)) if where is not False
-        ]  # fmt: skip
-        if marked:
-            return replace(self, blocks=[*self.blocks, *marked]).with_column(name, axis, values, dtype, members)
+        if np.any(kind):
+            kinds = np.array(np.broadcast_to(kind, (len(keys), values.shape[-1])), np.uint8)
+            marks = Block(axis, tuple((name + KIND, member) for _, member in keys), kinds)
+            return replace(self, blocks=[*self.blocks, marks]).with_column(name, axis, values, dtype, members)
         if dtype in (DType.TEXT, DType.OBJECT):
             return replace(self, texts={**self.texts, (name, None): (axis, values)})
         if values.dtype.kind == "O":
@@ -321,12 +309,12 @@ def _joined(frames: Sequence[Frame]) -> list[Block]:
         {key: block.some(slice(at, at + 1)) for block in frame.blocks for at, key in enumerate(block.keys)}
         for frame in frames
     ]
-    axes = {key: block.axis for by_key in columns for key, block in by_key.items() if not key[0].endswith(ABSENT)}
+    axes = {key: block.axis for by_key in columns for key, block in by_key.items() if not key[0].endswith(KIND)}
     blocks = [
         _column(key, axis, [by_key.get(key) for by_key in columns], [frame.count(axis) for frame in frames])
         for key, axis in axes.items()
     ]
-    return blocks + _absences(frames, columns)
+    return blocks + _kinds(frames, columns)
 
 
 def _column(key: Key, axis: Axis, parts: Sequence[Block | None], rows: Sequence[int]) -> Block:
@@ -345,26 +333,26 @@ def _column(key: Key, axis: Axis, parts: Sequence[Block | None], rows: Sequence[
     return _end_to_end(pieces)
 
 
-def _absences(frames: Sequence[Frame], columns: Sequence[Mapping[Key, Block]]) -> list[Block]:
-    """Where signals, and what else is a whole value, did not come: in frames that lack them, and where those say so.
+def _kinds(frames: Sequence[Frame], columns: Sequence[Mapping[Key, Block]]) -> list[Block]:
+    """Where signals, and what else is a whole value, are absent or missing: in frames that lack them they are absent.
 
     A fold says it itself: its count is missing where its tokens did not come.
     """
-    had = [{*column, *frame.texts} for column, frame in zip(columns, frames, strict=True)]
-    absences = []
-    for key in dict.fromkeys(key for keys in had for key in keys if key[0].isidentifier()):
-        mark = (key[0] + ABSENT, key[1])
+    present = [{*column, *frame.texts} for column, frame in zip(columns, frames, strict=True)]
+    kinds = []
+    for key in dict.fromkeys(key for keys in present for key in keys if key[0].isidentifier()):
+        mark = (key[0] + KIND, key[1])
         marks = [column.get(mark) for column in columns]
-        if all(key in keys for keys in had) and not any(marks):
+        if all(key in keys for keys in present) and not any(marks):
             continue
         axis = max((block.axis for block in marks if block is not None), default=Axis.STEP)
         parts = [
-            np.full(frame.count(axis), key not in keys) if key not in keys or block is None
-            else frame.spread(np.asarray(block.data[0], bool), block.axis, axis)
-            for frame, keys, block in zip(frames, had, marks, strict=True)
+            np.full(frame.count(axis), HERE if key in keys else ABSENT, np.uint8) if key not in keys or block is None
+            else frame.spread(block.data[0], block.axis, axis)
+            for frame, keys, block in zip(frames, present, marks, strict=True)
         ]  # fmt: skip
-        absences.append(Block(axis, (mark,), np.concatenate(parts)[None]))
-    return absences
+        kinds.append(Block(axis, (mark,), np.concatenate(parts)[None]))
+    return kinds
 
 
 def _end_to_end(blocks: Sequence[Block]) -> Block:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.errors import RuntimeFailure
-from declog.language.absence import Absence
+from declog.language.absence import Kind
 from declog.language.segmented import Segments, aggregate, count, present
 from declog.plans.ops import Grouping
 from declog.records import Image
@@ -122,13 +122,13 @@ def names_of(grouping: Grouping) -> str:
     return " or ".join(f"`{name}`" for name in grouping.of)
 
 
-def too_few(values: Array, parts: Segments | None, least: int) -> Absence:
+def too_few(values: Array, parts: Segments | None, least: int) -> Kind:
     """Which parts have fewer values than ``least``; without parts, which rows of a family ``[members, rows]``."""
     counts = present(values).sum(0) if parts is None else aggregate(count, values, parts)
     return few(counts, least)
 
 
-def few(counts: Array, least: int) -> Absence:
+def few(counts: Array, least: int) -> Kind:
     """Where something came, and too little of it; where nothing but missing values came, a value is missing."""
     too_small: Array = (counts > 0) & (counts < least)
     return too_small if too_small.any() else False

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
-from declog.engine.frame import ABSENT, Frame
+from declog.engine.frame import KIND, Frame
 from declog.errors import RuntimeFailure
-from declog.language.absence import Absence
+from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import JoinOp, Plan, PreviousOp
@@ -123,7 +123,7 @@ class Carryover:
         view = View(frame, self._functions)
         values = np.asarray(view.rows(op.expr, Axis.STEP), np.float64)
         column = np.array(view.rows(op.first, Axis.STEP), np.float64)
-        absent = np.array(np.broadcast_to(view.lost(op.expr, Axis.STEP), column.shape))  # there is no step before it
+        nowhere = np.array(np.broadcast_to(view.absent(op.expr, Axis.STEP), column.shape))  # there is no step before it
         previous = self._previous[op.name]
         pending: dict[int, tuple[int, float]] = {}  # of the step that is being read, by rank
         batches = zip(frame.batches.step.tolist(), frame.batches.rank.tolist(), strict=True)
@@ -132,13 +132,13 @@ class Carryover:
                 previous.setdefault(rank, deque(maxlen=KEPT)).append(pending.pop(rank))
             earlier = (value for at, value in reversed(previous.get(rank, ())) if at < step)  # a flush may cut a step
             if (value := next(earlier, None)) is not None:
-                column[position], absent[position] = value, False
+                column[position], nowhere[position] = value, False
             if values[position] == values[position]:
                 pending[rank] = (step, float(values[position]))
         for rank, last in pending.items():
             previous.setdefault(rank, deque(maxlen=KEPT)).append(last)
-        column[absent] = np.nan
-        return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, absent=absent if absent.any() else False)
+        column[nowhere] = np.nan
+        return frame.with_column(op.name, Axis.STEP, column, DType.FLOAT, kind=nowhere)
 
     # -- joins
 
@@ -147,23 +147,18 @@ class Carryover:
         if source is None:
             return target  # it never came: absent
         view = View(source, self._functions)
-        values, lost = np.asarray(view.rows(op.expr, Axis.STEP)), np.asarray(view.lost(op.expr, Axis.STEP))
+        values, kind = np.asarray(view.rows(op.expr, Axis.STEP)), view.kind(op.expr, Axis.STEP)
         places = np.full(len(target.batches), -1, np.int64)
         for batch, (step, rank) in enumerate(zip(target.batches.step, target.batches.rank, strict=True)):
             earlier = np.flatnonzero((source.batches.rank == rank) & (source.batches.step <= step))
             if len(earlier):
                 places[batch] = earlier[np.lexsort((source.batches.order[earlier], source.batches.step[earlier]))[-1]]
         rows = np.maximum(places, 0)
-        absent = (places < 0) | (lost[..., rows] if lost.ndim else lost)
-        if absent.all():
+        kind = either(places < 0, kind if isinstance(kind, bool) else kind[..., rows])
+        if np.all(absent(kind)):
             return target
         members = view.members(op.expr) if op.expr.type.family else ()
-        undecided = view.undecided(op.expr)
-        return target.with_column(
-            op.name, Axis.STEP, values[..., rows], op.expr.type.dtype, members,
-            absent=absent if absent.any() else False,
-            undecided=undecided[..., rows] if isinstance(undecided, np.ndarray) else undecided,
-        )  # fmt: skip
+        return target.with_column(op.name, Axis.STEP, values[..., rows], op.expr.type.dtype, members, kind=kind)
 
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
         if op.axis is Axis.STEP:
@@ -184,17 +179,9 @@ class Carryover:
             values = np.full((*values.shape[:-1], len(places)), None if text else np.nan)
         else:
             values = values[..., places]
-
-        def looked_up(marks: Absence) -> Absence:
-            if marks is True or marks is False:
-                return marks
-            assert op.expr.type.axis is not None
-            return source.spread(marks, op.expr.type.axis, Axis.COMPLETION)[..., places]
-
-        absent, undecided = looked_up(view.absent(op.expr)), looked_up(view.undecided(op.expr))
-        return target.with_column(
-            op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, absent=absent, undecided=undecided
-        )
+        kind = view.kind(op.expr, Axis.COMPLETION)
+        kind = kind if isinstance(kind, bool) else kind[..., places]
+        return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
         """For each row of the target, its row in the source: by id, or by position where that is unambiguous.
@@ -280,14 +267,15 @@ def _latest_rows(held: Frame | None, new: Frame) -> Frame:
 def _held(*frames: Frame | None) -> Frame:
     """The batches of a phase without rows: each value, of each member, holds on its rank until another comes."""
     frame = Frame.merge([frame for frame in frames if frame is not None])
-    if not frame.gaps:
+    if not frame.has_kinds:
         return frame
     batches = frame.batches
-    absent = {key: row for block in frame.blocks for key, row in zip(block.keys, block.data, strict=True)}
+    rows = {key: row for block in frame.blocks for key, row in zip(block.keys, block.data, strict=True)}
+    here = np.zeros(len(batches), np.uint8)
 
     def latest(name: str, member: str | None) -> NDArray[np.int64]:
         """For each batch the latest one of its rank, up to it, in which a column came; else itself."""
-        there = ~absent.get((name.partition(".")[0] + ABSENT, member), np.zeros(len(batches))).astype(bool)
+        there = ~absent(rows.get((name.partition(".")[0] + KIND, member), here))
         places = np.arange(len(batches))
         for rank in np.unique(batches.rank):
             of_rank = np.flatnonzero(batches.rank == rank)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
-from declog.language.absence import either
+from declog.language.absence import absent, either
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
@@ -30,13 +30,13 @@ def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = 
             continue
         name = source.phase
         view = views[name] = views[name] if name in views and views[name].frame is source else View(source, functions)
-        values, absent, open_ = np.asarray(view.rows(op.expr, axis)), view.absent(op.expr), view.undecided(op.expr)
+        values, kind = np.asarray(view.rows(op.expr, axis)), view.kind(op.expr)
         if op.source is not None:
             rows = same_rows(frame, source, plan.ids)
-            absent, open_ = either(rows < 0, np.asarray(absent)[..., rows] if np.ndim(absent) else absent), False
+            kind = either(rows < 0, absent(kind[..., rows] if np.ndim(kind) else kind))
             values = values[..., rows] if values.shape[-1] else np.full(len(rows), np.nan)
             values = np.where(rows < 0, np.nan, values)
-        result[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, absent=absent, undecided=open_)
+        result[op.phase] = frame.with_column(op.name, axis, values, op.expr.type.dtype, kind=kind)
     return result
 
 

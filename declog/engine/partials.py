@@ -257,7 +257,7 @@ def members_here(op: MetricOp, view: View) -> Array:
     """
     axis = cell_index.row_axis(op)
     count = len(cell_index.placed(op, view).pieces)
-    absent = view.lost(op.args[0], axis)
+    absent = view.absent(op.args[0], axis)
     if absent is True or absent is False:
         return np.full((1, 1, count), absent is False)
     _, piece = cell_index.pieces(op, view, axis)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
-from declog.engine.frame import ABSENT, Frame
+from declog.engine.frame import KIND, Frame
 from declog.engine.partials import fold_moments, tokens_asked
 from declog.language.dtypes import Axis, DType
 from declog.language.moments import Moments, Stat
@@ -186,7 +186,7 @@ class Program:
         self._heights: list[Height] = [(max(len(names), 1), names) for names in members]
         self.marked = {node.index for node in self.computed} | {
             node.index for node in planned
-            if any(leaf.op == SIGNAL and frame.has(leaf.param("name") + ABSENT) for leaf in walk(node))
+            if any(leaf.op == SIGNAL and frame.has(leaf.param("name") + KIND) for leaf in walk(node))
         }  # fmt: skip
         self._axis = axis
 
@@ -195,7 +195,7 @@ class Program:
         frame, count = view.frame, view.frame.count(self._axis)
         if not self._calls and not self.computed:
             return self._recorded.of(frame, count), tuple(self._heights)
-        values = [np.asarray(view.judged(node, self._axis)) for node in self.computed]
+        values = [np.asarray(view.counted(node, self._axis)) for node in self.computed]
         heights = [
             *self._heights,
             *((len(array) if array.ndim > 1 else 1, view.members(node))

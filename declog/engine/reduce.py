@@ -249,7 +249,7 @@ class Block:
         absent = np.zeros((len(missing), view.frame.count(self._axis)))
         for name, places in places_of(rows[: len(missing)]).items():
             if name in marked:
-                absent[places] = view.lost(self._sources[name].args[0], self._axis)
+                absent[places] = view.absent(self._sources[name].args[0], self._axis)
         missing = missing - _added(absent[:, chosen], cells)
         return np.maximum(missing, 0.0)
 

@@ -1,8 +1,9 @@
 """Absence: what an optional signal that did not come makes of what is computed from it.
 
 A value is *absent* where something that it is computed from did not come at all; it is *missing* where that came
-without a value in a row. Absence passes through every operation but ``present``, which answers; a missing value
-makes a comparison false. The rules stand here once, for arrays of numpy and of torch alike. Imports axes and the tree.
+without a value in a row. A missing number is NaN; a comparison of one is false, and missing. Absence passes through
+every operation but ``present``, which answers. The rules stand here once, for arrays of numpy and of torch alike.
+Imports axes and the tree.
 """
 
 from __future__ import annotations
@@ -14,20 +15,27 @@ from declog.language.dtypes import Axis
 from declog.language.moments import FORMULAS
 from declog.language.nodes import Node, walk
 
-Absence = Any  # False: none of it, True: all of it, or a bool array over its rows
+# False: all rows of a value are here. True: nothing of it came. Or an array over its rows, of these bits:
+Kind = Any
+HERE, ABSENT, MISSING = 0, 1, 2  # a bool array says where a value is absent; NaN is missing without a bit
 PRESENT = "present"
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "isclose"})
 QUESTIONS = COMPARISONS | {"contains", "startswith", "matches"}  # of a missing value they are neither true nor false
 
 
-def either(*parts: Absence) -> Absence:
-    """Where any of some is absent."""
-    found: Absence = False
-    for part in parts:
-        if part is True or found is True:
+def either(*kinds: Kind) -> Kind:
+    """What is absent or missing in any of some values."""
+    combined: Kind = False
+    for kind in kinds:
+        if kind is True or combined is True:
             return True
-        found = part if found is False else found if part is False else found | part
-    return found
+        combined = kind if combined is False else combined if kind is False else combined | kind
+    return combined
+
+
+def absent(kind: Kind) -> Kind:
+    """Where a value is absent: False, True, or bools over its rows."""
+    return kind if kind is False or kind is True else (kind & ABSENT) != HERE
 
 
 def asks(node: Node) -> bool:
@@ -41,34 +49,29 @@ def too_few(node: Node) -> bool:
 
 
 def elementwise(
-    node: Node, gone: Sequence[Absence], truth: Callable[[int], Any], undecided: Callable[[int], Absence]
-) -> Absence:
-    """Where an elementwise value is absent, by where its arguments are.
+    node: Node, kinds: Sequence[Kind], truth: Callable[[int], Any], unknown: Callable[[int], Kind] = lambda _: False
+) -> Kind:
+    """Where an elementwise value is absent or missing, by where its arguments are.
 
-    ``truth(place)`` is an argument as a bool, ``undecided(place)`` where it is neither true nor false.
+    ``truth(position)`` is an argument as a bool, ``unknown(position)`` where it is neither true nor false and
+    ``kinds`` do not say so.
 
     What asks ``present`` decides alone where it can: `present(x) and x > 0` is false where x is absent, and of
     `x if present(x) else y` counts the side that is chosen. So it does where the condition is one for a whole batch;
     where it is one per row, both count: a mean over the rows that chose the other side would be of few and look whole.
     """
-    if node.op == PRESENT or all(part is False for part in gone):
+    if node.op == PRESENT or all(kind is False for kind in kinds):
         return False
-    if node.op == "if":
-        condition, yes, no = gone
-        if condition is True or yes is no is True:
-            return True
-        if yes is no is False:
-            return condition
-        if not asks(node.args[0]) and node.args[0].type.axis not in (None, Axis.STEP, Axis.BATCH):
-            return either(*gone)
+    if node.op == "if" and (asks(node.args[0]) or node.args[0].type.axis in (None, Axis.STEP, Axis.BATCH)):
+        condition, yes, no = kinds
+        if condition is True or yes is no:
+            return either(condition, yes)
         chosen = truth(0)
-        return either(condition, (chosen & yes) | (~chosen & no))
-    found = either(*gone)
-    if node.op not in ("and", "or"):
-        return found
-    for index, arg in enumerate(node.args):
-        if gone[index] is not True and asks(arg):
-            decided = truth(index) if node.op == "or" else ~truth(index)
-            open_ = either(~decided, gone[index], undecided(index))
-            found = open_ if found is True else found & open_
-    return found
+        return either(condition, chosen * yes | ~chosen * no)
+    result = either(*kinds)
+    if node.op in ("and", "or"):
+        for position, arg in enumerate(node.args):
+            if kinds[position] is not True and asks(arg):
+                decided = truth(position) if node.op == "or" else ~truth(position)
+                result = result * (either(~decided, kinds[position], unknown(position)) != HERE)
+    return result

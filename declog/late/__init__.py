@@ -28,7 +28,7 @@ from declog.config.compose import compose
 from declog.config.project import load_imports
 from declog.distribution import VERSION
 from declog.engine.evaluation import Evaluation
-from declog.engine.frame import ABSENT, GROUP_ID, UNDECIDED, Frame
+from declog.engine.frame import GROUP_ID, KIND, Frame
 from declog.engine.inactive import PHASE, Span
 from declog.engine.local_columns import with_locals
 from declog.engine.publish import Dispatcher, Route, prefixed
@@ -383,7 +383,7 @@ class Columns:
             names |= {signal.name: signal.name for signal in phase.signals if signal.recorded}
             computed = tuple(op for op in phase.locals if local_key(op) not in kept.locals)
             phases[phase.name] = replace(phase, locals=computed)
-        read = frozenset(name + end for name in names for end in ("", ABSENT, UNDECIDED))
+        read = frozenset(name + end for name in names for end in ("", KIND))
         return cls(read, names, replace(plan, phases=phases))
 
     def ready(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
@@ -394,10 +394,8 @@ class Columns:
         return with_locals(read, self.computed, FUNCTIONS)
 
     def _new(self, name: str) -> str:
-        for end in (ABSENT, UNDECIDED):
-            if name.endswith(end):
-                return self.names.get(name.removesuffix(end), name.removesuffix(end)) + end
-        return self.names.get(name, name)
+        of = name.removesuffix(KIND)
+        return self.names.get(of, of) + name[len(of) :]
 
 
 # -- the rows

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from declog.language.absence import Absence
+from declog.language.absence import Kind
 from declog.language.dtypes import NUMERIC, Axis, DType, Type
 from declog.language.functions.rules import Call, Stage, broadcast, need
 from declog.language.nodes import Node
@@ -39,7 +39,7 @@ class View(Protocol):
     def members(self, node: Node) -> tuple[str, ...]:
         """The members of a family's value."""
 
-    def absent(self, node: Node) -> Absence:
+    def absent(self, node: Node) -> Kind:
         """Where a value is absent, on its own axis: ``[rows]`` or ``[members, rows]``."""
 
 

@@ -20,7 +20,7 @@ import torch
 
 from declog.engine.blocks import Key
 from declog.errors import RuntimeFailure
-from declog.language.absence import COMPARISONS, Absence, either, elementwise
+from declog.language.absence import COMPARISONS, Kind, either, elementwise
 from declog.language.dtypes import Axis, DType
 from declog.language.functions import DEFAULT, Functions
 from declog.language.moments import FORMULAS
@@ -59,10 +59,10 @@ class TokenView:
         self._signals = signals
         self._functions = functions
         self._values: dict[int, Any] = {}
-        self._absences: dict[int, Absence] = {}
+        self._absences: dict[int, Kind] = {}
         self._masks: dict[int | frozenset[int], Tensor | None] = {}
-        self._undecided: dict[int, Absence] = {}
-        self._missing: dict[int, Absence] = {}
+        self._undecided: dict[int, Kind] = {}
+        self._missing: dict[int, Kind] = {}
         self._failed: dict[int, BaseException] = {}
 
     def value(self, node: Node) -> Any:
@@ -84,7 +84,7 @@ class TokenView:
             return torch.tensor(math.nan)
         return self._compute(node) if absent is False else _there(absent.logical_not(), self._compute(node))
 
-    def absent(self, node: Node) -> Absence:
+    def absent(self, node: Node) -> Kind:
         """Where a value is absent: what is computed of a signal that did not come with this batch."""
         if self._complete or node.op == "const":
             return False
@@ -95,7 +95,7 @@ class TokenView:
             cached = self._absences[node.index] = self._absent(node)
         return cached
 
-    def _absent(self, node: Node) -> Absence:
+    def _absent(self, node: Node) -> Kind:
         of_mask = node.op in ("size", "index") or node.over is Axis.TOKEN
         masks = [self.absent(item) for item in node.mask] if of_mask else []
         of_args = [self.absent(arg) for arg in node.args]
@@ -112,7 +112,7 @@ class TokenView:
         # of a batch without the signal one answer is enough, and it is known without waiting for a device
         return bool(absent) if isinstance(absent, Tensor) and not absent.ndim and absent.is_cpu else absent
 
-    def _few(self, node: Node) -> Absence:
+    def _few(self, node: Node) -> Kind:
         """The completions with too few tokens for an aggregate: some, but not enough."""
         least = FORMULAS[node.op].least if node.over is Axis.TOKEN else 1
         if least < 2:
@@ -133,7 +133,7 @@ class TokenView:
         read = [leaf for leaf in walk(node) if leaf.op == "signal" and leaf.type.axis is Axis.TOKEN]
         return all(leaf.param("name") not in self._signals for leaf in read)
 
-    def _passed_on(self, node: Node, parts: Sequence[Absence]) -> Absence:
+    def _passed_on(self, node: Node, parts: Sequence[Kind]) -> Kind:
         """Where an elementwise value lacks something, by where its arguments do."""
         per_token = node.type.axis is Axis.TOKEN
 
@@ -154,7 +154,7 @@ class TokenView:
             lambda position: over(position, self.undecided(node.args[position])),
         )  # fmt: skip
 
-    def undecided(self, node: Node) -> Absence:
+    def undecided(self, node: Node) -> Kind:
         """Where a bool is neither true nor false, since something that it compares is missing."""
         if node.type.dtype is not DType.BOOL:
             return False
@@ -169,7 +169,7 @@ class TokenView:
             self._undecided[node.index] = cached
         return cached
 
-    def _gaps(self, node: Node) -> Absence:
+    def _gaps(self, node: Node) -> Kind:
         """Where a value is missing; on a GPU one does not wait to learn whether any is."""
         value = self.value(node)
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
@@ -193,7 +193,7 @@ class TokenView:
         """The tokens of a mask at which a value is not absent; all of them where it is absent as a whole."""
         return self._but(self.absent(node), node, mask)
 
-    def _but(self, out: Absence, node: Node, mask: Tensor | None) -> Tensor | None:
+    def _but(self, out: Kind, node: Node, mask: Tensor | None) -> Tensor | None:
         """The tokens of a mask without those that are out by themselves."""
         if isinstance(out, bool):
             return mask
@@ -285,7 +285,7 @@ def _promoted(node: Node, values: list[Any]) -> list[Any]:
     return values
 
 
-def _missing(value: Tensor) -> Absence:
+def _missing(value: Tensor) -> Kind:
     """Where floats are NaN. On a CPU a sum that is a number says at once that none is."""
     if value.is_cpu and math.isfinite(value.sum()):
         return False
