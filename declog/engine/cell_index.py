@@ -83,15 +83,11 @@ def ranks(view: View, axis: Axis) -> Array:
 
 def latest(view: View, axis: Axis) -> Array:
     """A sort key per row: the greatest is the latest row."""
+    if axis is Axis.BATCH:
+        return np.arange(view.frame.count(axis))
     order = np.empty(len(view.frame.batches), np.int64)
     order[view.frame.latest] = np.arange(len(order))
-    return (
-        order
-        if axis is Axis.STEP
-        else np.asarray(view.frame.spread(order, Axis.STEP, axis))
-        if axis is not Axis.BATCH
-        else np.arange(view.frame.count(axis))
-    )
+    return view.frame.spread(order, Axis.STEP, axis)
 
 
 def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple[Label, ...], Array, Array]:
@@ -185,8 +181,6 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]],
     if cached is None:
         cached = view.placed[key] = _pieces_of_batches(op, view, axis)
     names, index = cached
-    if axis is Axis.STEP:
-        return names, index
     if axis is not Axis.BATCH:
         return names, view.frame.spread(index, Axis.STEP, axis)
     first = np.zeros(view.frame.count(axis), np.int64)

@@ -79,6 +79,11 @@ class Cells:
         labels = tuple(self.labels[position] for position in places)
         return replace(self, values=self.values[:, places], labels=labels, kept=kept, infinite=infinite)
 
+    def mark(self, kept: Array, infinite: Array) -> None:
+        """Say which NaN are values, and which of these come of infinities; they and the infinite ones are counted."""
+        self.kept, self.infinite = (marks if marks.any() else None for marks in (kept, infinite))
+        self.nonfinite = int(np.isinf(self.values).sum() + kept.sum())
+
     def hidden(self) -> Cells:
         """The same pieces without any value."""
         return Cells(np.full((1, 1, self.values.shape[-1]), np.nan), pieces=self.pieces)
@@ -115,13 +120,13 @@ def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
 class MetricValues(MutableMapping[str, Cells]):
     """Metrics' cells by key.
 
-    Of most there is one finite value, in ``numbers`` until somebody asks for its cells; ``gaps`` says how many values
-    it leaves out, where it does, and ``pieces`` which piece of the window it is of, where that has a name.
+    Of most there is one finite value, in ``numbers`` until somebody asks for its cells. ``missing`` says how many
+    values it leaves out, if any, and ``pieces`` names its piece of the window, where that has a name.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[str, float] = {}
-        self.gaps: dict[str, int] = {}
+        self.missing: dict[str, int] = {}
         self.pieces: dict[str, tuple[Piece, ...]] = {}
         self.cells: dict[str, Cells] = {}
 
@@ -130,16 +135,16 @@ class MetricValues(MutableMapping[str, Cells]):
         if cells is not None:
             return cells
         value = np.full((1, 1, 1), self.numbers[key])
-        return Cells(value, skipped=self.gaps.get(key, 0), pieces=self.pieces.get(key, WHOLE))
+        return Cells(value, skipped=self.missing.get(key, 0), pieces=self.pieces.get(key, WHOLE))
 
     def __setitem__(self, key: str, cells: Cells) -> None:
         self.numbers.pop(key, None)
-        self.gaps.pop(key, None)
+        self.missing.pop(key, None)
         self.cells[key] = cells
 
     def __delitem__(self, key: str) -> None:
         del (self.cells if key in self.cells else self.numbers)[key]
-        self.gaps.pop(key, None)
+        self.missing.pop(key, None)
 
     def __contains__(self, key: object) -> bool:
         return key in self.numbers or key in self.cells
@@ -153,7 +158,7 @@ class MetricValues(MutableMapping[str, Cells]):
     def join(self, other: MetricValues) -> None:
         """Add what other metrics have."""
         self.numbers |= other.numbers
-        self.gaps |= other.gaps
+        self.missing |= other.missing
         self.pieces |= other.pieces
         self.cells |= other.cells
 
@@ -165,13 +170,13 @@ class MetricValues(MutableMapping[str, Cells]):
         """Add those metrics of one cell each whose values are finite."""
         finite = np.isfinite(values)
         self.add_whole([*itertools.compress(keys, finite.tolist())], values[finite].tolist())
-        self.gaps.update(
+        self.missing.update(
             (keys[position], int(skipped[position])) for position in np.flatnonzero(finite & (skipped > 0)).tolist()
         )
 
     def skipped(self) -> dict[str, int]:
         """How many values each metric leaves out, where it does."""
-        return self.gaps | {key: cells.skipped for key, cells in self.cells.items() if cells.skipped}
+        return self.missing | {key: cells.skipped for key, cells in self.cells.items() if cells.skipped}
 
 
 class Rules:
@@ -212,10 +217,10 @@ class Rules:
         absent. `empty` is for cells in pieces in which they came and nothing counted: an absent member or label is
         left out.
         """
-        gaps = bool(missing.any())
+        some_missing = bool(missing.any())
         none = np.zeros(self._count, np.int64)
-        if np.isfinite(values).all() and not (gaps and self._propagates):  # most: what is missing is left out
-            return ValueBlock(values, None, None, self._of_ops(missing) if gaps else none, none)
+        if np.isfinite(values).all() and not (some_missing and self._propagates):  # most: what is missing is left out
+            return ValueBlock(values, None, None, self._of_ops(missing) if some_missing else none, none)
         there, incomplete = present(values), missing > 0
         values = np.where(incomplete & ~there & ~self._propagate & self._has_of_missing, self._of_missing, values)
         shown = incomplete & self._propagate
@@ -316,12 +321,12 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])
-        gaps = ~ok & asked[member]
+        without = ~ok & asked[member]
         for index in range(shape[0] * shape[1]):
             in_cell = cell == index
             rows = np.flatnonzero(in_cell & ok)
             at = divmod(index, max(shape[1], 1))
-            missing[(member, *at)] = np.count_nonzero(in_cell & gaps)
+            missing[(member, *at)] = np.count_nonzero(in_cell & without)
             counted[(member, *at)] = bool(len(rows))
             if order is not None:
                 rows = rows[np.argsort(order[chosen[rows]], kind="stable")]

@@ -22,7 +22,7 @@ from declog.language.absence import ABSENT, MISSING, PRESENT, QUESTIONS, Kind, a
 from declog.language.dtypes import MEMBER, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
 from declog.language.functions.structure import SELECTIONS, selected
-from declog.language.moments import AGGREGATES, FORMULAS, floats
+from declog.language.moments import AGGREGATES, FORMULAS
 from declog.language.nodes import LEAVES, WRITTEN, Node
 from declog.language.segmented import Segments
 
@@ -55,10 +55,13 @@ class View:
 
     def function(self, name: str) -> Callable[..., Any]:
         """What a registered function runs."""
+        return self._function(name).run
+
+    def _function(self, name: str) -> Function:
         function = self._functions.get(name)
         if function is None:
             raise RuntimeFailure.of("DL605.function", function=name)
-        return function.run
+        return function
 
     def came(self, node: Node) -> bool:
         """Whether anything of a value is there: what is computed of a signal that never came is absent."""
@@ -104,16 +107,62 @@ class View:
         """A value and its kind."""
         cached = self._values.get(node.index)
         if cached is None:
-            function = self._functions.get(node.op)
-            if function is not None and function.stage == "elementwise":
-                cached = self._of_rows(node, function)
-            else:
-                kind = _whole(self._kind(node))
-                cached = _nothing(node) if kind is True else (self._compute(node), kind)
-                if node.op not in COLUMNS:
-                    cached = _blanked(*cached)
-            self._values[node.index] = cached
+            cached = self._values[node.index] = self._compute(node)
         return cached
+
+    def _compute(self, node: Node) -> Value:
+        match node.op:
+            case "const":
+                value = node.param("value")
+                return np.asarray(value, object if isinstance(value, str) else None), False
+            case "builtin":
+                batches = self.frame.batches
+                columns = {"step": batches.step, "rank": batches.rank, "elapsed": batches.elapsed}
+                return columns[node.param("name")], False
+            case "signal" | "local" | "carried":
+                return self._column(node)
+            case "fold":
+                return self._fold(node)
+        function = self._function(node.op)
+        if function.stage == "elementwise":
+            return self._of_rows(node, function)
+        kind = _whole(self._kind(node, function))
+        if kind is True:
+            return _nothing(node)
+        if function.stage == "aggregate":
+            return _blanked(self._aggregate(node, function.run), kind)
+        if node.type.family and node.args:
+            members = self.members(node.args[0])
+            places = selected(node, members) if node.op in SELECTIONS else range(len(members))
+            self._members[node.index] = tuple(members[position] for position in places)
+        values_of = self.value if node.op in PICKS else self._known
+        arrays = [self._all_rows(arg, values_of(arg)) for arg in node.args]
+        return _blanked(np.asarray(function.run(self, node, *arrays)), kind)
+
+    def _column(self, node: Node) -> Value:
+        name, axis = node.param("name"), node.type.axis
+        assert axis is not None
+        kind = either(self._ungrouped(node), _whole(self.frame.kind(name, axis)))
+        if kind is not True and node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
+            return plain[0].floats[plain[1]], kind
+        if kind is True or (values := self.frame.column(name)) is None:
+            return _nothing(node)
+        if node.type.family:
+            self._members[node.index] = self.frame.members(name)
+        return typed(values, node.type.dtype), kind
+
+    def _fold(self, node: Node) -> Value:
+        """What a token aggregate is finished to, from the statistics that the device folded."""
+        name, formula = node.param("name"), FORMULAS[node.param("stat")]
+        counts = self.frame.column(f"{name}.n")
+        if counts is None:
+            return _nothing(node)
+        columns = self.frame.floats([f"{name}.{part}" for part in formula.takes])
+        values: Array = formula(np, dict(zip(formula.takes, columns, strict=True)))
+        kind = either(np.isnan(counts), groups.few(counts, formula.least) if formula.least > 1 else False)
+        if node.param("stat") == "count":
+            values = np.nan_to_num(values).astype(np.int64)
+        return _blanked(values, _whole(kind))
 
     def _known(self, node: Node) -> Array:
         """A value that is missing where it is neither true nor false."""
@@ -123,9 +172,11 @@ class View:
     def _of_rows(self, node: Node, function: Function) -> Value:
         """An elementwise value, by those of its arguments."""
         order = self._order(node) if node.type.family else {}
-        if node.op not in _CHOOSING and any(self.kind(arg) is True for arg in node.args):
-            return _nothing(node)
-        args = [self._evaluated(arg) for arg in node.args]
+        args: list[Value] = []
+        for arg in node.args:
+            args.append(self._evaluated(arg))
+            if args[-1][1] is True and node.op not in _CHOOSING:
+                return _nothing(node)
         if node.op == WRITTEN[DType.INT]:  # with every bit
             args = [(self._exact(node.args[0]), args[0][1])]
         axes = {arg.type.axis for arg in node.args if arg.op != "const"}
@@ -145,29 +196,13 @@ class View:
 
     # -- the kind of what is not elementwise
 
-    def _kind(self, node: Node) -> Kind:
+    def _kind(self, node: Node, function: Function) -> Kind:
         """Which rows are absent or missing: bits, ``[rows]`` or ``[members, rows]``."""
-        axis = node.type.axis
-        if node.op in ("const", "builtin"):
-            return False
-        if node.op in COLUMNS:
-            name = node.param("name")
-            if not self.frame.has(name):
-                return True
-            assert axis is not None
-            return either(self._ungrouped(node), self.frame.kind(name, axis))
-        if node.op == "fold":
-            counts = self.frame.column(f"{node.param('name')}.n")
-            if counts is None:
-                return True
-            nowhere: Kind = np.isnan(counts) if counts.dtype.kind == "f" else False
-            least = FORMULAS[node.param("stat")].least
-            return nowhere if least < 2 else either(nowhere, groups.few(counts, least))
         if node.op in PICKS:
             kind = either(self._ungrouped(node), self._picked_members(node, self.kind(node.args[0])))
         else:
             kind = either(self._ungrouped(node), *(self._within(node, arg) for arg in node.args))
-        return True if kind is True else either(kind, self._too_few(node))
+        return True if kind is True else either(kind, self._too_few(node, function.fewest(node)))
 
     def _within(self, node: Node, arg: Node) -> Kind:
         """Where a value that knows how axes nest is absent for want of an argument: where all of that is."""
@@ -208,10 +243,8 @@ class View:
             return where
         return _all_of(where, self.frame.parts(Axis.COMPLETION, axis))
 
-    def _too_few(self, node: Node) -> Kind:
+    def _too_few(self, node: Node, least: int) -> Kind:
         """Where a group, or what else a value is computed of, has fewer values than that takes."""
-        function = self._functions.get(node.op)
-        least = 1 if function is None else function.fewest(node)
         if least < 2 or not np.ndim(self.value(node.args[-1])):
             return False
         arg, over = node.args[-1], node.over or Axis.COMPLETION
@@ -258,59 +291,10 @@ class View:
             return segmented.aggregate(AGGREGATES[node.op], exact, groups) if values.ndim else values
         return self.value(node)
 
-    def _compute(self, node: Node) -> Array:
-        match node.op:
-            case "const":
-                value = node.param("value")
-                return np.asarray(value, object if isinstance(value, str) else None)
-            case "signal" | "local" | "carried":
-                return self._signal(node)
-            case "builtin":
-                return self._builtin(node)
-            case "fold":
-                return self._fold(node)
-        function = self._functions.get(node.op)
-        if function is None:
-            raise RuntimeFailure.of("DL605.function", function=node.op)
-        if function.stage == "aggregate":
-            return self._aggregate(node, function.run)
-        if node.type.family and node.args:
-            members = self.members(node.args[0])
-            places = selected(node, members) if node.op in SELECTIONS else range(len(members))
-            self._members[node.index] = tuple(members[position] for position in places)
-        values_of = self.value if node.op in PICKS else self._known
-        return np.asarray(function.run(self, node, *(self._all_rows(arg, values_of(arg)) for arg in node.args)))
-
     def _all_rows(self, node: Node, values: Array) -> Array:
         """A value with all its rows, also where it is absent."""
         axis = node.type.axis
         return values if axis is None or values.ndim else np.broadcast_to(values, (self.frame.count(axis),))
-
-    def _signal(self, node: Node) -> Array:
-        name = node.param("name")
-        if node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
-            return np.asarray(plain[0].floats[plain[1]])
-        values = self.frame.column(name)
-        if values is None:
-            return np.asarray(None, object) if node.type.dtype in (DType.TEXT, DType.OBJECT) else np.asarray(np.nan)
-        if node.type.family:
-            self._members[node.index] = self.frame.members(name)
-        return typed(values, node.type.dtype)
-
-    def _builtin(self, node: Node) -> Array:
-        batches = self.frame.batches
-        name = node.param("name")
-        return {"step": batches.step, "rank": batches.rank, "elapsed": batches.elapsed}[name]
-
-    def _fold(self, node: Node) -> Array:
-        """What a token aggregate is finished to, from the statistics that the device folded."""
-        name, stat = node.param("name"), node.param("stat")
-        columns = {part: self.frame.column(f"{name}.{part}") for part in FORMULAS[stat].takes}
-        statistics = {
-            part: np.asarray(np.nan) if values is None else floats(values) for part, values in columns.items()
-        }
-        result: Array = FORMULAS[stat](np, statistics)
-        return np.nan_to_num(result).astype(np.int64) if stat == "count" and result.ndim else result
 
     def _aggregate(self, node: Node, run: Callable[[Array, Segments], Array]) -> Array:
         (arg,) = node.args
@@ -364,8 +348,10 @@ def reads_groups(node: Node) -> bool:
 
 def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
     """An elementwise function of values and their kinds, which lie on the rows of the node."""
-    kinds = [_counting(node, arg.type.dtype, *value) for arg, value in zip(node.args, args, strict=True)]
-    kind = _whole(elementwise(node, kinds, lambda position: segmented.truth(np.asarray(args[position][0]))))
+    kind: Kind = False
+    if node.type.dtype is DType.BOOL or any(of_arg is not False for _, of_arg in args):
+        kinds = [_counting(node, arg.type.dtype, *value) for arg, value in zip(node.args, args, strict=True)]
+        kind = _whole(elementwise(node, kinds, lambda position: segmented.truth(np.asarray(args[position][0]))))
     if kind is True:
         return _nothing(node)
     arrays = [values for values, _ in args]
@@ -378,10 +364,10 @@ def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
 def _counting(node: Node, dtype: DType, values: Array, kind: Kind) -> Kind:
     """The kind of an argument as an operation passes it on: what is missing makes bools alone missing, besides NaN."""
     bool_of_bool = node.type.dtype is dtype is DType.BOOL
-    if kind is True or not (bool_of_bool or node.op in QUESTIONS):
-        return absent(kind)
-    there = segmented.present(values)
     kind = kind if bool_of_bool else absent(kind)  # whether two comparisons are equal, is known
+    if kind is True or not (bool_of_bool or node.op in QUESTIONS) or values.dtype.kind not in "fO":
+        return kind
+    there = segmented.present(values)
     return kind if there.all() else either(kind, np.where(there, 0, MISSING).astype(np.uint8))
 
 

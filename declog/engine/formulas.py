@@ -68,21 +68,25 @@ class Sheet:
             cached = self._memo[node.index] = np.where(kind, np.nan, values) if kind is not False else values, kind
         return cached
 
-    def broken(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    def nonfinite(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
         """Where a metric that an expression reads is NaN or infinite: what it makes of that is no gap.
 
         And where an infinity is the cause, and no missing value.
         """
-        broken, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
+        nonfinite, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
+
+        def add(total: Array, marks: Array) -> None:
+            total |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
+
         for node in walk(expr):
-            if node.op == METRIC and (read := self.value(node))[1] is not True:
-                nonfinite = ~np.isfinite(read[0]) & ~np.asarray(read[1])
-                broken |= nonfinite if len(nonfinite) <= shape[0] else nonfinite.any(0, keepdims=True)
+            values, kind = self.value(node) if node.op == METRIC else NOWHERE
+            if kind is not True:
+                marks = ~np.isfinite(values) & ~np.asarray(kind)
+                add(nonfinite, marks)
                 cells = self._cells.get(str(node.param("name")))
                 if cells is not None:
-                    marks = nonfinite & self._reindexed(cells, cells.infinities, False)
-                    infinite |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
-        return broken, infinite
+                    add(infinite, marks & self._reindexed(cells, cells.infinities, False))
+        return nonfinite, infinite
 
     def _compute(self, node: Node) -> Value:
         if node.op == CONST:
@@ -160,13 +164,13 @@ def formula(
     result = np.array(np.broadcast_to(np.asarray(values, np.float64), shape))
     missing = np.broadcast_to(kind, shape) | ~present(result)
     logged = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
+    kept = infinite = np.zeros(shape, bool)
     if missing.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
-        broken, infinite = sheet.broken(op.expr, shape)
-        logged.kept = missing & ~np.broadcast_to(kind, shape) & broken
-        logged.infinite = logged.kept & infinite
-        missing = missing & ~logged.kept
+        nonfinite, infinite = sheet.nonfinite(op.expr, shape)
+        kept = missing & ~np.broadcast_to(kind, shape) & nonfinite
     if op.empty is not None and (sheet.labels or not op.labels):  # without labels it has no cell
-        logged.values = np.where(missing, op.empty, result)
+        logged.values = np.where(missing & ~kept, op.empty, result)
+    logged.mark(kept, kept & infinite)
     return logged
 
 
@@ -191,16 +195,15 @@ def shown(
     """The values of metrics for a text about a condition that held: those that it read; None for one that is absent."""
     numbers: dict[str, float | None] = {}
     for name, node in fields.items():
-        (key,) = read(node)
-        logged = _logged(cells, [key], combine)
-        values, kind = Sheet(logged, [key]).value(node)
+        keys = read(node)
+        sheet = Sheet(_logged(cells, keys, combine), keys)
+        values, kind = sheet.value(node)
         at = [
-            names.index(one) if names and one in names else 0
-            for names, one in ((logged[key].members, cell_name.member), (logged[key].labels, cell_name.label))
-        ] if key in logged else [0, 0]  # fmt: skip
-        at = [
-            cell_name if cell_name < size else 0 for cell_name, size in zip(at, values.shape, strict=False)
-        ]  # of members one value
+            names.index(one) if one in names and size > 1 else 0  # one value stands for all members, or labels
+            for names, one, size in (
+                (sheet.members, cell_name.member, values.shape[0]), (sheet.labels, cell_name.label, values.shape[1])
+            )
+        ]  # fmt: skip
         value = float(values[*at, 0]) if values.size else np.nan
         numbers[name] = None if np.broadcast_to(kind, values.shape)[*at, 0] else value
     return numbers

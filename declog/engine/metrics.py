@@ -34,12 +34,12 @@ class Metrics:
         self._functions = functions
         self._facts: Mapping[str, float] = {}  # of the window that is evaluated, by the names of expressions
         self._by_key = {op.key: op for op in plan.metrics}
-        self._gaps: set[str] = set()  # metrics whose missing values are reported already
+        self._incomplete: set[str] = set()  # metrics whose missing values are reported already
         computed = _computed(plan)
         self._periods = {period: _Period(plan, computed, period) for period in plan.periods}
 
     def at(self, step: int, held: WindowState) -> None:
-        """Formulas and conditions read what is known of this window besides metrics; what is not known is not there."""
+        """Formulas and conditions read these facts of the window beside metrics; one that is 0 is absent."""
         times = {"elapsed": held.elapsed, "seconds": held.seconds}
         self._facts = {"step": float(step), **{name: value for name, value in times.items() if value}}
 
@@ -52,10 +52,10 @@ class Metrics:
         views = {name: View(frame, self._functions) for name, frame in window.rows.items()}
         reductions = of_period.reductions_of_rows if window.folded else of_period.reductions
 
-        broken: set[str] = set()
+        failed_keys: set[str] = set()
 
         def failed(op: MetricOp, error: BaseException) -> None:
-            broken.add(op.key)
+            failed_keys.add(op.key)
             report(failure(f"the metric `{op.key}`", error))
 
         states = reductions.states(views, failed)
@@ -63,7 +63,7 @@ class Metrics:
         reductions.finish(states, results)
         window.finish(results)  # those of which there are states instead of rows
         for op, by_label in of_period.going_on:
-            if op.key in broken:
+            if op.key in failed_keys:
                 continue
             try:
                 cells, state = results.get(op.key), None
@@ -81,7 +81,7 @@ class Metrics:
                 results[key] = results[preferred]
         for key, count in results.skipped().items():
             if self._by_key[key].nan != "propagate":
-                self._note_gaps(self._by_key[key], count, key in results.numbers or results[key].has_values, report)
+                self._note_missing(self._by_key[key], count, key in results.numbers or results[key].has_values, report)
         self._compute(of_period, results, shorter, at, report)
         return results
 
@@ -127,11 +127,11 @@ class Metrics:
             report(failure(what, error))
             return None
 
-    def _note_gaps(self, op: MetricOp, count: int, has_values: bool, report: Report) -> None:
+    def _note_missing(self, op: MetricOp, count: int, has_values: bool, report: Report) -> None:
         if op.nan == "raise":
             report(RuntimeFailure.of("DL605.nan", metric=op.key, count=count))
-        elif op.id not in self._gaps and has_values:  # what is missing altogether is no gap
-            self._gaps.add(op.id)
+        elif op.id not in self._incomplete and has_values:  # where nothing came there is no warning
+            self._incomplete.add(op.id)
             log.warning(
                 "the metric `%s` leaves out missing values (%d at its first log event with any); "
                 "`nan: propagate` shows them",

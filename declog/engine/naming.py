@@ -33,7 +33,7 @@ class Named:
 
 @dataclass(frozen=True)
 class _Entry:
-    """What is known of a metric's names before it has values; ``names`` are None where they depend on its cells."""
+    """A metric's names before it has values; ``names`` are None where they depend on its cells."""
 
     op: Op
     key: str
@@ -119,13 +119,9 @@ class Naming:
                 scalars.append((output, Scalar(name, value, output[0], partial)))
         return scalars
 
-    def broken(self, results: MetricValues) -> list[Scalar]:
+    def nonfinite(self, results: MetricValues) -> list[Scalar]:
         """Of the metrics that are NaN or infinite, how many values are."""
-        counts = {
-            key: n
-            for key, cells in results.cells.items()
-            if key in self._shown and (n := _infinite(cells, self._shown[key]))
-        }
+        counts = {key: n for key, cells in results.cells.items() if key in self._shown and (n := cells.nonfinite)}
         return [Scalar(NONFINITE + op.id, counts[key], key) for key, op in self._shown.items() if key in counts]
 
 
@@ -139,12 +135,6 @@ def _entry(op: Op) -> _Entry:
         and op.ema is None
     )
     return _Entry(op, op.key, integer, names if len(names) == len(op.names) else None)
-
-
-def _infinite(cells: Cells, op: Op) -> int:
-    if isinstance(op, MetricOp):
-        return cells.nonfinite
-    return int(np.isinf(cells.values).sum()) + (0 if cells.kept is None else int(cells.kept.sum()))
 
 
 def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:

@@ -100,7 +100,7 @@ class Outputs:
             results.add_whole(keys, values.ravel().tolist())
             return
         index = self._index
-        block = self._rules.apply(values, state.missing[index], state.moments.n[index], state.here[index])
+        block = self._rules.apply(values, state.missing[index], state.moments.n[index], state.sums["here"][index] > 0)
         if one:
             results.add_numbers(keys, block.values[: len(keys), 0, 0], block.skipped[: len(keys)])
         labels = tuple(map(str, state.labels))

@@ -86,9 +86,12 @@ class OverRun:
         assert merged is not None
         self._states[key] = merged
         if op.pool == "window":
-            here = replace(merged, missing=np.zeros_like(merged.missing)) if state is None else _latest(merged, state)
-            return cells_of(op, here.among(names.all), names.rest, merged.among(names.all).missing)
-        merged = merged.among(names.all)
+            missing = np.zeros_like(merged.missing)
+            if state is not None:
+                missing = state.within(merged.rows, merged.labels, merged.pieces).missing
+            latest = replace(merged, sums={**merged.sums, "missing": missing})
+            return cells_of(op, latest.with_labels(names.all), names.rest, merged.with_labels(names.all).missing)
+        merged = merged.with_labels(names.all)
         values, n = FORMULAS[op.combine].of(merged.moments), merged.moments.n
         infinite = np.isnan(values) & (n > (1 if op.combine == "var" else 0))
         return _shown(op, Cells(values, merged.members, names.all, rest=names.rest), infinite, n > 0, window)
@@ -170,17 +173,11 @@ def _loaded(op: MetricOp | FormulaOp, data: Mapping[str, Any]) -> State:
     return State.of_plain(op, data)
 
 
-def _latest(run: State, state: State) -> State:
-    """All rows, of which those are missing that are so in the window that came last."""
-    labels = tuple(map(str, run.labels))
-    return replace(run, missing=state.within(run.rows, labels, run.pieces).missing)
-
-
 def _of_pieces(op: MetricOp, window: Cells) -> State:
     """The values of a window's pieces as rows of a state."""
     moments = Moments.of(window.values, there=window.counted).map(lambda array, _: array[..., None])
-    nothing, counts = np.zeros(moments.n.shape), moments.n.sum((0, 2))
-    return State(rows_of(op, window.members), window.labels, ((),), moments, nothing, counts, moments.n > 0)
+    sums = {"missing": np.zeros(moments.n.shape), "here": moments.n > 0}
+    return State(rows_of(op, window.members), window.labels, ((),), moments, sums, moments.n.sum((0, 2)))
 
 
 def _shown(op: MetricOp | FormulaOp, cells: Cells, infinite: Array, counted: Array, window: Cells | None) -> Cells:
@@ -200,6 +197,5 @@ def _shown(op: MetricOp | FormulaOp, cells: Cells, infinite: Array, counted: Arr
         came = came_at_all(op, counted) if isinstance(op, MetricOp) else counted
         kept = infinite | (absent if shows else absent & ~came)
         cells.values = np.where(kept, np.nan, cells.values)
-    cells.kept, cells.infinite = (marks if marks.any() else None for marks in (kept, infinite))
-    cells.nonfinite = int(np.isinf(cells.values).sum() + kept.sum())
+    cells.mark(kept, infinite)
     return cells

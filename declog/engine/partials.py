@@ -6,7 +6,7 @@ window grows beyond its limit, the states of its parts are merged instead of the
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -26,6 +26,7 @@ from declog.plans.ops import MetricOp
 Array = NDArray[Any]
 Piece = tuple[int, ...]
 Row = tuple[Hashable, str | None]  # a source of values, and the member of a family
+_STORED = {"missing": "lacking"}  # names in checkpoints, where they differ
 
 
 def source(op: MetricOp) -> Hashable:
@@ -71,21 +72,31 @@ class State:
     """The moments of metrics whose values are in the same cells, ``[rows, labels, pieces]``; of all labels.
 
     A row is a source of values and a member of it; what is no family has none, nor has a family that never came.
-    ``missing`` counts the values (or tokens) of each cell that came and are missing, ``counts`` the frame's rows of
-    each label, ``here`` says in which pieces a cell came. What is absent lacks nothing. Without `by` there is one
-    label without a name. With `weight` sums are of weighted values, and ``weights`` has what the weights come to, which
-    may be nothing though values count: they may be negative.
+    ``counts`` are the frame's rows of each label. Without `by` there is one label without a name.
+
+    ``sums`` are what adds up besides: ``missing`` counts the values (or tokens) of each cell that came and are missing,
+    ``here`` the parts in whose pieces a cell came. What is absent lacks nothing. With `weight` the moments' sums are of
+    weighted values, and ``weights`` has what the weights come to, which may be nothing though values count: they may be
+    negative.
     """
 
     rows: tuple[Row, ...]
     labels: tuple[Label, ...]
     pieces: tuple[Piece, ...]
     moments: Moments
-    missing: Array
+    sums: Mapping[str, Array]
     counts: Array
-    here: Array
-    weights: Array | None = None
     ordered: Ordered | None = None  # of one frame's values: it is not merged
+
+    @property
+    def missing(self) -> Array:
+        """How many values of each cell are missing."""
+        return self.sums["missing"]
+
+    @property
+    def weights(self) -> Array | None:
+        """What the weights of each cell come to, where there are weights."""
+        return self.sums.get("weights")
 
     @cached_property
     def complete(self) -> bool:
@@ -107,7 +118,8 @@ class State:
     def empty(cls, rows: tuple[Row, ...], pieces: tuple[Piece, ...]) -> State:
         """The state of values that never came, without labels."""
         shape = len(rows), 1, len(pieces)
-        return cls(rows, (), pieces, Moments.empty(shape), np.zeros(shape), np.zeros(1), np.ones(shape, bool))
+        sums = {"missing": np.zeros(shape), "here": np.ones(shape)}
+        return cls(rows, (), pieces, Moments.empty(shape), sums, np.zeros(1))
 
     @classmethod
     def merged(cls, states: Sequence[State]) -> State:
@@ -118,11 +130,9 @@ class State:
         families = {of for of, member in rows if member is not None}
         names = tuple(row for row in rows if row[1] is not None or row[0] not in families)
         alike = aligned(states, names)
-        weights = [state.weights for state in alike if state.weights is not None]
         return cls(
             names, alike[0].labels, alike[0].pieces, Moments.stacked([state.moments for state in alike]).pooled(),
-            np.sum([state.missing for state in alike], 0), np.sum([state.counts for state in alike], 0),
-            np.any([state.here for state in alike], 0), np.sum(weights, 0) if len(weights) == len(alike) else None,
+            {name: np.sum(arrays, 0) for name, arrays in _sums(alike)}, np.sum([state.counts for state in alike], 0),
         )  # fmt: skip
 
     @classmethod
@@ -131,21 +141,19 @@ class State:
         if len(states) == 1:
             return states[0]
         first = states[0]
-        weights = [state.weights for state in states if state.weights is not None]
         return cls(
             tuple(row for state in states for row in state.rows), first.labels, first.pieces,
-            Moments.joined([state.moments for state in states]), np.concatenate([state.missing for state in states]),
-            first.counts, np.concatenate([state.here for state in states]),
-            np.concatenate(weights) if len(weights) == len(states) else None,
+            Moments.joined([state.moments for state in states]),
+            {name: np.concatenate(arrays) for name, arrays in _sums(states)}, first.counts,
         )  # fmt: skip
 
     def of(self, op: MetricOp) -> State:
         """The rows of one metric alone; none where its source is not among them."""
         taken = places_of(self.rows).get(source(op), [])
         return replace(
-            self, rows=tuple(self.rows[row] for row in taken), missing=self.missing[taken],
-            moments=self.moments.map(lambda array, _: array[taken]), here=self.here[taken],
-            weights=None if self.weights is None else self.weights[taken],
+            self, rows=tuple(self.rows[row] for row in taken),
+            moments=self.moments.map(lambda array, _: array[taken]),
+            sums={name: array[taken] for name, array in self.sums.items()},
             ordered=None if self.ordered is None else replace(self.ordered, values=self.ordered.values[taken]),
         )  # fmt: skip
 
@@ -164,19 +172,17 @@ class State:
             shape.append(len(wanted) if wanted else size)
         cells = np.ix_(*index)
 
-        def laid(values: Array, neutral: float) -> Array:
+        def scattered(values: Array, neutral: float = 0.0) -> Array:
             result = np.full(shape, neutral)
             result[cells] = values if len(kept) == len(self.rows) else values[kept]
             return result
 
         counts = np.zeros(shape[1])
         counts[index[1]] = self.counts
-        return State(
-            rows, labels, pieces, self.moments.map(laid), laid(self.missing, 0.0), counts, laid(self.here, False),
-            None if self.weights is None else laid(self.weights, 0.0),
-        )  # fmt: skip
+        sums = {name: scattered(array) for name, array in self.sums.items()}
+        return State(rows, labels, pieces, self.moments.map(scattered), sums, counts)
 
-    def among(self, labels: tuple[str, ...]) -> State:
+    def with_labels(self, labels: tuple[str, ...]) -> State:
         """The same, with some more labels, in their order."""
         return self.within(self.rows, labels, self.pieces)
 
@@ -192,35 +198,40 @@ class State:
 
         return replace(
             self, labels=names, moments=self.moments.map(turned).pooled(parts).map(turned),
-            missing=summed(self.missing), counts=parts.apply(np.add, self.counts),
-            here=summed(self.here.astype(np.int64)) > 0,
-            weights=None if self.weights is None else summed(self.weights),
+            sums={name: summed(array) for name, array in self.sums.items()},
+            counts=parts.apply(np.add, self.counts),
             ordered=None if self.ordered is None else replace(self.ordered, label=index[self.ordered.label]),
         )  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
         """The state of one metric for a checkpoint, as JSON has it."""
         arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in STATS}
+        arrays |= {_STORED.get(name, name): array.tolist() for name, array in self.sums.items()}
         return {
             "members": self.members, "labels": self.labels, "pieces": self.pieces, "shape": self.missing.shape,
-            "lacking": self.missing.tolist(), "rows": self.counts.tolist(), "here": self.here.tolist(),
-            "weights": None if self.weights is None else self.weights.tolist(), **arrays,
+            "rows": self.counts.tolist(), **arrays,
         }  # fmt: skip
 
     @classmethod
     def of_plain(cls, op: MetricOp, data: Mapping[str, Any]) -> State:
         """The state of one metric from a checkpoint."""
         shape = tuple(data["shape"])
-        moments = Moments(*(np.array(data[stat], np.float64).reshape(shape) for stat in STATS))
-        pieces = tuple(tuple(piece) for piece in data["pieces"])
-        missing = np.array(data["lacking"], np.float64).reshape(shape)
-        weights = data.get("weights")
+
+        def array(name: str) -> Array:
+            return np.array(data[name], np.float64).reshape(shape)
+
+        stored = {name: _STORED.get(name, name) for name in ("missing", "here", "weights")}
+        sums = {name: array(key) for name, key in stored.items() if data.get(key) is not None}
         return cls(
-            rows_of(op, data["members"]), tuple(data["labels"]), pieces, moments, missing,
-            np.array(data["rows"], np.float64),
-            np.array(data["here"], bool).reshape(shape) if "here" in data else np.ones(shape, bool),
-            None if weights is None else np.array(weights, np.float64).reshape(shape),
+            rows_of(op, data["members"]), tuple(data["labels"]), tuple(tuple(piece) for piece in data["pieces"]),
+            Moments(*map(array, STATS)), {"here": np.ones(shape), **sums}, np.array(data["rows"], np.float64),
         )  # fmt: skip
+
+
+def _sums(states: Sequence[State]) -> Iterable[tuple[str, list[Array]]]:
+    """What all of some states add up, each with its arrays."""
+    names = [name for name in states[0].sums if all(name in state.sums for state in states)]
+    return [(name, [state.sums[name] for state in states]) for name in names]
 
 
 def aligned(states: Sequence[State], rows: tuple[Row, ...] | None = None) -> list[State]:

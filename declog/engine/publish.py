@@ -68,7 +68,7 @@ class _Event:
     named: Named
     tables: Sequence[Table]
     alerts: tuple[Alert, ...]
-    broken: Sequence[Scalar]  # of metrics that are NaN or infinite, how many values are
+    nonfinite: Sequence[Scalar]  # of metrics that are NaN or infinite, how many values are
     costs: Sequence[Scalar]  # what declog itself cost
     partial: int | None  # of how many ranks there are rows, where some are missing
     exact: Sequence[tuple[Output, Scalar]]  # numbers whose names the mode's prefix is no part of
@@ -162,10 +162,10 @@ class Dispatcher:
             cost = {name: value for name, value in figures.items() if not (value and name in LOST)}
             costs += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
         alerts = tuple(self._alerts(mode, step, results, due.keys(), report))
-        broken = self._naming.broken(results)
+        nonfinite = self._naming.nonfinite(results)
         exact = self._naming.passed_through(beside.exact, partial=partial is not None)
         blank = Records(mode, facts.time)
-        event = _Event(blank, prefix, results, named, tables, alerts, broken, costs, partial, exact)
+        event = _Event(blank, prefix, results, named, tables, alerts, nonfinite, costs, partial, exact)
         self._events[mode] += 1
         for number, route in enumerate(self._routes):
             if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
@@ -272,11 +272,11 @@ class Dispatcher:
         hidden = self._hidden(profile, event.results, report)
         scalars = prefixed(_shown(event.named.scalars, profile, hidden), prefix)
         scalars += prefixed(_shown(event.exact, profile, hidden), route.prefix)
-        broken = [
-            item for item in event.broken
+        nonfinite = [
+            item for item in event.nonfinite
             if (item.metric, False) in profile.outputs and (item.metric, False, "*") not in hidden
         ]  # fmt: skip
-        shown = {item.name: item for item in prefixed(broken, prefix)}
+        shown = {item.name: item for item in prefixed(nonfinite, prefix)}
         scalars = [*shown.values(), *scalars]  # first: what shows a few shows them
         histograms = prefixed(_shown(event.named.histograms, profile, hidden), prefix)
         if (scalars or histograms) and event.partial is not None:

@@ -210,15 +210,15 @@ class Block:
                 ordered = Ordered(np.concatenate([matrix, nothing]), placed.label, placed.piece, order)
         never = len(rows) - len(missing)
 
-        def laid_out(array: Array, neutral: float = 0.0) -> Array:
+        def in_cells(array: Array, neutral: float = 0.0) -> Array:
             array = array.reshape(-1, *shape) if count else np.empty((len(rows) - never, *shape))
             return np.concatenate([array, np.full((never, *shape), neutral)]) if never else array
 
-        return State(
-            rows, placed.labels, placed.pieces, moments.map(laid_out), laid_out(missing),
-            np.bincount(placed.label, minlength=shape[0]).astype(np.float64),
-            self._here(view, program, rows, shape), None if weights is None else laid_out(weights), ordered,
-        )  # fmt: skip
+        sums = {"missing": in_cells(missing), "here": self._here(view, program, rows, shape)}
+        if weights is not None:
+            sums["weights"] = in_cells(weights)
+        counts = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
+        return State(rows, placed.labels, placed.pieces, moments.map(in_cells), sums, counts, ordered)
 
     def _program(self, view: View) -> Program | FoldProgram:
         """How the values of the sources are made for the columns of a frame."""

@@ -27,22 +27,18 @@ def cell(column: ColumnOp, recorded: Any, values: dict[str, Any]) -> dict[str, l
     assert op is not None
     if recorded is None:
         return None
+    head, tail = op.recorded
     if _is_row(recorded):
         count, ids = _row(recorded, op)
         pieces = _texts(op, [int(one) for one in ids])
-    else:
+        end = head if count > head + tail else count  # what follows it is of another part of the text
+        pieces = redacted(pieces[:end], column.redact) + redacted(pieces[end:], column.redact)
+    else:  # all of them are here: redacted first, then cut
         count, pieces = len(recorded), ["" if piece is None else str(piece) for piece in recorded]
+        pieces = redacted(pieces, column.redact)
+        if count > head + tail:
+            pieces = [*pieces[:head], *_last(pieces, tail)]
     cells: dict[str, list[Any]] = {PIECES: pieces}
-    size = sum(op.recorded)
-    if not _is_row(recorded):  # all of them are here: redacted first, then cut
-        cells[PIECES] = redacted(pieces, column.redact)
-        if count > size:
-            cells[PIECES] = [*cells[PIECES][: op.recorded[0]], *_last(cells[PIECES], op.recorded[1])]
-    elif count > size:
-        head = op.recorded[0]
-        cells[PIECES] = [*redacted(pieces[:head], column.redact), *redacted(pieces[head:], column.redact)]
-    else:
-        cells[PIECES] = redacted(pieces, column.redact)
     for name, value in values.items():
         if _is_row(value):
             number, there = _row(value, op)
@@ -50,7 +46,7 @@ def cell(column: ColumnOp, recorded: Any, values: dict[str, Any]) -> dict[str, l
                 raise ValueError(f"{count} tokens, and {number} values of `{name}`")
             cells[name] = [_number(item) for item in there]
         else:
-            cells[name] = [_number(value)] * min(count, size)
+            cells[name] = [_number(value)] * min(count, head + tail)
     return _cut(cells, count, op)
 
 

@@ -131,6 +131,21 @@ def test_a_text_shows_of_a_family_what_the_condition_read(when: str, text: str, 
     assert [alert.text for _, alert in sink.alerts] == [text]
 
 
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_a_text_shows_the_member_that_the_condition_is_of(order: str, tmp_path: Path) -> None:
+    """Whichever member came first: a condition has them in the order of their names, a metric as they came."""
+
+    def body(log: Recorder) -> None:
+        rewards = {"a": [0.5, 0.5], "b": [1.0, 3.0]}
+        with log.step(0):
+            log.observe(rewards={member: rewards[member] for member in order})
+
+    signals = {"rewards": {"axis": "completion", "family": True}}
+    alerts = {"high": {"when": "rewards > 1", "text": "{rewards:.1f}"}}
+    sink = run(profile(signals, {"rewards": "mean(rewards)"}, alerts=alerts), body, tmp_path)
+    assert [alert.text for _, alert in sink.alerts] == ["2.0"]
+
+
 def observed(log: Recorder) -> None:
     """One step with two rewards."""
     with log.step(0):
