@@ -1,4 +1,4 @@
-"""What a frame is made of: columns of one axis and dtype, and the batches that their rows are of.
+"""The parts of a frame: columns of one axis and dtype, and the batches that their rows are of.
 
 Imports numpy, axes and kernels only.
 """
@@ -67,7 +67,7 @@ class Block:
 
 
 class Layout:
-    """What frames have alike that hold the same columns in the same blocks: the key of what is planned for them."""
+    """A key: frames with equal keys hold the same columns in the same blocks, and one plan serves them all."""
 
     __slots__ = ("_hash", "_key")
 

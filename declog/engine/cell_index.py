@@ -1,4 +1,4 @@
-"""Which cell of a metric a row belongs to: its label, by ``by``, and its piece of the window, by ``pool``.
+"""The cell of a metric that each row belongs to: its label, by ``by``, and its piece of the window, by ``pool``.
 
 Imports the plan and the evaluation of one frame, no torch.
 """
@@ -44,13 +44,13 @@ class Placed:
 
 
 def place_key(op: MetricOp) -> tuple[object, ...]:
-    """What is equal of metrics of one phase whose rows count alike, and are in the same cells."""
+    """A key: metrics of one phase with equal keys count the same rows, in the same cells."""
     nodes = (None if node is None else node.index for node in (op.where, op.weight, op.by))
     return row_axis(op), op.pool, op.ranks, *nodes
 
 
 def placed(op: MetricOp, view: View) -> Placed:
-    """Which rows count, and where."""
+    """The rows that count, and their cells; computed once per key and view."""
     key = place_key(op)
     cached = view.placed.get(key)
     if cached is None:

@@ -1,4 +1,4 @@
-"""What a table's cells may hold: values enforced to a column's type, redacted, shortened, measured.
+"""The values of a table's cells: converted to the column's type, redacted, shortened, measured.
 
 Pure functions of plain Python values; None is null. Imports numpy and the plan.
 """
@@ -79,7 +79,7 @@ def _is_float(item: int) -> bool:
 
 
 def returned(type: DType, item: Any) -> Any:
-    """What a registered function returned, as the column holds it; raises ``TypeError`` where it is something else."""
+    """The result of a registered function as a value of its column; raises ``TypeError`` for another type."""
     item = _plain(item)
     if not fits(type, item):
         raise TypeError(f"it returned {item!r:.60}, and the column is {type}")
@@ -118,7 +118,7 @@ def cut(text: str, most: int | tuple[int, int]) -> str:
 
 
 def row_bytes(columns: Sequence[Column], data: Mapping[str, Sequence[Any]], rows: int) -> NDArray[np.int64]:
-    """What each row holds: 8 bytes for a number, 1 for a bool, texts and JSON in UTF-8, nothing for a null."""
+    """The bytes of each row: 8 for a number, 1 for a bool, texts and JSON in UTF-8, none for a null."""
     sizes = np.zeros(rows, np.int64)
     for column in columns:
         sizes += np.array([_size(column.type, item) for item in data[column.name]], np.int64)

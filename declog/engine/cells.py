@@ -55,7 +55,7 @@ class Cells:
 
     @property
     def there(self) -> Array:
-        """Which values there are, of the shape of ``values``."""
+        """Bools of the shape of ``values``: the cell has a value, which may be NaN."""
         return present(self.values) if self.kept is None else present(self.values) | self.kept
 
     @property
@@ -65,16 +65,16 @@ class Cells:
 
     @property
     def counted(self) -> Array:
-        """Which values come of values that were there: all but those that are NaN for a missing one."""
+        """Bools of the shape of ``values``: the value is a number, or NaN of infinities, not NaN of missing values."""
         return present(self.values) if self.infinite is None else present(self.values) | self.infinite
 
     @property
     def infinities(self) -> Array:
-        """Which values are infinite, or NaN of infinities."""
+        """Bools of the shape of ``values``: the value is infinite, or NaN of infinities."""
         return np.isinf(self.values) if self.infinite is None else np.isinf(self.values) | self.infinite
 
     def of_labels(self, places: list[int]) -> Cells:
-        """Those of some labels."""
+        """The cells of some labels, by position."""
         kept, infinite = (None if marks is None else marks[:, places] for marks in (self.kept, self.infinite))
         labels = tuple(self.labels[position] for position in places)
         return replace(self, values=self.values[:, places], labels=labels, kept=kept, infinite=infinite)
@@ -180,7 +180,7 @@ class MetricValues(MutableMapping[str, Cells]):
 
 
 class Rules:
-    """What metrics say about missing values.
+    """The rules of metrics about missing values: `nan` and `empty`.
 
     Their values stand one below the other, ``[rows, labels, pieces]``: of each metric ``heights`` rows, which are its
     ``members``, where it has any.
@@ -234,7 +234,7 @@ class Rules:
         return ValueBlock(values, kept, infinite & ~shown, skipped, nonfinite + self._of_ops(np.isinf(values)))
 
     def _came(self, counted: Array) -> Array:
-        """Where a value came in any cell, of members that come each for itself by member."""
+        """Whether a value came in any cell of a metric, or of a member where members are observed one by one."""
         by_row: Array = np.asarray(counted.any((1, 2)))
         by_op = np.bincount(self._op, by_row, minlength=self._count)[self._op] > 0
         return np.where(self._alone, by_row[:, None, None], by_op[:, None, None])

@@ -84,7 +84,7 @@ class Evaluation:
     # -- checkpoints
 
     def state(self) -> tuple[Frames, dict[str, Any]]:
-        """What the next log events need of the earlier ones: frames by name, and plain data."""
+        """For a checkpoint: the frames, by name, and the plain data that the next log events need."""
         frames: Frames = {}
         data: dict[str, Any] = {"dispatch": self._dispatcher.state(), "carry": {}, "held": {}}
         for mode, carry in self._carries.items():
@@ -107,7 +107,7 @@ class Evaluation:
                 window.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
 
     def load_totals(self, data: Mapping[str, Any]) -> None:
-        """Of the state of another plan: what is counted from the start of the run."""
+        """Continue the totals of the run alone, from the state of another plan."""
         self._dispatcher.load(data["dispatch"])
 
 

@@ -54,7 +54,7 @@ class View:
         return self._members.get(node.index, ())
 
     def function(self, name: str) -> Callable[..., Any]:
-        """What a registered function runs."""
+        """The callable of a registered function; raises DL605 for an unknown name."""
         return self._function(name).run
 
     def _function(self, name: str) -> Function:
@@ -94,7 +94,7 @@ class View:
 
         So a mean of comparisons is of those that could be made, and not healthy where none could.
         """
-        return self._spread(node, self._known(node), axis)
+        return self._spread(node, self._counted(node), axis)
 
     def _spread(self, node: Node, values: Array, axis: Axis) -> Array:
         node_axis = node.type.axis
@@ -126,7 +126,7 @@ class View:
         function = self._function(node.op)
         if function.stage == "elementwise":
             return self._of_rows(node, function)
-        kind = _whole(self._kind(node, function))
+        kind = _simplified(self._kind(node, function))
         if kind is True:
             return _nothing(node)
         if function.stage == "aggregate":
@@ -135,14 +135,14 @@ class View:
             members = self.members(node.args[0])
             places = selected(node, members) if node.op in SELECTIONS else range(len(members))
             self._members[node.index] = tuple(members[position] for position in places)
-        values_of = self.value if node.op in PICKS else self._known
+        values_of = self.value if node.op in PICKS else self._counted
         arrays = [self._all_rows(arg, values_of(arg)) for arg in node.args]
         return _blanked(np.asarray(function.run(self, node, *arrays)), kind)
 
     def _column(self, node: Node) -> Value:
         name, axis = node.param("name"), node.type.axis
         assert axis is not None
-        kind = either(self._ungrouped(node), _whole(self.frame.kind(name, axis)))
+        kind = either(self._ungrouped(node), _simplified(self.frame.kind(name, axis)))
         if kind is not True and node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
             return plain[0].floats[plain[1]], kind
         if kind is True or (values := self.frame.column(name)) is None:
@@ -152,7 +152,7 @@ class View:
         return typed(values, node.type.dtype), kind
 
     def _fold(self, node: Node) -> Value:
-        """What a token aggregate is finished to, from the statistics that the device folded."""
+        """A token aggregate, from the statistics that the device folded."""
         name, formula = node.param("name"), FORMULAS[node.param("stat")]
         counts = self.frame.column(f"{name}.n")
         if counts is None:
@@ -162,9 +162,9 @@ class View:
         kind = either(np.isnan(counts), groups.few(counts, formula.least) if formula.least > 1 else False)
         if node.param("stat") == "count":
             values = np.nan_to_num(values).astype(np.int64)
-        return _blanked(values, _whole(kind))
+        return _blanked(values, _simplified(kind))
 
-    def _known(self, node: Node) -> Array:
+    def _counted(self, node: Node) -> Array:
         """A value that is missing where it is neither true nor false."""
         values, kind = self._evaluated(node)
         return values if isinstance(kind, bool) else _missing_where(kind == MISSING, values)
@@ -188,7 +188,7 @@ class View:
         return applied(node, function, args)
 
     def _across(self, node: Node, position: int, values: Any, order: dict[int, list[int]]) -> Any:
-        """What belongs to an argument, at the rows of a node, with its members in the order of the first's."""
+        """Bring the values of an argument, or its kind, to the rows of a node, and its members into one order."""
         arg_axis, axis = node.args[position].type.axis, node.type.axis
         if np.ndim(values) and arg_axis is not None and axis is not None:
             values = self.frame.spread(values, arg_axis, axis)
@@ -197,7 +197,7 @@ class View:
     # -- the kind of what is not elementwise
 
     def _kind(self, node: Node, function: Function) -> Kind:
-        """Which rows are absent or missing: bits, ``[rows]`` or ``[members, rows]``."""
+        """The kind of a value that is not elementwise: False, True, ``[rows]`` or ``[members, rows]``."""
         if node.op in PICKS:
             kind = either(self._ungrouped(node), self._picked_members(node, self.kind(node.args[0])))
         else:
@@ -205,7 +205,7 @@ class View:
         return True if kind is True else either(kind, self._too_few(node, function.fewest(node)))
 
     def _within(self, node: Node, arg: Node) -> Kind:
-        """Where a value that knows how axes nest is absent for want of an argument: where all of that is."""
+        """The rows of a value of a coarser axis in which all rows of an argument are absent."""
         if node.op in QUESTIONS:  # of texts
             return _counting(node, arg.type.dtype, *self._evaluated(arg))
         where = self.absent(arg)
@@ -232,7 +232,7 @@ class View:
         return True if not places else kind[places] if np.ndim(kind) > 1 else kind
 
     def _ungrouped(self, node: Node) -> Kind:
-        """Where a value that reads groups is absent, since what names the groups did not come."""
+        """The rows of a value that reads groups in which no signal names the group."""
         grouping, axis = self.frame.grouping, node.type.axis
         if grouping is None or grouping.size is not None or axis is None or not reads_groups(node):
             return False
@@ -244,13 +244,13 @@ class View:
         return _all_of(where, self.frame.parts(Axis.COMPLETION, axis))
 
     def _too_few(self, node: Node, least: int) -> Kind:
-        """Where a group, or what else a value is computed of, has fewer values than that takes."""
+        """The rows of a value whose group, batch or family has fewer values than the function takes."""
         if least < 2 or not np.ndim(self.value(node.args[-1])):
             return False
         arg, over = node.args[-1], node.over or Axis.COMPLETION
         coarse = Axis.GROUP if over is Axis.COMPLETION else Axis.BATCH
         parts = None if over == MEMBER or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
-        return groups.too_few(self._all_rows(arg, self._known(arg)), parts, least)
+        return groups.too_few(self._all_rows(arg, self._counted(arg)), parts, least)
 
     # -- some rows
 
@@ -299,7 +299,7 @@ class View:
     def _aggregate(self, node: Node, run: Callable[[Array, Segments], Array]) -> Array:
         (arg,) = node.args
         over = node.over
-        values = self._all_rows(arg, self._known(arg))
+        values = self._all_rows(arg, self._counted(arg))
         if over == MEMBER:
             if not values.ndim or not len(values) or (values.ndim < 2 and not self.members(arg)):
                 return np.asarray(np.nan)
@@ -351,7 +351,7 @@ def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
     kind: Kind = False
     if node.type.dtype is DType.BOOL or any(of_arg is not False for _, of_arg in args):
         kinds = [_counting(node, arg.type.dtype, *value) for arg, value in zip(node.args, args, strict=True)]
-        kind = _whole(elementwise(node, kinds, lambda position: segmented.truth(np.asarray(args[position][0]))))
+        kind = _simplified(elementwise(node, kinds, lambda position: segmented.truth(np.asarray(args[position][0]))))
     if kind is True:
         return _nothing(node)
     arrays = [values for values, _ in args]
@@ -371,7 +371,7 @@ def _counting(node: Node, dtype: DType, values: Array, kind: Kind) -> Kind:
     return kind if there.all() else either(kind, np.where(there, 0, MISSING).astype(np.uint8))
 
 
-def _whole(kind: Kind) -> Kind:
+def _simplified(kind: Kind) -> Kind:
     """A kind without an array where it is the same of all rows."""
     if isinstance(kind, bool):
         return kind

@@ -1,4 +1,4 @@
-"""What is computed from metrics' values: formulas, the conditions of `when` and of alerts, the numbers in their texts.
+"""Computes with the values of metrics: formulas, the conditions of `when` and of alerts, the numbers in their texts.
 
 One evaluator for all. Metrics are laid out by their members, labels and pieces, each by its name: values of different
 steps, batches or ranks never meet. A metric that has no value is absent, and so is what is computed of it, but for
@@ -69,9 +69,9 @@ class Sheet:
         return cached
 
     def nonfinite(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Where a metric that an expression reads is NaN or infinite: what it makes of that is no gap.
+        """The cells in which a metric that an expression reads is NaN or infinite; and those of infinities alone.
 
-        And where an infinity is the cause, and no missing value.
+        A NaN there is a value, and not absent.
         """
         nonfinite, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
 

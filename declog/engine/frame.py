@@ -54,7 +54,7 @@ class Frame:
 
     @cached_property
     def layout(self) -> Layout:
-        """Which columns there are, and where: frames of one layout are evaluated by one plan."""
+        """The columns and their order: one plan evaluates all frames of one layout."""
         return Layout(tuple((block.axis, block.keys, block.data.dtype) for block in self.blocks), tuple(self.texts))
 
     def has(self, name: str) -> bool:
@@ -62,7 +62,7 @@ class Frame:
         return name in self._places or any(text == name for text, _ in self.texts)
 
     def columns(self, name: str) -> list[tuple[str | None, int, int]]:
-        """Where the numbers of a signal stand: its members, each with the place of its block and its row there."""
+        """The columns of a signal: the member of each, the position of its block, and its row there."""
         return [(member, self._order[id(block)], row) for member, block, row in self._places.get(name, ())]
 
     @property
@@ -334,7 +334,7 @@ def _column(key: Key, axis: Axis, parts: Sequence[Block | None], rows: Sequence[
 
 
 def _kinds(frames: Sequence[Frame], columns: Sequence[Mapping[Key, Block]]) -> list[Block]:
-    """Where signals, and what else is a whole value, are absent or missing: in frames that lack them they are absent.
+    """The kinds of signals and of other whole values: a signal is absent in the frames that lack it.
 
     A fold says it itself: its count is missing where its tokens did not come.
     """

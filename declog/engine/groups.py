@@ -1,4 +1,4 @@
-"""What a group is: its id, a digest that is made where the rows are and is alike on every rank, and its rows.
+"""Groups of completions: their ids, as digests that are alike on every rank, and their rows.
 
 An id is a number, a text, or whatever JSON can hold, such as the messages of a prompt. Its digest is that of its
 canonical JSON, so that no text travels for it. Imports numpy, segments and the plan.
@@ -88,14 +88,14 @@ def segments(grouping: Grouping, ids: Array | None, pieces: Segments) -> Segment
 
 
 class Contradiction(NamedTuple):
-    """What ids say against a size: what was seen, and the sizes that they say, for a message."""
+    """Ids and a group size that contradict each other, in the words of a message: the ids, and a size that fits."""
 
     seen: str
     fix: str
 
 
 def contradiction(ids: Array, groups: Array, pieces: Array, size: int) -> Contradiction | None:
-    """What ids say against groups of a size; None: nothing. Ids, groups and pieces are ``[rows]``.
+    """Compare ids with groups of a size; None: they agree. Ids, groups and pieces are ``[rows]``.
 
     A group of several ids is wrong, and so is a size where each id has several groups, one after the other. An id
     that comes again elsewhere is no contradiction: a prompt may be drawn twice.
@@ -123,12 +123,12 @@ def names_of(grouping: Grouping) -> str:
 
 
 def too_few(values: Array, parts: Segments | None, least: int) -> Kind:
-    """Which parts have fewer values than ``least``; without parts, which rows of a family ``[members, rows]``."""
+    """The parts with fewer values than ``least``; without parts, the rows of a family ``[members, rows]``."""
     counts = present(values).sum(0) if parts is None else aggregate(count, values, parts)
     return few(counts, least)
 
 
 def few(counts: Array, least: int) -> Kind:
-    """Where something came, and too little of it; where nothing but missing values came, a value is missing."""
+    """The counts that are too small; 0 is not, since a value of nothing but missing values is missing, not absent."""
     too_small: Array = (counts > 0) & (counts < least)
     return too_small if too_small.any() else False

@@ -41,7 +41,7 @@ class Span(NamedTuple):
 
 
 def spans(data: Any) -> Arrivals:
-    """What a message says of signals that came; raises ``ValueError``, ``TypeError`` or the like for anything else."""
+    """The signals that came, from a message; raises ``ValueError``, ``TypeError`` or the like for anything else."""
     return {
         str(phase): {str(name): Span(*map(int, span)) for name, span in names.items()} for phase, names in data.items()
     }
@@ -49,7 +49,7 @@ def spans(data: Any) -> Arrivals:
 
 @dataclass
 class _Mode:
-    """What came in a mode, and of what it is known that it does not."""
+    """The signals of a mode that came, those that stopped, and the metrics that are inactive for it."""
 
     spans: dict[Need, Span] = field(default_factory=dict)
     counts: dict[Need, int] = field(default_factory=dict)  # steps of the mode at the last log event that each came in

@@ -1,4 +1,4 @@
-"""What a window needs of those before it: rows of an earlier phase to join with, and previous values.
+"""Carries values from window to window: rows of an earlier phase to join with, and previous values.
 
 Kept on rank 0, by mode. Each base window passes through here once, in order, and gets the columns that its
 metrics will read. Imports no torch.
@@ -56,7 +56,7 @@ class Carryover:
             self._previous[name] = {rank: deque([(step, value)], KEPT) for rank, step, value in values}
 
     def rewind(self, step: int) -> None:
-        """What came of later steps is of no step that follows."""
+        """Forget the steps after one: the run goes on behind it."""
         for by_rank in self._previous.values():
             for held in by_rank.values():
                 while held and held[-1][0] > step:

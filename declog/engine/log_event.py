@@ -1,4 +1,4 @@
-"""What the evaluation of a log event is told besides its rows."""
+"""The facts of a log event: step, mode, counts and times."""
 
 from __future__ import annotations
 

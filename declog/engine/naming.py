@@ -1,4 +1,4 @@
-"""What metrics are called: their values as records, by the names that the config gives them. No torch."""
+"""Names metrics: their values become records, under the names that the config gives them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Naming:
         return scalars
 
     def nonfinite(self, results: MetricValues) -> list[Scalar]:
-        """Of the metrics that are NaN or infinite, how many values are."""
+        """Count the values of each metric that are NaN or infinite; metrics without any are left out."""
         counts = {key: n for key, cells in results.cells.items() if key in self._shown and (n := cells.nonfinite)}
         return [Scalar(NONFINITE + op.id, counts[key], key) for key, op in self._shown.items() if key in counts]
 

@@ -1,4 +1,4 @@
-"""What metrics take of states: the values of all metrics whose states have the same shape are finished at once.
+"""Finishes metrics: the values of all metrics whose states have the same shape are computed at once.
 
 Imports no torch.
 """
@@ -35,12 +35,12 @@ class _Output(NamedTuple):
 
     @property
     def kind(self) -> tuple[bool, str]:
-        """What metrics share that are finished at once; those that are numbers come first."""
+        """Metrics of one kind are finished at once; those that are numbers come first."""
         return not _is_number(self.op), self.op.reduction.name
 
 
 class Outputs:
-    """What metrics take of states whose rows stand one below the other: those that are numbers come first.
+    """Metrics and the rows that each takes, of states whose rows stand one below the other; numbers come first.
 
     ``blocks`` are the metrics of each state, and its rows.
     """

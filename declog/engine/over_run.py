@@ -1,4 +1,4 @@
-"""What metrics are over the run so far: all its rows reduced together, the latest values, moving averages.
+"""Metrics over the run so far: all its rows reduced together, the latest values, moving averages.
 
 Rank 0 only. A total (``sum``, ``count``) is of all modes; everything else is of one mode. Imports no torch.
 """

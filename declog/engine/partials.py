@@ -30,7 +30,7 @@ _STORED = {"missing": "lacking"}  # names in checkpoints, where they differ
 
 
 def source(op: MetricOp) -> Hashable:
-    """What a metric is reduced from: metrics of one source share the rows of a state."""
+    """The values that a metric reduces, as a key: metrics of one source share the rows of a state."""
     return op.args[0].index if op.fold is None else (op.fold, op.tokens)
 
 
@@ -40,7 +40,7 @@ def rows_of(op: MetricOp, members: Sequence[str]) -> tuple[Row, ...]:
 
 
 def places_of(rows: Sequence[Row], start: int = 0) -> dict[Hashable, list[int]]:
-    """Where the rows of each source stand."""
+    """The positions of the rows of each source."""
     places: dict[Hashable, list[int]] = {}
     for row, (of, _) in enumerate(rows, start):
         places.setdefault(of, []).append(row)
@@ -95,7 +95,7 @@ class State:
 
     @property
     def weights(self) -> Array | None:
-        """What the weights of each cell come to, where there are weights."""
+        """The sum of the weights of each cell; None: the metrics have no `weight`."""
         return self.sums.get("weights")
 
     @cached_property
@@ -229,7 +229,7 @@ class State:
 
 
 def _sums(states: Sequence[State]) -> Iterable[tuple[str, list[Array]]]:
-    """What all of some states add up, each with its arrays."""
+    """The sums that all of some states have, each with the arrays of all."""
     names = [name for name in states[0].sums if all(name in state.sums for state in states)]
     return [(name, [state.sums[name] for state in states]) for name in names]
 
@@ -296,7 +296,7 @@ def known_tokens(op: MetricOp, view: View) -> Array | None:
 
 
 def tokens_asked(values: Array, counts: Array) -> Array:
-    """Of how many tokens each completion is asked for a fold's values, given what that and the tokens' fold count."""
+    """How many tokens of each completion a fold should have values of; 0 where the fold or the tokens are absent."""
     return np.where(np.isnan(values) | np.isnan(counts), 0.0, counts)
 
 

@@ -103,7 +103,7 @@ _Values = Take | _Constants | _Call
 
 
 class _Columns:
-    """Where the nodes of one axis find their values among the columns of a frame; each node is looked up once."""
+    """The columns of a frame in which nodes of one axis find their values; each node is looked up once."""
 
     def __init__(self, axis: Axis, frame: Frame) -> None:
         self._axis = axis
@@ -130,7 +130,7 @@ class _Columns:
         return [(block, row) for _, block, row in columns]
 
     def shape(self, node: Node) -> Hashable:
-        """What nodes share whose operations are run at once; None: it is not arithmetic of recorded columns."""
+        """A key: nodes of one key are computed at once; None: the node is not arithmetic of recorded columns."""
         if node.index not in self._shapes:
             self._shapes[node.index] = self._arithmetic(node)
         return self._shapes[node.index]

@@ -41,7 +41,7 @@ Record = TypeVar("Record", Scalar, Histogram, Table)
 
 @dataclass(frozen=True)
 class Route:
-    """Where one sink's records go, and which it takes.
+    """One sink: where its records go, and which it takes.
 
     ``local`` are the tables of which each rank writes its own rows to it; ``most`` is how many bytes of a table without
     a filter it is given at once. ``last``: where a run ends between its turns, it is given the last values.
@@ -60,7 +60,7 @@ class Route:
 
 @dataclass(frozen=True)
 class _Event:
-    """What one log event has for all sinks: of it each takes a share."""
+    """All records of one log event; each sink takes its share."""
 
     blank: Records  # of its mode and time, without values
     prefix: str
@@ -267,7 +267,7 @@ class Dispatcher:
     # -- sinks
 
     def _share(self, route: Route, event: _Event, report: Report) -> Records:
-        """What the route's profile shows of a log event, as far as its sink accepts it."""
+        """The records of a log event that the profile shows and the sink accepts."""
         profile, prefix = self._plan.profiles[route.profile], route.prefix + event.prefix
         hidden = self._hidden(profile, event.results, report)
         scalars = prefixed(_shown(event.named.scalars, profile, hidden), prefix)

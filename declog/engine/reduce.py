@@ -116,7 +116,7 @@ class Reductions:
 
 @contextmanager
 def _guarded(ops: Sequence[MetricOp], failed: Failed | None) -> Iterator[None]:
-    """What goes wrong with some metrics is told of each of them; without ``failed`` it is raised."""
+    """Report an error for each of some metrics; without ``failed`` it is raised."""
     try:
         yield
     except BaseException as error:

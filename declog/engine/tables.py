@@ -248,7 +248,7 @@ class Tables:
 
 
 def _places(frame: Frame, axis: Axis, rows: Rows, why: list[str] | None) -> Places:
-    """Where rows of an axis come from: steps are whole in a frame, and sorted, so rows and groups are counted there."""
+    """The step, row and group of each row. A frame has whole steps, in order, so rows and groups are counted in it."""
     steps = frame.batches.step
 
     def counted(of: Axis) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ LONGEST = 8  # tokens that one character may be of
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """What tokenizers of transformers, tokenizers and tiktoken have."""
+    """The method that tokenizers of transformers, tokenizers and tiktoken share."""
 
     def decode(self, ids: Any, /) -> str:
         """The text of some ids."""
@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
 
 @runtime_checkable
 class _Words(Protocol):
-    """What transformers' have besides."""
+    """A method that only those of transformers have."""
 
     def convert_ids_to_tokens(self, ids: Any, /) -> Any:
         """The vocabulary's own words for some ids."""
@@ -37,7 +37,7 @@ class _Words(Protocol):
 
 
 def pieces_of(tokenizer: Any) -> Pieces:
-    """What makes pieces of text of ids.
+    """A function from ids to pieces of text.
 
     ``tokenizer`` is a tokenizer, of which a copy is kept, since training uses it on another thread; a processor that
     has one; or a function from a list of ids to a list of as many texts. Raises ``UsageError`` DL510 for anything else.

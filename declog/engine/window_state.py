@@ -1,4 +1,4 @@
-"""What a window holds of its log events so far, on rank 0: rows of all ranks, and states of those it let go of.
+"""The content of a window so far, on rank 0: rows of all ranks, and states instead of rows that were too many.
 
 A window keeps rows until they are more than the plan's ``window_bytes``. Then the metrics that have mergeable states
 take theirs, and only rows stay that something else needs: the columns of quantiles and the like, and for tables the
