@@ -109,17 +109,17 @@ def plan(
     return plan
 
 
-# what is started is often planned before, and started again: by adapters, by several ranks of one process
+# a config is often planned before it starts, and started again: by adapters, by several ranks of one process
 _plans: deque[tuple[ref[Composed], object, Plan]] = deque(maxlen=32)
 
 
 def _content(composed: Composed) -> bytes | None:
-    """All that a config says; None of one with files or an environment, which is like no other."""
+    """The content of a config as bytes; None for one with files or an environment, which may change."""
     if composed.origin is not None or composed.masks:
         return None
     try:
         return pickle.dumps((composed.data, composed.written))
-    except (pickle.PicklingError, AttributeError, TypeError):  # of what is no plain data
+    except (pickle.PicklingError, AttributeError, TypeError):  # not plain data
         return None
 
 
@@ -267,18 +267,18 @@ def locate(config: Composed, error: MissingSignalError) -> MissingSignalError:
     return error if located.where is None else error.at(located.text())
 
 
-# what the rest of a config stands on
+# sections that the rest of a config reads
 _ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals", "derived"})
 
 
 def _further(
     data: Mapping[str, Any], problems: Sequence[Problem], compiled: Callable[[Mapping[str, Any]], Plan]
 ) -> list[Problem]:
-    """What is wrong with names and expressions beside the entries that are wrong already: reported with them."""
+    """The problems of names and expressions in the entries without a problem so far: reported with the others."""
     wrong = {problem.path[:2] for problem in problems}
     missing = any(not item.path or (len(item.path) == 1 and item.code == "DL201") for item in problems)
     if missing or any(path[0] in _ROOTS or path == ("metrics",) for path in wrong):
-        return []  # what others need is not there: most of what would be found has this one cause
+        return []  # others read these sections: most further problems would have this one cause
     rest = {
         key: {name: entry for name, entry in value.items() if (key, str(name)) not in wrong}
         if isinstance(value, Mapping)

@@ -1,5 +1,4 @@
-"""What pip calls this project: the distribution ``declog-rl``, whose package is ``declog``.
-
+"""The distribution of this project: ``declog-rl`` for pip, whose package is ``declog``.
 On the package index the name ``declog`` belongs to another project, whose package has the same name. Our name is
 written here and in pyproject.toml, which reads the version from here.
 """
@@ -20,7 +19,7 @@ _SCRIPT = "declog.cli:main"  # an entry point of ours, under whichever name an o
 
 
 def install(extra: str) -> str:
-    """What to type for an extra."""
+    """The command that installs an extra."""
     return f"pip install '{NAME}[{extra}]'"
 
 

@@ -1,7 +1,7 @@
-"""What is done as soon as a module of somebody else's is imported: ``after("verl.trainer", wrap)``.
+"""Call a function as soon as another package's module is imported: ``after("verl.trainer", wrap)``.
 
-Nothing is imported for it: it may never come. A finder at the front of ``sys.meta_path`` waits for the module, finds it
-as everybody else would, and is gone once it is loaded. Imports nothing of declog.
+Nothing is imported early. A finder at the front of ``sys.meta_path`` waits for the module, looks it up in the usual
+way, and removes itself when the module is loaded. Imports nothing of declog.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def after(name: str, then: Then) -> None:
 
 
 class _Waiting(MetaPathFinder):
-    """Who only asks where the module is does not end the waiting, and an import that fails may be tried again."""
+    """Waits for one module. A mere look-up does not end the waiting, and a failed import may be tried again."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name, self._then = name, then

@@ -18,7 +18,7 @@ from declog.errors import UsageError
 
 
 class Named(Protocol):
-    """What a registry holds."""
+    """An entry of a registry."""
 
     @property
     def name(self) -> str: ...
@@ -90,7 +90,7 @@ class Registry(abc.ABC, Generic[T]):
         return self.get(name)
 
     def home(self, name: str) -> str:
-        """Where an entry comes from: the package and its version, or the module that registered it; "" for declog."""
+        """The source of an entry: the package and its version, or the module that registered it; "" for declog."""
         if (homes := self._provided(name)) or (entry := self._registered(name)) is None:
             return " and ".join(map(home, homes))
         return "" if self._parent is not None and name in self._parent else str(entry.run.__module__)
@@ -100,7 +100,7 @@ class Registry(abc.ABC, Generic[T]):
         return self._parent._registered(name) if entry is None and self._parent is not None else entry
 
     def _provided(self, name: str) -> Iterable[EntryPoint]:
-        """What installed packages have of a name. A registry without a parent holds declog's own entries only."""
+        """The entry points of a name in installed packages. Without a parent there are declog's own only."""
         return () if self.group is None or self._parent is None else installed(self.group).get(name, ())
 
     def __contains__(self, name: str) -> bool:

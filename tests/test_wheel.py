@@ -66,7 +66,7 @@ def test_the_wheel_holds_the_package_and_the_presets_in_it(wheel: Path) -> None:
     info = wheel.name.rsplit("-", 3)[0] + ".dist-info"
     assert {name.split("/")[0] for name in names} == {"declog", "hydra_plugins", info}
     assert [name for name in names if name.startswith("hydra_plugins/")] == ["hydra_plugins/declog_presets.py"]
-    assert "declog/conf/__init__.py" in names
+    assert {"declog/conf/__init__.py", "declog/cli/templates/preset.yaml.template"} < set(names)
     assert {name for name in names if name.endswith(".md")} == {f"declog/errors/pages/{code}.md" for code in CODES}
 
 

@@ -154,6 +154,16 @@ def paragraphs(text: str) -> str:
     return "\n".join(lines)
 
 
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
+    """Rows in columns; with ``numbers``, those behind the first are aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *cells in rows:
+        texts = [
+            cell.rjust(width) if numbers else cell.ljust(width) for cell, width in zip(cells, widths[1:], strict=True)
+        ]
+        yield "  ".join([first.ljust(widths[0]), *texts]).rstrip()
+
+
 def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None = None) -> str:
     """Rows as text in aligned columns, at most ``WIDTH`` wide; the first column in ``colour``.
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from declog.cli.output import counted
+from declog.cli.output import aligned, counted
 from declog.errors.visible import visible
 from declog.records import Histogram, Records, Scalar, Table
 
@@ -24,7 +24,7 @@ def as_data(events: Events) -> list[dict[str, Any]]:
 
 
 def size(step: int, records: Records) -> int:
-    """How many bytes a log event takes as a line of JSON."""
+    """The bytes of a log event as a line of JSON."""
     return len(json.dumps(_event(step, records), ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
 
 
@@ -69,15 +69,12 @@ def _columns(mode: str, events: Events, everything: bool) -> Iterator[str]:
     for _, records in events:
         named += [*records.scalars, *records.histograms]
     names = dict.fromkeys(item.name for item in named)
-    head = [str(step) for step, _ in shown]
-    rows = [[name, *(_value(records, name) for _, records in shown)] for name in names]
-    widths = [max(len(row[index]) for row in [["step", *head], *rows]) for index in range(len(shown) + 1)]
-    mark = "" if mode == "train" else f"  ({mode})"
-    for row in [["step", *head], *rows]:
-        cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        if skipped:
-            cells.insert(2, "..." if row[0] == "step" else "   ")
-        yield f"  {row[0].ljust(widths[0])}  {'  '.join(cells)}{mark if row[0] == 'step' else ''}".rstrip()
+    rows = [["step", *(str(step) for step, _ in shown)]]
+    rows += [[name, *(_value(records, name) for _, records in shown)] for name in names]
+    for number, row in enumerate(rows if skipped else ()):
+        row.insert(3, "" if number else "...")
+    for number, line in enumerate(aligned(rows, numbers=True)):
+        yield f"  {line}" + ("" if number or mode == "train" else f"  ({mode})")
 
 
 def _value(records: Records, name: str) -> str:
@@ -96,9 +93,7 @@ def _table(step: int, table: Table) -> Iterator[str]:
     yield f"  table {table.name} at step {step}: {counted(table.rows, 'row')}"
     names = [column.name for column in table.columns]
     rows = [[_cell(table.data[name][row]) for name in names] for row in range(min(table.rows, ROWS))]
-    widths = [max(len(row[index]) for row in [names, *rows]) for index in range(len(names))]
-    for row in [names, *rows]:
-        yield "    " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    yield from (f"    {line}" for line in aligned([names, *rows]))
     if table.rows > ROWS:
         yield f"    ... {table.rows - ROWS} more"
 

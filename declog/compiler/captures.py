@@ -1,4 +1,4 @@
-"""What a capture keeps, and which texts it may not keep as they are."""
+"""The capture that a config asks for, and the texts to redact in it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def redactions(draft: Draft) -> dict[str, tuple[tuple[str, str], ...]]:
 
 
 def _reads(draft: Draft, name: str, column: ColumnSpec) -> str:
-    """What a column is made of: its expression, the parameters of its function, or the signal of its name."""
+    """The source of a column: its expression, the parameters of its function, or the signal of its name."""
     function = None if column.call is None else draft.columns.get(column.call)
     if function is not None:
         return " ".join(parameter for parameter, _ in function.params)

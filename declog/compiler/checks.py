@@ -54,7 +54,7 @@ def quantiles(draft: Draft) -> None:
 def surprises(draft: Draft) -> None:
     """``not (x >= a)`` is true where x is missing, since the comparison is false: worth a warning.
 
-    Not of what a metric reduces: there it is missing.
+    A metric's own expression gets none: a missing value is not reduced.
     """
     for path, root in expressions(draft):
         if path[0] == "metrics" and path[-1] == "expr":
@@ -70,7 +70,7 @@ def surprises(draft: Draft) -> None:
 
 
 def constants(draft: Draft) -> None:
-    """What is not finite whatever comes: a division by the constant 0, the logarithm of 0, a root of -1."""
+    """Warn of constants that are not finite: a division by the constant 0, the logarithm of 0, a root of -1."""
     for text, part, value in draft.graph.not_finite:
         what = "divides by the constant 0" if value is None else f"is {value} whatever comes"
         draft.warn(f"`{part}` {what}" + ("" if part == text else f", in `{text}`"))

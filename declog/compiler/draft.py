@@ -1,4 +1,4 @@
-"""What the passes work on: the config, what is known so far, and the problems found so far."""
+"""The draft that the passes work on: the config, the results of earlier passes, and the problems so far."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from declog.plans.ops import (
 
 Constant = bool | int | float | str
 Op = TypeVar("Op")
-# What every pass may look at: the config and what `compile` was given; and may use: what was typed, what is reported.
+# Every pass may read the config and the arguments of `compile`, and use the typed expressions and the reports.
 ALWAYS = frozenset(
     {"spec", "functions", "reductions", "offered", "requested", "columns", "imports"}
     | {"graph", "nodes", "typing", "problems", "warnings"}
@@ -46,7 +46,7 @@ DEFAULT_PHASE = "default"
 
 
 class SwitchedOff(Exception):
-    """An expression reads something that is off: what it feeds is off too, and is no error."""
+    """An expression reads something that is off: whatever reads the expression is off too, without an error."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -112,7 +112,7 @@ class Draft:
         return every if every is not None and self.period else self.period
 
     def report(self, key: str, path: str | Path, /, *, related: tuple[Path, ...] = (), **facts: Any) -> None:
-        """Note a problem at a path of the config; ``related`` are the paths of what else it speaks of."""
+        """Note a problem at a path of the config; ``related`` are the other paths that its message names."""
         self.problems.append(Problem.of(key, path, related=related, **facts))
 
     def report_first(self, problem: Problem, path: Path) -> None:
@@ -121,7 +121,7 @@ class Draft:
             self.problems.append(replace(problem, path=path))
 
     def latest(self, phases: Iterable[str], path: Path) -> str:
-        """The last of some phases, whose rows a value of all of them has; that no order is known is reported."""
+        """The last of some phases: a value that reads them all has its rows. Phases without an order are reported."""
         try:
             return latest(phases, self.order)
         except ExpressionError as error:
@@ -133,17 +133,17 @@ class Draft:
         return join(self.graph, node, phase, self.order)
 
     def refused(self, error: Coded, path: Path) -> None:
-        """Note what a registry refused at a path of the config."""
+        """Note the refusal of a registry at a path of the config."""
         self.problems.append(Problem(error.code, error.message, path, error.fix))
 
     def warn(self, message: str) -> None:
-        """Note what is allowed and probably a mistake."""
+        """Note something that is allowed and probably a mistake."""
         if message not in self.warnings:
             self.warnings.append(message)
 
     @contextmanager
     def at(self, *path: str | int, off: str | None = None) -> Iterator[None]:
-        """Collect what goes wrong with the expression at ``path``; ``off``: what goes with a switched-off signal."""
+        """Report errors of the expression at ``path``; ``off`` is the entry that a switched-off signal turns off."""
         try:
             yield
         except ExpressionError as error:
@@ -157,7 +157,7 @@ class Draft:
 
     @property
     def observed(self) -> dict[str, Observed]:
-        """The signals that the training code gives, by name."""
+        """The signals that the training code observes, by name."""
         return {name: spec for name, spec in self.signals.items() if isinstance(spec, Observed)}
 
     @property

@@ -37,14 +37,14 @@ def filter_of(draft: Draft, table: str) -> str:
 
 
 def path_of(draft: Draft, id: str, *key: str) -> Path:
-    """Where a filter's key stands: below its table for one that stands there."""
+    """The path of a filter's key; the filter of a table without a name is below its table."""
     if id in draft.spec.filters:
         return ("filters", id, *key)
     return ("tables", id if id in draft.spec.tables else id.removesuffix("_filter"), "filter", *key)
 
 
 def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
-    """A filter, and before it what it filters; ``above`` are those that wait for it."""
+    """A filter, after its source; ``above`` are the filters that wait for it."""
     if name in draft.filters or f"filters.{name}" in draft.inactive:
         return draft.filters.get(name)
     if name in above:

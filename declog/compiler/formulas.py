@@ -1,4 +1,4 @@
-"""What is computed from metrics' values: formulas, and the conditions of metrics and profiles."""
+"""Formulas over metrics' values, and the conditions of metrics and profiles."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _below(draft: Draft, keys: Iterable[str]) -> Iterator[MetricOp | FormulaOp]:
 
 
 def _facts(node: Node) -> set[str]:
-    """What an expression reads of the log event itself, such as `seconds`."""
+    """The facts of the log event itself that an expression reads, such as `seconds`."""
     return {str(item.param("name")) for item in walk(node) if item.op == BUILTIN}
 
 
@@ -129,12 +129,12 @@ def _comparable(draft: Draft, ops: Sequence[MetricOp | FormulaOp], text: str) ->
 
 
 def _pieces(op: MetricOp | FormulaOp) -> tuple[str, str]:
-    """The pieces that others find a metric in, and how they are combined: over the run it has one value."""
+    """The pool and the combination in which a formula reads a metric; over the run a metric has one value."""
     return (op.pool, op.combine) if op.over_run is None else ("window", "mean")
 
 
 def _labels(draft: Draft, used: Sequence[str], text: str) -> tuple[str, ...]:
-    """What the labels of a formula are: those of its metrics, of which some may have none."""
+    """The labels of a formula: those of its metrics, of which some may have none."""
     by = {op.by: op.labels for op in _below(draft, used) if isinstance(op, MetricOp) and op.by is not None}
     if len(by) > 1:
         refuse("DL310.formula_labels", text, labels=", ".join(f"`{node}`" for node in by))

@@ -36,7 +36,7 @@ def _metric(work: Placement, op: MetricOp) -> MetricOp:
     phase = op.phase
     clauses = work.lower_all(phase, by=op.by, weight=op.weight)
     if op.axis is not Axis.TOKEN:
-        texts = op.reduction.texts  # which must be where they are reduced
+        texts = op.reduction.texts  # the reduction needs the texts themselves
         args = tuple(
             work.label(node, phase) if index in texts else work.lower(node, phase) for index, node in enumerate(op.args)
         )
@@ -113,7 +113,7 @@ def _filter(work: Placement, op: FilterOp, table: TableOp) -> FilterOp:
 
 
 def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | None:
-    """What names the rows of a table, where a filter goes by that: the completion's id, or a group's first."""
+    """The ids of a table's rows, for filters that choose by id: the completion's, or a group's first."""
     name = work.draft.spec.axes.completion.ids
     if name is None or op.kind not in ("top_bottom", "random", "fraction") or axis is Axis.STEP:
         return None
@@ -226,7 +226,7 @@ def _unread(draft: Draft, phase: str, signals: tuple[SignalOp, ...]) -> Iterator
 
 
 def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]) -> dict[str, str]:
-    """Where tokens are packed: every phase with folds needs the signal that says how."""
+    """The signal of the lengths of packed tokens, for each phase with folds."""
     name = draft.spec.axes.token.lengths
     if name is None or name not in draft.signals or not phases:
         return {}

@@ -53,16 +53,17 @@ def metrics(draft: Draft) -> None:
 
 
 def about(draft: Draft) -> None:
-    """What is said of metrics is of metrics that there are; what is said of a deleted one is ignored."""
+    """Refuse an entry of `about` whose metric does not exist; one of a deleted metric is ignored."""
     for name in draft.spec.about:
         if name not in (*draft.spec.metrics, LOGGED) and not draft.deleted(f"metrics.{name}"):
             draft.report("DL403.about", ("about", name), name=name, known=draft.spec.metrics)
 
 
 def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: Sequence[MetricOp]) -> Iterator[MetricOp]:
-    """A metric, and before it the hidden one that stands for it: of a number per step its mean, else as it is reduced.
+    """A metric and the hidden metric of `prefer`, whose values replace the metric's where they come.
 
-    Where what stands for it cannot be had, such as a signal that is off, the metric is as it was.
+    The hidden metric is the mean of a number per step; any other value is reduced as the metric is. Without it, such as
+    for a signal that is off, the metric stays as it is.
     """
     node = typed(draft, str(spec.prefer), "metrics", name, "prefer", off=f"metrics.{name}.prefer")
     preferred: list[MetricOp] = []
@@ -163,7 +164,7 @@ class _Metric:
                 fix = "give `expr`, or declare the signal here with `observe`"
                 if self.spec.model_fields_set == {"reduce"} and isinstance(self.spec.reduce, str):
                     fix = f"declare the signal here: `{self.id}: {{observe: step, reduce: {self.spec.reduce}}}`"
-                    if self.spec.reduce in self.draft.signal_names:  # which has a reduction's name
+                    if self.spec.reduce in self.draft.signal_names:  # a signal with a reduction's name
                         fix = f"to reduce the signal `{self.spec.reduce}`: `{self.id}: {{expr: {self.spec.reduce}}}`"
                 if (close := nearest(self.id, self.draft.signal_names)) is not None:
                     fix = f"did you mean `{close}`? Or {fix}"
@@ -350,7 +351,7 @@ class _Metric:
                 draft.report("DL312.number", self._where_from(), reduction=reduction.name, node=node, type=node.type)
         sketched = axis is Axis.TOKEN and not reduction.foldable
         if draft.per_rank and spec.by == RANK and (sketched or axis is Axis.BATCH):
-            alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # it is of all ranks
+            alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # one value for all ranks
             return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
         if sketched:
             self._sketched(reduction, args, clauses, path)
@@ -425,7 +426,7 @@ class _Metric:
             self.draft.report("DL312.token_where", ("metrics", self.id, "where"), reduction=reduction.name, fix=fix)
 
     def _labelled(self) -> tuple[str, ...]:
-        """What `by` reads, by name; an expression has none."""
+        """The names that `by` reads; an expression has none."""
         return tuple(text.strip() if text.strip().isidentifier() else "" for text in self._by_texts())
 
 
@@ -460,7 +461,7 @@ def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
 
 
 def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
-    """What is logged where nothing counts; None: nothing."""
+    """The value to log where no row counts; None logs nothing."""
     if spec.empty is None:
         return None
     if isinstance(spec.empty, str):

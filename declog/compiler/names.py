@@ -1,4 +1,4 @@
-"""What trackers call a metric's values: its name template and its aliases, checked."""
+"""The names of a metric in trackers: its template and its aliases, checked."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def names_of(
         "{member}": family,
         "{label}": bool(labels) and not of_ranks,
     }
-    if family and id == LOGGED:  # what `log_metric` gives has the name that it was given
+    if family and id == LOGGED:  # `log_metric` names its own values
         fields = {"{member}": True, "{reduce}": suffix is not None, "{label}": fields["{label}"]}
     default = "/".join(field for field, there in fields.items() if there)
     if spec.observe is not None and spec.observe.from_ is not None:

@@ -1,4 +1,4 @@
-"""Sinks, profiles and output names: what is shown where, and so what is needed at all."""
+"""Sinks, profiles and output names: which sink shows which value, and so which values are needed."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def destinations(draft: Draft) -> None:
         ))  # fmt: skip
 
 
-WRITTEN = frozenset({"scalars", "histograms", "alerts", "tables", ".scratch"})  # what file sinks make in their folders
+WRITTEN = frozenset({"scalars", "histograms", "alerts", "tables", ".scratch"})  # names that file sinks make
 
 
 def places(draft: Draft) -> None:
@@ -118,7 +118,7 @@ def places(draft: Draft) -> None:
         text = folder_of if isinstance(folder_of, str) else op.id
         if (wrong := leaving(text)) is not None:
             draft.report("DL202.sink_dir", ("sink_options", op.id, "dir"), wrong=wrong, sink=op.id)
-        elif sinks.traits(op.kind).in_folder:  # as file systems that do not tell upper case from lower case see it
+        elif sinks.traits(op.kind).in_folder:  # some file systems do not tell upper from lower case
             here = posixpath.normpath(text).casefold()
             for other, name in taken.items():
                 if _collide(here, other) or _collide(other, here):
@@ -129,7 +129,7 @@ def places(draft: Draft) -> None:
 
 
 def leaving(folder: str) -> str | None:
-    """Why a folder is not one inside the run's; None for one that is, and for an absolute one."""
+    """The reason why a folder is outside the run's; None for one inside, and for an absolute path."""
     if "\0" in folder:
         return "holds a NUL character, which no folder's name can have"
     if ".." in PurePosixPath(folder).parts and not PurePosixPath(folder).is_absolute():
@@ -181,7 +181,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
             if selector.when is not None:
                 node = condition(draft, selector.when, (*path, "when"))
                 conditions.extend([] if node is None else [(frozenset(outputs_of), node, key == "hide")])
-            if selector.when is None or key != "hide":  # what is hidden at times is there
+            if selector.when is None or key != "hide":  # a condition hides at times only
                 outputs, named, by_table = outputs | outputs_of, named | matched, by_table or had_table
         return outputs, named, by_table
 
@@ -309,14 +309,14 @@ def _suggestion(draft: Draft, word: str) -> str:
 
 
 def selection(draft: Draft) -> None:
-    """Drop what no active profile, formula or alert needs."""
+    """Drop metrics that no active profile, formula or alert needs."""
     needed = {key for profile in draft.profiles.values() for key, _ in profile.outputs}
     conditions = [node for alert in draft.alerts for node in alert.reads]
     conditions += [node for profile in draft.profiles.values() for _, node, _ in profile.conditions]
     needed |= set(read(*conditions))
     outputs = {op.key: op for op in draft.outputs}
     waiting = [key for key in needed if key in outputs]
-    while waiting:  # what is needed of what is needed
+    while waiting:  # a needed metric needs those that it reads
         op = outputs[waiting.pop()]
         nodes = [op.expr] if isinstance(op, FormulaOp) else []
         further = set(read(*nodes, *(() if op.when is None else (op.when,)))) - needed

@@ -37,8 +37,7 @@ _FoldKey = tuple[str, int | None, int | None, frozenset[int], tuple[int, int] | 
 
 @dataclass
 class Placement:
-    """What was put where so far.
-
+    """The placement so far.
     ``recorded``, ``folded`` and ``sent`` are signals by phase: kept as rows, read by a fold, of text and sent whole.
     """
 
@@ -89,7 +88,7 @@ class Placement:
         ]  # fmt: skip
 
     def need(self, node: Node, phase: str) -> Place:
-        """Where a signal is read; it must be observed there."""
+        """The phase in which a signal is read, with its name; the signal must be observed there."""
         name = str(node.param("name"))
         homes = self.draft.homes[name]
         if homes and phase not in homes:
@@ -211,7 +210,7 @@ class Placement:
         return frozenset(str(leaf.param("name")) for leaf in leaves)
 
     def _sums_mask(self, node: Node) -> bool:
-        """Whether it is how many tokens there are of a mask, which is 0 where there is no room for any."""
+        """Whether a node counts the tokens of a mask; the count is 0 where a batch has no room for any."""
         if node.op != "sum" or node.over is not Axis.TOKEN:
             return False
         (arg,) = node.args
@@ -229,7 +228,7 @@ class Placement:
         return self._column(CARRIED, node, name)
 
     def picked(self, node: Node, phase: str) -> Node:
-        """A node that is needed of some rows only: its text stays where it is until they are picked."""
+        """A node of which only some rows are needed: its text stays on its rank until they are picked."""
         phase = node.type.phase or phase
         texts = any(item.op == SIGNAL and item.type.text for item in walk(node))
         if not node.type.text or node.op == SIGNAL or not texts:

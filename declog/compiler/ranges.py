@@ -1,5 +1,4 @@
-"""What a value can be, as far as an expression proves it: for conditions that always or never hold.
-
+"""The range of a value, as far as its expression proves it: for conditions that always or never hold.
 Imports the plan and the tree only.
 """
 

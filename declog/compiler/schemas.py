@@ -17,7 +17,7 @@ from declog.language.spec import IDENTIFIER
 from declog.language.spec_of_tables import ColumnSpec
 from declog.plans.ops import ColumnOp, TokensOp
 
-ROWS: dict[str, str] = {"completion": "completion", "group": "group", "step": "batch"}  # what a row is
+ROWS: dict[str, str] = {"completion": "completion", "group": "group", "step": "batch"}  # a row, in words
 FIELDS = frozenset({"id", "member"})  # of a column's name
 PIECES = "tokens"  # the key of a cell that has the pieces
 _REGISTER = "register it with @declog.column; on the command line, `--import MODULE` loads the module that does"
@@ -93,7 +93,7 @@ def _op(name: str, spec: ColumnSpec, type: DType, **more: Any) -> ColumnOp:
 
 
 def _for_texts(draft: Draft, spec: ColumnSpec, type: DType | None, path: Path) -> None:
-    """Refuse what only texts have; of a type that is wrong nobody knows."""
+    """Refuse keys that only texts have; a wrong type is reported elsewhere."""
     if (spec.max_chars or spec.redact) and type not in (None, DType.TEXT, DType.OBJECT):
         draft.report("DL202.text_only", path)
     if spec.role is not None and type not in (None, DType.TEXT):
@@ -139,7 +139,7 @@ def _source(spec: ColumnSpec, path: Path) -> Path:
 
 
 def coarser(draft: Draft, node: Node, axis: Axis) -> str:
-    """What one could write to have a value for each row of ``axis``."""
+    """An expression with a value for each row of ``axis``, for a fix."""
     how = "first" if node.type.text else "any" if node.type.dtype is DType.BOOL else "mean"
     text, at = str(node), node.type.axis
     for fine, below in ((Axis.TOKEN, Axis.COMPLETION), (Axis.COMPLETION, Axis.GROUP), (Axis.GROUP, Axis.BATCH)):

@@ -1,4 +1,4 @@
-"""What names mean: in expressions over signals, in formulas over metrics, and where only constants are known."""
+"""The meaning of names: in expressions over signals, in formulas over metrics, and where only constants are known."""
 
 from __future__ import annotations
 

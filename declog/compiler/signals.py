@@ -1,4 +1,4 @@
-"""The first passes: constants, what is switched off, the table of signals, and what a group is."""
+"""The first passes: constants, switches, the table of signals, and the axes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESERVED = frozenset({"inf", "true", "false", "and", "or", "not", "if", "else", 
 
 
 def constants(draft: Draft) -> None:
-    """A pinned value, else what an adapter gives, else the default; a pin that disagrees is an error."""
+    """A pinned value, else the adapter's, else the default; a pin that differs from the adapter's is an error."""
     for name, spec in draft.spec.constants.items():
         offer = draft.offered.get(name)
         if spec.value is not None and offer is not None and spec.value != offer:
@@ -111,7 +111,7 @@ def declarations(draft: Draft) -> None:
 
 
 def _in(path: Path) -> str:
-    """Where a name is declared: `derived`, or the signals of a phase."""
+    """The section that declares a name: `derived`, or the signals of a phase."""
     return ".".join(map(str, path[:-1]))
 
 
@@ -153,7 +153,7 @@ def _is_of_step(spec: Observed | DerivedSpec) -> bool:
 
 
 def modes(draft: Draft) -> None:
-    """Train, which is always there, and what else the config names."""
+    """The mode train, which always exists, and the config's own."""
     for name, spec in {"train": ModeSpec(), **draft.spec.modes}.items():
         if spec.first is not None and name != "train":
             draft.report("DL202.first_mode", ("modes", name, "first"), first=spec.first)
@@ -170,7 +170,7 @@ def modes(draft: Draft) -> None:
 
 
 def groups(draft: Draft) -> None:
-    """What a group is."""
+    """The grouping, and the signals that the other axes name."""
     spec = draft.spec.axes.group
     for index, name in enumerate(spec.sources):
         path: Path = ("axes", "group", "of", *(() if isinstance(spec.of, str) else (index,)))
@@ -212,7 +212,7 @@ def masks(draft: Draft) -> None:
     for name, spec in draft.observed.items():
         if spec.axis != "token" or spec.mask is not None or f"signals.{name}" in draft.inactive:
             continue
-        if spec.type == "bool" and name in named:  # it is the mask
+        if spec.type == "bool" and name in named:  # the mask itself
             continue
         per_token = {other: item for other, item in draft.observed.items() if item.axis == "token"}
         bools = [other for other, item in per_token.items() if item.type == "bool" and not item.family]

@@ -1,4 +1,4 @@
-"""Fixes of expressions that are wrong, which give the number that was intended when they are pasted."""
+"""Fixes of wrong expressions: pasted into the config, they give the intended number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from declog.language.reductions import Reductions, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import tree_of
 
-_PLAIN = frozenset({"expr", "name", "tags"})  # what a formula may say as well
+_PLAIN = frozenset({"expr", "name", "tags"})  # keys that a formula has, too
 
 
 def as_formula(

@@ -1,4 +1,4 @@
-"""Tables and alerts: what they show, of which rows, and where it goes."""
+"""Tables and alerts: their contents, their rows, and their sinks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tables(draft: Draft) -> None:
 
 
 def _untaken(draft: Draft, name: str, spec: TableSpec) -> str:
-    """What would give a table a sink."""
+    """An edit that gives a table a sink."""
     named = [sink for sink, on in spec.to.items() if on]
     if named and not any(sink in draft.spec.sinks for sink in named):
         return "its `to:` names no sink that is there"
@@ -132,7 +132,7 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
     able = {sink.id for sink in sinks if "table" in sink.accepts and name in draft.profiles[sink.profile].tables}
     for sink, on in spec.to.items():
         if sink not in draft.spec.sinks:
-            if not on or sink in draft.spec.sink_options:  # it is known, and not opened
+            if not on or sink in draft.spec.sink_options:  # an option of a sink that is not opened
                 continue
             at = ("tables", name, "to", sink)
             if sink in known_kinds():
@@ -183,7 +183,7 @@ def _filter_in_phase(draft: Draft, op: FilterOp, phase: str) -> FilterOp:
 
 
 def alerts(draft: Draft) -> None:
-    """Conditions over metrics' values. They are typed here; a profile that has one says what it would do."""
+    """Type the conditions of alerts over metrics' values, and fill in their texts."""
     for name, spec in draft.spec.alerts.items():
         if f"alerts.{name}" in draft.inactive:
             continue
@@ -230,7 +230,7 @@ def _values(draft: Draft, condition: Node) -> dict[str, Node]:
         function = draft.functions.get(node.op)
         if node.op == METRIC:
             name = str(node.param("name"))
-            if not set(name) & set("{}[]:!"):  # what has a meaning in a text with values, and `nan_count:kl`
+            if not set(name) & set("{}[]:!"):  # characters with a meaning in a text, and `nan_count:kl`
                 nodes[name] = node
         elif node.op != "member" and function is not None and function.stage != "aggregate":
             nodes |= _values(draft, node)

@@ -1,5 +1,4 @@
-"""What ranks must agree on: a plan as flat text, made from the fields of its ops, and a digest of that.
-
+"""The plan as flat text, on which ranks must agree, and its digest. The text is made from the fields of the ops.
 A field that is added to an op is in it by itself. What may differ between ranks is in ``OWN``, with the reason.
 Imports the tree and the origins of functions; the plan's classes are read by their fields only.
 """
@@ -75,7 +74,7 @@ SHOWN: Mapping[str, str] = {
     "ColumnOp.role": "as `as_trace`",
 }
 
-# where the field's name is not the config's word for it
+# the config's words for fields that have another name
 _WORDS: Mapping[str, str] = {
     "Plan.grouping": "axes.group", "Plan.ids": "axes.completion.ids", "Plan.formulas": "metrics",
     "MetricOp.reduction": "reduce", "MetricOp.args": "expr", "SignalOp.source": "from", "SignalOp.dtype": "type",
@@ -93,7 +92,7 @@ def canonical(plan: Any, besides: Mapping[str, str] = MappingProxyType({})) -> d
     """
     collected = _Parts(OWN.keys() | besides.keys())
     by_name = {item.name: item for item in fields(plan)}
-    for name in dict.fromkeys((*_FIRST, *by_name)):  # what a user wrote comes before what was made of it
+    for name in dict.fromkeys((*_FIRST, *by_name)):  # the user's own words come first
         collected.add_field("", plan, by_name[name])
     return collected.parts
 
@@ -128,7 +127,7 @@ def expressions(value: Any) -> Iterator[Node]:
     while stack:
         one = stack.pop()
         if one is None or isinstance(one, str | int | float):
-            continue  # as most of them are
+            continue  # most values are plain
         if isinstance(one, Node):
             yield one
             for node in walk(one):
@@ -217,7 +216,7 @@ def _init_fields(op: Any) -> set[str]:
 
 
 def _keys(values: tuple[Any, ...]) -> list[str]:
-    """What several values are called: by their own names where these distinguish them, else by their places."""
+    """The keys of several values: their own names where those differ, else their positions."""
     if len(values) == 1 and isinstance(values[0], Node):
         return [""]
     for name in _IDENTITY:

@@ -1,7 +1,7 @@
-"""What a metric counts, as one text: equal in two plans where its value over the run may go on from one to the other.
+"""The meaning of a metric as one text: equal in two plans where its value over the run may go on from one to the other.
 
-Names that a compilation gives, of folds, joins and columns, are not in it: their expressions are. Nor is what only
-shows the value: names, conditions, windows. Imports the tree and the plan's ops.
+The text has the expressions of folds, joins and columns, and not the names that a compilation gives them. Names,
+conditions and windows only show the value, and are not in the text. Imports the tree and the plan's ops.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Meanings:
         self._columns = {op.name: op for op in columns}
 
     def of(self, op: MetricOp | FormulaOp) -> str:
-        """What a metric reduces, or what a formula computes, and how its pieces become one value."""
+        """The expression of a metric or a formula, and how its pieces become one value."""
         pieces = f"{op.pool} {op.combine} ema={op.ema}"
         if isinstance(op, FormulaOp):
             return f"{pieces} {self.text(op.expr)}"

@@ -1,5 +1,4 @@
-"""What metrics need: other metrics, in an order in which they can be had, and the signals that they are made of.
-
+"""The needs of metrics: other metrics, each after those that it needs, and the signals that they read.
 Imports the plan and the tree only.
 """
 
@@ -86,7 +85,7 @@ def groups_of(plan: Plan, phase: str) -> Clause:
 
 
 def _columns(plan: Plan) -> dict[str, Clauses]:
-    """What each column needs that is computed: of folds, of texts, of other phases and of the step before."""
+    """The needs of each computed column: of folds, of texts, of other phases and of the step before."""
     columns: dict[str, Clauses] = {}
     for phase in plan.phases.values():
         columns |= {fold.name: _of(fold, phase.name, columns) for fold in phase.folds}
@@ -96,12 +95,12 @@ def _columns(plan: Plan) -> dict[str, Clauses]:
 
 
 def _of(value: object, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
-    """What the expressions of a value need in a phase."""
+    """The needs of a value's expressions in a phase."""
     return NOTHING.union(*(_clauses(node, phase, columns) for node in expressions(value)))
 
 
 def _clauses(node: Node, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
-    """What an expression needs to have a value; of two sides of which one is chosen, one or the other."""
+    """The signals without which an expression has no value; of the two sides of an `if`, either is enough."""
     if node.op == SIGNAL:
         return frozenset({(Need(phase, str(node.param("name"))),)})
     if node.op in (FOLD, TEXTVALUE, CARRIED, METRIC):

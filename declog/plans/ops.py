@@ -1,5 +1,4 @@
-"""The plan: what a config compiles to. Frozen data that every rank derives alike and the runtime executes.
-
+"""The plan of a config: frozen data that every rank derives alike and the runtime executes.
 Imports neither the models of the YAML nor the compiler. ``words.py`` prints it.
 """
 
@@ -44,8 +43,8 @@ class SignalOp:
     members: tuple[str, ...] = ()  # the only ones of a family that there are
     homes: tuple[str, ...] = ()  # the phases that it names
 
-    # what every `observe` asks of a signal, ready to read: its column's key, its shape by name, what rows are, and
-    # whether a float is recorded as it is
+    # ready for each `observe`: the key of the signal's column, the name of its shape, the noun for its rows, and
+    # whether a float is recorded as it comes
     key: tuple[str, None] = field(init=False, repr=False, compare=False)
     shape_name: str = field(init=False, repr=False, compare=False)
     counted: str = field(init=False, repr=False, compare=False)
@@ -174,7 +173,7 @@ class NameOp:
 
 @dataclass(frozen=True, kw_only=True)
 class AboutOp:
-    """What a value means to those who read it; no number depends on it."""
+    """The meaning of a value for its readers; no number depends on it."""
 
     help: str = ""
     title: str = ""
@@ -186,7 +185,7 @@ class AboutOp:
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """It in words; nothing where nothing is known."""
+        """The meaning in words, a line for each part that the config has."""
         better = {"up": "higher is better", "down": "lower is better", None: ""}[self.good]
         low, high = self.healthy or (-inf, inf)
         bounds = f"{low:g} to {high:g}" if isfinite(high - low) else f"at least {low:g}" if isfinite(low) else ""
@@ -199,7 +198,7 @@ class AboutOp:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOp:
-    """What metrics and formulas have in common: how values of windows become one, and what it is called."""
+    """The common part of metrics and formulas: how the values of a window become one, and its names."""
 
     id: str
     key: Key
@@ -209,7 +208,7 @@ class OutputOp:
     empty: float | None
     family: bool
     names: tuple[NameOp, ...]
-    labels: tuple[str, ...] = ()  # what `by` reads, by the name that a template can give: one for each part of a label
+    labels: tuple[str, ...] = ()  # the names that `by` reads, one for each part of a label; templates use them
     tags: tuple[str, ...] = ()
     shown: bool = True
     when: Node | None = None
@@ -247,7 +246,7 @@ class MetricOp(OutputOp):
 
     @property
     def over_run(self) -> Literal["moments", "last", "ema"] | None:
-        """How it goes on from log event to log event: what came so far reduced together, the latest, an average."""
+        """How the value goes on between log events: all rows so far together, the latest value, or an average."""
         if self.ema is not None or not self.cumulative:
             return "ema" if self.ema is not None else None
         latest = self.combine == "last" if self.pool != "window" else not self.reduction.foldable
@@ -298,7 +297,7 @@ class FilterOp:
 
     @property
     def reads(self) -> dict[str, Node]:
-        """What it reads, by key."""
+        """The expressions of its keys, by key."""
         key = "unique" if self.kind == "unique" else "key"
         return {name: node for name, node in ((key, self.key), ("where", self.where)) if node is not None}
 
@@ -310,8 +309,7 @@ class FilterOp:
 
 @dataclass(frozen=True, kw_only=True)
 class TokensOp:
-    """What a column of tokens has beside them: the first and the last so many, and ``values`` of each by name.
-
+    """The tokens of a column: how many of the first and of the last, and ``values`` of each token by name.
     The column's own expression gives their ids, or pieces of text. What is recorded has ``margin`` more at each cut,
     where something is to be redacted. ``pieces`` makes texts of ids.
     """
@@ -346,12 +344,12 @@ class ColumnOp:
     undeclared: str | None = None
     call: RowFunction | None = None
     args: tuple[tuple[str, Node], ...] = ()
-    role: str | None = None  # who says the text, in a conversation
-    tokens: TokensOp | None = None  # it is of tokens
+    role: str | None = None  # the speaker of the text, in a conversation
+    tokens: TokensOp | None = None  # of a column of tokens
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """What the column reads."""
+        """The expressions that the column reads."""
         values = () if self.tokens is None else tuple(node for _, node in self.tokens.values)
         return tuple(node for _, node in self.args) if self.expr is None else (self.expr, *values)
 
@@ -382,8 +380,7 @@ class TableOp:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOp:
-    """What a profile shows: outputs by (key, alias), tables by id.
-
+    """The contents of a profile: outputs by (key, alias), tables by id.
     ``only`` and ``without`` are of outputs whose members or labels are not all shown, with a glob of their names;
     ``also`` are shown whatever ``without`` says.
     ``conditions`` hide names at a log event: (names, a condition, whether they are hidden where it holds or where it
@@ -395,13 +392,13 @@ class ProfileOp:
     tables: frozenset[str]
     conditions: tuple[tuple[frozenset[tuple[Key, bool, str]], Node, bool], ...] = ()
     runtime: bool = True  # values of log_metric are shown
-    self_metrics: bool = False  # what declog itself costs is shown
+    self_metrics: bool = False  # declog's own costs are shown
     only: frozenset[tuple[Key, bool, str]] = frozenset()
     without: frozenset[tuple[Key, bool, str]] = frozenset()
     also: frozenset[tuple[Key, bool, str]] = frozenset()
 
 
-STOP = "stop"  # what an alert may do
+STOP = "stop"  # the action of an alert that stops the run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -419,7 +416,7 @@ class AlertOp:
 
     @property
     def reads(self) -> tuple[Node, ...]:
-        """What must be computed for it: its condition, and what its text shows."""
+        """The expressions of its condition and of its text."""
         return (self.when, *(node for _, node in self.fields))
 
 
@@ -441,7 +438,7 @@ class SinkOp:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureOp:
-    """What is kept of what the training code gives: each N-th log event, within bounds in bytes."""
+    """The capture of the training code's calls: each N-th log event, within bounds in bytes."""
 
     every: int
     mode: str | None  # of this mode only
@@ -509,20 +506,20 @@ class Plan:
     profiles: Mapping[str, ProfileOp]
     sinks: tuple[SinkOp, ...]
     alerts: tuple[AlertOp, ...] = ()
-    logged: SignalOp | None = None  # where log_metric goes
+    logged: SignalOp | None = None  # the signal that log_metric feeds
     extra: str | None = None  # the phase whose rows log_extra describes
     ids: str | None = None  # the signal that names rows, where phases are joined by it
     joins: tuple[JoinOp, ...] = ()
     previous: tuple[PreviousOp, ...] = ()
     homes: Mapping[str, str] = field(default_factory=dict)  # observed names that have one phase, needed or not
     modes: Mapping[str, ModeOp] = field(default_factory=dict)
-    inactive: tuple[tuple[str, str], ...] = ()  # what is not compiled, and why
+    inactive: tuple[tuple[str, str], ...] = ()  # entries that are not compiled, and why
     unseen: tuple[str, ...] = ()  # metrics that no sink shows
     user_metrics: frozenset[str] = frozenset()  # metrics that the lines of the user's config and overrides declare
-    warnings: tuple[str, ...] = ()  # what is allowed and probably a mistake
+    warnings: tuple[str, ...] = ()  # probable mistakes
     signal_names: frozenset[str] = frozenset()  # names that may be observed, needed or not
     renamed: Mapping[str, str] = field(default_factory=dict)  # the names that they had before
-    extras: frozenset[str] = frozenset()  # those that columns of log_extra are observed as
+    extras: frozenset[str] = frozenset()  # signals that columns of log_extra feed
     known_phases: frozenset[str] = frozenset()  # phases that the config has, needed or not
     run_config: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -534,8 +531,8 @@ class Plan:
     first: int = 0  # a log event after so many steps already; 0: none
     keep_bytes: int = 2 * 10**9  # bytes of rows that are kept in the run's folder; 0: none are
     late: bool = False  # metrics may be asked for while the run goes on
-    window_bytes: int = 256 * 2**20  # what a window may hold before its closed steps are folded
-    backlog_bytes: int = 2**30  # what may wait for the worker
+    window_bytes: int = 256 * 2**20  # size of a window at which its closed steps are folded
+    backlog_bytes: int = 2**30  # size of the queue before the worker
     capture: CaptureOp | None = None
     redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # of texts that are captured
     offered: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter offers
@@ -555,7 +552,7 @@ class Plan:
         return (*self.metrics, *self.formulas)
 
     def taken(self, signals: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that may be observed: where a family takes `any` name, all."""
+        """The signals that may be observed; a family with `any` takes all names."""
         every = any(op.any for ops in self.sources.values() for op in ops)
         return {name: value for name, value in signals.items() if every or name in self.signal_names}
 
@@ -608,12 +605,12 @@ class Plan:
 
     @cached_property
     def canonical(self) -> dict[str, str]:
-        """What ranks must agree on, as text by place: equal on two ranks if their plans are."""
+        """The plan as text by path, on which ranks must agree: equal on two ranks if their plans are."""
         return fingerprint.canonical(self)
 
     @property
     def ops(self) -> int:
-        """How many things the plan does: recorded signals, folds, reductions, formulas, tables."""
+        """The number of operations: recorded signals, folds, reductions, formulas, tables."""
         recorded = sum(len(phase.signals) + len(phase.folds) + len(phase.locals) for phase in self.phases.values())
         return recorded + len(self.outputs) + len(self.tables)
 

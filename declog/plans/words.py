@@ -32,7 +32,7 @@ from declog.plans.ops import (
     TableOp,
 )
 
-Facts = Mapping[str, tuple[str, ...]]  # what a thing is: in words, then whatever else decides its values
+Facts = Mapping[str, tuple[str, ...]]  # by name: words, then the details that decide values
 
 
 def explain(plan: Plan) -> str:
@@ -100,7 +100,7 @@ _ROWS = {
 
 
 def completion_bytes(phase: PhaseOp) -> int:
-    """How much a phase records per completion; texts and what a family has more of are not counted."""
+    """The bytes that a phase records per completion; texts and further members of a family are not counted."""
     signals = [signal for signal in phase.signals if signal.recorded and signal.axis is Axis.COMPLETION]
     size = sum(_BYTES.get(signal.dtype, 0) for signal in signals)
     size += sum(4 * (sum(fold.trace) + 1) for fold in phase.folds if fold.trace is not None)
@@ -117,7 +117,7 @@ def _size(phase: PhaseOp) -> str:
 
 
 def _shared(plan: Plan) -> Iterator[str]:
-    """What several expressions read and the worker computes once."""
+    """The parts of several expressions, which the worker computes once."""
     uses: dict[Node, int] = {}
     for root in dict.fromkeys(_roots(plan)):
         uses[root] = uses.get(root, 0) + 1
@@ -218,7 +218,7 @@ def _names(plan: Plan) -> Iterator[tuple[MetricOp | FormulaOp, NameOp]]:
 
 
 def output_words(plan: Plan) -> dict[str, str]:
-    """What each output is, in words, by the name that trackers see: "mean of batch means of kl, ..."."""
+    """Each output in words, by the name that trackers see: "mean of batch means of kl, ..."."""
     return {output["name"]: output["words"] for output in described(plan)["outputs"]}
 
 
@@ -236,7 +236,7 @@ def _output(op: MetricOp | FormulaOp, item: NameOp, plan: Plan, places: Mapping[
 
 
 def _phase(phase: PhaseOp) -> dict[str, Any]:
-    """What is observed in a phase, and the columns that are computed where its rows are."""
+    """The signals of a phase, and the columns that are computed where its rows are."""
     columns = {fold.name: _fold(fold) for fold in phase.folds}
     for op in phase.locals:
         where = "where its text is" if op.source is None else f"of the same rows in {op.source}"
@@ -264,19 +264,19 @@ def _fold(op: FoldOp) -> str:
 
 
 def as_data(about: AboutOp) -> dict[str, Any]:
-    """What a value means to those who read it, as JSON has it: null where it is healthy without a bound."""
+    """The meaning of a value as JSON: null for a side of `healthy` without a bound."""
     healthy = about.healthy and [bound if isfinite(bound) else None for bound in about.healthy]
     return {**asdict(about), "healthy": healthy}
 
 
 def _values(op: MetricOp, plan: Plan) -> tuple[Node, ...]:
-    """What is reduced."""
+    """The expressions that a metric reduces."""
     fold = None if op.fold is None else plan.folds[op.fold].expr
     return op.args if fold is None else (fold,)
 
 
 def _reduced(op: MetricOp, plan: Plan, show: Callable[[Node], str]) -> str:
-    """What is reduced, of which rows."""
+    """The expressions that a metric reduces, with its clauses."""
     return ", ".join(map(show, _values(op, plan))) + _clauses(op, show)
 
 
@@ -286,7 +286,7 @@ def _clauses(op: MetricOp, show: Callable[[Node], str]) -> str:
 
 
 def _of(op: MetricOp | FormulaOp, plan: Plan) -> str:
-    """What is reduced, of which rows: equal for two reductions of the same."""
+    """The expressions, clauses and windows of a metric: equal for two reductions of the same values."""
     return "" if isinstance(op, FormulaOp) else f"{_definition(op, plan)} every {op.every} over {op.pool} of {op.phase}"
 
 
@@ -328,9 +328,9 @@ def _table(op: TableOp) -> dict[str, Any]:
 
 
 def facts(plan: Plan, other: Plan) -> dict[str, Facts]:
-    """What a plan logs, less what `log_metric` gives, by title and name.
+    """The contents of a plan by title and name, without the values of `log_metric`.
 
-    Of its profiles the outputs that an ``other`` plan has, too.
+    Profiles list the outputs that the ``other`` plan has, too.
     """
     plain, meanings = described(plan), Meanings(plan)
     shown = [output for output in plain["outputs"] if output["metric"] != LOGGED]
@@ -382,7 +382,7 @@ def _filter(one: FilterOp) -> str:
 
 
 def _decisive(op: MetricOp | FormulaOp, meanings: Meanings) -> str:
-    """All that decides a metric's values, down to what is observed: no name that a compilation gives is in it."""
+    """All facts that decide a metric's values, down to observed signals; numbers of folds and columns are not in it."""
     when = "always" if op.when is None else definition(op.when)
     facts = {"every": op.every, "empty": op.empty, "when": when, "labels": op.labels, "most": op.max_labels}
     if isinstance(op, FormulaOp):

@@ -117,7 +117,7 @@ def _answering(rows: Sequence[Row], args: argparse.Namespace, constants: Mapping
 
 
 def _sorted(rows: Sequence[Row], args: argparse.Namespace, columns: Iterable[str]) -> list[Row]:
-    """In the order of a column, missing values last; texts by their letters, behind numbers."""
+    """The rows in the order of a column: numbers, then texts by their letters, then missing values."""
     if args.sort not in columns and rows:
         raise Wrong(f"there is no column `{args.sort}` to sort by", did_you_mean(args.sort, columns, what="columns"))
 
@@ -184,7 +184,7 @@ def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[R
 
 
 def _reads(value: Any) -> int:
-    """How readable a cell is: texts and conversations most, then tokens."""
+    """The rank of a cell by how readable it is: texts and conversations first, then tokens."""
     return 2 if isinstance(value, str | list) else 1 if isinstance(value, dict) else 0
 
 
