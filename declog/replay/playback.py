@@ -149,7 +149,8 @@ class _Player:
     # -- scopes
 
     def _open(self, call: Call, scope: Scope, around: Scope | None = None) -> None:
-        self._session.open(scope, around, self._origin(call.origin))
+        scope.parent = around
+        self._session.open(scope, self._origin(call.origin))
         self._scopes[call.scope] = scope
 
     def _close_scope(self, call: Call, failed: bool) -> None:

@@ -19,7 +19,7 @@ EVENT = LogEvent(
 @pytest.mark.parametrize("event", [EVENT, EVENT._replace(consumed=(), unused=()), LogEvent(0, 0, 0)])
 def test_rank_0_reads_what_a_rank_sent(event: LogEvent) -> None:
     """All that is sent, and nothing else: what only the rank itself needs stays there."""
-    own = event._replace(begun={"train": 9}, seconds=2.0, elapsed=3.0, bytes=4, back=1)
+    own = event._replace(begun={"train": 9}, seconds=2.0, elapsed=3.0, back=1)
     read = LogEvent.read(json.loads(json.dumps(own.meta())))
     assert {name: getattr(read, name) for name in SENT} == {name: getattr(event, name) for name in SENT}
     assert [list(map(tuple, getattr(read, name))) for name in RARE] == [

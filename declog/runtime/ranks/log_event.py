@@ -78,7 +78,6 @@ class LogEvent(NamedTuple):
     begun: Mapping[str, int] = _NOTHING
     seconds: float = 0.0  # that its steps took; 0: that is not known
     elapsed: float = 0.0  # since the recorder's start
-    bytes: int = 0  # of its rows
     back: int | None = None  # behind it the run goes on after this earlier step
 
     @property

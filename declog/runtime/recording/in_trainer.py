@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from declog.records import Beside
 from declog.runtime.recording.session import Session
 from declog.runtime.rows import context
-from declog.runtime.rows.scopes import Scope, here, origin
+from declog.runtime.rows.scopes import Scope, here, origin, usable
 from declog.runtime.worker.background import Background
 
 _NOTHING = nullcontext()
@@ -36,7 +36,6 @@ class InTrainer:
         self._caller: Callable[[], str] | None = None  # where a trainer must go on: whose code calls
         self._reserved: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
         self._inside = _Inside()
-        self._generation: Scope | None = None  # the batch of the trainer's generation that is under way
         self._idle = False
 
     @property
@@ -46,7 +45,7 @@ class InTrainer:
 
     def _here(self) -> Scope | None:
         """The scope of here; of a thread that inherited none the trainer's generation, while one is under way."""
-        return here(self) or self._generation
+        return here(self) or self._session.generation
 
     def attached(self, caller: Callable[[], str], signals: Collection[str] = (), phase: str | None = None) -> None:
         """From now on a mistake of training code's is reported and left out, unless ``strict``; ``caller`` is whose.
@@ -122,8 +121,3 @@ class InTrainer:
                 self._session.failures.guarded(what, error, left_out)
         finally:
             self._inside.guards -= 1
-
-
-def usable(scope: Scope | None) -> Scope | None:
-    """A scope that is open; None where there is none."""
-    return None if scope is None or scope.takes is None else scope

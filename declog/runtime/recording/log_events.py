@@ -36,6 +36,7 @@ class LogEvents:
         self.counts: dict[str, int] = {}  # steps of each mode
         self.begun: Mapping[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
         self._sent: Mapping[str, int] = {}  # those that were handed over
+        self.on_device = False  # whether any batch was on a GPU
         self.outgoing: Outgoing | None = None  # once it is here, it gets to the worker
         self._plan = plan
         self._logged = logged  # is told the mode of each log event that is no part
@@ -111,9 +112,10 @@ class LogEvents:
             self.deliver()
         began = time.perf_counter()
         mode, part = stream.mode, end is not None and end.part
-        window, size = stream.window(steps, only), 0
+        window = stream.window(steps, only)
         try:
-            size = window.hand_off()
+            if self.on_device:
+                window.hand_off()
         except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
             self._failures.report(error)
             window = Window(intact=False)
@@ -130,8 +132,7 @@ class LogEvents:
         item = LogEvent(
             event=number, step=step, steps=self.counts.get(mode, 0) if end is None else end.count, mode=mode,
             tail=tail, part=part, last=last, sent=self._sent, figures=figures, window=window, answer=answer,
-            short_wait=short_wait, begun=begun, seconds=stream.seconds(end), elapsed=self._elapsed(),
-            bytes=size, back=back,
+            short_wait=short_wait, begun=begun, seconds=stream.seconds(end), elapsed=self._elapsed(), back=back,
         )  # fmt: skip
         self.outgoing = item, stream, steps, only, end, closed
         self.deliver()

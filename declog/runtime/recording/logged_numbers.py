@@ -138,5 +138,5 @@ class LoggedNumbers:
     def _opened(self, step: int) -> Scope:
         """A contribution to a step that is not entered: what else is recorded here is not of it."""
         scope = Scope(self._log, "at", step)
-        self._session.open(scope, None, origin())
+        self._session.open(scope, origin())
         return scope

@@ -13,11 +13,11 @@ from typing import Any
 from declog.errors import InputError, UsageError
 from declog.runtime.ranks.log_event import GREATEST
 from declog.runtime.recording import timing
-from declog.runtime.recording.in_trainer import InTrainer, usable
+from declog.runtime.recording.in_trainer import InTrainer
 from declog.runtime.recording.logged_numbers import LoggedNumbers
 from declog.runtime.recording.session import Session
 from declog.runtime.rows.packets import Argument, Packet, named, rows_of
-from declog.runtime.rows.scopes import Recording, Scope, innermost, origin
+from declog.runtime.rows.scopes import Recording, Scope, innermost, origin, usable
 from declog.runtime.worker.background import Background
 
 log = logging.getLogger("declog")
@@ -30,10 +30,8 @@ class Observing(InTrainer, Recording):
 
     def __init__(self, session: Session, background: Background) -> None:
         super().__init__(session, background)
-        self._forked = False  # this process is a fork of the run's
         self._special = session.meter.timed  # what is observed is not only recorded
         self._said_so = False
-        self._drives = background.merger is not None
 
     def observe(self, *arguments: Argument, step: Any = None, **signals: Any) -> None:
         """Record signals, and the rows of packets, in the scope of here. A signal given again opens the next batch.
@@ -105,7 +103,7 @@ class Observing(InTrainer, Recording):
             elif scope.owner is not None:
                 session.take(session.batches(scope, origin()), packets, signals, strict=strict)
             elif scope.kind == "at":  # a batch of its own
-                session.open(scope, None, origin())
+                session.open(scope, origin())
                 try:
                     session.take(session.batches(scope, origin()), packets, signals, strict=strict)
                 finally:
@@ -162,7 +160,7 @@ class Observing(InTrainer, Recording):
 
     @contextmanager
     def _timer_in(self, scope: Scope | None, name: str) -> Iterator[None]:
-        if self._forked:
+        if self._session.forked:
             yield  # a fork has no device
             return
         self._drive_refused()
@@ -214,10 +212,10 @@ class Observing(InTrainer, Recording):
 
     def _in_fork(self) -> bool:
         """Whether this process is a fork of the run's: nothing is recorded then, which is said once."""
-        if self._forked and not self._said_so:
+        if self._session.forked and not self._said_so:
             self._said_so = True
             log.warning("%s", UsageError.of("DL510.in_fork", process=os.getpid()))
-        return self._forked
+        return self._session.forked
 
     def _alive(self) -> None:
         if self.closed:
@@ -232,7 +230,7 @@ class Observing(InTrainer, Recording):
         return True
 
     def _drive_refused(self) -> None:
-        if self._drives:
+        if self._session.drives:
             raise UsageError.of("DL510.driver")
 
 

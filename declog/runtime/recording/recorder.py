@@ -22,14 +22,13 @@ from declog.records import Alert
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.log_event import Answer
 from declog.runtime.recording import session_state, wrapping
-from declog.runtime.recording.in_trainer import usable
 from declog.runtime.recording.logged_numbers import LoggedNumbers
 from declog.runtime.recording.observing import Observing, step_number
 from declog.runtime.recording.seen_session import SeenSession
 from declog.runtime.recording.session import Session
 from declog.runtime.rows import context
 from declog.runtime.rows.batches import Locate
-from declog.runtime.rows.scopes import Origin, Scope, here, origin
+from declog.runtime.rows.scopes import Scope, here, origin, usable
 from declog.runtime.run.call_log import Clock, Hook
 from declog.runtime.run.checkpoint import pack, unpack
 from declog.runtime.run.failures import Failures
@@ -70,11 +69,10 @@ class Recorder(Observing):
             runner.watch(self._progress)
         self._ended = self._failed = False
         self._runs: list[Scope] = []  # `with log:`
-        self._around: set[int] = set()  # the numbers of blocks of the run that are open
         self._logged_numbers = LoggedNumbers(self, session)
         session.commits, session.main_task = commits, origin()
         if commits:  # it has no blocks, and is open from its start to its end
-            self._around.add(Scope(self, "run").id)
+            session.runs.add(Scope(self, "run").id)
         atexit.register(self.close)
         context.know(self)
 
@@ -113,7 +111,7 @@ class Recorder(Observing):
 
         With ``run.strict`` the first failure of declog's own is raised, unless the run itself failed.
         """
-        if self._forked or self._ended:
+        if self._session.forked or self._ended:
             return
         self._failed |= failed
         context.forget(self)
@@ -176,7 +174,9 @@ class Recorder(Observing):
         """
         session = self._session
         open_step = None if session.step is None else session.step.number
-        return not self._forked and self._background.should_stop(session.train.last if open_step is None else open_step)
+        return not self._session.forked and self._background.should_stop(
+            session.train.last if open_step is None else open_step
+        )
 
     def _progress(self) -> tuple[int | None, int | None]:
         """For the threads of sinks: nothing is written for them while it trains."""
@@ -256,39 +256,10 @@ class Recorder(Observing):
             raise UnknownSignalError.of("DL501.phase", config=self.plan.name, name=phase, known=self.plan.known_phases)
         return Scope.of_batch(self, phase, rows)
 
-    def _open(self, scope: Scope, me: Origin) -> None:
-        """A block begins."""
-        if self._forked:
-            return
-        session = self._session
-        if session.closed:
-            self._alive()
-        if scope.kind == "run":
-            scope.owner = me
-            self._around.add(scope.id)
-        else:
-            if self._drives:
-                self._drive_refused()
-            session.open(scope, None if scope.parent is None else usable(here(self)), me)
-            if scope.phase is not None and scope.phase == session.intake.explicit:
-                self._generation = scope
-
-    def _end(self, scope: Scope, *, failed: bool) -> None:
-        """A block ends."""
-        if self._forked:
-            return
-        if scope.kind == "run":
-            scope.closed = True
-            self._around.discard(scope.id)
-            return
-        if self._generation is scope:
-            self._generation = None
-        self._session.end(scope, failed=failed)
-
     @property
     def innermost(self) -> int:
         """The number of the block that was made last of those that are open; 0 where none is."""
-        return max([*self._session.scopes, *self._around], default=0)
+        return max([*self._session.scopes, *self._session.runs], default=0)
 
     def _next_step(self) -> Scope:
         return self.step(self._session.next_step())
@@ -345,7 +316,7 @@ class Recorder(Observing):
 
         Call it between steps, and once more after ``close`` for the tail window.
         """
-        if self._forked:
+        if self._session.forked:
             raise UsageError.of("DL510.fork")
         if not self.closed and not self._background.comm.collects:
             self._background.settle()
@@ -395,11 +366,11 @@ class Recorder(Observing):
     def in_child(self) -> None:
         """This process is a fork of the run's: it has no threads, and its locks may be held for ever."""
         if not self.closed:
-            self._forked = self._special = True
+            self._special = True
             self._session.in_child()
 
     def _original(self) -> None:
         """Raise where there is no state: the run is over, or this is a fork of its process."""
         self._alive()
-        if self._forked:
+        if self._session.forked:
             raise UsageError.of("DL510.fork")

@@ -67,10 +67,10 @@ class SeenSession(Session):
 
     # -- scopes
 
-    def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
+    def open(self, scope: Scope, me: Origin) -> None:
         with self.lock:
             scope.origin = self._number(me)
-            super().open(scope, around, me)
+            super().open(scope, me)
 
     def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
         what = {
@@ -84,7 +84,7 @@ class SeenSession(Session):
 
     def end(self, scope: Scope, *, failed: bool) -> None:
         with self.lock, ExitStack() as seen:
-            if not (scope.closed or self.closed):
+            if scope.kind in _ENDS and not (scope.closed or self.closed or self.forked):
                 seen.enter_context(self._seen(_ENDS[scope.kind], (failed,), scope.id, scope.origin))
             super().end(scope, failed=failed)
 

@@ -23,7 +23,7 @@ from declog.runtime.rows.batches import Intake, Locate, OpenBatches
 from declog.runtime.rows.dropped_rows import DroppedRows
 from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.pending import Pending
-from declog.runtime.rows.scopes import Origin, Scope
+from declog.runtime.rows.scopes import Origin, Scope, nearest, usable
 from declog.runtime.rows.steps import Stream
 from declog.runtime.run.call_log import Clock
 from declog.runtime.run.failures import Failures, Refused
@@ -57,6 +57,10 @@ class Session:
         self.main_task: Origin | None = None  # whose steps they are
         self.step: Scope | None = None  # the optimizer step that is open
         self.scopes: dict[int, Scope] = {}  # that are open
+        self.runs: set[int] = set()  # the numbers of blocks of the run that are open
+        self.generation: Scope | None = None  # the batch of the trainer's generation that is under way
+        self.forked = False  # this process is a fork of the run's
+        self.drives = background.merger is not None  # a driver: it records nothing of its own
         # of train and of modes that count steps; the others have one in each block
         self.streams = {
             mode: Stream(mode, ordered=mode == "train", every=op.every) for mode, op in plan.modes.items() if op.every
@@ -96,13 +100,25 @@ class Session:
 
     # -- scopes
 
-    def open(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        """A scope begins, inside the one ``around`` it, if there is one. Raises ``UsageError`` where it cannot."""
+    def open(self, scope: Scope, me: Origin) -> None:
+        """A scope begins, inside its parent, if there is one. Raises ``UsageError`` where it cannot."""
+        if self.forked:
+            return
+        if self.closed:
+            raise UsageError.of("DL510.closed")
+        kind = scope.kind
+        if kind == "run":
+            scope.owner = me
+            self.runs.add(scope.id)
+            return
+        if self.drives:
+            raise UsageError.of("DL510.driver")
+        around = None if scope.parent is None else usable(nearest(scope.parent, scope.recorder))
         with self.lock:
             try:
-                if scope.kind == "step":
+                if kind == "step":
                     scope.stream = self._stream_of_step(scope, around)
-                elif scope.kind == "batch":
+                elif kind == "batch":
                     if around is None or around.stream is None:
                         raise UsageError.of("DL510.outside", what="batch")
                     scope.block, scope.stream, scope.step = around, around.stream, around.step
@@ -119,6 +135,12 @@ class Session:
 
         What is refused costs its own batch: the first error is raised when all else is recorded.
         """
+        if self.forked:
+            return
+        if scope.kind == "run":
+            scope.closed = True
+            self.runs.discard(scope.id)
+            return
         with self.lock:
             refused, broken = None, True
             if scope.closed or self.closed:
@@ -135,16 +157,18 @@ class Session:
             finally:  # a step that fails is a step all the same: ranks stay at one count
                 self._leave(scope)
                 self._end_windows(scope, failed=broken)
-            if refused is not None:
+            if broken and refused is not None:
                 refused.check()
 
     def _leave(self, scope: Scope) -> None:
         """A scope holds its step open no more."""
-        scope.closed, scope.takes = True, None
+        scope.closed, scope.takes, scope.step = True, None, None  # nobody who keeps the handle keeps the rows
         if scope.stream is not None:
             scope.stream.leave(scope.id)
         if self.step is scope:
             self.step = None
+        if self.generation is scope:
+            self.generation = None
         self.scopes.pop(scope.id, None)
 
     def _stream_of_step(self, scope: Scope, around: Scope | None) -> Stream:
@@ -203,6 +227,8 @@ class Session:
             return
         scope.batches[scope] = batches = self.batches(around, me)
         self.intake.close(batches, scope.phase)
+        if scope.phase == self.intake.explicit:
+            self.generation = scope
         if scope.rows is not None:
             self.intake.begin(batches, scope.phase, scope.rows)
 
@@ -247,6 +273,7 @@ class Session:
         if scope.kind == "batch":
             for batches in scope.batches.values():
                 self.intake.close_all(batches, refused, only=scope.phase)
+            scope.batches = {}
             return
         if scope.timed:
             timed, scope.timed = scope.timed, {}
@@ -330,6 +357,8 @@ class Session:
         if stream is not None and step.number is not None and stream.late(step.number):
             self.dropped.late(step.number, max(record.rows, 1))
         else:
+            if record.ready:
+                self.events.on_device = True
             step.add(phase, record)
 
     # -- log events
@@ -396,7 +425,7 @@ class Session:
         self._close_open(failed, refused)
         if refused.first is not None:  # such as columns that came after the last rows
             self.failures.report(refused.first)
-        if self._background.merger is not None:
+        if self.drives:
             self._background.end_merging()
             return
         for mode in sorted(self.modes, key=lambda mode: (mode != "train", mode)):  # alike on all ranks
@@ -446,4 +475,5 @@ class Session:
 
     def in_child(self) -> None:
         """This process is a fork of the run's: it has no threads, and the lock may be held for ever."""
+        self.forked = True
         self.lock = threading.RLock()

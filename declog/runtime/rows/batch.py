@@ -20,12 +20,11 @@ from declog.engine.blocks import Key
 from declog.errors import InputError, MissingSignalError
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping, PhaseOp
-from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.calls import LearnedCall, Stack
 from declog.runtime.rows.folds import Folds
-from declog.runtime.rows.observation import Array, Copy, Observation, PackKey
+from declog.runtime.rows.observation import NOTHING, Array, Copy, Numbers, Observation, PackKey, Texts
 from declog.runtime.values.packs import Pack
-from declog.runtime.values.streams import Streams
+from declog.runtime.values.streams import NO_STREAMS, Streams
 
 Tensor = torch.Tensor
 
@@ -39,14 +38,15 @@ class BatchRecord:
     rows: int
     elapsed: float
     order: int
-    packs: list[Pack]
-    numbers: dict[Key, float | int | Timed]
-    texts: dict[Key, tuple[Axis, list[Any] | Pack]]
+    packs: Sequence[Pack]
+    numbers: Numbers
+    texts: Texts
     names: Set[str] = frozenset()  # the signals that came
     copies: Sequence[Copy] = ()  # of columns, which are not in packs yet
     calls: Sequence[Observation] = ()  # with numbers and texts
     ready: Mapping[torch.device, Any] | None = None  # where there is CUDA, what all waits for
     partial: bool = False  # others of its step observe, too, so that it need not have all signals
+    bytes: int = 0  # about how many all of it takes
 
     @property
     def members(self) -> frozenset[tuple[str, str]]:
@@ -54,22 +54,12 @@ class BatchRecord:
         families = [family for call in self.calls for family in call.members.items()]
         return frozenset((name, member) for name, members in families for member in members)
 
-    @property
-    def bytes_besides(self) -> int:
-        """About how many bytes the calls take: texts by their characters, objects by their number; 0 once packed."""
-        size = 0
-        for _, items in chain.from_iterable([call.texts.values() for call in self.calls]):
-            size += items.bytes if isinstance(items, Pack) else 8 * len(items)
-            if isinstance(items, list):
-                size += sum([len(item) for item in items if type(item) is str])
-        return size
-
     def pack(self) -> None:
         """Lay what each call gave to what is like it. Called by the worker, but for what is on a GPU."""
         packs: dict[PackKey, Pack] = {}
         for call in self.calls:
-            self.numbers |= call.numbers
-            self.texts |= call.texts
+            self.numbers = {**self.numbers, **call.numbers}
+            self.texts = {**self.texts, **call.texts}
         for (pack_key, axis, keys), data in self.copies:
             if isinstance(data, Tensor) and data.is_cpu:
                 data = data.numpy(force=True)
@@ -116,7 +106,7 @@ class OpenBatch:
         self.labels: Mapping[str, str] = {} if size is None else {"completions": "rows"}  # which signal said so first
         self.folds = folds
         self.unfolded = folds.nothing
-        self._streams = Streams()
+        self._streams = NO_STREAMS
 
     def copied(self) -> OpenBatch:
         """The same batch, to be changed: what it holds is replaced there, never changed."""
@@ -153,7 +143,7 @@ class OpenBatch:
         if call.columns:
             call.copy()
         if call.devices:
-            self._streams.note(call.devices)
+            self._streams = self._streams.noted(call.devices)
         for part in (call,) if folded is None else (call, folded):
             if part.copies:
                 copies = [*copies, *part.copies]
@@ -173,10 +163,10 @@ class OpenBatch:
         if what is not None:
             count = data.shape[-1]
             if what not in counts:
-                counts, labels = {**counts, what: count}, {**call.labels, **labels}
+                counts, labels = {**counts, what: count}, {**call.labels, **labels} if labels else call.labels
             elif counts[what] != count:
                 return False
-        copies, names = [*self.copies, (stack.columns, data)], self.names | call.names
+        copies, names = [*self.copies, (stack.columns, data)], self.names | call.names if self.names else call.names
         self.names, self.counts, self.labels, self.copies = names, counts, labels, copies
         return True
 
@@ -186,7 +176,7 @@ class OpenBatch:
             signal = self.labels["completions"]
             raise InputError.of("DL509.values", column=column, count=len(values), rows=self.rows, signal=signal)
         if isinstance(values, Tensor) and values.is_cuda:
-            self._streams.note([values.device])
+            self._streams = self._streams.noted([values.device])
         self.extras = {**self.extras, column: values}
 
     def keep(self, call: Observation, streams: Streams) -> bool:
@@ -196,7 +186,7 @@ class OpenBatch:
         self.copies = [*self.copies, *call.copies]
         if call.texts:
             self.calls = [*self.calls, call]
-        self._streams.update(streams)
+        self._streams = Streams({**self._streams, **streams})
         return True
 
     def close(
@@ -228,7 +218,12 @@ class OpenBatch:
             columns, misfits = self._columns(rows, names, counts)
             calls = [*calls, columns]
         ready = self._streams.ready() if self._streams else None
-        record = BatchRecord(-1, -1, rows, elapsed, self.order, [], {}, {}, names, copies, calls, ready, partial)
+        size = _bytes_besides(calls) if calls else 0
+        for _, data in copies:
+            size += data.nbytes
+        record = BatchRecord(
+            -1, -1, rows, elapsed, self.order, (), NOTHING, NOTHING, names, copies, calls, ready, partial, size
+        )  # fmt: skip
         self.names, self.misfits, self.record = names, misfits, record
         return record
 
@@ -290,6 +285,17 @@ class OpenBatch:
                 values: list[Any] = data.reshape(len(keys), -1)[list(keys).index(key)].tolist()
                 return values
         return None
+
+
+def _bytes_besides(calls: Sequence[Observation]) -> int:
+    """About how many bytes calls take besides columns: texts by their characters, objects by their number."""
+    size = 0
+    for _, items in chain.from_iterable([call.texts.values() for call in calls]):
+        if isinstance(items, Pack):
+            size += items.bytes
+        else:
+            size += 8 * len(items) + sum([len(item) for item in items if type(item) is str])
+    return size
 
 
 def _rows(counts: Mapping[str, int], grouping: Grouping | None) -> int:

@@ -30,7 +30,7 @@ from declog.runtime.rows.steps import Step, Stream
 from declog.runtime.run.failures import Failures, Refused
 from declog.runtime.values.extras import Undeclared, kept_column, plain_column
 from declog.runtime.values.inputs import describe, undeclared
-from declog.runtime.values.streams import Streams
+from declog.runtime.values.streams import NO_STREAMS, Streams
 
 log = logging.getLogger("declog")
 _NONE: frozenset[str] = frozenset()
@@ -57,14 +57,18 @@ class OpenBatches(dict[str, OpenBatch]):
         self.origin = 0
         self.partial_step = partial_step
         self.once = False
-        self.kept: list[tuple[Observation, Streams]] = []
+        self.kept: Sequence[tuple[Observation, Streams]] = ()
 
 
 class LearnedCalls(NamedTuple):
-    """A call of ``observe``, by phase: what metrics read of it, and the columns that are kept."""
+    """A call of ``observe``, by phase: what metrics read of it, and the columns that are kept.
+
+    ``stack`` is what it has where that is one stack on the host and nothing else.
+    """
 
     read: Sequence[LearnedCall]
     kept: Sequence[LearnedCall]
+    stack: Stack | None
 
 
 class Intake:
@@ -125,23 +129,22 @@ class Intake:
         With ``strict`` a name that the config does not know is an error.
         """
         learned = self._calls.get(tuple(signals))
-        if learned is not None and self._take_learned(batches, learned, [*signals.values()]):
-            return
+        if learned is not None:
+            values, stack = [*signals.values()], learned.stack
+            if stack is not None and self._take_stack(batches, learned.read[0], stack, values):
+                return
+            if self._take_learned(batches, learned, values):
+                return
         if strict:
             self.check(signals)
         self._read(batches, signals)
 
     def _take_learned(self, batches: OpenBatches, learned: LearnedCalls, values: Sequence[Any]) -> bool:
         """Take a call that is like the first one with its names; false where it is not, and nothing was taken."""
-        waiting = _observations(learned.kept, values)
-        if waiting is None:
+        waiting, calls = _observations(learned.kept, values), _observations(learned.read, values)
+        if waiting is None or calls is None:
             return False
-        stack = learned.read[0].alone if len(learned.read) == 1 else None
-        if stack is None or not self._take_stack(batches, learned.read[0], stack, values):
-            calls = _observations(learned.read, values)
-            if calls is None:
-                return False
-            self._take(batches, calls)
+        self._take(batches, calls)
         for call in waiting:
             _await_end(batches, call)
         return True
@@ -201,13 +204,13 @@ class Intake:
         names = tuple(signals)
         if alike and self._learned[names] < LEARNED and len(self._calls) < CALLS:
             self._learned[names] += 1
-            self._calls[names] = LearnedCalls(
-                [LearnedCall(call, _of(chosen, phase), values) for phase, call in calls.items()],
-                [
-                    LearnedCall(self._columns(*(op for _, op in _of(kept, phase))), _of(kept, phase), values)
-                    for phase in dict.fromkeys(op.phase for _, op in kept)
-                ],
-            )
+            read = [LearnedCall(call, _of(chosen, phase), values) for phase, call in calls.items()]
+            unread_calls = [
+                LearnedCall(self._columns(*(op for _, op in _of(kept, phase))), _of(kept, phase), values)
+                for phase in dict.fromkeys(op.phase for _, op in kept)
+            ]
+            stack = read[0].alone if len(read) == 1 and not unread_calls else None
+            self._calls[names] = LearnedCalls(read, unread_calls, stack)
 
     def _columns(self, *ops: SignalOp) -> ReadObservation:
         """A call that gives columns of signals of one phase, which are kept."""
@@ -415,10 +418,10 @@ class Intake:
                 self.close(batches, phase, partly=refused.failing)
             except Exception as error:  # noqa: BLE001  (it is raised when all is closed)
                 refused.add(error)
-        if only is None:
+        if only is None and batches.kept:
             for name in sorted(name for call, _ in batches.kept for name in call.names if not name.startswith(SIGNALS)):
                 self._leave_out(_plain(name), "it was to be kept, and no completions came with it")
-            batches.kept = []
+            batches.kept = ()
 
     def close(self, batches: OpenBatches, phase: str, *, partly: bool = False) -> None:
         """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""
@@ -473,10 +476,7 @@ def _observations(learned: Sequence[LearnedCall], values: Sequence[Any]) -> list
 def _await_end(batches: OpenBatches, call: Observation) -> None:
     """Columns that are kept wait, as copies, for the end of their batch."""
     call.copy()
-    streams = Streams()
-    if call.devices:
-        streams.note(call.devices)
-    batches.kept.append((call, streams))
+    batches.kept = [*batches.kept, (call, NO_STREAMS.noted(call.devices))]
 
 
 def _plain(name: str) -> str:

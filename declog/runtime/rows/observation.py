@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 PackKey = tuple[str, torch.dtype, int]  # the columns that are packed together: of one axis, by name, dtype and device
 Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
 Lists = tuple[tuple[int, ...], str]  # how many tokens each completion has where they came as lists, and in which signal
-_NONE: Mapping[Any, Any] = MappingProxyType({})
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Columns(NamedTuple):
@@ -47,14 +47,14 @@ class Observation:
 
     tokens: Tokens | None = None
     lists: Lists | None = None
-    numbers: Numbers = _NONE
-    texts: Texts = _NONE
-    columns: Mapping[PackKey, tuple[Axis, list[Key], list[Tensor]]] = _NONE  # that are no copies yet
-    inputs: Mapping[str, Tensor] = _NONE  # what folds read
+    numbers: Numbers = NOTHING
+    texts: Texts = NOTHING
+    columns: Mapping[PackKey, tuple[Axis, list[Key], list[Tensor]]] = NOTHING  # that are no copies yet
+    inputs: Mapping[str, Tensor] = NOTHING  # what folds read
     devices: Set[torch.device] = frozenset()  # of CUDA
-    members: Mapping[str, Set[str]] = _NONE  # of families
+    members: Mapping[str, Set[str]] = NOTHING  # of families
 
-    def __init__(self, phase: PhaseOp, names: Set[str], labels: Mapping[str, str] = _NONE) -> None:
+    def __init__(self, phase: PhaseOp, names: Set[str], labels: Mapping[str, str] = NOTHING) -> None:
         self.phase = phase
         self.names = names
         self.counts: dict[str, int] = {}  # how many of what
@@ -72,7 +72,7 @@ class Observation:
         """Copy the columns that are no copies yet."""
         for pack_key, (axis, keys, values) in self.columns.items():
             self.put(pack_key[0], axis, keys, torch.stack(values))
-        self.columns = _NONE
+        self.columns = NOTHING
 
     def uneven(self, what: str, first: tuple[int, str], other: tuple[int, str]) -> InputError:
         """The error of values that describe other rows than those before: all of one batch describe the same."""

@@ -45,8 +45,8 @@ class Pending:
             for phase in columns:
                 del batches[phase]
         if (pending := self.batches.get(me)) is not None and not pending:  # columns that are kept wait for those rows
-            self._batches_of(scope, me).kept += pending.kept
-            pending.kept = []
+            batches_here = self._batches_of(scope, me)
+            batches_here.kept, pending.kept = [*batches_here.kept, *pending.kept], ()
 
     def close_columns(self, refused: Refused) -> None:
         """Columns that wait for rows which did not come: each is an error of whoever gave it."""

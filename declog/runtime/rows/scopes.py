@@ -3,7 +3,7 @@
 A scope holds for the code in its block and for the tasks that are started in it, which inherit the context; bare
 threads do not. One ContextVar holds the innermost scope, and each scope its parent. No tokens: a scope that ends is
 marked, whoever ends it and wherever, and a context that still holds it is put right when it is next asked.
-Imports errors only; asyncio and trio only where somebody else did.
+Imports errors and ``after`` only; asyncio and trio only where somebody else did.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar
 
 from declog.errors import UsageError
+from declog.imports import after
 
 if TYPE_CHECKING:  # who only looks for the scope of here needs no torch
     from declog.runtime.recording.timing import Timed
@@ -36,6 +37,21 @@ PACKAGE = str(Path(__file__).parents[2])
 _scope: ContextVar[Scope | None] = ContextVar("declog_scope", default=None)
 _ids = itertools.count(1)
 _imported: Mapping[str, Any] = sys.modules
+
+
+def _no_loop() -> None:
+    return None
+
+
+_running_loop: Callable[[], object] = _no_loop  # asyncio's; who has not imported it has no tasks
+
+
+def _find_loop(asyncio: ModuleType) -> None:
+    global _running_loop
+    _running_loop = asyncio._get_running_loop
+
+
+after("asyncio", _find_loop)
 
 
 class _Here(threading.local):
@@ -54,9 +70,8 @@ def origin() -> Origin:
     Libraries import trio beside training code that never runs it. Its own answer takes ten times as long as the rest
     here, so it is asked only in a thread with hooks for asynchronous generators: every loop that runs sets them.
     """
-    # who has not imported it has no tasks
-    if "asyncio" in _imported and (asyncio := _imported["asyncio"])._get_running_loop() is not None:
-        task: Origin | None = asyncio.current_task()
+    if _running_loop() is not None:
+        task: Origin | None = _imported["asyncio"].current_task()
         if task is not None:
             return task
     if "trio" in _imported and sys.get_asyncgen_hooks().firstiter is not None:
@@ -108,8 +123,8 @@ class Recording(Protocol):
     def in_child(self) -> None:
         """This process is a fork of the run's."""
 
-    def _open(self, scope: Scope, me: Origin) -> None: ...
-    def _end(self, scope: Scope, *, failed: bool) -> None: ...
+    _session: Any  # where its scopes begin and end
+
     def _here(self) -> Scope | None: ...
     def _next_step(self) -> Scope: ...
     def _observe(
@@ -165,7 +180,7 @@ class Scope:
         while parent is not None and parent.closed and parent.owner is me:
             parent = parent.parent  # it ended in another context
         self.parent = parent
-        self.recorder._open(self, me)
+        self.recorder._session.open(self, me)
         _scope.set(self)
         return self
 
@@ -173,7 +188,7 @@ class Scope:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            self.recorder._end(self, failed=kind is not None)
+            self.recorder._session.end(self, failed=kind is not None)
         finally:
             if _scope.get() is self:  # else there is nothing to undo here: a scope that ended is passed over
                 _scope.set(self.parent)
@@ -236,7 +251,12 @@ def here(recorder: object | None = None) -> Scope | None:
     One that has ended is passed over by whoever opened it. Inherited, it is what is returned: the rows of a task that
     outlives its scope belong nowhere, and not to the scope around it.
     """
-    scope, me = _scope.get(), None
+    return nearest(_scope.get(), recorder)
+
+
+def nearest(scope: Scope | None, recorder: object | None) -> Scope | None:
+    """The scope, or the first around it that ``here`` may return."""
+    me = None
     while scope is not None:
         if scope.recorder is recorder or (recorder is None and not scope.recorder.closed):
             if not scope.closed:
@@ -248,6 +268,11 @@ def here(recorder: object | None = None) -> Scope | None:
                     return scope
         scope = scope.parent
     return None
+
+
+def usable(scope: Scope | None) -> Scope | None:
+    """A scope that is open; None where there is none."""
+    return None if scope is None or scope.takes is None else scope
 
 
 def within(

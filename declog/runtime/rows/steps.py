@@ -11,11 +11,9 @@ Imports batches and windows only.
 from __future__ import annotations
 
 import time
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from declog.engine.frame import Frame
 from declog.records import Beside
@@ -24,22 +22,21 @@ from declog.runtime.rows.window import Window
 
 _NO_NUMBERS = Beside()
 _NO_PACKETS: frozenset[str] = frozenset()
-_number = attrgetter("number")
-_batches = attrgetter("batches")
 
 
 class Step:
     """The batches of one step that are not handed over yet, by phase, and how many each phase has had.
 
-    ``packets`` are the ids of those that it consumed.
+    ``packets`` are the ids of those that it consumed, ``bytes`` about how many the batches take.
     """
 
-    __slots__ = ("batches", "counts", "number", "packets")
+    __slots__ = ("batches", "bytes", "counts", "number", "packets")
 
     def __init__(self, number: int | None = None) -> None:
         self.number = number  # None: it is not known yet
         self.batches: dict[str, list[BatchRecord]] = {}
         self.counts: dict[str, int] = {}
+        self.bytes = 0
         self.packets: frozenset[str] = _NO_PACKETS
 
     def add(self, phase: str, record: BatchRecord) -> None:
@@ -50,8 +47,11 @@ class Step:
         records = self.batches.get(phase)
         if not records:  # empty where an interrupt came before its last batch
             self.batches[phase] = [record]
-        elif records[-1] is not record:
+        elif records[-1] is record:
+            return
+        else:
             records.append(record)
+        self.bytes += record.bytes
 
     def absorb(self, pending: Step, only: str | None = None) -> None:
         """Take what waited for this step's number; of one phase ``only``."""
@@ -128,7 +128,8 @@ class Stream:
     def complete(self) -> int:
         """Up to this step all has come; asked when a step has ended."""
         assert self.last is not None
-        return min([self.last, *[number - 1 for number in self.holds.values() if not self.late(number)]])
+        held = [number - 1 for number in self.holds.values() if not self.late(number)] if self.holds else ()
+        return min(self.last, *held) if held else self.last
 
     def waits(self, wait_s: float) -> float | None:
         """The seconds that the next window still waits for scopes that are open; None: until one of them ends."""
@@ -139,8 +140,7 @@ class Stream:
 
     def upto(self, number: int | None) -> list[Step]:
         """The steps up to one (None: all) that have rows here, or may get some, in order."""
-        steps = sorted(self._open.values(), key=_number)
-        return steps if number is None else steps[: bisect_right(steps, number, key=_number)]
+        return [self._open[one] for one in sorted(self._open) if number is None or one <= number]
 
     def ended(self, logged: str | None) -> tuple[Sequence[Step], str | None]:
         """The steps that have ended, of all phases; before the first one those with numbers ``logged`` by name.
@@ -153,8 +153,8 @@ class Stream:
 
     def window(self, steps: Sequence[Step], only: str | None = None) -> Window:
         """The rows of steps, in their order, of one phase ``only``; they stay here until they are handed over."""
-        rows = map(_batches, steps) if only is None else [{only: step.batches[only]} for step in steps]
-        return Window([*rows], self.earlier, self.intact, self.beside)
+        rows = [step.batches if only is None else {only: step.batches[only]} for step in steps]
+        return Window(rows, self.earlier, self.intact, self.beside, sum([step.bytes for step in steps]))
 
     def seconds(self, end: WindowEnd | None) -> float:
         """How long the steps up to an end (None: all) took, less those that log events have."""
@@ -168,16 +168,24 @@ class Stream:
         """
         if closed is not None:
             self.watermark = closed if self.watermark is None else max(self.watermark, closed)
-        for step in steps:
-            step.batches = {} if only is None else {name: step.batches[name] for name in step.batches if name != only}
         over = not self.ordered and end is not None and not end.part
-        if steps and only is None:
-            last, held = steps[-1].number, {*self.holds.values()}
+        if only is not None:
+            for step in steps:
+                step.batches = {name: step.batches[name] for name in step.batches if name != only}
+        elif steps:
+            last = steps[-1].number
             assert last is not None
-            if not (over or self.late(last)):
+            part = not (over or self.late(last))
+            if part or self.holds:  # of others nobody knows the steps any more
+                for step in steps:
+                    step.batches, step.bytes = {}, 0
+            if part:
                 self._in_parts.update({number: step for number, step in self._open.items() if number <= last})
-            stay = self._open if held or len(steps) != len(self._open) else {}  # most windows leave none
-            self._open = {number: step for number, step in stay.items() if number > last or number in held}
+            if self.holds or len(steps) != len(self._open):
+                held = {*self.holds.values()}
+                self._open = {number: step for number, step in self._open.items() if number > last or number in held}
+            else:
+                self._open = {}
         if self._in_parts:
             self._in_parts = {
                 number: step for number, step in self._in_parts.items() if not (over or self.late(number))

@@ -38,15 +38,11 @@ class Window:
     earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
     intact: bool = True  # whether all that should have been recorded was
     beside: Beside = field(default_factory=Beside)
+    bytes: int = 0  # about how many the rows take
 
-    def hand_off(self) -> int:
-        """Start the copy of what is on a CUDA device to pinned memory, one for all of it; returns at once.
-
-        The result is about how many bytes the rows take.
-        """
-        records = [*chain.from_iterable(chain.from_iterable(map(dict.values, self.steps)))]
-        size = sum([data.nbytes for record in records for _, data in record.copies])
-        size += sum([record.bytes_besides for record in records if record.calls])
+    def hand_off(self) -> None:
+        """Start the copy of what is on a CUDA device to pinned memory, one for all of it; returns at once."""
+        records = chain.from_iterable(chain.from_iterable(map(dict.values, self.steps)))
         devices: dict[torch.device, list[Pack]] = {}
         for record in [record for record in records if record.ready]:
             record.pack()
@@ -55,7 +51,6 @@ class Window:
                     devices.setdefault(pack.device, []).append(pack)
         for device, packs in devices.items():
             land(device, packs)
-        return size
 
     def batches(self) -> dict[str, list[BatchRecord]]:
         """Those of all steps, by phase, laid together. Called by the worker."""

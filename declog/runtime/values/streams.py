@@ -15,13 +15,15 @@ Tensor = torch.Tensor
 
 
 class Streams(dict[Any, Any]):
-    """The streams on which tensors were made, each with an event after the last of them."""
+    """The streams on which tensors were made, each with an event after the last of them. Never changed."""
 
-    def note(self, devices: Iterable[torch.device]) -> None:
-        """Something was made just now, on the devices' current streams."""
+    def noted(self, devices: Iterable[torch.device]) -> Streams:
+        """These and the devices' current streams, on which something was made just now."""
+        after = Streams(self)
         for device in devices:
             stream = torch.cuda.current_stream(device)
-            self.setdefault(stream, torch.cuda.Event(blocking=True)).record(stream)
+            after.setdefault(stream, torch.cuda.Event(blocking=True)).record(stream)
+        return after
 
     def join(self, tensors: Iterable[Tensor]) -> None:
         """Before tensors are read on the current streams: these wait for the others."""
@@ -38,5 +40,8 @@ class Streams(dict[Any, Any]):
     def ready(self) -> Mapping[torch.device, Any]:
         """For each device an event after all that was made, where its current stream has joined the others."""
         devices = {stream.device for stream in self}
-        self.note(devices)
-        return {device: self[torch.cuda.current_stream(device)] for device in devices}
+        after = self.noted(devices)
+        return {device: after[torch.cuda.current_stream(device)] for device in devices}
+
+
+NO_STREAMS = Streams()

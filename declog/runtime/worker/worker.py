@@ -66,7 +66,7 @@ class Worker:
     def submit(self, item: LogEvent | Task) -> None:
         """Hand over one log event, or something to do after those before."""
         if isinstance(item, LogEvent):
-            self._backlog.put(item.bytes)
+            self._backlog.put(item.window.bytes)
         self._queue.put(item)
 
     def call(self, run: Callable[[], Any], wait_s: float) -> Task:
@@ -132,7 +132,7 @@ class Worker:
             finally:
                 if item.answer is not None:
                     item.answer.give(None)  # unless it was given
-                self._backlog.done(item.bytes)
+                self._backlog.done(item.window.bytes)
 
     def _run(self, task: Task) -> None:
         try:
