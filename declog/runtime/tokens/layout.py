@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
@@ -15,6 +16,7 @@ from declog.language import quantile_sketch as sketch
 from declog.language.moments import STATS
 
 Tensor = torch.Tensor
+R = TypeVar("R")
 _SPREAD = frozenset({"m2", "min", "max"})  # what is found in a scratch buffer
 
 
@@ -23,7 +25,8 @@ class Layout(ABC):
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape
-        self._slots: dict[tuple[int, int, int], tuple[Tensor | None, Tensor, Tensor]] = {}
+        # what several folds need of one mask, and the mask, which lives as long as its id is a key
+        self._of_masks: dict[tuple[Any, ...], tuple[Tensor | None, Any]] = {}
 
     @abstractmethod
     def spread(self, values: Tensor) -> Tensor:
@@ -61,19 +64,21 @@ class Layout(ABC):
         ``k`` is ``head + tail + 1``. A completion of no more has them all, one after the other, then NaN or 0.
         """
         size = head + tail
-        key = (id(mask), head, tail)
-        if key not in self._slots:
-            self._slots[key] = (
-                mask,
-                *self._slotted(mask, value.device, head, tail),
-            )  # the mask lives as long as its id
-        _, slots, counts = self._slots[key]
+        slots, counts = self._once("slots", mask, lambda: self._slotted(mask, value.device, head, tail), head, tail)
         value = value if value.dtype.is_floating_point else value.long()
         nothing = math.nan if value.dtype.is_floating_point else 0
         rows = torch.full((len(counts), size + 1), nothing, dtype=value.dtype, device=value.device)
         rows.view(-1).scatter_(0, slots.reshape(-1), value.reshape(-1))
         rows[:, size] = counts
         return rows
+
+    def _once(self, what: str, mask: Tensor | None, make: Callable[[], R], *kind: object) -> R:
+        """What several folds need of one mask, made for the first of them; ``kind`` is what else it depends on."""
+        key = (what, id(mask), *kind)
+        if key not in self._of_masks:
+            self._of_masks[key] = mask, make()
+        result: R = self._of_masks[key][1]
+        return result
 
     def _slotted(self, mask: Tensor | None, device: torch.device, head: int, tail: int) -> tuple[Tensor, Tensor]:
         """Where each token goes in what ``trace`` gives, the last place of a row for what is left out; the counts."""
@@ -112,12 +117,7 @@ class Padded(Layout):
 
     def __init__(self, shape: torch.Size) -> None:
         super().__init__(shape)
-        self._counts: dict[int, Tensor] = {}
-        self._weights: dict[tuple[int, torch.dtype], Tensor] = {}
-        self._sums: dict[tuple[int, torch.dtype], Tensor] = {}
-        self._walls: dict[tuple[int, torch.dtype], Tensor] = {}
         self._scratch: dict[torch.dtype, Tensor] = {}
-        self._kept: list[Tensor] = []  # masks whose ids are keys: they must live as long
         self._plain = True  # no NaN and no infinity was met
 
     def spread(self, values: Tensor) -> Tensor:
@@ -156,8 +156,8 @@ class Padded(Layout):
 
     def _fold_any(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
         """Whatever the values and the padding hold: what does not exist is made NaN, and NaN is left out."""
-        self._weights.clear()  # three buffers at most, here as there
-        self._walls.clear()
+        # three buffers at most, here as there
+        self._of_masks = {key: item for key, item in self._of_masks.items() if key[0] not in ("weight", "wall")}
         kept = value if mask is None else _masked(value, mask)
         scratch = self._buffer(value)
         n, total = torch.isnan(kept).logical_not_().sum(1).to(value.dtype), torch.nansum(kept, 1)
@@ -187,36 +187,22 @@ class Padded(Layout):
     def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
         if mask is None:
             return torch.full((self.shape[0],), self.shape[1], device=device)
-        cached = self._counts.get(id(mask))
-        if cached is None:
-            weighed = self._sums.get((id(mask), torch.float32))
-            cached = self._counts[id(mask)] = _true(mask) if weighed is None else weighed.long()
-            self._kept.append(mask)
-        return cached
+        _, weighed = self._of_masks.get(("number", id(mask), torch.float32), (mask, None))
+        return self._once("count", mask, lambda: _true(mask) if weighed is None else weighed.long())
 
     def _weight(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """1 where a token exists, else 0."""
-        key = (id(mask), dtype)
-        if key not in self._weights:
-            self._weights[key] = _numbers(mask, dtype)
-            self._kept.append(mask)
-        return self._weights[key]
+        return self._once("weight", mask, lambda: _numbers(mask, dtype), dtype)
 
     def _number(self, value: Tensor, mask: Tensor | None) -> Tensor:
         """How many tokens each completion has, in the values' dtype: exact up to 2**24 of them."""
         if mask is None:
             return self._count(mask, value.device)
-        key = (id(mask), value.dtype)
-        if key not in self._sums:
-            self._sums[key] = self._weight(mask, value.dtype).sum(1)
-        return self._sums[key]
+        return self._once("number", mask, lambda: self._weight(mask, value.dtype).sum(1), value.dtype)
 
     def _wall(self, mask: Tensor, dtype: torch.dtype) -> Tensor:
         """0 where a token exists, else infinity."""
-        key = (id(mask), dtype)
-        if key not in self._walls:
-            self._walls[key] = torch.reciprocal(self._weight(mask, dtype)).sub_(1.0)
-        return self._walls[key]
+        return self._once("wall", mask, lambda: torch.reciprocal(self._weight(mask, dtype)).sub_(1.0), dtype)
 
     def _buffer(self, value: Tensor) -> Tensor:
         if value.dtype not in self._scratch:
