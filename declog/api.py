@@ -126,7 +126,7 @@ def _content(composed: Composed) -> bytes | None:
 def start(
     config: Any = "minimal",
     overrides: Sequence[str] = (),
-    *,
+    *unnamed: Never,
     sinks: Sequence[Sink] = (),
     constants: Mapping[str, Any] | None = None,
     output_dir: str | Path | None = None,
@@ -184,7 +184,7 @@ def start(
     from declog.runtime.run import opening
     from declog.runtime.run.sigterm import close_on_sigterm
 
-    no_more_arguments("declog.start", start, unknown, LogSpec.model_fields)
+    no_more_arguments("declog.start", start, unnamed, unknown, LogSpec.model_fields)
     _objects(config, sinks)
     composed = compose(config, overrides)
     make = partial(plan, composed, constants=constants, functions=functions, reductions=reductions, columns=columns)

@@ -13,7 +13,7 @@ from declog.compiler import suggestions
 from declog.compiler.draft import Draft, as_written, fits
 from declog.compiler.names import RANK, names_of
 from declog.compiler.scopes import SignalScope, typed
-from declog.errors import Path, Problem, UsageError, nearest
+from declog.errors import Path, Problem, UsageError, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
@@ -144,6 +144,20 @@ class _Metric:
             return short
         node = self._typed(parsed)
         return (None if node is None else (node,)), self._reductions(reduce)
+
+    def _weighted_deviation(self, reduction: str) -> str:
+        """What to write for a weighted deviation or variance: two weighted means, and a formula over them."""
+        if reduction not in ("std", "pstd", "var", "pvar"):
+            return "drop `weight`"
+        expr = str(self.spec.expr or self.id)
+        written = self.spec.model_dump(include={"weight", "where", "by", "over"}, exclude_none=True)
+        square = f"{expr} ** 2" if expr.isidentifier() else f"({expr}) ** 2"
+        mean, squares = f"{self.id}_mean", f"{self.id}_squares"
+        variance = f"{squares} - {mean} ** 2"
+        formula = f"sqrt({variance})" if reduction.endswith("std") else variance
+        entries = {mean: {"expr": expr, **written}, squares: {"expr": square, **written}, self.id: {"formula": formula}}
+        lines = [f"{name}: {in_flow(entry)}" for name, entry in entries.items()]
+        return "\n".join(["two weighted means and a formula give that of the population:", *lines])
 
     def _where_from(self) -> tuple[str, ...]:
         return ("metrics", self.id) if self.spec.expr is None else ("metrics", self.id, "expr")
@@ -366,7 +380,8 @@ class _Metric:
         if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
             draft.report("DL310.weight", ("metrics", self.id, "weight"))
         if weight is not None and not reduction.weighted:
-            draft.report("DL312.weight", ("metrics", self.id, "weight"), reduction=reduction.name)
+            fix = self._weighted_deviation(reduction.name)
+            draft.report("DL312.weight", ("metrics", self.id, "weight"), reduction=reduction.name, fix=fix)
         phase, args, clauses = self._of_one_phase(args, clauses)
         dtype = first.type.dtype if reduction.keeps_dtype else DType.FLOAT
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff
-from declog.errors import Path, Problem
+from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
@@ -149,7 +150,14 @@ class MetricScope(ConstantScope):
             raise SwitchedOff(f"the metric `{name}` has an error")
         if name in draft.signals:
             return Problem.of("DL302.signal_in_formula", name=name)
-        return draft.graph.make(BUILTIN, type=FACTS[name], name=name) if name in FACTS else None
+        if name in FACTS:
+            return draft.graph.make(BUILTIN, type=FACTS[name], name=name)
+        when = str(draft.spec.alerts[self.of_alert].when) if self.of_alert in draft.spec.alerts else ""
+        if re.search(rf"[<>=] *{re.escape(name)}\b", when) is None:
+            return None
+        near = nearest(name, self.names())
+        fix = f"a number, such as 0.5; or constants: {{{name}: 0.5}}" + (f"; or did you mean `{near}`?" if near else "")
+        return Problem.of("DL302.bound", name=name, fix=fix)
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         draft = self.draft

@@ -24,10 +24,11 @@ from declog.config.files import chooses_config
 from declog.config.fold import Composition
 from declog.config.hydra import Loader, config_loader
 from declog.config.origin import Origin
+from declog.config.override_errors import problem_of
 from declog.config.overrides import ADDS, taken, written
 from declog.config.project import config_dir as config_folder
 from declog.config.search_path import GROUP, HYDRA_ERRORS, current_hydra, folders_of, settle
-from declog.errors import CompositionError, Problem, did_you_mean, nearest
+from declog.errors import CompositionError, Problem, Where, did_you_mean, nearest
 
 PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`
 
@@ -46,13 +47,14 @@ def compose(
     is neither used nor disturbed.
     """
     if isinstance(overrides, str | Mapping) or not all(isinstance(text, str) for text in overrides):
-        raise _refused("DL101.overrides", type=type(overrides).__name__, fix=str(list(_as_texts(overrides))))
+        texts = [f"output_dir={text}" if "/" in text and "=" not in text else text for text in _as_texts(overrides)]
+        raise _refused("DL101.overrides", "overrides", type=type(overrides).__name__, fix=str(texts))
     if isinstance(config, str | os.PathLike):
         return composed(overridden(named(config, config_dir), overrides))
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
         return composed(overridden(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
     if overrides:
-        raise _refused("DL101.composed")
+        raise _refused("DL101.composed", "overrides")
     return config if isinstance(config, Composed) else of_config(config)
 
 
@@ -95,11 +97,11 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
             return Origin(name, config_dir=PACKAGE + _importable(str(config_dir).removeprefix(PACKAGE)))
         directory = project_folder() if config_dir is None else FilePath(config_dir).absolute()
         if directory is not None and not directory.is_dir():
-            raise _refused("DL101.no_folder", folder=config_dir)
+            raise _refused("DL101.no_folder", "config_dir", folder=config_dir)
         return Origin(name, config_dir=directory)
     file = working_directory() / FilePath(name).expanduser()
     if config_dir is not None:
-        raise _refused("DL101.folder_of_file")
+        raise _refused("DL101.folder_of_file", "config_dir")
     if not file.is_file():
         beside = [sibling.name for sibling in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
         close = nearest(file.name, beside)
@@ -107,9 +109,9 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
         same = [str(path) for path in presets if path.stem == file.stem or str(path).replace("/", "") == name]
         close = same[0] if same else str(FilePath(name).with_name(close)) if close else None
         fix = f"did you mean `{close}`?" if close else "give the path of a YAML file"
-        raise _refused("DL101.no_file", name=name, fix=fix)
+        raise _refused("DL101.no_file", "config", name=name, fix=fix)
     if file.suffix != ".yaml":
-        raise _refused("DL101.suffix", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))
+        raise _refused("DL101.suffix", "config", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))
     bounded(file)
     folder = file.parent
     if chooses_config(str(file), file.read_text(encoding="utf-8", errors="replace")):
@@ -122,9 +124,9 @@ def _importable(module: str) -> str:
     try:
         folders = folders_of(module)
     except (ImportError, ValueError) as error:
-        raise _refused("DL101.no_package", name=module, error=f": {error}") from None
+        raise _refused("DL101.no_package", "config", name=module, error=f": {error}") from None
     if not folders:
-        raise _refused("DL101.no_package", name=module, error="")
+        raise _refused("DL101.no_package", "config", name=module, error="")
     return module
 
 
@@ -148,7 +150,7 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
         if re.match(r"\+*hydra\.", word):
             folder = word.partition("=")[2]
             fix = f"output_dir={folder}" if ".run.dir=" in word else "leave it out"
-            raise _refused("DL101.hydra_key", line=word, fix=fix)
+            raise CompositionError([problem_of(word, "DL101.hydra_key", line=word, fix=fix)])
         match = _WORD.match(word)
         assert match is not None
         sign, key, equals, value = map(str.strip, match.group("sign", "key", "equals", "value"))
@@ -198,7 +200,7 @@ def _folded(origin: Origin) -> Composition:
         if origin.application:
             if not loader.repository.config_exists(name):
                 fix = did_you_mean(name, loader.repository.get_group_options(""), what="configurations")
-                raise _refused("DL101.no_config", name=name, folder=origin.config_dir, fix=fix)
+                raise _refused("DL101.no_config", "config", name=name, folder=origin.config_dir, fix=fix)
         elif name not in options:
             directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
             raise CompositionError([unknown_preset(name, options, directory)])
@@ -227,8 +229,9 @@ def _nodes(origin: Origin, composition: Composition) -> DictConfig:
     return config
 
 
-def _refused(key: str, /, **facts: Any) -> CompositionError:
-    return CompositionError([Problem.of(key, **facts)])
+def _refused(key: str, argument: str, /, **facts: Any) -> CompositionError:
+    """What is wrong with an argument of ``compose``, which is one of the verbs and of ``declog.start``, too."""
+    return CompositionError([Problem.of(key, where=Where(name=argument), **facts)])
 
 
 def project_folder(config_dir: str | FilePath | None = None) -> FilePath | None:

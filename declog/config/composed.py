@@ -29,7 +29,7 @@ from declog.config.origin import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of, team_folders
 from declog.config.source_map import Provenance
 from declog.distribution import NAME
-from declog.errors import CompositionError, ConfigError, Path, Problem, nesting
+from declog.errors import CompositionError, ConfigError, Path, Problem, Where, nesting
 from declog.language.keys import is_entry
 from declog.language.shorthand import long
 from declog.language.spec import LogSpec
@@ -301,7 +301,7 @@ def node_of(config: object) -> DictConfig:
 
 def _wrapped(config: object) -> DictConfig:
     if not isinstance(config, Mapping):
-        raise ConfigError([Problem.of("DL202.config", type=type(config).__name__)])
+        raise ConfigError([Problem.of("DL202.config", where=Where(name="config"), type=type(config).__name__)])
     if (problem := nesting(config)) is not None:
         raise ConfigError([problem])
     try:

@@ -19,7 +19,7 @@ from declog.config.override_errors import Refused, problem_of, unreadable
 from declog.config.overrides import ADDS, parsed, quoted
 from declog.config.packages import known_presets, notes
 from declog.config.search_path import GROUP, HYDRA_ERRORS
-from declog.errors import CompositionError, Problem, did_you_mean, nearest
+from declog.errors import CompositionError, Problem, Where, did_you_mean, nearest
 from declog.language.tree import Node
 
 _PROFILES = ("slim", "full")  # of every preset
@@ -52,7 +52,7 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
 
 
 def _unreadable(line: str, tree: Node | None = None) -> Problem | None:
-    return unreadable(line, tree=tree) if parsed(line) is None else None
+    return unreadable(line, tree) if parsed(line) is None else None
 
 
 def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None = None) -> Problem:
@@ -63,12 +63,12 @@ def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None =
     elif nearest(name, names) is None and (beside := sorted(FilePath().glob(f"*/{GROUP}/{name}.yaml"))):
         fix = f"did you mean the file `{beside[0]}`?"
     if directory is not None and directory.name == GROUP and (directory / f"{name}.yaml").is_file():
-        return Problem.of("DL104.preset", name=name, notes=notes(), fix=f"--config-dir {directory.parent.name}")
-    if directory is not None and (directory / f"{name}.yaml").is_file():
+        fix = f"--config-dir {directory.parent.name}"
+    elif directory is not None and (directory / f"{name}.yaml").is_file():
         fix = f"move {name}.yaml into a folder `{GROUP}` of that directory: presets are Hydra's group `{GROUP}`"
     elif FilePath(f"{name}.yaml").is_file():
         fix = f"did you mean the file `{name}.yaml`?"
-    return Problem.of("DL104.preset", name=name, notes=notes(), fix=fix)
+    return Problem.of("DL104.preset", where=Where(name="config"), name=name, notes=notes(), fix=fix)
 
 
 def nearest_key(root: Node, dotted: str) -> str | None:

@@ -14,7 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from declog.config.overrides import may_be_added, parsed, pasted, taken, written
+from declog.config.overrides import ADDS, may_be_added, parsed, pasted, taken, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, nearest
@@ -49,11 +49,11 @@ def problem_of(
 # -- what cannot be read
 
 
-def unreadable(line: str, sign: str = "", *, tree: Node | None = None) -> Problem:
+def unreadable(line: str, tree: Node | None = None) -> Problem:
     """An override that Hydra's grammar does not take: mostly an expression without quotes.
 
-    ``sign`` stands before the fix of one that has none: in an application nobody may know whether the key is there.
-    ``tree`` is what it would change, where that is known.
+    ``tree`` is what it would change, where that is known; where it is not, a fix sets the key whether it is there or
+    not.
     """
     key, equals, value = line.partition("=")
     if curly := [mark for mark in CURLY if mark in line]:
@@ -62,8 +62,12 @@ def unreadable(line: str, sign: str = "", *, tree: Node | None = None) -> Proble
     if key.endswith("+"):
         key = key.strip("+")
         node = None if tree is None else tree.at(key.split("."))
-        items = ["...", value] if node is None or not isinstance(node.value, list) else [*node.plain, value]
-        return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{','.join(map(str, items))}]")
+        if node is None and key.split(".")[0] in ADDS:
+            key = f"{GROUP}.{key}"
+            node = None if tree is None else tree.at(key.split("."))
+        items = ["..."] if node is None or not isinstance(node.value, list) else node.plain
+        added = value[1:-1] if value[:1] == "[" else value
+        return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{','.join([*map(str, items), added])}]")
     if (dotted := re.sub(r"\[(\w+)\]", r".\1", key)) != key:
         return problem_of(line, "DL101.index", fix=f"{dotted}={value}")
     if "*" in key:
@@ -74,7 +78,11 @@ def unreadable(line: str, sign: str = "", *, tree: Node | None = None) -> Proble
         if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
             return problem_of(line, "DL101.no_value", line=line)
         return problem_of(line, "DL101.no_override")
-    fixed = f"{'' if key[:1] in ('+', '~') else sign}{key}={taken(value)}"
+    fixed = f"{key}={taken(value)}"
+    if not key.startswith("~"):
+        key = key.lstrip("+")
+        sign = "++" if tree is None else "" if tree.at(key.split(".")) is not None else "+"
+        fixed = f"{sign}{fixed.lstrip('+')}"
     if parsed(fixed) is None:
         return problem_of(line, "DL101.unreadable", behind=True, cause=_detail(line))
     if value[:1] in ("[", "{"):

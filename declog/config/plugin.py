@@ -38,12 +38,14 @@ class DeclogSearchPath(SearchPathPlugin):
             for provider, path in shipped:
                 search_path.append(provider=provider, path=path)
             return
-        if not _ASKS.intersection(word.partition("=")[0] for word in sys.argv[1:]):
-            atexit.register(_explain, sys.argv[1:])
+        has_configs = False
         for element in list(search_path.get_path()):
             entry = with_configs(str(element.path)) if element.provider == "main" else None
             if entry is not None:
+                has_configs = True
                 search_path.prepend("main", entry, SearchPathQuery(provider="main", path=element.path))
+        if not _ASKS.intersection(word.partition("=")[0] for word in sys.argv[1:]):
+            atexit.register(_explain, sys.argv[1:], has_configs)
         for provider, path in shipped:
             search_path.append(provider=provider, path=f"{ConfigFiles.scheme()}://{path}")
         places = [*_config_dir(sys.argv[1:]), *_searched(sys.argv[1:])]
@@ -78,12 +80,13 @@ _ASKS = frozenset({
 })  # fmt: skip
 
 
-def _explain(words: Sequence[str]) -> None:
+def _explain(words: Sequence[str], has_configs: bool) -> None:
     """Print what to type for what Hydra refused, where the application ends before its job began.
 
+    ``has_configs``: the application's own folder holds configs of declog.
     Hydra's own message speaks of its lexer and of structs, and nobody can add to it: it ends the process.
     """
-    if HydraConfig.initialized() or not (started_with or any(GROUP in word for word in words)):
+    if HydraConfig.initialized() or not (has_configs or started_with or any(GROUP in word for word in words)):
         return
     from declog.config.refused_run import problems  # no run pays for it
 

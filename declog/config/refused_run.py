@@ -12,7 +12,7 @@ from pathlib import Path
 from declog.config.compose import composed
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of, unreadable
-from declog.config.overrides import parsed
+from declog.config.overrides import ADDS, parsed
 from declog.config.search_path import GROUP
 from declog.errors import CompositionError, Problem
 
@@ -30,7 +30,8 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
         text = " ".join(words[max(at - 1, 0) : at + 2])
         return [problem_of(text, "DL101.spaces", line=text.replace(" = ", "="))] if GROUP in text else []
     lines = [word for word in words if _OVERRIDE.match(word)]
-    unread = [unreadable(line, "++") for line in lines if parsed(line) is None and re.match(rf"[+~]*{GROUP}\b", line)]
+    of_config = (line for line in lines if re.split(r"[^\w/]", line.lstrip("+~"))[0] in (GROUP, *ADDS))
+    unread = [unreadable(line) for line in of_config if parsed(line) is None]
     if unread or not started_with:
         return unread
     folder, name = started_with[0]

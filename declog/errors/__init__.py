@@ -243,7 +243,7 @@ class Problem:
         """
         paint = _Paint(colour)
         head = paint(RED, f"error[{self.code}]")
-        lines = [f"{head} {paint('1', visible(self._head()))}"]
+        lines = [f"{head} {paint('1', visible(self._head()))}".rstrip()]
         lines += [part for line in self.message.split("\n") for part in _wrapped(f"  {visible(line)}", width)]
         excerpt = self.where.excerpt if self.where is not None else self._own_excerpt()
         if excerpt is not None:
@@ -270,9 +270,9 @@ class Problem:
         return "\n".join(lines)
 
     def _head(self) -> str:
-        """Where it is, with the dotted path where neither the place nor the message says it."""
+        """Where it is, with the dotted path where neither the place nor the message says it; may be empty."""
         if self.where is None:
-            return self.key or "<config>"
+            return self.key
         shown = self.message if self.where.override is None else f"{self.message} {self.where.override}"
         return f"{self.where} in {self.key}" if self.key and self.key not in shown else str(self.where)
 

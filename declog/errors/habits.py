@@ -6,7 +6,8 @@ wandb's, trackio's, TensorBoard's, mlflow's, Lightning's and the standard librar
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from declog.errors import nearest
@@ -81,22 +82,33 @@ _OPTIONS = {
 
 
 def no_more_arguments(
-    of: str, function: Callable[..., object], unknown: Mapping[str, Any], keys: Collection[str]
+    of: str,
+    function: Callable[..., object],
+    unnamed: Sequence[object],
+    unknown: Mapping[str, Any],
+    keys: Collection[str],
 ) -> None:
     """Raise ``TypeError``, in Python's own words, for arguments that a function does not have.
 
-    ``keys`` are those of the language: they are overrides.
+    ``unnamed`` came behind its positional ones. ``keys`` are those of the language: they are overrides.
     """
+    kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
+    first = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    named = [name for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
+    for value in unnamed:
+        call = f"{of}({', '.join(first)}, "
+        said = f"{call}{named[0]}=...): the arguments behind have names: {', '.join(named)}"
+        said = f"{call}output_dir={os.fspath(value)!r})" if isinstance(value, str | os.PathLike) else said
+        raise TypeError(f"{of}() takes {len(first)} arguments without a name, and {value!r} came, too\n  fix: {said}")
     for name, value in unknown.items():
-        parameters = [parameter for parameter in inspect.signature(function).parameters if parameter != "unknown"]
         if name in keys:
             said = f'{of}(config, ["{name}={value}"]): keys of the YAML are overrides'
         elif name in _OPTIONS:
             said = f"{of}(config, {_OPTIONS[name]})" if _OPTIONS[name] else f"{of}({value!r})"
             value = ",".join(map(str, value)) if isinstance(value, list | tuple) and "{repr}" not in said else value
             said = said.replace("{name}", name).replace("{value}", str(value)).replace("{repr}", repr(value))
-        elif (close := nearest(name, parameters)) is not None:
+        elif (close := nearest(name, [*first, *named])) is not None:
             said = f"did you mean `{close}`?"
         else:
-            said = f'arguments: {", ".join(parameters)}; keys of the YAML are overrides: ["every=10"]'
+            said = f'arguments: {", ".join([*first, *named])}; keys of the YAML are overrides: ["every=10"]'
         raise TypeError(f"{of}() got an unexpected keyword argument {name!r}\n  fix: {said}")

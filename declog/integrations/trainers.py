@@ -34,7 +34,7 @@ EVAL = "eval"
 def callback(
     config: Any = "trainer",
     overrides: Sequence[str] = (),
-    *,
+    *unnamed: Never,
     sinks: Sequence[Sink] = (),
     output_dir: str | Path | None = None,
     wait_s: float = 30.0,
@@ -52,8 +52,8 @@ def callback(
     ``declog.observe``. The config's ``every`` is ``trainer`` (each ``logging_steps``), ``epoch``, or steps. The
     callback's ``recorder`` is None until it has begun; it is closed at the end of the program, or by ``close()``.
     """
-    if unknown:
-        no_more_arguments("declog.callback", callback, unknown, declog.LogSpec.model_fields)
+    if unnamed or unknown:
+        no_more_arguments("declog.callback", callback, unnamed, unknown, declog.LogSpec.model_fields)
     config = declog.compose(config, overrides)
     plan = declog.plan(config)
     options = {"sinks": sinks, "output_dir": output_dir, "wait_s": wait_s, "start_s": start_s}

@@ -124,7 +124,7 @@ class Compiler:
             case ast.Call(func=ast.Name()):
                 return self._call(node)
             case ast.Call():
-                self.fail(node.func, "DL307.call", fix=idioms.of_call(node))
+                self.fail(node.func, "DL307.call", fix=self._plain_call(node))
             case ast.Subscript():
                 self.fail(node, "DL307.syntax", what="a subscript", fix=idioms.of_subscript(node))
             case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
@@ -133,6 +133,17 @@ class Compiler:
                 self.fail(node, "DL307.syntax", what=idioms.describe(node.op), fix=idioms.of_division(node))
         what, fix = idioms.of_syntax(node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node)
         self.fail(node, "DL307.syntax", what=what, fix=fix)
+
+    def _plain_call(self, node: ast.Call) -> str:
+        """What to write for ``x.f()``: a plain call; inside an expression one that says which axis goes."""
+        text = idioms.of_call(node)
+        inside = ast.unparse(node) != ast.unparse(parse(self.text).body)
+        try:
+            compile_expression(text, self.scope, self.graph, self.registry)
+        except ExpressionError as error:
+            if inside and error.problem.code == "DL306" and error.problem.fix is not None:
+                return error.problem.fix
+        return text
 
     def _constant(self, node: ast.expr, value: Any) -> Node:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:

@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from declog.distribution import NAME
-from declog.errors import SYNONYMS, ConfigError, Path, Problem, did_you_mean, in_flow, nearest, nesting
-from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of
+from declog.errors import SYNONYMS, ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
+from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of, says
 from declog.language.model import Scalar
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec, SinkSpec
@@ -32,7 +32,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     such as ``metrics.kl``, was deleted: what reads it is told so.
     """
     if not isinstance(data, Mapping):
-        raise ConfigError([Problem.of("DL202.no_map", type=type(data).__name__)])
+        raise ConfigError([Problem.of("DL202.no_map", where=Where(name="config"), type=type(data).__name__)])
     if (problem := nesting(data)) is not None:
         raise ConfigError([problem])
     tree, unread = long(tree_of(_with_text_keys(data)))
@@ -41,7 +41,8 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         f"{'signals' if path[0] == 'derived' else path[0]}.{path[-1]}"
         for section in SECTIONS for path, value in entries(data, section) if value is None
     )  # fmt: skip
-    cut = [*_cut(data, LogSpec)]
+    signals = {str(path[-1]) for section in ("signals", "derived") for path, _ in entries(data, section)}
+    cut = [*_cut(data, LogSpec, signals)]
     problems = [
         *unread,
         *(problem for problem, _ in cut),
@@ -143,8 +144,20 @@ def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None
 
 
 _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signal, beside `expr` and `reduce`
+
+
+def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """`sort: length, limit: 4` is `key: length, top: 4`: an order alone takes no rows."""
+    if SYNONYMS.get(word) != "key" or "key" in entry or word in ("top", "bottom"):
+        return None
+    count = entry.get("limit") or 4
+    where = {"where": entry["where"]} if "where" in entry else {}
+    chosen = in_flow({**where, "key": entry[word], "top": count})
+    return f"{name}: {chosen}  or  `bottom: {count}` for the smallest"
+
+
 # by section: what to write for a key that is said elsewhere
-_MOVED = {"metrics": _moved_of_metric, "alerts": _moved_of_alert}
+_MOVED = {"metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _moved_of_filter}
 
 
 def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
@@ -242,17 +255,23 @@ def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[P
             yield from _dropped(value, below(model, str(key)), place)
 
 
-def _cut(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[tuple[Problem, list[Path]]]:
+def _cut(
+    data: Mapping[Any, Any], model: Any, signals: Collection[str], path: Path = ()
+) -> Iterator[tuple[Problem, list[Path]]]:
     """Values inside {...} that YAML ended at a comma: what stands behind it became keys, mostly without a value.
 
-    With each, the keys that its pieces are: what else is wrong with these comes of it.
+    With each, the keys that its pieces are: what else is wrong with these comes of it. A word behind an expression
+    belongs to it where it is one of the ``signals``; else it is a key that is not known.
     """
     known = keys(inside) if (inside := model_of(model)) is not None else None
     parts: dict[str, str] = {}  # the value that was cut, and the keys that were made of its rest
     for key, value in [*data.items(), ("", "")]:
         is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
         foreign = value is None and known is not None and key not in known
-        misspelt = foreign and IDENTIFIER.match(str(key)) and nearest(str(key), known or ()) is not None
+        word = foreign and IDENTIFIER.match(str(key)) is not None
+        misspelt = word and nearest(str(key), known or ()) is not None
+        if word and parts and str(key) not in signals:
+            misspelt |= any(said.of in ("signals", "metrics") for said in says(below(model, next(iter(parts)))))
         if parts and (is_open or (foreign and not misspelt)):
             parts[str(key)] = str(key) if value is None else f"{key}={value}"
             continue
@@ -265,7 +284,7 @@ def _cut(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[tuple
         whole = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
         parts = {str(key): whole} if isinstance(whole, str) else {}
         if isinstance(value, Mapping) and len(path) < 5:
-            yield from _cut(value, below(model, str(key)), (*path, str(key)))
+            yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
 
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:
@@ -376,6 +395,8 @@ def _problem(item: Any) -> Problem | None:
         if path[-1:] == ("rows",) and isinstance(item["input"], int):
             count = item["input"]
             fix = f"how many rows is a filter's: filter: {{random: {count}}}, or {{key: reward, bottom: {count}}}"
+        if path[:1] == ("alerts",) and path[-1] == "do" and item["input"] not in _ENDS:
+            fix = "drop `do`: every sink is told of an alert; Slack, a mail or a pager is a sink of your own"
         if fix is None:
             fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
         return Problem.of(
@@ -402,6 +423,7 @@ def _problem(item: Any) -> Problem | None:
     return Problem.of("DL202.value", path, cause=f"{message[0].lower()}{message[1:]}", fix=None)
 
 
+_ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "terminate")  # words for `stop`
 _NOUNS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
     "dict": "a map", "model": "a map",

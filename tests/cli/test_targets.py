@@ -28,7 +28,7 @@ def test_a_preset_of_a_folder(small: Path, cli: Cli) -> None:
     found = cli("check", "smal", "--config-dir", ".")
     assert (found.code, found.err) == (
         3,
-        "error[DL104] <config>\n  there is no preset `smal`\n  fix: did you mean `small`?\n",
+        "error[DL104] config\n  there is no preset `smal`\n  fix: did you mean `small`?\n",
     )
 
 
@@ -62,7 +62,7 @@ def test_a_file_that_is_not_there_has_a_neighbour(small: Path, cli: Cli) -> None
     found = cli("check", "declog/smal.yaml")
     assert (found.code, found.err) == (
         3,
-        "error[DL101] <config>\n  there is no file declog/smal.yaml\n  fix: did you mean `declog/small.yaml`?\n",
+        "error[DL101] config\n  there is no file declog/smal.yaml\n  fix: did you mean `declog/small.yaml`?\n",
     )
 
 

@@ -25,7 +25,7 @@ from declog.config.compose import compose, config_of, presets
 from declog.config.composed import Composed
 from declog.config.plugin import DeclogSearchPath
 from declog.config.search_path import conf_location
-from declog.errors import CompositionError, ConfigError, Problem
+from declog.errors import CompositionError, ConfigError, Problem, Where
 from declog.language.shorthand import long
 from declog.language.tree import tree_of
 from tests import forks
@@ -496,7 +496,7 @@ def test_an_override_may_need_one_that_stands_behind_it(application: Path) -> No
 
 def test_an_unknown_preset_names_the_nearest(base: Path) -> None:
     """DL104 for the name that `compose` itself is given."""
-    expected = "error[DL104] <config>\n  there is no preset `basse`\n  fix: did you mean `base`?"
+    expected = "error[DL104] config\n  there is no preset `basse`\n  fix: did you mean `base`?"
     assert refusal(base, name="basse") == expected
 
 
@@ -504,7 +504,7 @@ def test_a_preset_beside_the_group_is_told_where_to_go(base: Path) -> None:
     """A file in `config_dir` itself is no preset: the error says which folder it belongs in."""
     (base / "mine.yaml").write_text("spec: 1\n")
     expected = """
-        error[DL104] <config>
+        error[DL104] config
           there is no preset `mine`
           fix: move mine.yaml into a folder `declog` of that directory: presets are Hydra's group `declog`
     """
@@ -514,7 +514,7 @@ def test_a_preset_beside_the_group_is_told_where_to_go(base: Path) -> None:
 def test_a_directory_that_is_not_there(base: Path) -> None:
     """A wrong `config_dir` is reported as such, not as a missing preset."""
     assert refusal(Path("nowhere")) == dedent("""
-        error[DL101] <config>
+        error[DL101] config_dir
           there is no directory nowhere
           fix: give the directory that holds your `declog` folder
     """)
@@ -525,7 +525,12 @@ def test_one_text_is_no_list_of_overrides() -> None:
     with pytest.raises(CompositionError) as caught:
         compose("grpo", "declog.profile=slim")
     assert caught.value.problems == (
-        Problem("DL101", "overrides are a list of texts, and a str came", fix="['declog.profile=slim']"),
+        Problem(
+            "DL101",
+            "overrides are a list of texts, and a str came",
+            fix="['declog.profile=slim']",
+            where=Where(name="overrides"),
+        ),
     )
 
 
@@ -686,17 +691,16 @@ def test_interpolations_that_lead_into_each_other_end() -> None:
     [
         (
             {"declog": None},
-            "error[DL202] <config>\n  the node `declog` is empty; a config is a mapping\n"
-            "  fix: defaults: [declog: grpo]",
+            "error[DL202]\n  the node `declog` is empty; a config is a mapping\n  fix: defaults: [declog: grpo]",
         ),
         (
             {"declog": "???"},
-            "error[DL102] <config>\n  the node `declog` has no value yet (???)\n  fix: choose a preset: declog=grpo",
+            "error[DL102]\n  the node `declog` has no value yet (???)\n  fix: choose a preset: declog=grpo",
         ),
-        ({"declog": "${x}"}, "error[DL103] <config>\n  Interpolation key 'x' not found"),
+        ({"declog": "${x}"}, "error[DL103]\n  Interpolation key 'x' not found"),
         (
             ["name"],
-            "error[DL202] <config>\n  a config is a mapping, not a list\n"
+            "error[DL202] config\n  a config is a mapping, and a value of type list came\n"
             "  fix: a preset's name, a YAML file, a mapping, or what `declog.compose` returns",
         ),
         ({"name": object()}, "error[DL202] name\n  Value 'object' is not a supported primitive type"),

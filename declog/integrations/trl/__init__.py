@@ -36,7 +36,7 @@ def attach(
     trainer: Any,
     config: Any = None,
     overrides: Sequence[str] = (),
-    *,
+    *unnamed: Never,
     merge: str | None = "replace",
     prefix: str = "declog/",
     deliver_s: float = 30.0,
@@ -69,8 +69,8 @@ def attach(
     Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program. A
     trainer whose recorder is closed can be attached again; ``detach`` closes it and takes the hooks off.
     """
-    if unknown:
-        no_more_arguments("declog.attach", attach, unknown, declog.LogSpec.model_fields)
+    if unnamed or unknown:
+        no_more_arguments("declog.attach", attach, unnamed, unknown, declog.LogSpec.model_fields)
     if merge is not None and merge not in MERGE:
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
     for needed in ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train"):

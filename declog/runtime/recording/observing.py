@@ -234,6 +234,9 @@ class Observing(InTrainer, Recording):
             raise UsageError.of("DL510.driver")
 
 
+NO_NUMBER: Any = None  # a step without its number is refused in declog's words
+
+
 def step_number(step: Any) -> int:
     """A step's number; raises ``UsageError`` for what is none."""
     if type(step) is int and -GREATEST < step < GREATEST:
@@ -241,6 +244,8 @@ def step_number(step: Any) -> int:
     try:
         number = operator.index(step)
     except TypeError:
+        if step is NO_NUMBER:
+            raise UsageError.of("DL510.no_number") from None
         if not isinstance(step, float) or not step.is_integer():
             raise UsageError.of("DL510.number", step=step) from None
         number = int(step)

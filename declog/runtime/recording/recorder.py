@@ -23,7 +23,7 @@ from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.log_event import Answer
 from declog.runtime.recording import session_state, wrapping
 from declog.runtime.recording.logged_numbers import LoggedNumbers
-from declog.runtime.recording.observing import Observing, step_number
+from declog.runtime.recording.observing import NO_NUMBER, Observing, step_number
 from declog.runtime.recording.seen_session import SeenSession
 from declog.runtime.recording.session import Session
 from declog.runtime.rows import context
@@ -184,7 +184,7 @@ class Recorder(Observing):
 
     # -- scopes
 
-    def step(self, step: int) -> Scope:
+    def step(self, step: int = NO_NUMBER) -> Scope:
         """One optimizer step, as a `with` block: its end closes the batches, and says that the step is complete.
 
         What is observed inside belongs to it, also by tasks that are started inside. Numbers rise, with gaps where
@@ -193,14 +193,14 @@ class Recorder(Observing):
         """
         return Scope(self, "step", step_number(step))
 
-    def at(self, step: int) -> Scope:
+    def at(self, step: int = NO_NUMBER) -> Scope:
         """A block that contributes to a step that somebody owns: a prefetch, a task, a thread, before it or in it.
 
         The step's window waits for it, at most ``wait_s``. As a handle, ``log.at(k).observe(...)`` is one batch.
         """
         return Scope(self, "at", step_number(step))
 
-    def commit(self, step: int) -> None:
+    def commit(self, step: int = NO_NUMBER) -> None:
         """End a step around all that came since the last commit: with ``declog.start(..., steps="commit")``."""
         if not self._session.commits:
             raise UsageError.of("DL510.commit")
