@@ -1,6 +1,7 @@
 """The exception tree, and what every error says: a code, a place, a cause and a fix.
 
-Imports the standard library, the messages of the pages and what makes quoted text visible: every layer can raise these.
+Imports the standard library, the messages, other libraries' words and what makes quoted text visible: every layer can
+raise these.
 
     DeclogError
      ├── ConfigError            the config is wrong; found before step 0, all problems at once
@@ -30,8 +31,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from declog.errors.elsewhere import SYNONYMS, same_signal
 from declog.errors.messages import filled, messages
-from declog.errors.signal_names import same_signal
 from declog.errors.visible import visible, visible_lines
 
 Path = tuple[str | int, ...]
@@ -60,39 +61,6 @@ def nesting(data: object) -> Problem | None:
             return Problem.of("DL202.too_deep", path[:4], limit=MAX_DEPTH)
         stack += [(item, (*path, str(key))) for key, item in inside]
     return None
-
-
-# What other libraries call things that have another name here.
-SYNONYMS: Mapping[str, str] = {
-    "average": "mean", "avg": "mean", "median": "p50", "stddev": "std", "stdev": "std", "std_dev": "std",
-    "variance": "var", "total": "sum", "maximum": "max", "minimum": "min",
-    "topk": "top", "top_k": "top", "sample": "random", "distinct": "unique",
-    "length": "len", "pass_at_k": "pass_at", "pass_hat": "pass_all", "ln": "log",
-    "best_of": "best_at", "maj_at": "majority_at",
-    "group_by": "by", "groupby": "by", "label": "by", "agg": "reduce", "aggregate": "reduce", "aggregation": "reduce",
-    "filter": "where", "condition": "where", "if": "where", "description": "help", "doc": "help",
-    "expression": "expr", "value": "expr", "formula_expr": "formula", "frequency": "every", "freq": "every",
-    "interval": "every", "log_every": "every", "log_interval": "every", "logging_steps": "every", "period": "every",
-    "action": "do", "actions": "do", "sort": "key", "window": "every", "by": "of", "csv": "jsonl",
-    "stdout": "console", "terminal": "console",
-    "sort_by": "key", "order_by": "key", "sortby": "key", "k": "top", "threshold": "above", "conversation": "trace",
-    "tb": "tensorboard", "str": "text", "string": "text", "double": "float", "float32": "float", "float64": "float",
-    "number": "float", "integer": "int", "int64": "int", "long": "int", "boolean": "bool", "json": "object",
-    "dict": "object", "list": "object", "sequence": "completion", "response": "completion", "rollout": "completion",
-    "batch": "step", "iteration": "step", "warning": "warn", "critical": "error", "fatal": "error",
-    "dtype": "type", "weights": "weight", "lr": "learning_rate", "learning_rate": "lr", "column": "member",
-    "columns": "members", "expr": "when", "where": "when", "loggers": "sinks", "logger": "sinks", "trackers": "sinks",
-    "tracker": "sinks", "writers": "sinks", "backends": "sinks", "backend": "sinks", "log_with": "sinks",
-    "outputs": "sinks", "handlers": "sinks",
-    "steps": "for", "consecutive": "for", "times": "for", "duration": "for", "percent": "mean", "pct": "mean",
-    "percentage": "mean", "fraction": "mean", "share": "mean", "rate": "mean", "ratio": "mean", "proportion": "mean",
-    "accuracy": "mean", "acc": "mean", "len": "count",
-    "count": "size", "group_size": "size", "num_generations": "size",
-    "lowest": "bottom", "smallest": "bottom", "worst": "bottom", "highest": "top", "largest": "top", "greatest": "top",
-    "best": "top", "greater": "above", "more": "above", "gt": "above", "upper": "above", "exceeds": "above",
-    "less": "below", "lower": "below", "lt": "below", "under": "below", "patience": "for", "include": "only",
-    "exclude": "hide",
-}  # fmt: skip
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:

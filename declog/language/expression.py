@@ -17,7 +17,7 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from declog.errors import Problem, did_you_mean, nearest
-from declog.errors.signal_names import same_signal
+from declog.errors.elsewhere import same_signal
 from declog.language import idioms
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param

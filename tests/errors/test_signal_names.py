@@ -9,16 +9,16 @@ import torch
 
 import declog
 from declog.errors import nearest
-from declog.errors.signal_names import _LINES, same_signal
+from declog.errors.elsewhere import SIGNALS, same_signal
 from declog.testing import MemorySink
 
-NAMES = [(line.split()[0], name) for line in _LINES for name in line.split()[1:]]
+NAMES = [(names[0], name) for names in SIGNALS for name in names[1:]]
 GRPO = sorted(declog.plan("grpo").signal_names)
 
 
 def test_a_name_stands_in_one_line() -> None:
     """A word of two meanings would be answered with either."""
-    every = [name for line in _LINES for name in line.split()]
+    every = [name for names in SIGNALS for name in names]
     assert len(every) == len(set(every)) > 250
 
 

@@ -1,0 +1,32 @@
+"""What other libraries and trainers call things that have another name here: ``synonyms.txt``, ``signal_names.txt``.
+
+Names of signals are those of TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers. A name that a config does not
+know stands for the name of its line that the config knows, in either direction: who comes from verl and who writes for
+it are served alike. Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+
+def _lines(file: str) -> list[str]:
+    """The lines of a file beside this one, without its comments."""
+    text = (Path(__file__).parent / file).read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+SYNONYMS: Mapping[str, str] = {
+    word: meaning
+    for meaning, _, words in (line.partition(": ") for line in _lines("synonyms.txt"))
+    for word in words.split()
+}
+SIGNALS = tuple(line.split() for line in _lines("signal_names.txt"))  # names of one thing each
+_ALIKE = {name: names for names in SIGNALS for name in names}
+
+
+def same_signal(name: str, names: Collection[str]) -> str | None:
+    """The known name of what ``name`` is called elsewhere; None where nobody calls it so, or nothing of it is known."""
+    plain = name.lower().replace("-", "_")
+    return next((other for other in (plain, *_ALIKE.get(plain, ())) if other != name and other in names), None)
