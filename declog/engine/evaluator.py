@@ -142,7 +142,9 @@ class View:
     def _column(self, node: Node) -> Value:
         name, axis = node.param("name"), node.type.axis
         assert axis is not None
-        kind = either(self._ungrouped(node), _simplified(self.frame.kind(name, axis)))
+        kind = self._ungrouped(node)
+        if self.frame.has_kinds:
+            kind = either(kind, _simplified(self.frame.kind(name, axis)))
         if kind is not True and node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
             return plain[0].floats[plain[1]], kind
         if kind is True or (values := self.frame.column(name)) is None:
@@ -358,13 +360,14 @@ def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
     if node.op == WRITTEN[DType.BOOL]:  # as a label; what is neither true nor false is none
         arrays = [_missing_where(args[0][1] == MISSING, arrays[0])]
     result = by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
-    return _blanked(result, kind)
+    return (result, False) if kind is False else _blanked(result, kind)
 
 
 def _counting(node: Node, dtype: DType, values: Array, kind: Kind) -> Kind:
     """The kind of an argument as an operation passes it on: what is missing makes bools alone missing, besides NaN."""
     bool_of_bool = node.type.dtype is dtype is DType.BOOL
-    kind = kind if bool_of_bool else absent(kind)  # whether two comparisons are equal, is known
+    if kind is not False and not bool_of_bool:  # whether two comparisons are equal, is known
+        kind = absent(kind)
     if kind is True or not (bool_of_bool or node.op in QUESTIONS) or values.dtype.kind not in "fO":
         return kind
     there = segmented.present(values)
