@@ -169,6 +169,10 @@ class Table:
     cut: int = 0
     places: Places | None = None
 
+    def why(self, row: int) -> str:
+        """The filters that picked a row; empty if the table has none."""
+        return "" if self.places is None or self.places.why is None else self.places.why[row]
+
 
 @dataclass(frozen=True)
 class Alert:

@@ -42,7 +42,7 @@ ANYBODY = "*"
 # From the ground up: a room stands above all that it imports.
 ROOMS = (
     Room("errors distribution imports registry records"),  # what everybody may know
-    Room("sinks", "errors", lazily="PIL numpy pydantic rich"),
+    Room("sinks", "errors", lazily="PIL numpy pyarrow pydantic rich"),
     Room("language", "errors", "numpy pydantic pydantic_core"),
     Room("plans", "errors language"),
     Room("engine", "errors language plans", "numpy", lazily="torch"),

@@ -70,7 +70,22 @@ def vague_names(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "room", ["runtime", "engine", "compiler", "plans", "replay", "cli", "config", "errors", "integrations", "*.py"]
+    "room",
+    [
+        "runtime",
+        "engine",
+        "compiler",
+        "plans",
+        "replay",
+        "cli",
+        "config",
+        "errors",
+        "integrations",
+        "sinks",
+        "runs",
+        "late",
+        "*.py",
+    ],
 )
 def test_names_say_what_things_are(room: str) -> None:
     """No class, function, parameter, attribute or variable of a finished room has a name that says nothing."""

@@ -87,7 +87,7 @@ class RunTee(Stands):
     def __init__(self, run: Any, config: Any, *, sinks: Sequence[Sink] = (), **options: Any) -> None:
         plan = declog.plan(config)
         named = any(sink.kind == "wandb" for sink in plan.sinks)
-        self._rows = None if named else _RunSink.on(run, own=True)
+        self._rows = None if named else _RunSink.on(run, alone=True)
         rows: Sequence[Sink] = () if self._rows is None else (self._rows,)
         block: AbstractContextManager[None] = open_run(run) if named else nullcontext()
         self.recorder = None

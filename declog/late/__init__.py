@@ -1,10 +1,10 @@
-"""Metrics that are asked for when a run is on its way or over: computed from the rows that it kept.
+"""Metrics that somebody asks for while a run goes on or after it: declog computes them from the rows that it kept.
 
     late = declog.late.ask("outputs/run", {"by_source": "{expr: reward, by: source}"})
     late.events                                           # [(step, Records), ...] from step 0 on
 
-The line is composed and compiled with the run's own config, and evaluated as it would have been while the run went on:
-``tests/late/test_late.py`` compares both. What rows cannot answer is refused with the reason.
+A line is composed and compiled with the run's config, and evaluated as during the run: ``tests/late/test_late.py``
+compares both. A line that the rows cannot answer is refused with the reason.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ FOLDER_OF_LATE, ASKED = "late", "late.yaml"
 
 @dataclass
 class Late:
-    """What was asked for: its log events, from the first that the run kept, and what failed."""
+    """The history of the metrics: their log events, from the first that the run kept, and failures."""
 
-    lines: Mapping[str, str]  # what YAML says of each metric, by id
-    plan: Plan  # what computed them; its sinks are where `write` brings the values, besides the run's folder
-    first: int  # how many log events there were before those that are kept
+    lines: Mapping[str, str]  # the YAML of each metric, by id
+    plan: Plan  # of the metrics; `write` sends the values to its sinks, besides the run's folder
+    first: int  # the number of log events before the first that is kept
     events: list[tuple[int, Records]] = field(default_factory=list)
     failures: Mapping[str, int] = field(default_factory=dict)
-    through: int = 0  # up to which log event of the folder
-    state: bytes = b""  # of the metrics behind them
+    through: int = 0  # the number of log events of the folder that they cover
+    state: bytes = b""  # of the metrics after those log events
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -80,12 +80,12 @@ def ask(
     to: Sequence[str] = (),
     files: Mapping[str, FilePath] = MappingProxyType({}),
 ) -> Late:
-    """The history of some metrics: ``lines`` are what YAML says of each, by id.
+    """The history of some metrics: ``lines`` are the YAML of each, by id.
 
-    ``to`` names sinks that get the values, too, with the options that the run's config gives them. ``files`` are those
-    whose `metrics` have a line, by id: errors say where it is there. Raises
-    ``UsageError`` DL607 where the run kept no rows, ``ConfigError`` and ``CompositionError`` for lines that are wrong,
-    and ``ConfigError`` DL612 for what the rows cannot answer.
+    ``to`` names sinks that get the values, too, with the options in the run's config. ``files`` are the files whose
+    `metrics` contain a line, by id: errors give the place there. Raises ``UsageError`` DL607 if the run kept no rows,
+    ``ConfigError`` and ``CompositionError`` for wrong lines, and ``ConfigError`` DL612 for lines that the rows cannot
+    answer.
     """
 
     def submit(step: int, records: Records) -> None:
@@ -105,7 +105,7 @@ def ask(
 
 
 class Answer:
-    """Lines that are answered: their plan, how they read the rows of each process, and what evaluates them."""
+    """The evaluation of some lines: their plan, and how they read the rows of each process."""
 
     def __init__(self, folder: FilePath, lines: Sequence[Line], to: Sequence[str], routes: Sequence[Route]) -> None:
         self.kept = _rows(folder)
@@ -118,7 +118,7 @@ class Answer:
         self.evaluation = Evaluation(self.plan, self._dispatcher, self.failures.report)
 
     def history(self, start: int | None = None, until: float = inf) -> Iterator[tuple[RowEvent, Columns]]:
-        """The run's log events, each with how its rows are read: from ``start`` and up to ``until`` in its folder."""
+        """The run's log events, each with the reader of its rows; by number, from ``start`` on and below ``until``."""
         latest = replace(self.kept[-1], until=until)
         if start is None:
             return _events([*self.kept[:-1], latest], self.plan.grouping, self.columns)
@@ -136,9 +136,9 @@ class Answer:
 
 
 def write(folder: FilePath, late: Late) -> FilePath:
-    """Keep what was asked for in the run's folder, instead of what these lines answered before; its folder.
+    """Write the metrics below the run's folder, in place of earlier answers to the same lines; returns their folder.
 
-    A tracker gets it as a run of its own beside the run's, at the run's steps. Raises ``OSError`` and ``SinkError``.
+    A tracker gets them as a second run beside the run's, at the run's steps. Raises ``OSError`` and ``SinkError``.
     """
     path = folder / FOLDER_OF_LATE / late.names[0]
     for file, lines in asked(folder):
@@ -162,7 +162,7 @@ def write(folder: FilePath, late: Late) -> FilePath:
 
 
 def info_of(folder: FilePath, path: FilePath, plan: Plan, lines: Mapping[str, str]) -> RunInfo:
-    """What a sink is told of metrics that are written below the run's folder."""
+    """The facts for a sink of metrics that are written below the run's folder."""
     run = rows_of(folder)["runs"][-1]
     return RunInfo(
         name=path.name, run_id=run["run_id"], output_dir=path, fingerprint=plan.fingerprint,
@@ -171,12 +171,12 @@ def info_of(folder: FilePath, path: FilePath, plan: Plan, lines: Mapping[str, st
 
 
 def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
-    """Write all values to a sink, in which they stand for those of the same name before, where it can drop those."""
+    """Write all values to a sink. If it can, it first drops the values of an earlier answer."""
     options = dict(op.options)
     name, group = options.get("name") or info.run_id, options.get("group") or info.run_id
     beside = {"run": "new", "name": f"{name} {late.names[0]}", "group": group, "resume": "allow"}
     options |= {key: value for key, value in beside.items() if key in option_names(op.kind)}
-    options.pop("id", None)  # it is the run's, whose steps have gone on
+    options.pop("id", None)  # the run's, whose steps are further
     sink = make_sink(op.kind, options)
     sink.open(replace(info, name=late.plan.name))
     if isinstance(sink, Rewindable):
@@ -190,13 +190,13 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
 
 
 def asked(folder: FilePath) -> Iterator[tuple[FilePath, Mapping[str, str]]]:
-    """The files that say what a run was asked for, each with what YAML says of its metrics, by id."""
+    """The files of the questions to a run, each with the YAML of its metrics, by id."""
     for file in sorted((folder / FOLDER_OF_LATE).glob(f"*/{ASKED}")):
         yield file, yaml.safe_load(file.read_text(encoding="utf-8"))["metrics"]
 
 
 def rows_of(folder: FilePath) -> dict[str, Any]:
-    """What a run's folder says of its rows; raises ``UsageError`` DL607 where it kept none."""
+    """The facts of a run's rows in its folder; raises ``UsageError`` DL607 if it kept none."""
     try:
         facts: dict[str, Any] = json.loads((folder / FOLDER / FACTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -206,10 +206,10 @@ def rows_of(folder: FilePath) -> dict[str, Any]:
 
 @dataclass
 class _Rows:
-    """The rows of a run in a folder, or those of its parent up to where it branched off.
+    """The rows of a run in a folder, or of its parent before the branch.
 
-    ``segments`` are its processes, each with the number of its first log event. Log events whose numbers are in a
-    pair of ``cuts`` are of no run: it was resumed before them. ``first`` is the first number that is still there.
+    ``segments`` are its processes, each with the number of its first log event. Log events with numbers inside a pair
+    of ``cuts`` do not count: the run was resumed before them. ``first`` is the first number that is kept.
     """
 
     folder: FilePath
@@ -220,13 +220,13 @@ class _Rows:
 
 
 def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> list[_Rows]:
-    """The rows of a run, by default the last one of the folder, behind those of the runs that it is a branch of."""
+    """The rows of a run, by default the last one of the folder, after the rows of the runs that it is a branch of."""
     facts = rows_of(folder)
     run_id = run_id or str(facts["runs"][-1]["run_id"])
     segments = [segment for segment in facts["runs"] if segment["run_id"] == run_id]
     rows = folder / FOLDER
     numbers = (event.facts.number for chunk in chunks(rows) for event in read_chunk(rows, chunk, None, ()))
-    # one that lies behind the branch was made when the branch was there
+    # a later cut was made after the branch began
     cuts = [[low, high] for low, high in facts["cuts"] if high <= until]
     rows_here = _Rows(rows, segments, cuts, until, next(numbers, 0))
     parent, after = (run_of(folder) or {}).get("parent"), segments[0]["after"]
@@ -234,15 +234,12 @@ def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> li
         return [rows_here]
     try:
         return [*_rows(FilePath(parent["output_dir"] or ""), parent["run_id"], after), rows_here]
-    except UsageError:  # it is gone: what is asked begins at the branch
+    except UsageError:  # the parent's rows are missing: the metrics begin at the branch
         return [replace(rows_here, first=after)]
 
 
-# -- the plan
-
-
 class _Question:
-    """Lines that are asked, composed with the run's config."""
+    """Some lines, composed with the run's config."""
 
     def __init__(self, folder: FilePath, segment: Mapping[str, Any], lines: Sequence[Line], to: Sequence[str]) -> None:
         run = run_of(folder) or {}
@@ -262,7 +259,7 @@ class _Question:
         self._imports = load_imports()
 
     def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[Columns]]:
-        """The plan of the lines, and how it reads the rows of each process; raises with all that is wrong."""
+        """The plan of the lines, and the readers of each process's rows; raises with all problems."""
         self._refuse(("metrics", name) for name in self._lines if name in self._logged)
         problems = [
             Problem.of("DL612.together", ("metrics", name), name=name, missing=missing)
@@ -274,7 +271,7 @@ class _Question:
         plan = self._compiled(self._lines)
         templates = [(op.id, item.template) for op in plan.outputs if op.id in self._lines for item in op.names]
         self._refuse(("metrics", name, "name") for name, template in templates if template in self._logged)
-        if any([*missing_rows(plan, segment, "")] for segment in segments):  # which line lacks what is asked of each
+        if any([*missing_rows(plan, segment, "")] for segment in segments):  # find the line
             plans = {name: self._compiled([name]) for name in self._lines}
             problems = [
                 problem
@@ -286,13 +283,13 @@ class _Question:
         return replace(plan, strict=False), [Columns.of(plan, segment) for segment in segments]
 
     def _refuse(self, paths: Iterable[Path]) -> None:
-        """Raise for lines whose name the run logs already."""
+        """Raise for lines whose name the run already logs."""
         problems = [Problem.of("DL612.logged", path, name=path[1]) for path in paths]
         if problems:
             raise self._config.located(ConfigError(problems))
 
     def _compiled(self, names: Sequence[str]) -> Plan:
-        """The plan of some of the lines, and of what they need."""
+        """The plan of some of the lines."""
         signals = self._config.data.get("signals") or {}
         data = {
             **self._config.data, "profiles": {PROFILE: {"only": names}},
@@ -306,7 +303,9 @@ class _Question:
                 imports=self._imports,
             )  # fmt: skip
         except ConfigError as error:
-            wrong = [problem for problem in error.problems if problem.path[:1] != ("profiles",)]  # it shows the rest
+            wrong = [
+                problem for problem in error.problems if problem.path[:1] != ("profiles",)
+            ]  # of the late profile, which follows from the rest
             raise self._config.located(ConfigError(wrong)) from None
 
 
@@ -319,13 +318,10 @@ def _logged(plan: FilePath) -> set[str]:
     return {str(output.get("name")) for output in outputs}
 
 
-# -- the columns
-
-
 def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[Problem]:
-    """What a metric's plan needs, and the rows of a process do not have.
+    """The problems of a metric whose plan reads columns that the rows of a process do not have.
 
-    Of ids that are objects, such as a prompt's messages, rows have the group that each completion is of.
+    For ids that are objects, such as a prompt's messages, rows have the group of each completion.
     """
     ids = () if plan.grouping is None else plan.grouping.of
     for phase in plan.phases.values():
@@ -342,16 +338,16 @@ def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[
             grouped = signal.dtype is DType.OBJECT and signal.name in ids
             if signal.recorded and not grouped and (not text or signal.name in read):
                 reason = kept.signals.get(signal.name, NO_SIGNAL if phase.name in segment["columns"] else NO_PHASE)
-                if reason not in (KEPT, NEVER):  # what never came may still come; or the metric has no value
+                if reason not in (KEPT, NEVER):  # a signal that never came may still come
                     yield Problem.of("DL612.signal", ("metrics", name), name=signal.name, reason=reason)
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What the rows of a process have of a phase."""
+    """The columns of a phase in the rows of a process."""
 
     signals: Mapping[str, str]
-    folds: Mapping[str, tuple[str, Sequence[str]]]  # by what they compute: the name, and the statistics
+    folds: Mapping[str, tuple[str, Sequence[str]]]  # by key: the name, and the statistics
     locals: Mapping[str, str]
 
     @classmethod
@@ -363,7 +359,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class Columns:
-    """How a plan reads the rows of one process of the run: which columns, and under which names it knows them."""
+    """The reader of one process's rows for a plan: the columns to read, and their names in the plan."""
 
     read: frozenset[str]
     names: Mapping[str, str]  # of the plan, by those of the rows
@@ -371,7 +367,7 @@ class Columns:
 
     @classmethod
     def of(cls, plan: Plan, segment: Mapping[str, Any]) -> Columns:
-        """Of rows that lack nothing."""
+        """The reader of rows that have all columns of a plan."""
         names: dict[str, str] = {GROUP_ID: GROUP_ID}
         phases = {}
         for phase in plan.phases.values():
@@ -387,7 +383,7 @@ class Columns:
         return cls(read, names, replace(plan, phases=phases))
 
     def ready(self, frames: Mapping[str, Frame]) -> dict[str, Frame]:
-        """The frames as the plan reads them."""
+        """The frames with the columns and names of the plan."""
         read = {name: frame for name, frame in frames.items() if name in self.computed.phases}
         if any(name != plain for plain, name in self.names.items()):
             read = {phase: frame.named(lambda name, _: self._new(name)) for phase, frame in read.items()}
@@ -398,13 +394,10 @@ class Columns:
         return self.names.get(of, of) + name[len(of) :]
 
 
-# -- the rows
-
-
 def _events(
     kept: Sequence[_Rows], grouping: Grouping | None, columns: Sequence[Columns]
 ) -> Iterator[tuple[RowEvent, Columns]]:
-    """The log events of the run in order, each with how the rows of its process are read: ``columns`` are theirs."""
+    """The log events of the run in order, each with the reader of its process's rows; ``columns`` are the readers."""
     names = frozenset[str]().union(*(reader.read for reader in columns))
     readers = iter(columns)
     for rows in kept:
@@ -418,7 +411,7 @@ def _events(
 
 
 def _came(frames: Mapping[str, Frame], plan: Plan) -> dict[str, dict[str, Span]]:
-    """Which signals came, by phase, and at which steps: what ranks told of them while the run went on."""
+    """The steps at which signals came, by phase and signal, as ranks report them during a run."""
     arrivals = {}
     for phase, frame in frames.items():
         if not len(frame.batches):
@@ -434,7 +427,7 @@ def _came(frames: Mapping[str, Frame], plan: Plan) -> dict[str, dict[str, Span]]
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the garbage collector, which would look at all events over and over."""
+    """A block without the garbage collector, which would visit all events again and again."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -445,7 +438,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _nothing_empty(late: Late, inactive: Mapping[str, str]) -> None:
-    """Refuse a metric without a single value, with the reason."""
+    """Raise for metrics without a single value, with the reason."""
     logged = {scalar.metric for _, records in late.events for scalar in records.scalars}
     logged |= {histogram.metric for _, records in late.events for histogram in records.histograms}
     ids = {op.key: op.id for op in late.plan.outputs}

@@ -1,6 +1,6 @@
-"""Lines that ask for metrics: the overrides that they are, and what is wrong with them, at its place in the line.
+"""Lines that ask for metrics: the overrides that they stand for, and the places of their problems.
 
-A line is what YAML says of a metric, typed in a command or an entry of a YAML file.
+A line is the YAML of a metric, typed in a command or an entry of a YAML file.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from declog.errors import CompositionError, ConfigError, Problem, Where
 
 @dataclass(frozen=True)
 class Line:
-    """What YAML says of a metric, ``text``, and the YAML file whose `metrics` say so, if it is of one."""
+    """The YAML of a metric, ``text``, and the file whose `metrics` contain it, if there is one."""
 
     name: str
     text: str
@@ -30,7 +30,7 @@ class Line:
 
     @property
     def override(self) -> str:
-        """The override that declares the metric. Raises ``CompositionError`` for several lines that are no YAML."""
+        """The override that declares the metric. Raises ``CompositionError`` if a text of several lines is no YAML."""
         if "\n" not in self.text.strip():
             return f"metrics.{self.name}={self.text.strip()}"
         try:
@@ -57,7 +57,7 @@ class Line:
         return replace(problem, where=where)
 
     def has(self, problem: Problem) -> bool:
-        """Whether a problem is this metric's, and no file says where."""
+        """Whether a problem is about this metric and has no place in a file."""
         where = problem.where
         if where is not None and where.override is not None:
             return where.override.startswith(f"declog.metrics.{self.name}=")
@@ -73,7 +73,7 @@ class Line:
 
 @contextmanager
 def places(lines: Iterable[Line]) -> Iterator[None]:
-    """A block whose errors say where in the lines they are."""
+    """A block in which problems get their places in the lines."""
     try:
         yield
     except ConfigError as error:

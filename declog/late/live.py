@@ -1,9 +1,9 @@
-"""Metrics that are asked of a job that goes on: its rank 0 computes them beside its own, from the next log event on.
+"""New metrics for a running job: its rank 0 computes them beside the run's metrics, from the next log event on.
 
-``declog add`` computes the history and leaves it in `late/NAME/`, with the state that its metrics were in behind it and
-how many log events that was. The job's worker looks there, checks the lines once more, catches up with the log events
-since then from the rows that it kept, and answers in that folder. A resumed run goes on with what its run had taken up,
-and a branch with what its parent had.
+``declog add`` computes the history and writes it to `late/NAME/`, with the state of the metrics after it and the number
+of its log events. The job's worker looks there, checks the lines again, computes the log events since then from the
+rows that it kept, and answers in that folder. A resumed run continues the metrics that its run had accepted, and a
+branch those of its parent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BEFORE_ALL = -(2**62)  # a step
 
 
 def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
-    """Ask the job that writes to a folder to go on with metrics; its answer, or None where there is none in time."""
+    """Ask the job that writes to a folder to continue metrics; returns its answer, or None if none comes in time."""
     folder = folder / FOLDER_OF_LATE / late.names[0]
     (folder / STATE).write_bytes(late.state)
     replace_text(
@@ -55,7 +55,7 @@ def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
 
 
 class Live:
-    """What a job was asked for. On the worker thread; ``told`` gets the lines that it goes on with."""
+    """The questions to a job. On the worker thread; ``told`` gets the lines of all metrics that it continues."""
 
     def __init__(
         self, plan: Plan, run: Callable[[], RunInfo | None], routes: Sequence[Route], failures: Failures,
@@ -71,7 +71,7 @@ class Live:
         self._next_look = 0.0
 
     def take(self, event: RowEvent) -> None:
-        """A log event of all ranks, whose rows were kept."""
+        """Take a log event of all ranks, and look for new questions."""
         run = self._run()
         if run is not None and time.monotonic() >= self._next_look:
             if not self._next_look:
@@ -92,7 +92,7 @@ class Live:
     def _take_up(self, run: RunInfo, folder: Path, event: RowEvent) -> None:
         answer = folder / ANSWER
         if answer.exists() and "taken" not in _read(answer):
-            return  # it was refused before the run was resumed
+            return  # refused, before the run was resumed
         try:
             metrics = _Metrics(self._plan, run, folder, self._routes, event)
         except DeclogError as error:
@@ -107,13 +107,13 @@ class Live:
         self._told({name: line for metrics in self._metrics for name, line in metrics.lines.items()})
 
     def close(self) -> None:
-        """No more log events will come."""
+        """Close the files: no more log events will come."""
         for metrics in self._metrics:
             metrics.close()
 
 
 class _Metrics:
-    """The metrics of one request: their files beside the history, and the run's trackers, get what is logged."""
+    """The metrics of one request, logged to files beside the history and to the run's trackers."""
 
     def __init__(self, plan: Plan, run: RunInfo, folder: Path, routes: Sequence[Route], event: RowEvent) -> None:
         request = _read(folder / REQUEST)
@@ -147,16 +147,16 @@ class _Metrics:
         self._catches_up = False
 
     def take(self, event: RowEvent) -> None:
-        """The next log event."""
+        """Evaluate the next log event."""
         reader = self._answer.columns[-1]
         self._answer.take(RowEvent(event.facts, picked(event.frames, reader.read)), reader)
 
     def close(self) -> None:
-        """Write what the files have not got yet."""
+        """Write the rest, and close the files."""
         self._files.close(SINK_S)
 
     def _when_live(self, submit: Callable[[int, Records], None]) -> Callable[[int, Records], None]:
-        """Trackers have the steps before already, or never: theirs rise."""
+        """A ``submit`` for trackers, whose steps must rise: only for log events that are new."""
 
         def submit_when_live(step: int, records: Records) -> None:
             if not self._catches_up:
@@ -166,7 +166,7 @@ class _Metrics:
 
 
 def _inherit(folder: Path) -> None:
-    """Where a run is a branch: ask its job for what its parent's job went on with, from the parent's first step on."""
+    """In a branch: ask for the metrics that its parent's job continued, from the parent's first step on."""
     parent = (run_of(folder) or {}).get("parent")
     if parent is None or parent["output_dir"] is None or (folder / FOLDER_OF_LATE).exists():
         return

@@ -1,7 +1,7 @@
-"""The names that a run logged, and a config that logs them again: what ``declog init --from RUN`` reads and writes.
+"""``declog init --from RUN``: the names that a run logged, and a config that logs them again.
 
-Several statistics of one signal, ``score/mean`` and ``score/max``, are computed from its values. A single number is the
-trainer's, and passes through. Imports wandb's own protocol for its files.
+Several statistics of one signal, such as ``score/mean`` and ``score/max``, are computed from its values. A single
+number is the trainer's, and passes through. Imports wandb's protocol for wandb's files.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 NO_METRICS = frozenset({"step", "epoch", "global_step", "mode", "time", "timestamp", "run_id", "partial", "spec"})
-BESIDE = ("declog/{member}", "nonfinite/{metric}")  # names that declog itself adds
-INSIDE = ("scalars", "data", "metrics", "logs")  # where some loggers put a line's values, beside its step
+BESIDE = ("declog/{member}", "nonfinite/{metric}")  # names that declog adds
+INSIDE = ("scalars", "data", "metrics", "logs")  # keys under which some loggers put the values of a line
 STATISTICS = {"mean": "mean", "avg": "mean", "max": "max", "min": "min", "std": "std", "sum": "sum", "median": "p50"}
 _STATISTIC = rf"(?P<statistic>{'|'.join(STATISTICS)}|p\d\d)"
-# `score/mean`, `score_mean` and `mean_score`, each behind a path
+# `score/mean`, `score_mean` and `mean_score`, after a path
 _SUFFIX = re.compile(rf"(?P<head>.*?)(?P<word>[A-Za-z][\w-]*)(?P<mark>[/_.]){_STATISTIC}")
 _PREFIX = re.compile(rf"(?P<head>(?:.*/)?){_STATISTIC}_(?P<word>[A-Za-z]\w*)")
-# what no row has: the trainer's own numbers of a step
+# numbers that a trainer computes for a step, not for a row
 _OF_A_STEP = re.compile(
     r"time|timing|duration|memory|perf|throughput|learning_rate|\blr\b|loss|grad|norm|utilization|pending|flops|mfu"
 )
@@ -46,11 +46,11 @@ _COUNTED = re.compile(r"len(gth)?s?|tokens?|turns|num|count")
 
 @dataclass(frozen=True)
 class Logged:
-    """The log of a run: each name with its last value, other entries with their types, and the file."""
+    """The log of a run: each name with its last value, entries that are no numbers with their types, and the file."""
 
     source: Path
     values: Mapping[str, float]
-    others: Mapping[str, str]
+    not_numbers: Mapping[str, str]
     sink: str
 
 
@@ -72,7 +72,7 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Adopted:
-    """The plan for the names: from a preset that has most of them, computed, or passed through."""
+    """The way of each name: logged by ``preset``, computed from a signal, or passed through."""
 
     logged: Logged
     preset: str | None
@@ -83,7 +83,7 @@ class Adopted:
     @property
     def computed(self) -> int:
         """How many names are computed from what the training code observes."""
-        return len(self.by_preset) + sum(len(each.names) for each in self.distributions)
+        return len(self.by_preset) + sum(len(signal.names) for signal in self.distributions)
 
     def text(self, name: str) -> str:
         """The config, as YAML."""
@@ -92,56 +92,54 @@ class Adopted:
             *_comment(f"Computed from what the training code observes: {self.computed}."),
             *_comment(f"Passed through by log.log_metric(name, value): {len(self.passed)}", self.passed),
         ]
-        if self.logged.others:
+        if self.logged.not_numbers:
             lines += _comment(
-                "Left out, since they are no numbers", [f"{k} ({v})" for k, v in self.logged.others.items()]
+                "Left out, since they are no numbers", [f"{k} ({v})" for k, v in self.logged.not_numbers.items()]
             )
         lines += [f"defaults: [{self.preset}, _self_]"] if self.preset else [f"sinks: [console, {self.logged.sink}]"]
         lines += ["", f"name: {name}"]
-        tokens = [each for each in self.distributions if each.axis == "token"]
-        if tokens:
-            lines += ["axes: {token: {mask: mask}}"]
+        tokens = any(one.axis == "token" for one in self.distributions)
+        lines += ["axes: {token: {mask: mask}}"] if tokens else []
         if self.distributions:
             lines += ["signals:", "  any:"]
             lines += ["    mask: {axis: token, type: bool}"] if tokens else []
-            lines += [f"    {each.signal}: {{axis: {each.axis}{_type(each)}}}" for each in self.distributions]
-        if self.distributions:
-            lines += ["metrics:", *(f"  {each.signal}: {_metric(each)}" for each in self.distributions)]
+            lines += [f"    {one.signal}: {{axis: {one.axis}{_type(one)}}}" for one in self.distributions]
+            lines += ["metrics:", *(f"  {one.signal}: {_metric(one)}" for one in self.distributions)]
         return "\n".join(lines) + "\n"
 
 
 def adopted(logged: Logged, presets: Mapping[str, Sequence[str]]) -> Adopted:
-    """The plan for each name. ``presets`` holds the presets, each with the templates of its names."""
+    """The way of each name. ``presets`` holds the presets, each with the templates of its names."""
     names = list(logged.values)
-    best, known = None, list[str]()
+    best, by_preset = None, list[str]()
     for preset, templates in presets.items():
-        pattern = re.compile("|".join(f"(?:eval[_/])?{names_of(each)}" for each in (*templates, *BESIDE)))
-        found = [name for name in names if pattern.fullmatch(name)]
-        if len(found) > len(known):
-            best, known = preset, found
-    if len(known) * 2 < len(names):
-        best, known = None, []
-    rest = [name for name in names if name not in known]
+        pattern = re.compile("|".join(f"(?:eval[_/])?{names_of(template)}" for template in (*templates, *BESIDE)))
+        matches = [name for name in names if pattern.fullmatch(name)]
+        if len(matches) > len(by_preset):
+            best, by_preset = preset, matches
+    if len(by_preset) * 2 < len(names):
+        best, by_preset = None, []
+    rest = [name for name in names if name not in by_preset]
     distributions = [] if best else _distributions(rest, logged.values)
-    computed = {name for each in distributions for name in each.names}
-    return Adopted(logged, best, known, distributions, [name for name in rest if name not in computed])
+    computed = {name for signal in distributions for name in signal.names}
+    return Adopted(logged, best, by_preset, distributions, [name for name in rest if name not in computed])
 
 
 def verified(logged: Logged) -> Adopted:
-    """What becomes of each name, as the written config's plan logs it: a name that it does not have passes through.
+    """The way of each name, checked with the plan of the written config: names that it does not log pass through.
 
-    A preset that logs fewer than half of the names is none that has them; the next one is tried.
+    If a preset logs fewer than half of the names, the next one is tried.
     """
-    left = dict(_templates(tuple(sys.path)))
+    presets = dict(_templates(tuple(sys.path)))
     while True:
-        found = adopted(logged, left)
-        made = _plan(found.text("adopted"))
-        known = re.compile("|".join((*(names_of(each) for each in _shown(made)), *map(names_of, BESIDE))))
-        kept = [name for name in found.by_preset if known.fullmatch(name)]
-        if found.preset is None or len(kept) * 2 >= len(logged.values):
-            others = [name for name in found.by_preset if name not in kept]
-            return replace(found, by_preset=kept, passed=sorted([*found.passed, *others]))
-        del left[found.preset]
+        draft = adopted(logged, presets)
+        plan = _plan(draft.text("adopted"))
+        pattern = re.compile("|".join(map(names_of, (*_shown(plan), *BESIDE))))
+        by_preset = [name for name in draft.by_preset if pattern.fullmatch(name)]
+        if draft.preset is None or len(by_preset) * 2 >= len(logged.values):
+            passed = sorted([*draft.passed, *(name for name in draft.by_preset if name not in by_preset)])
+            return replace(draft, by_preset=by_preset, passed=passed)
+        del presets[draft.preset]
 
 
 def _plan(text: str) -> Plan:
@@ -157,47 +155,47 @@ def _plan(text: str) -> Plan:
 
 @cache  # composing all presets takes seconds
 def _templates(path: tuple[str, ...]) -> dict[str, list[str]]:
-    """The names that each preset may log, whatever is switched on; run-time names alone say nothing."""
+    """The names that each preset may log, whatever is switched on, but not names that can be anything."""
     from declog.api import plan
     from declog.config.compose import compose, presets
 
-    found: dict[str, list[str]] = {}
+    templates: dict[str, list[str]] = {}
     for preset in presets():
         composed = compose(preset)
         metrics: Any = composed.data.get("metrics") or {}
         names = {str(entry.get("name") or key) for key, entry in metrics.items() if isinstance(entry, dict)}
         names |= {*plan(composed).names()}
-        found[preset] = sorted(name for name in names if name[:1] != "{")
-    return found
+        templates[preset] = sorted(name for name in names if name[:1] != "{")
+    return templates
 
 
-def _shown(made: Plan) -> set[str]:
-    """The templates of all names that sinks get, in every mode; not those that are anything at all."""
-    shown = set().union(*(made.profiles[sink.profile].outputs for sink in made.sinks))
-    names = {name.template for op in made.outputs if op.shown for name in op.names if (op.key, name.alias) in shown}
-    names |= _by_trainer(made) if not made.every else set()
-    prefixes = {mode.prefix for mode in made.modes.values()}
+def _shown(plan: Plan) -> set[str]:
+    """The templates of all names that sinks get, in every mode, but not templates that can be anything."""
+    shown = set().union(*(plan.profiles[sink.profile].outputs for sink in plan.sinks))
+    names = {name.template for op in plan.outputs if op.shown for name in op.names if (op.key, name.alias) in shown}
+    names |= _by_trainer(plan) if not plan.every else set()
+    prefixes = {mode.prefix for mode in plan.modes.values()}
     return {prefix + name for name in names if name[:1] != "{" for prefix in prefixes}
 
 
-def _by_trainer(made: Plan) -> set[str]:
-    """The names of metrics that are off by constants which a trainer gives: a trainer that logged them has them on."""
-    metrics: Mapping[str, Any] = made.config.get("metrics") or {}
-    found = set[str]()
-    for key, why in made.inactive:
+def _by_trainer(plan: Plan) -> set[str]:
+    """The names of metrics that constants of the trainer turn off: a trainer that logged them turns them on."""
+    metrics: Mapping[str, Any] = plan.config.get("metrics") or {}
+    names = set[str]()
+    for key, why in plan.inactive:
         section, _, id = key.partition(".")
         entry = metrics.get(id)
         if section == "metrics" and why.startswith("enabled: ") and isinstance(entry, Mapping):
             reduce = entry.get("reduce")
             items = reduce if isinstance(reduce, list) else [""]
             words = [word for item in items for word in (item if isinstance(item, Mapping) else [item])]
-            found |= {str(entry.get("name") or id).replace("{reduce}", str(word)) for word in words}
-    return found
+            names |= {str(entry.get("name") or id).replace("{reduce}", str(word)) for word in words}
+    return names
 
 
 def _distributions(names: Iterable[str], values: Mapping[str, float]) -> list[Distribution]:
     """The signals with several statistics."""
-    found: dict[tuple[str, str], dict[str, str]] = {}
+    statistics: dict[tuple[str, str], dict[str, str]] = {}
     for name in names:
         split = _SUFFIX.fullmatch(name)
         template = None if split is None else f"{split['head']}{split['word']}{split['mark']}{{reduce}}"
@@ -205,21 +203,18 @@ def _distributions(names: Iterable[str], values: Mapping[str, float]) -> list[Di
             template = f"{split['head']}{{reduce}}_{split['word']}"
         if split is not None and template is not None and not _OF_A_STEP.search(name):
             key = split["statistic"]
-            found.setdefault((template, split["word"]), {})[key] = STATISTICS.get(key, key)
-    made: dict[str, Distribution] = {}
-    for (template, word), reduce in found.items():
+            statistics.setdefault((template, split["word"]), {})[key] = STATISTICS.get(key, key)
+    distributions: dict[str, Distribution] = {}
+    for (template, word), reduce in statistics.items():
         if len(reduce) < 2:
             continue
         signal = _identifier(word)
-        signal = signal if signal not in made else _identifier(template.replace("{reduce}", ""))
-        whole = all(
-            float(values[template.replace("{reduce}", key)]).is_integer() for key in reduce if key in ("max", "min")
-        )
-        dtype = "int" if whole and _COUNTED.search(signal) else None
-        made[signal] = Distribution(
-            signal, template, reduce, "token" if _PER_TOKEN.fullmatch(signal) else "completion", dtype
-        )
-    return list(made.values())
+        signal = signal if signal not in distributions else _identifier(template.replace("{reduce}", ""))
+        ends = [values[template.replace("{reduce}", key)] for key in reduce if key in ("max", "min")]
+        dtype = "int" if all(float(end).is_integer() for end in ends) and _COUNTED.search(signal) else None
+        axis = "token" if _PER_TOKEN.fullmatch(signal) else "completion"
+        distributions[signal] = Distribution(signal, template, reduce, axis, dtype)
+    return list(distributions.values())
 
 
 def _identifier(text: str) -> str:
@@ -227,13 +222,13 @@ def _identifier(text: str) -> str:
     return plain if plain[:1].isalpha() else f"x_{plain}"
 
 
-def _type(each: Distribution) -> str:
-    return f", type: {each.dtype}" if each.dtype else ""
+def _type(signal: Distribution) -> str:
+    return f", type: {signal.dtype}" if signal.dtype else ""
 
 
-def _metric(each: Distribution) -> str:
-    reduce = ", ".join(key if key == value else f"{{{key}: {value}}}" for key, value in each.reduce.items())
-    return f'{{expr: {each.signal}, reduce: [{reduce}], name: "{each.template}"}}'
+def _metric(signal: Distribution) -> str:
+    reduce = ", ".join(key if key == value else f"{{{key}: {value}}}" for key, value in signal.reduce.items())
+    return f'{{expr: {signal.signal}, reduce: [{reduce}], name: "{signal.template}"}}'
 
 
 def _comment(text: str, names: Sequence[str] | None = None) -> list[str]:
@@ -243,18 +238,15 @@ def _comment(text: str, names: Sequence[str] | None = None) -> list[str]:
             subsequent_indent="#   ", break_long_words=False, break_on_hyphens=False)]  # fmt: skip
 
 
-# -- what exists
-
-
 def read(path: Path) -> Logged:
-    """What a run logged: a wandb run, JSON lines, a trainer's state or a list of names; of a folder, its newest such.
+    """The log of a run: a wandb run, JSON lines, a trainer's state or a list of names; in a folder the newest of them.
 
-    Raises ``UsageError`` where there is nothing of the kind, or no number in it.
+    Raises ``UsageError`` if there is no such file, or no number in it.
     """
     file = _file(path)
     rows = READERS[file.suffix](file)
     values: dict[str, float] = {}
-    others: dict[str, str] = {}
+    not_numbers: dict[str, str] = {}
     for row in rows:
         for name, value in row.items():
             if name in NO_METRICS or name.startswith("_"):
@@ -263,34 +255,36 @@ def read(path: Path) -> Logged:
                 values[name] = float(value)
             elif value is not None:
                 kind = value.get("_type") if isinstance(value, Mapping) else None
-                others.setdefault(name, str(kind or {"str": "text"}.get(type(value).__name__, type(value).__name__)))
+                not_numbers.setdefault(
+                    name, str(kind or {"str": "text"}.get(type(value).__name__, type(value).__name__))
+                )
     if not values:
         raise UsageError.of("DL607.no_number", file=file)
-    others = {name: kind for name, kind in others.items() if name not in values}
-    return Logged(file, dict(sorted(values.items())), others, "wandb" if file.suffix == ".wandb" else "jsonl")
+    not_numbers = {name: kind for name, kind in not_numbers.items() if name not in values}
+    return Logged(file, dict(sorted(values.items())), not_numbers, "wandb" if file.suffix == ".wandb" else "jsonl")
 
 
 def _file(path: Path) -> Path:
     if path.is_file() and path.suffix in READERS:
         return path
-    places = ("*.wandb", "*/*.wandb", "wandb/*/*.wandb", "trainer_state.json", "checkpoint-*/trainer_state.json",
-              "scalars.jsonl", "*/scalars.jsonl", "*.jsonl")  # fmt: skip
-    for place in places if path.is_dir() else ():
-        if found := sorted(path.glob(place), key=lambda file: file.stat().st_mtime):
-            return found[-1]
+    patterns = ("*.wandb", "*/*.wandb", "wandb/*/*.wandb", "trainer_state.json", "checkpoint-*/trainer_state.json",
+                "scalars.jsonl", "*/scalars.jsonl", "*.jsonl")  # fmt: skip
+    for pattern in patterns if path.is_dir() else ():
+        if files := list(path.glob(pattern)):
+            return max(files, key=lambda file: file.stat().st_mtime)
     raise UsageError.of("DL607.log", what="there is nothing to read in" if path.exists() else "there is no", path=path)
 
 
 def _json_lines(file: Path) -> Iterator[Row]:
     for number, line in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         try:
-            found = json.loads(line) if line.strip() else {}
+            row = json.loads(line) if line.strip() else {}
         except json.JSONDecodeError:
             if number == 1:
                 raise UsageError.of("DL607.lines", file=file) from None
-            continue  # a run that ended while it wrote
-        if isinstance(found, dict):
-            yield _flat(next((found[key] for key in INSIDE if isinstance(found.get(key), dict)), found), "/")
+            continue  # the run ended while it wrote
+        if isinstance(row, dict):
+            yield _flat(next((row[key] for key in INSIDE if isinstance(row.get(key), dict)), row), "/")
 
 
 def _json(file: Path) -> Iterator[Row]:
@@ -314,14 +308,14 @@ def _text(file: Path) -> Iterator[Row]:
 
 
 def _flat(row: Row, mark: str, above: str = "") -> dict[str, Any]:
-    """A row in which maps of values are names of their own; what wandb keeps in files is as it is."""
-    found: dict[str, Any] = {}
+    """A row with the names of nested maps joined by ``mark``; wandb's references to files stay maps."""
+    flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, Mapping) and "_type" not in value:
-            found |= _flat(value, mark, f"{above}{key}{mark}")
+            flat |= _flat(value, mark, f"{above}{key}{mark}")
         else:
-            found[f"{above}{key}"] = value
-    return found
+            flat[f"{above}{key}"] = value
+    return flat
 
 
 _BLOCK, _HEADER = 32768, struct.Struct("<IHB")  # LevelDB's log: a checksum, a length, and which part of a record
@@ -341,23 +335,23 @@ def _wandb(file: Path) -> Iterator[Row]:
             row: dict[str, Any] = {}
             for item in record.history.item:
                 *above, key = list(item.nested_key) or [item.key]
-                place = row
-                for each in above:
-                    place = place.setdefault(each, {})
-                place[key] = json.loads(item.value_json)
+                values = row
+                for name in above:
+                    values = values.setdefault(name, {})
+                values[key] = json.loads(item.value_json)
             yield _flat(row, ".")
 
 
 def _records(data: bytes) -> Iterator[bytes]:
-    place, record = 7, b""  # behind the file's own head
-    while place + _HEADER.size <= len(data):
-        left = _BLOCK - place % _BLOCK
-        _, length, part = _HEADER.unpack_from(data, place)
-        if left < _HEADER.size or part not in (1, 2, 3, 4):
-            place += left
+    start, record = 7, b""  # after the file's header
+    while start + _HEADER.size <= len(data):
+        rest = _BLOCK - start % _BLOCK
+        _, length, part = _HEADER.unpack_from(data, start)
+        if rest < _HEADER.size or part not in (1, 2, 3, 4):
+            start += rest
             continue
-        piece = data[place + _HEADER.size : place + _HEADER.size + length]
-        place += _HEADER.size + length
+        piece = data[start + _HEADER.size : start + _HEADER.size + length]
+        start += _HEADER.size + length
         record = piece if part in (1, 2) else record + piece
         if part in (1, 4) and len(piece) == length:  # else the run ended while it wrote
             yield record

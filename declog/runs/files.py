@@ -1,4 +1,4 @@
-"""The files of a parquet or jsonl sink, as Arrow tables: whole ones, growing ones, and those that a crash cut off.
+"""The files of a parquet or jsonl sink, as Arrow tables: complete ones, growing ones, and those that a crash cut off.
 
 Unreadable parts are left out and reported. Arrow is imported at the first read.
 """
@@ -8,43 +8,25 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from declog.runs.frame import OBJECT, SPECIAL
 from declog.runs.guarded import Report, entries, json_lines, reason, strays
 from declog.sinks._files import open_regular
-from declog.sinks._shared import EVENT_RUN, EVENT_STEP, as_float, clean_text, json_text
+from declog.sinks._rows import COLUMNS, EVENT_RUN, EVENT_STEP, INT64, schema
+from declog.sinks._shared import as_float, clean_text, json_text
 from declog.sinks.jsonl import METRICS
 
 RELIST = 20  # how often a dataset is listed again if its files are merged during the read
 LOOSE_BYTES = 256 * 2**20  # what a dataset may take in memory besides so many times the bytes of its files
 UNPACKED = 300
 ROWS = 65536  # that are unpacked at once
-COLUMNS = 1024  # of a table
+MOST_COLUMNS = 1024  # of a table
 PART = re.compile(r"part-\d+(-\d+)?\.parquet")
 LINES = ("scalars.jsonl", "histograms.jsonl", "alerts.jsonl")
-INT64 = range(-(2**63), 2**63)
-
-
-SCALARS = ["step", "mode", "name", "metric", "value", "int_value", "partial", "time", "run_id"]
-KINDS = {
-    "scalars": SCALARS,
-    "histograms": ["step", "mode", "name", "metric", "counts", "edges", "time", "run_id"],
-    "alerts": ["step", "mode", "name", "level", "text", "time", "run_id"],
-}
-
-
-def schema(pa: Any, names: Sequence[str]) -> list[tuple[str, Any]]:
-    """Columns with their types, as the parquet sink has them."""
-    types = {
-        "step": pa.int64(), "value": pa.float64(), "int_value": pa.int64(), "partial": pa.bool_(),
-        "time": pa.float64(), "counts": pa.list_(pa.int64()), "edges": pa.list_(pa.float64()),
-    }  # fmt: skip
-    return [(name, types.get(name, pa.string())) for name in names]
 
 
 @dataclass(frozen=True)
@@ -64,7 +46,7 @@ class Source:
 
     def files(self) -> Iterator[Path]:
         """The files that it wrote."""
-        names = [*KINDS, *(f"tables/{name}" for name in self.tables())]
+        names = [*COLUMNS, *(f"tables/{name}" for name in self.tables())]
         if self.kind == "parquet":
             for name in names:
                 yield from _listed(self.folder / name)
@@ -75,11 +57,13 @@ class Source:
     def read(self, name: str, report: Report) -> Any:
         """``scalars``, ``histograms``, ``alerts`` or ``tables/<id>`` as an Arrow table; None where there is none."""
         if self.kind == "parquet":
-            return _parts(self.folder / name, KINDS.get(name), report)
-        if name in KINDS:
+            return _parts(self.folder / name, name if name in COLUMNS else None, report)
+        if name in COLUMNS:
             lines = list(json_lines(self.folder / f"{name}.jsonl", ACCEPTED[name], report))
-            make = _scalars if name == "scalars" else partial(_events, kind=name)
-            return make(lines, metrics=self._metrics(report)) if lines else None
+            if not lines:
+                return None
+            metrics = self._metrics(report)
+            return _scalars(lines, metrics) if name == "scalars" else _events(lines, metrics, name)
         table = _Table()
         lines = list(json_lines(self.folder / f"{name}.jsonl", table.accepts, report))
         return _rows(lines) if lines else None
@@ -98,16 +82,16 @@ def sources(folder: Path) -> list[Source]:
             ranks[int(path.name[4:])] = path
     kinds = {"parquet": _has_parts, "jsonl": _has_lines}
     return [
-        Source(kind, place, rank)
+        Source(kind, path, rank)
         for kind, wrote in kinds.items()
         if any(map(wrote, ranks.values()))
-        for rank, place in sorted(ranks.items())
+        for rank, path in sorted(ranks.items())
     ]
 
 
 def _has_parts(folder: Path) -> bool:
     """Whether a parquet sink wrote here."""
-    datasets = [*(folder / name for name in KINDS), *entries(folder / "tables", _unsaid)]
+    datasets = [*(folder / name for name in COLUMNS), *entries(folder / "tables", _unsaid)]
     return any(True for dataset in datasets for _ in _listed(dataset))
 
 
@@ -131,8 +115,8 @@ def _listed(dataset: Path) -> Iterator[Path]:
             yield from (path for path in entries(block, _unsaid) if PART.fullmatch(path.name))
 
 
-def _parts(folder: Path, names: Sequence[str] | None, report: Report) -> Any:
-    """A dataset of events with these columns, or of a table."""
+def _parts(folder: Path, kind: str | None, report: Report) -> Any:
+    """A dataset of scalars, histograms or alerts, or (None) of a table."""
     import pyarrow as pa
 
     read: dict[Path, Any] = {}
@@ -143,7 +127,7 @@ def _parts(folder: Path, names: Sequence[str] | None, report: Report) -> Any:
         for part in parts:
             if part not in read:
                 try:
-                    read[part] = _conforming(_unpacked(part, room), names)
+                    read[part] = _conforming(_unpacked(part, room), kind)
                 except FileNotFoundError:  # merged meanwhile
                     merged = True
                     break
@@ -156,8 +140,8 @@ def _parts(folder: Path, names: Sequence[str] | None, report: Report) -> Any:
         report(f"{folder} changes too fast: some of its rows are left out")
         parts = [part for part in parts if part in read]
     blocks = [path for path in entries(folder, report) if path.name.isdecimal()]
-    for place, members in ((folder, blocks), *((block, parts) for block in blocks)):
-        strays(place, members, report)
+    for path, members in ((folder, blocks), *((block, parts) for block in blocks)):
+        strays(path, members, report)
     tables = {part: read[part] for part in parts if read[part] is not None}
     return _concatenated(tables, report) if tables else None
 
@@ -184,7 +168,7 @@ def _unpacked(part: Path, room: _Room) -> Any:
         room.bytes += UNPACKED * os.fstat(file.fileno()).st_size
     with pq.ParquetFile(part) as opened:
         metadata = opened.metadata
-        declared = sum(metadata.row_group(place).total_byte_size for place in range(metadata.num_row_groups))
+        declared = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(declared, metadata.num_rows * metadata.num_columns // 8) > room.bytes:
             raise ValueError("it says that it unpacks to more than its size allows")
         batches = []
@@ -196,24 +180,33 @@ def _unpacked(part: Path, room: _Room) -> Any:
     return table
 
 
-def _conforming(table: Any, names: Sequence[str] | None) -> Any:
-    """A part's rows with the types that its columns have to have; ``ValueError`` where they cannot."""
+def _conforming(table: Any, kind: str | None) -> Any:
+    """A part's rows with the columns and types that its dataset has; ``ValueError`` if they cannot have them."""
     import pyarrow as pa
 
-    if len(set(table.column_names)) < len(table.column_names):
+    names = table.column_names
+    if len(set(names)) < len(names):
         raise ValueError("two of its columns have one name")
-    wanted = dict(schema(pa, names) if names is not None else ())
-    if names is None:
-        if len(table.column_names) > COLUMNS:
-            raise ValueError(f"it has more than {COLUMNS} columns")
-        step = EVENT_STEP if EVENT_STEP in table.column_names else "step"
-        run = EVENT_RUN if EVENT_RUN in table.column_names else "run_id"
-        wanted = {step: pa.int64(), run: pa.string()}
-    missing = {"mode", *({"step", "name"} & wanted.keys())} - set(table.column_names)
-    if missing:
+    if kind is None and len(names) > MOST_COLUMNS:
+        raise ValueError(f"it has more than {MOST_COLUMNS} columns")
+    step, run = _stamps(names)
+    required = {"mode", "step", "name"} if kind is not None else {"mode"}
+    if missing := required - set(names):
         raise ValueError(f"it has no column `{min(missing)}`")
-    fields = [field.with_type(wanted.get(field.name, field.type)) for field in table.schema]
-    return table.cast(pa.schema(fields))
+    if kind is None:
+        types = {step: pa.int64(), run: pa.string()}
+        return table.cast(pa.schema([field.with_type(types.get(field.name, field.type)) for field in table.schema]))
+    columns = schema(kind)
+    arrays = [
+        table[field.name].cast(field.type) if field.name in names else pa.nulls(len(table), field.type)
+        for field in columns
+    ]  # a version may have written fewer columns
+    return pa.Table.from_arrays(arrays, schema=columns)
+
+
+def _stamps(names: Collection[str]) -> tuple[str, str]:
+    """The names of the columns with the step of the log event and with the run, among a table's columns."""
+    return EVENT_STEP if EVENT_STEP in names else "step", EVENT_RUN if EVENT_RUN in names else "run_id"
 
 
 def _concatenated(tables: Mapping[Path, Any], report: Report) -> Any:
@@ -287,53 +280,55 @@ class _Table:
         self._names: set[str] = set()
 
     def accepts(self, line: Mapping[str, Any]) -> bool:
-        step, run = line.get(EVENT_STEP, line.get("step")), line.get(EVENT_RUN, line.get("run_id"))
+        step, run = (line.get(name) for name in _stamps(line.keys()))
         if not (_is_step(step) and "mode" in line and (run is None or _is_text(run))):
             return False
-        if len(self._names | line.keys()) > COLUMNS:
+        if len(self._names | line.keys()) > MOST_COLUMNS:
             return False
         self._names |= line.keys()
         return True
 
 
-def _number(value: Any) -> float:
-    return SPECIAL[value] if isinstance(value, str) else as_float(value)
+def _number(value: Any) -> float | None:
+    return SPECIAL[value] if isinstance(value, str) else None if value is None else as_float(value)
 
 
 def _scalars(lines: Sequence[Mapping[str, Any]], metrics: Mapping[str, str]) -> Any:
     import pyarrow as pa
 
-    columns: dict[str, list[Any]] = {name: [] for name in SCALARS}
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS["scalars"]}
     for line in lines:
         partial = frozenset(line.get("partial", ()))
         for name, value in line["scalars"].items():
-            whole = isinstance(value, int) and value in INT64
+            exact = int(value) if isinstance(value, int) and value in INT64 else None
             row = (
-                line["step"], line["mode"], name, metrics.get(name), _number(value), int(value) if whole else None,
-                name in partial, line.get("time"), line.get("run_id"),
+                line["step"], line["mode"], name, metrics.get(name), _number(value), exact, name in partial,
+                _number(line.get("time")), line.get("run_id"),
             )  # fmt: skip
             for column, cell in zip(columns.values(), row, strict=True):
                 column.append(cell)
-    return pa.table({name: pa.array(columns[name], type_) for name, type_ in schema(pa, SCALARS)})
+    return pa.table(columns, schema=schema("scalars"))
 
 
 def _events(lines: Sequence[Mapping[str, Any]], metrics: Mapping[str, str], kind: str) -> Any:
     import pyarrow as pa
 
-    columns = {}
-    for name, type_ in schema(pa, KINDS[kind]):
-        values = [metrics.get(line["name"]) if name == "metric" else line.get(name) for line in lines]
-        if name == "edges":
-            values = [list(map(_number, line["edges"])) for line in lines]
-        columns[name] = pa.array(values, type_)
-    return pa.table(columns)
+    rows = [
+        {
+            **line, "metric": metrics.get(line["name"]), "time": _number(line.get("time")),
+            "edges": list(map(_number, line.get("edges", ()))),
+        }
+        for line in lines
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema(kind))
 
 
 def _rows(lines: Sequence[Mapping[str, Any]]) -> Any:
     import pyarrow as pa
 
     names = dict.fromkeys(name for line in lines for name in line)
-    if (run := EVENT_RUN if EVENT_RUN in names else "run_id") in names:  # the last, as in parquet
+    _, run = _stamps(names)
+    if run in names:  # the last, as in parquet
         names[run] = names.pop(run)
     fields, arrays = [], []
     for name in names:
@@ -353,7 +348,7 @@ def _inferred(pa: Any, values: list[Any]) -> tuple[Any, bool]:
         if types == {int} and all(value in INT64 for value in some):
             return pa.array(values, pa.int64()), False
         if types:
-            return pa.array([None if value is None else _number(value) for value in values], pa.float64()), False
+            return pa.array(list(map(_number, values)), pa.float64()), False
     if types <= {bool}:
         return pa.array(values, pa.bool_() if types else pa.null()), False
     return pa.array([None if value is None else clean_text(json_text(value)) for value in values], pa.string()), True

@@ -18,14 +18,14 @@ from declog.sinks.run_folder import CONFIG, PLAN, RUN, newer, run_of, segments
 LATE = "late"  # the folder of metrics of ``declog add``
 DEPTH = 3  # how far below a run's folder a sink's may be
 NODES = 200_000  # values of a configuration, each counted as often as an alias names it
-SECTIONS = ("constants", "run", "schemas", "sink_options")  # of a configuration, what a reader relies on
+SECTIONS = ("constants", "run", "schemas", "sink_options")  # of a config, which have to be maps
 SHAPES: Mapping[str, type | tuple[type, ...]] = {
     "run_id": str, "name": str, "state": str, "started": str, "host": str, "pid": int, "world_size": int,
     "fingerprint": str, "declog": str, "python": str, "torch": str, "packages": dict, "overrides": list, "git": dict,
     "config": str, "run_config": str, "plan": str, "failures": dict, "missing": dict, "late": dict,
     "resumed_after": int, "parent": dict, "ended": str,
 }  # fmt: skip
-ENTRIES: Mapping[str, Mapping[str, type]] = {  # of lists in plan.json, what a reader relies on
+ENTRIES: Mapping[str, Mapping[str, type]] = {  # of lists in plan.json, the keys that an entry has to have
     "outputs": {"name": str, "metric": str, "words": str, "formula": str, "tags": list},
     "alerts": {"id": str, "reads": list}, "tables": {"id": str},
 }  # fmt: skip
@@ -34,16 +34,16 @@ ENTRIES: Mapping[str, Mapping[str, type]] = {  # of lists in plan.json, what a r
 def facts_of(path: Path, report: Report) -> list[dict[str, Any]]:
     """The facts of each process in ``run.json``, the oldest first; malformed entries are left out."""
     try:
-        found = segments(run_of(path))
+        processes = segments(run_of(path))
     except SinkError as error:
         report(f"{path / RUN} is left out: {error.message}")
         return []
     except OSError as error:
         report(f"{path / RUN} is left out: {reason(error)}")
         return []
-    if found and (said := newer(found[-1])):
+    if processes and (said := newer(processes[-1])):
         report(f"{path / RUN} {said}")
-    return [_shaped(facts, path / RUN, report) for facts in found]
+    return [_shaped(facts, path / RUN, report) for facts in processes]
 
 
 def _shaped(facts: Mapping[str, Any], file: Path, report: Report) -> dict[str, Any]:
@@ -146,12 +146,12 @@ def _below(folder: Path, depth: int, root: str, seen: set[str], report: Report) 
 
 def runs_below(path: Path) -> list[Path]:
     """The runs in the folders below one, the latest first."""
-    found: list[tuple[float, Path]] = []
+    runs: list[tuple[float, Path]] = []
     folders = [path]
     for _ in range(DEPTH):
         folders = [
             child for folder in folders for child in entries(folder, lambda problem: None)
             if os.path.isdir(child) and not os.path.islink(child)
         ]  # fmt: skip
-        found += [(os.lstat(child / RUN).st_mtime, child) for child in folders if os.path.lexists(child / RUN)]
-    return [folder for _, folder in sorted(found, reverse=True)]
+        runs += [(os.lstat(child / RUN).st_mtime, child) for child in folders if os.path.lexists(child / RUN)]
+    return [folder for _, folder in sorted(runs, reverse=True)]

@@ -16,8 +16,8 @@ SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-i
 class Frame:
     """Rows in the order in which they were logged; ``len`` counts them.
 
-    A column of objects is decoded: structs and lists where all its values have one shape, in which a key that a value
-    has not is null, else texts of JSON. ``rows`` has its values as they were.
+    A column of objects is decoded: into structs and lists if all its values have one shape (a missing key is null),
+    else into texts of JSON. ``rows`` has the values unchanged.
     """
 
     def __init__(self, table: Any) -> None:
@@ -87,7 +87,7 @@ def _decoded(text: str) -> Any:
 
 
 def revived(value: Any, *, numbers: bool = False) -> Any:
-    """A value of JSON with NaN and infinities as numbers, in lists that hold numbers; ``numbers``: this one does."""
+    """A value of JSON with NaN and infinities as numbers, in lists of numbers; ``numbers``: this list is one."""
     if isinstance(value, list):
         if not (numbers or any(isinstance(item, float | int) for item in value)):
             return [revived(item) for item in value]

@@ -1,6 +1,6 @@
-"""Reading of files that anybody may have put into a run's folder: regular files within bounds; others are reported.
+"""Reading files that anybody may have put into a run's folder: regular files within bounds. Others are reported.
 
-No function here blocks at a FIFO, reads a device, or takes more memory than its bound. Standard library only.
+No function here waits for a FIFO, reads a device, or takes more memory than its bound. Standard library only.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def json_of(path: Path, report: Report) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """A value of JSON, with texts that UTF-8 can hold: of a lone surrogate its escape is left."""
+    """A value of JSON, with texts that UTF-8 can hold: a lone surrogate becomes its escape."""
     value = json.loads(text)
     return _clean(value) if "\\ud" in text or "\\uD" in text else value
 
@@ -87,7 +87,7 @@ def _clean(value: Any) -> Any:
 
 
 def json_lines(path: Path, accepts: Callable[[dict[str, Any]], bool], report: Report) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines that ``accepts`` takes; what is written meanwhile is not read."""
+    """The objects of a file of JSON lines that ``accepts`` takes; lines that come meanwhile are not read."""
     refused = 0
     try:
         with open_regular(path) as file:
@@ -124,27 +124,27 @@ def _object(line: bytes, accepts: Callable[[dict[str, Any]], bool]) -> dict[str,
 
 
 def _lines(file: Any, size: int, path: Path, report: Report) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file of ``size`` bytes with their numbers, those that are too long left out."""
+    """The lines of a file of ``size`` bytes with their numbers; lines that are too long are left out."""
     number, skipped = 0, 0
-    while (left := size - file.tell()) > 0:
-        line = file.readline(min(left, LINE_BYTES + 1))
+    while (rest := size - file.tell()) > 0:
+        line = file.readline(min(rest, LINE_BYTES + 1))
         number += 1
         if len(line) <= LINE_BYTES:
             if line.strip():
                 yield number, line
             continue
-        while not line.endswith(b"\n") and (left := size - file.tell()) > 0:
+        while not line.endswith(b"\n") and (rest := size - file.tell()) > 0:
             skipped += len(line)
             if skipped > SKIPPED_BYTES:
                 report(f"{path}: from line {number} on it is left out: a line has more than {SKIPPED_BYTES} bytes")
                 return
-            line = file.readline(min(left, LINE_BYTES))
+            line = file.readline(min(rest, LINE_BYTES))
         report(f"{path}:{number} is left out: it has more than {LINE_BYTES} bytes")
 
 
-def strays(folder: Path, known: Sequence[Path], report: Report) -> None:
+def strays(folder: Path, members: Sequence[Path], report: Report) -> None:
     """Report the unknown entries of a folder."""
-    unknown = [path for path in entries(folder, report) if path not in known]
+    unknown = [path for path in entries(folder, report) if path not in members]
     for path in unknown[:REPORTED]:
         report(f"{path} is left out: it is no part of the dataset")
     if len(unknown) > REPORTED:

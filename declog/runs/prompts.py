@@ -14,25 +14,30 @@ STAMPS = ("step", "mode", "declog_step", "declog_rank", "group", "row", "why", "
 PROMPTS = {
     "prompt": "string", "attempts": "int64", "mean": "float64", "best": "float64", "solved": "float64",
     "first_solved": "int64", "trend": "float64", "first_step": "int64", "last_step": "int64",
-}  # what is known of a prompt, and Arrow's type of it  # fmt: skip
+}  # the columns of prompts, and their Arrow types  # fmt: skip
 
 
 def prompt_column(rows: Rows) -> str | None:
-    """The column of prompts: the first of texts or conversations that is called so; None where none is."""
+    """The column of prompts: the first of texts or conversations with such a name; None if there is none."""
     texts = [key for key in _keys(rows) if any(isinstance(row.get(key), str | list) for row in rows)]
     return next((key for key in texts if PROMPT.search(key)), None)
 
 
-def score_column(rows: Rows) -> str | None:
-    """The column of numbers that says how good a row is: `reward`, `score`, or the first that is called so."""
+def score_column(rows: Rows, preferred: str | None = None) -> str | None:
+    """The column of numbers by which rows are good or bad: ``preferred``, `reward`, `score`, or a similar name."""
     numbers = [key for key in _keys(rows) if any(as_number(row.get(key)) is not None for row in rows)]
-    return next((key for key in ("reward", "score") if key in numbers), None) or next(
-        (key for key in numbers if SCORE.search(key)), None
-    )
+    names = (preferred, "reward", "score", *filter(SCORE.search, numbers))
+    return next((name for name in names if name in numbers), None)
+
+
+def step_of(row: Mapping[str, Any]) -> int:
+    """The row's own step if it has one, else the log event's."""
+    step = row.get("step")
+    return int(step if isinstance(step, int) else row.get("declog_step") or 0)
 
 
 def prompt_of(value: Any) -> str:
-    """A prompt as a text: of a conversation what the user said last."""
+    """A prompt as a text: of a conversation the user's last message."""
     return last_said(value, "user")
 
 
@@ -48,9 +53,9 @@ def prompts_of(rows: Rows, prompt: str, score: str, solved: float | None = None)
     enough = solved if solved is not None else max(scores, default=math.inf)
     attempts: dict[str, list[tuple[int, float | None]]] = {}
     for row in rows:
-        attempts.setdefault(prompt_of(row.get(prompt)), []).append((int(row["step"]), as_number(row.get(score))))
-    found = [_summary(text, tries, enough) for text, tries in attempts.items()]
-    return sorted(found, key=lambda one: (one["solved"] > 0, one["mean"] is None, one["mean"] or 0.0))
+        attempts.setdefault(prompt_of(row.get(prompt)), []).append((step_of(row), as_number(row.get(score))))
+    summaries = [_summary(text, tries, enough) for text, tries in attempts.items()]
+    return sorted(summaries, key=lambda one: (one["solved"] > 0, one["mean"] is None, one["mean"] or 0.0))
 
 
 def _summary(prompt: str, tries: list[tuple[int, float | None]], enough: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Questions to samples that were written: a condition in the language of `where`, over the columns of a table.
+"""A condition in the language of `where` over the columns of a table that a run wrote.
 
 The condition is compiled like a filter's `where`, with columns as signals, and evaluated by the same engine. A column
 `reward/correct` is `reward_correct`; `step` and `rank` are the row's. Functions of a group use the rows of that group
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from declog.engine.local_columns import with_locals
 from declog.errors import ConfigError, Problem
 from declog.language.dtypes import Axis, DType
 from declog.language.segmented import NOTHING
+from declog.runs.prompts import step_of
 
 Row = Mapping[str, Any]
 WHERE = "where"
@@ -41,19 +43,19 @@ def matching(rows: Sequence[Row], condition: str, constants: Mapping[str, Any] |
     columns = named_columns(rows)
     types = {name: dtype_of([row.get(column) for row in rows]) for name, column in columns.items()}
     compiled = _compiled(condition, types, constants or {}, grouped="group" in columns)
-    order = sorted(range(len(rows)), key=lambda place: _batch(rows[place]))
-    ordered = [rows[place] for place in order]
+    order = sorted(range(len(rows)), key=lambda index: _batch(rows[index]))
+    ordered = [rows[index] for index in order]
     values = {name: [row.get(column) for row in ordered] for name, column in columns.items()}
     frame = _frame([_batch(row) for row in ordered], values, types, compiled)
     (table,) = compiled.tables
     assert table.filter is not None
     frame = with_locals({table.filter.phase: frame}, compiled)[table.filter.phase]
     chosen = select(table.filter, View(frame), np.arange(len(rows)), Axis.COMPLETION).rows
-    return [rows[place] for place in sorted(order[row] for row in chosen.tolist())]
+    return [rows[index] for index in sorted(order[row] for row in chosen.tolist())]
 
 
 def named_columns(rows: Sequence[Row]) -> dict[str, str]:
-    """The columns of rows by the names that they have in a condition; those that no name can mean are left out."""
+    """The columns of rows by their names in a condition; columns that cannot have a name there are left out."""
     named: dict[str, str] = {}
     for column in dict.fromkeys(column for row in rows for column in row):
         name = re.sub(r"\W", "_", column)
@@ -63,7 +65,7 @@ def named_columns(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def dtype_of(values: Sequence[Any]) -> DType:
-    """The type of a column that was read: that of all its values, `object` where they have several."""
+    """The type of a column by its values; `object` if they have several types."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {bool}:
         return DType.BOOL
@@ -76,8 +78,7 @@ def dtype_of(values: Sequence[Any]) -> DType:
 
 def _batch(row: Row) -> tuple[int, int]:
     """The step and the rank of a row."""
-    step, rank = row.get("step"), row.get(RANK)
-    return (step if isinstance(step, int) else int(row.get("declog_step") or 0)), int(rank or 0)
+    return step_of(row), int(row.get(RANK) or 0)
 
 
 def _compiled(condition: str, types: Mapping[str, DType], constants: Mapping[str, Any], *, grouped: bool) -> Any:
@@ -99,7 +100,7 @@ def _compiled(condition: str, types: Mapping[str, DType], constants: Mapping[str
 
 
 def _of_column(problem: Problem, names: Mapping[str, DType]) -> Problem:
-    """A problem of the condition, at the option that holds it; the signals are columns here."""
+    """A problem of the condition, at the option `--where`, and in words of columns."""
     message = re.sub(r"\bsignal\b", "column", problem.message)
     fix = problem.fix
     if problem.message.startswith("unknown signal"):
@@ -112,10 +113,8 @@ def _frame(
     batches: Sequence[tuple[int, int]], values: Mapping[str, list[Any]], types: Mapping[str, DType], compiled: Any
 ) -> Frame:
     """The rows as the engine reads them: a batch for each step and rank."""
-    counts: dict[tuple[int, int], int] = {}
-    for one in batches:
-        counts[one] = counts.get(one, 0) + 1
-    entries = [(step, 0, rank, count, 0.0, place) for place, ((step, rank), count) in enumerate(counts.items())]
+    counts = Counter(batches)
+    entries = [(step, 0, rank, count, 0.0, index) for index, ((step, rank), count) in enumerate(counts.items())]
     blocks: list[Block] = []
     texts: dict[Key, tuple[Axis, Any]] = {}
     for name, column in values.items():

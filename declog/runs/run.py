@@ -1,7 +1,7 @@
 """``declog.read``: a run on disk, from the files of its parquet and jsonl sinks and its folder.
 
-The run may go on, be killed, empty or resumed, and have several modes and ranks. Values that both sinks wrote appear
-once. Reading writes nothing and does not hold up the run.
+The run may be running, killed, empty or resumed, and have several modes and ranks. Values that both sinks wrote appear
+once. Reading writes nothing, and the run does not wait for it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -16,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from declog.errors import UsageError, did_you_mean, nearest
-from declog.runs.files import KINDS, Source, schema, sources
+from declog.runs.files import Source, sources
 from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
 from declog.runs.guarded import Report
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, series_by_name, wide_table
-from declog.sinks._shared import EVENT_RUN, EVENT_STEP
+from declog.sinks._rows import EVENT_RUN, event_steps, schema
 from declog.sinks.locks import alive
 from declog.sinks.run_folder import LOCK, RUN, run_of
 
@@ -40,15 +41,18 @@ def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | 
     run's, which is the sink's id unless the config has a ``dir``. Each part is read once, at its first use: call
     ``read`` again while the run goes on. Raises ``UsageError`` DL607 if there is no run, or no run of that id or sink.
     """
-    given = Path(run)
-    folder = Path(os.path.realpath(given.parent if os.path.isfile(given) else given))
+    path = Path(run)
+    folder = Path(os.path.realpath(path.parent if os.path.isfile(path) else path))
     if not os.path.isdir(folder):
-        raise UsageError.of("DL607.no_run", path=given, fix=_nearest_run(given))
+        raise UsageError.of("DL607.no_run", path=path, fix=_nearest_run(path))
     if len(runs := runs_in(folder)) == 1:
         folder = runs[0]
     home = next(_homes(folder), folder)
-    within = [path for path in (folder, *folder.parents) if home in path.parents and sources(path)]  # of a sink
-    return Run(home, run_id, os.path.relpath(within[-1], home) if within and sink is None else sink)
+    if sink is None:  # the folder may be a sink's
+        for parent in (folder, *folder.parents):
+            if home in parent.parents and sources(parent):
+                sink = os.path.relpath(parent, home)
+    return Run(home, run_id, sink)
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -64,7 +68,7 @@ def _homes(folder: Path) -> Iterator[Path]:
 
 
 class Run:
-    """A run that was read: ``scalars``, ``histograms``, ``alerts`` and ``tables``, and the facts of the run.
+    """A run on disk: ``scalars``, ``histograms``, ``alerts`` and ``tables``, and the facts of the run.
 
     ``path`` is its folder; ``id`` its id; ``problems`` lists unreadable parts of everything read so far.
     """
@@ -73,18 +77,14 @@ class Run:
         self.path = path
         self.problems: list[str] = []
         self._all, self._held = _facts_and_life(path, self._report)
-        known = list(dict.fromkeys(facts["run_id"] for facts in self._all))
-        self._chosen = run_id
-        self._sinks = self._found(sink)
-        if run_id is not None and run_id not in known:
-            fix = "runs of this folder: " + (", ".join(known) or "it does not say")
+        self._sinks = self._sources(sink)
+        if run_id is not None and run_id not in self.ids:
+            fix = "runs of this folder: " + (", ".join(self.ids) or "it does not say")
             raise UsageError.of("DL607.run_id", path=path, run_id=run_id, fix=fix)
-        self.id = run_id or (known[-1] if known else self._latest())
+        self.id = run_id or (self.ids[-1] if self.ids else self._latest())
 
     def __repr__(self) -> str:
         return f"<run {self.name} {self.id} ({self.state}) in {self.path}>"
-
-    # -- what the folder says
 
     @property
     def segments(self) -> list[dict[str, Any]]:
@@ -105,7 +105,7 @@ class Run:
     def state(self) -> str:
         """``running``, ``finished``, ``failed``, ... from the run; ``killed`` if the run ended without a state."""
         said = str(self.info.get("state", "unknown"))
-        lives = self._held and self.info in self._all[-1:]  # only the last process of a folder may
+        lives = self._held and self.info in self._all[-1:]  # only the last process of a folder can
         return KILLED if said == RUNNING and not lives else said
 
     def stamp(self) -> str:
@@ -122,19 +122,17 @@ class Run:
 
     @property
     def world_size(self) -> int:
-        """How many ranks it has."""
-        return int(
-            self.info.get("world_size", 1 + max((one.rank for found in self._sinks for one in found), default=0))
-        )
+        """The number of ranks."""
+        ranks = [source.rank for sink in self._sinks for source in sink]
+        return int(self.info.get("world_size", 1 + max(ranks, default=0)))
 
     @property
     def failures(self) -> dict[str, int]:
         """The failures of all segments with their counts, lost log events included."""
-        found: dict[str, int] = {}
+        counts: Counter[str] = Counter()
         for facts in self.segments:
-            for what, count in facts.get("failures", {}).items():
-                found[what] = found.get(what, 0) + count
-        return found
+            counts.update(facts.get("failures", {}))
+        return dict(counts)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -176,14 +174,12 @@ class Run:
     @property
     def redactions(self) -> dict[str, dict[str, list[str]]]:
         """By schema and column: the keys of the patterns whose matches were redacted before writing."""
-        found: dict[str, dict[str, list[str]]] = {}
+        redacted: dict[str, dict[str, list[str]]] = {}
         for name, columns in (self.config.get("schemas") or {}).items():
             for column, spec in (columns if isinstance(columns, dict) else {}).items():
                 if isinstance(spec, dict) and isinstance(spec.get("redact"), dict | list):
-                    found.setdefault(name, {})[column] = list(spec["redact"])
-        return found
-
-    # -- what the sinks wrote
+                    redacted.setdefault(name, {})[column] = list(spec["redact"])
+        return redacted
 
     @cached_property
     def scalars(self) -> Frame:
@@ -211,10 +207,8 @@ class Run:
     def names(self, mode: str | None = None) -> list[str]:
         """The names of its scalars, in the order in which they first came."""
         table = self.scalars.arrow()
-        if mode is None:
-            return list(dict.fromkeys(table["name"].to_pylist()))
         pairs = zip(table["name"].to_pylist(), table["mode"].to_pylist(), strict=True)
-        return list(dict.fromkeys(name for name, of in pairs if of == mode))
+        return list(dict.fromkeys(name for name, of in pairs if mode in (None, of)))
 
     def __getitem__(self, name: str) -> Series:
         """The steps and values of a scalar: ``run["reward"].values``.
@@ -268,42 +262,28 @@ class Run:
         return list(dict.fromkeys(self.scalars.arrow()["mode"].to_pylist()))
 
     def _events(self, kind: str) -> Frame:
-        import pyarrow as pa
-
-        columns = schema(pa, KINDS[kind])
-        found = []
-        for ranks in self._sinks:
-            table = ranks[0].read(kind, self._report)
-            if table is not None:
-                missing = {name: type_ for name, type_ in columns if name not in table.column_names}
-                for name, type_ in missing.items():  # of a version that wrote none
-                    table = table.append_column(name, pa.nulls(len(table), type_))
-                found.append(self._mine(table.select([name for name, _ in columns]), "run_id"))
-        if not found:
-            return Frame(pa.table({name: pa.array([], type_) for name, type_ in columns}))
-        return Frame(_merged(found, ("step", "mode", "name", "time")))
+        tables = [table for ranks in self._sinks if (table := ranks[0].read(kind, self._report)) is not None]
+        parts = [self._of_run(table, "run_id") for table in tables]
+        return Frame(_merged(parts, ("step", "mode", "name", "time")) if parts else schema(kind).empty_table())
 
     def _table(self, name: str) -> Frame:
         import pyarrow as pa
 
-        found = []
+        parts = []
         for ranks in self._sinks:
-            read = [(one.rank, one.read(f"tables/{name}", self._report)) for one in ranks]
-            parts = [(rank, table) for rank, table in read if table is not None]
-            if len(parts) > 1:
-                ranked = ((table, pa.array([rank] * len(table), pa.int64())) for rank, table in parts)
-                parts = [(0, table.append_column(RANK, column)) for table, column in ranked]
-            if parts:
-                whole = _joint([table for _, table in parts])
-                run = EVENT_RUN if EVENT_RUN in whole.column_names else "run_id"
-                whole = self._mine(whole, run) if run in whole.column_names else whole
-                found.append(_by_step(whole) if len(parts) > 1 else whole)
-        if not found:
-            return Frame(pa.table({}))
-        return Frame(_merged(found, ("step", "mode")))
+            tables = {source.rank: source.read(f"tables/{name}", self._report) for source in ranks}
+            tables = {rank: table for rank, table in tables.items() if table is not None}
+            if len(tables) > 1:
+                for rank, table in tables.items():
+                    tables[rank] = table.append_column(RANK, pa.array([rank] * len(table), pa.int64()))
+            if tables:
+                rows = _joint(list(tables.values()))
+                rows = self._of_run(rows, EVENT_RUN if EVENT_RUN in rows.column_names else "run_id")
+                parts.append(_by_step(rows) if len(tables) > 1 else rows)
+        return Frame(_merged(parts, ("step", "mode")) if parts else pa.table({}))
 
-    def _mine(self, table: Any, column: str) -> Any:
-        """The rows of the run that is read; those that do not say of which they are belong to it."""
+    def _of_run(self, table: Any, column: str) -> Any:
+        """The rows of the run that is read, and rows that name no run."""
         import pyarrow.compute as compute
 
         if self.id == "" or column not in table.column_names:
@@ -315,32 +295,32 @@ class Run:
             self.problems.append(problem)
             log.warning("%s", problem)
 
-    def _found(self, sink: str | None) -> list[list[Source]]:
+    def _sources(self, sink: str | None) -> list[list[Source]]:
         """The ranks of each sink that wrote files: of parquet first, which keeps types."""
         folders = [self.path / sink] if sink is not None else self._folders()
-        found: dict[tuple[str, Path], list[Source]] = {}
+        ranks: dict[tuple[str, Path], list[Source]] = {}
         seen: set[tuple[str, str]] = set()  # a link is no other rank
         for folder in folders:
-            for one in sources(folder):
-                if (key := (one.kind, os.path.realpath(one.folder))) not in seen:
+            for source in sources(folder):
+                if (key := (source.kind, os.path.realpath(source.folder))) not in seen:
                     seen.add(key)
-                    found.setdefault((one.kind, folder), []).append(one)
-        if sink is not None and not found:
-            known = sorted({os.path.relpath(place, self.path) for place in self._folders() if sources(place)})
-            fix = f"sinks that wrote files: {', '.join(known)}" if known else "none wrote files"
+                    ranks.setdefault((source.kind, folder), []).append(source)
+        if sink is not None and not ranks:
+            names = sorted({os.path.relpath(folder, self.path) for folder in self._folders() if sources(folder)})
+            fix = f"sinks that wrote files: {', '.join(names)}" if names else "none wrote files"
             raise UsageError.of("DL607.sink", path=self.path, sink=sink, fix=fix)
-        if not found and not self._all:
+        if not ranks and not self._all:
             if os.path.isfile(self.path / RUN):
-                run_of(self.path)  # says what is wrong with it
+                run_of(self.path)  # raises with what is wrong in it
             raise UsageError.of("DL607.no_run", path=self.path, fix=_what_to_give(self.path))
-        return [found[key] for key in sorted(found, key=lambda key: key[0] != "parquet")]
+        return [ranks[key] for key in sorted(ranks, key=lambda key: key[0] != "parquet")]
 
     def _folders(self) -> list[Path]:
         """Where sinks may have written: where the config says so, and below the run's folder."""
         config = config_of(self.path, self._all[-1], self._report) if self._all else {}
-        said = (config.get("sink_options") or {}).values()
-        named = [spec["dir"] for spec in said if isinstance(spec, dict) and isinstance(spec.get("dir"), str)]
-        outside = [Path(folder) for folder in named if os.path.isabs(folder) and os.path.isdir(folder)]
+        options = [spec for spec in (config.get("sink_options") or {}).values() if isinstance(spec, dict)]
+        folders = [spec["dir"] for spec in options if isinstance(spec.get("dir"), str)]
+        outside = [Path(folder) for folder in folders if os.path.isabs(folder) and os.path.isdir(folder)]
         return list(dict.fromkeys([*below(self.path, DEPTH, self._report), *outside]))
 
     def _latest(self) -> str:
@@ -353,9 +333,9 @@ class Run:
 
 
 def _facts_and_life(path: Path, report: Report) -> tuple[list[dict[str, Any]], bool]:
-    """What a run's folder says of its processes, and whether somebody held it when it said that.
+    """The facts of a run's processes, and whether a process held the folder when they were read.
 
-    A run says how it ended before it lets its folder go: one that is let go while this reads is read again.
+    A run writes how it ended before it releases its folder: if that happens meanwhile, the facts are read again.
     """
     facts = facts_of(path, report)
     while not (held := alive(path / LOCK)) and facts and facts[-1].get("state") == RUNNING:
@@ -366,7 +346,7 @@ def _facts_and_life(path: Path, report: Report) -> tuple[list[dict[str, Any]], b
 
 
 class _Tables(Mapping[str, Frame]):
-    """The tables of a run by id, each read when it is asked for."""
+    """The tables of a run by id, each read at its first use."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -388,23 +368,25 @@ class _Tables(Mapping[str, Frame]):
 
 
 def _unsaid(problem: str) -> None:
-    """What cannot be listed is reported by the run that is read."""
+    """Ignore folders that cannot be listed: reading the run reports them."""
 
 
-def _nearest_run(given: Path) -> str:
-    """What to give for a folder that is not there: one with nearly that name, or a run of this folder."""
-    beside = {path.name: path for path in given.parent.iterdir() if path.is_dir()} if given.parent.is_dir() else {}
-    close = nearest(given.name, beside)
+def _nearest_run(absent: Path) -> str:
+    """The fix for a folder that does not exist: one with nearly that name, or a run in the working directory."""
+    folders = absent.parent.iterdir() if absent.parent.is_dir() else ()
+    beside = {path.name: path for path in folders if path.is_dir()}
+    close = nearest(absent.name, beside)
     runs = [beside[close]] if close is not None else runs_below(Path())
     return f"did you mean `{runs[0]}`?" if runs else "give the folder of a run, its `output_dir`"
 
 
 def _what_to_give(path: Path) -> str:
-    found = runs_below(path)
-    if not found:
+    """The fix for a folder without a run."""
+    runs = runs_below(path)
+    if not runs:
         return "give the folder of a run, its `output_dir`, with a parquet or jsonl sink"
-    more = f" and {len(found) - 3} more" * (len(found) > 3)
-    return f"give one of the runs below it, the latest first: {', '.join(map(str, found[:3]))}{more}"
+    more = f" and {len(runs) - 3} more" * (len(runs) > 3)
+    return f"give one of the runs below it, the latest first: {', '.join(map(str, runs[:3]))}{more}"
 
 
 def _joint(tables: Sequence[Any]) -> Any:
@@ -414,33 +396,24 @@ def _joint(tables: Sequence[Any]) -> Any:
 
 
 def _by_step(table: Any) -> Any:
-    """By the step of the log event; rows of one stay as they are."""
+    """The rows sorted by the step of their log event; rows of one log event keep their order."""
     import pyarrow.compute as compute
 
-    steps = _steps(table)
+    steps = event_steps(table)
     return table.take(compute.sort_indices(steps)) if steps is not None else table
 
 
-def _steps(table: Any) -> Any:
-    import pyarrow as pa
-    import pyarrow.compute as compute
-
-    names = [name for name in (EVENT_STEP, "step") if name in table.column_names]
-    columns = [table[name] for name in names if pa.types.is_int64(table[name].type)]  # one of its own may be a text
-    return compute.coalesce(*columns) if columns else None
-
-
 def _merged(tables: Sequence[Any], key: Sequence[str]) -> Any:
-    """What several sinks wrote, each thing once: of the first that has it."""
-    whole = tables[0]
+    """The rows of several sinks; a row that several have comes from the first."""
+    rows = tables[0]
     for table in tables[1:]:
-        there = set(_keys(whole, key))
-        more = [place for place, one in enumerate(_keys(table, key)) if one not in there]
+        present = set(_keys(rows, key))
+        more = [index for index, one in enumerate(_keys(table, key)) if one not in present]
         if more:
-            whole = _by_step(_joint([whole, table.take(more)]))
-    return whole
+            rows = _by_step(_joint([rows, table.take(more)]))
+    return rows
 
 
 def _keys(table: Any, key: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    columns = [(_steps(table) if name == "step" else table[name]).to_pylist() for name in key]
+    columns = [(event_steps(table) if name == "step" else table[name]).to_pylist() for name in key]
     return zip(*columns, strict=True)

@@ -53,27 +53,46 @@ def series_by_name(scalars: Any, mode: str | None = None) -> dict[str, Series]:
 
     Without ``mode`` a name that several modes have is that of training, or else of the mode that came first.
     """
-    names, places = _encoded(scalars["name"])
-    modes, mode_places = _encoded(scalars["mode"])
+    rows_by_mode: dict[str, dict[str, NDArray[np.int64]]] = {}
+    for name, of_mode, rows in rows_by_name(scalars):
+        rows_by_mode.setdefault(name, {})[of_mode] = rows
     steps = scalars["step"].to_numpy()
     floats = scalars["value"].to_numpy()
     is_integer = scalars["int_value"].is_valid().to_numpy()
     integers = scalars["int_value"].fill_null(0).to_numpy()
-    order = np.argsort(places, kind="stable")
-    starts = np.searchsorted(places[order], np.arange(len(names) + 1))
-    found = {}
-    for place, name in enumerate(names):
-        rows = order[starts[place] : starts[place + 1]]
-        present = list(dict.fromkeys(modes[one] for one in mode_places[rows].tolist()))
-        wanted = mode if mode is not None else TRAIN if TRAIN in present else present[0]
-        if wanted not in present:
-            continue
-        rows = rows[mode_places[rows] == modes.index(wanted)]
-        last = dict(zip(steps[rows].tolist(), rows.tolist(), strict=True))
-        rows = np.fromiter(last.values(), np.int64, len(last))
-        values = integers[rows] if is_integer[rows].all() else floats[rows]
-        found[name] = Series(name, wanted, steps[rows].astype(np.int64), values)
-    return found
+    series = {}
+    for name, modes in rows_by_mode.items():
+        wanted = mode if mode is not None else TRAIN if TRAIN in modes else next(iter(modes))
+        if wanted in modes:
+            rows = modes[wanted]
+            last = dict(zip(steps[rows].tolist(), rows.tolist(), strict=True))
+            rows = np.fromiter(last.values(), np.int64, len(last))
+            values = integers[rows] if is_integer[rows].all() else floats[rows]
+            series[name] = Series(name, wanted, steps[rows].astype(np.int64), values)
+    return series
+
+
+def rows_by_name(scalars: Any) -> Iterator[tuple[str, str, NDArray[np.int64]]]:
+    """Each name and mode of an Arrow table of scalars with its rows, in the order in which they first came."""
+    names, name_codes = _encoded(scalars["name"])
+    modes, mode_codes = _encoded(scalars["mode"])
+    if not names:
+        return
+    codes = name_codes * len(modes) + mode_codes
+    order = np.argsort(codes, kind="stable")
+    groups = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+    for rows in sorted(groups, key=lambda rows: int(rows[0])):
+        yield names[name_codes[rows[0]]], modes[mode_codes[rows[0]]], rows
+
+
+def training_times(scalars: Any) -> dict[int, float]:
+    """The steps of training's log events in their order, each with the time of its latest, in seconds since 1970."""
+    rows = zip(*(scalars[name].to_pylist() for name in ("mode", "step", "time")), strict=True)
+    times: dict[int, float] = {}
+    for mode, step, time in rows:
+        if mode == TRAIN and time:
+            times[step] = max(time, times.get(step, time))
+    return dict(sorted(times.items()))
 
 
 def wide_table(series: Mapping[str, Series]) -> Any:
@@ -83,19 +102,14 @@ def wide_table(series: Mapping[str, Series]) -> Any:
     steps = np.unique(np.concatenate([np.zeros(0, np.int64), *(one.steps for one in series.values())]))
     columns = {"step": pa.array(steps)}
     for name, one in series.items():
-        places = np.searchsorted(steps, one.steps)
+        indices = np.searchsorted(steps, one.steps)
         values, absent = np.zeros(len(steps), one.values.dtype), np.ones(len(steps), bool)
-        values[places], absent[places] = one.values, False
+        values[indices], absent[indices] = one.values, False
         columns[name] = pa.array(values, mask=absent)
     return pa.table(columns)
 
 
 def _encoded(column: Any) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct texts of a column in the order in which they came, and the place of each row's among them."""
-    import pyarrow as pa
-
-    joined = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(joined, pa.ChunkedArray):  # of no chunk
-        joined = pa.concat_arrays(joined.chunks) if joined.num_chunks else pa.array([], pa.string())
-    encoded = joined.dictionary_encode()
-    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+    """The distinct texts of a column in the order in which they came, and the index of each row's text in them."""
+    texts = column.combine_chunks().dictionary_encode()
+    return texts.dictionary.to_pylist(), texts.indices.to_numpy(zero_copy_only=False).astype(np.int64)

@@ -1,4 +1,4 @@
-"""The texts in the cells of a table, and which columns are prompts, completions and scores, by their names."""
+"""The texts in the cells of a table, and the names of columns of prompts, completions and scores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SCORE = re.compile(r"reward|score", re.I)
 
 
 def text_of(value: Any) -> str:
-    """The texts of a value: of a conversation those of its messages, of tokens what they make up."""
+    """The texts of a value: the messages of a conversation, the joined pieces of tokens."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -26,7 +26,7 @@ def text_of(value: Any) -> str:
 
 
 def last_said(value: Any, role: str) -> str:
-    """The last text of a role in a conversation: the question or the answer, never the system prompt; else the text."""
+    """The last text of a role in a conversation, or else of any role but the system's; another value is one text."""
     if not (
         isinstance(value, list | tuple) and value and all(isinstance(one, dict) and "role" in one for one in value)
     ):

@@ -68,14 +68,6 @@ class Rewindable(Protocol):
 
 
 @runtime_checkable
-class Movable(Protocol):
-    """A file sink that can move to the folder and id of an earlier run, if this run turns out to continue that one."""
-
-    def move(self, run: RunInfo) -> None:
-        """Clean up the first folder, and open for ``run``; called after ``open`` and before any ``write``."""
-
-
-@runtime_checkable
 class Coalescing(Protocol):
     """A sink that writes several log events for the cost of one, such as one file and one `fsync`."""
 
@@ -114,9 +106,9 @@ def _built_in(kind: str) -> type[Sink] | None:
     """The class in a file of this folder whose kind is the file's name, or None."""
     if kind not in _modules():
         return None
-    named = vars(importlib.import_module(f"{__name__}.{kind}")).values()
-    found = (each for each in named if isinstance(each, type) and issubclass(each, BaseSink) and each.kind == kind)
-    return typing.cast("type[Sink] | None", next(found, None))
+    values = vars(importlib.import_module(f"{__name__}.{kind}")).values()
+    classes = [value for value in values if isinstance(value, type) and issubclass(value, BaseSink)]
+    return typing.cast("type[Sink] | None", next((cls for cls in classes if cls.kind == kind), None))
 
 
 def sink_class(kind: str) -> type[Sink]:
@@ -138,17 +130,15 @@ def sink_class(kind: str) -> type[Sink]:
         path = entry.value
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
+        cls = getattr(importlib.import_module(module), name)
     except Exception as cause:  # any failure of an installed package at import is reported
         raise SinkError.of("DL601.load", kind=kind, module=module, name=name, cause=cause, by=_by(kind)) from cause
-    if not inspect.isclass(found):
+    if not inspect.isclass(cls):
         raise SinkError.of("DL601.no_class", kind=kind, module=module, name=name, by=_by(kind))
-    lacks = [
-        method for method in ("open", "write", "close") if not callable(inspect.getattr_static(found, method, None))
-    ]
+    lacks = [method for method in ("open", "write", "close") if not callable(inspect.getattr_static(cls, method, None))]
     if lacks:
         raise SinkError.of("DL601.no_sink", kind=kind, module=module, name=name, lacks="`, `".join(lacks), by=_by(kind))
-    return typing.cast("type[Sink]", found)
+    return typing.cast("type[Sink]", cls)
 
 
 def _by(kind: str) -> str:
@@ -158,8 +148,8 @@ def _by(kind: str) -> str:
 
 def traits(kind: str) -> type[BaseSink]:
     """The facts in the class of a kind, or the defaults."""
-    found: type = sink_class(kind)
-    return found if issubclass(found, BaseSink) else BaseSink
+    cls: type = sink_class(kind)
+    return cls if issubclass(cls, BaseSink) else BaseSink
 
 
 def home_of(kind: str) -> str:
@@ -173,7 +163,7 @@ def option_names(kind: str) -> tuple[str, ...]:
 
 
 def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
-    """What is wrong with a sink's own options, each at the option's name; empty when all is well."""
+    """The problems of a sink's options, each at the option's name."""
     from pydantic import TypeAdapter, ValidationError
 
     cls = sink_class(kind)

@@ -43,7 +43,7 @@ def spoken_columns(table: Table) -> Table | None:
 def conversation(table: Table, row: int) -> tuple[list[Message], dict[str, Any]]:
     """A row's messages, column after column (a prompt, then a completion), and its other columns."""
     messages: list[Message] = []
-    others: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for column in table.columns:
         value = table.data[column.name][row]
         if column.type is DType.OBJECT and is_conversation(value):
@@ -51,8 +51,8 @@ def conversation(table: Table, row: int) -> tuple[list[Message], dict[str, Any]]
         elif column.role is not None and value is not None:
             messages.append({"role": column.role, "content": value})
         else:
-            others[column.name] = value
-    return messages, others
+            columns[column.name] = value
+    return messages, columns
 
 
 def spoken(message: Message) -> str:

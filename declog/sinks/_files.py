@@ -41,16 +41,20 @@ def fsync(path: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Replace a file's text: a reader sees the old text or the new one, never a part."""
-    draft = path.with_name(f"{path.name}.part")
-    draft.write_text(text, encoding="utf-8")
-    os.replace(draft, path)
+    """Replace a file's text: a reader sees the old text or the new one, never a part. ``OSError`` names the file."""
+    draft = path.with_name(f".{path.name}.part")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        os.replace(draft, path)
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
-def put(source: Path, place: Path) -> None:
+def put(source: Path, target: Path) -> None:
     """Move a finished file to its path, atomically and durably; replaces a file that is there."""
-    os.replace(source, place)
-    fsync(place.parent)
+    os.replace(source, target)
+    fsync(target.parent)
 
 
 def exchange(one: Path, other: Path) -> None:
@@ -63,29 +67,29 @@ def exchange(one: Path, other: Path) -> None:
         raise OSError(code, os.strerror(code), str(other))
 
 
-def swap_folder(new: Path, place: Path, spare: Path, exchange: Exchange) -> None:
-    """Replace the folder ``place`` by the folder ``new``, and remove the old one.
+def swap_folder(new: Path, target: Path, spare: Path, exchange: Exchange) -> None:
+    """Replace the folder ``target`` by the folder ``new``, and remove the old one.
 
     With ``exchange`` there is no moment between. Without it there are two renames, and after a crash between
-    them ``place`` is missing: ``finish_swap`` then puts ``new`` there.
+    them ``target`` is missing: ``finish_swap`` then puts ``new`` there.
     """
     try:
-        exchange(new, place)
+        exchange(new, target)
         old = new
     except OSError:
-        os.rename(place, spare)
+        os.rename(target, spare)
         try:
-            os.rename(new, place)
+            os.rename(new, target)
         except OSError:
-            os.rename(spare, place)
+            os.rename(spare, target)
             raise
         old = spare
-    fsync(place.parent)
+    fsync(target.parent)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def finish_swap(new: Path, place: Path, spare: Path) -> None:
+def finish_swap(new: Path, target: Path, spare: Path) -> None:
     """Complete a ``swap_folder`` that a crash interrupted, whichever rename was the last."""
-    if spare.exists() and not place.exists():
-        os.rename(new if new.exists() else spare, place)
-        fsync(place.parent)
+    if spare.exists() and not target.exists():
+        os.rename(new if new.exists() else spare, target)
+        fsync(target.parent)

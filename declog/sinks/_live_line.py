@@ -38,7 +38,7 @@ class LiveLine:
             return
         with suppress(AttributeError, OSError, ValueError):  # a stand-in for stdout
             self._descriptor, self._encoding = sys.stdout.fileno(), sys.stdout.encoding
-            for stream in {id(each): each for each in (sys.stdout, sys.stderr) if each.isatty()}.values():
+            for stream in {id(stream): stream for stream in (sys.stdout, sys.stderr) if stream.isatty()}.values():
                 self._hear(stream)
             self.on = True
 
@@ -57,8 +57,8 @@ class LiveLine:
         with self._lock:
             self._clear()
             self.on = False
-            for stream, write, ours in self._heard:
-                if stream.write is ours:  # else a later wrapper stands before this one
+            for stream, write, wrapper in self._heard:
+                if stream.write is wrapper:  # else somebody has wrapped it again
                     stream.write = write  # type: ignore[method-assign]
 
     def _hear(self, stream: TextIO) -> None:
@@ -81,7 +81,7 @@ class LiveLine:
     def _is_free(self, text: str) -> bool:
         """Whether the cursor is at the start of an empty row, when a text was written."""
         _, ended, row = text.rpartition("\n")
-        erased = row.startswith("\r") and row != "\r"  # a row of blanks over what was there
+        erased = row.startswith("\r") and row != "\r"  # blanks over an earlier row
         return not row.strip(" \r") and (bool(ended) or erased or self.free)
 
     def _clear(self) -> None:

@@ -1,20 +1,19 @@
 """A parquet dataset that grows by one file per log event, and is complete and readable at every moment.
 
-    <folder>/000000/part-000000-000255.parquet     a block that is full: one file
-    <folder>/000001/part-000256.parquet            the block that grows: one file per log event, or for several that
-    <folder>/000001/part-000257.parquet            waited while the disk was slow
+    <folder>/000000/part-000000-000255.parquet     a full block: one file
+    <folder>/000001/part-000256.parquet            the growing block: one file per log event, or for several that
+    <folder>/000001/part-000257.parquet            waited for a slow disk
 
-A part is written to a scratch folder beside the dataset, fsynced, renamed into its block, and not touched again.
-A full block is merged: its folder changes places, in one atomic step, with a folder that holds the same rows in
-one file. So a ``kill -9`` never duplicates or loses a row, and no reader sees a half-merged block. A reader may, once
-per block, list a file that is then merged away: its read fails, and the next one succeeds.
-At the end the last block is merged too, and small blocks are joined: a dataset has fifty files at most.
-On file systems without an atomic swap (NFS), the swap is two renames. A crash between the two hides a block until the
-next ``open``, which finishes the swap.
+A part is written to a scratch folder beside the dataset, synced, renamed into its block, and then stays as it is. A
+full block is merged: its folder changes places, in one atomic step, with a folder that holds the same rows in one file.
+So a ``kill -9`` never duplicates or loses a row, and no reader sees a half-merged block. Once per block, a reader may
+list a file that is then merged: its read fails, and the next one succeeds. At the end the last block is merged too, and
+small blocks are joined: a dataset has fifty files at most. On file systems without an atomic swap (NFS), the swap is
+two renames. A crash between the two hides a block until the next ``open``, which finishes the swap.
 
-All parts have one schema, since pandas takes the first part's and polars insists on it. A new column is added to
-the older parts too, as nulls, by one rename each. If the process dies in between, some parts lack the column (rows
-are never affected) until the next ``open``.
+All parts have one schema, since pandas takes the first part's and polars requires it. A new column is added to older
+parts as nulls, by one rename each. If the process dies in between, some parts have no such column until the next
+``open``; they keep all rows.
 """
 
 from __future__ import annotations
@@ -27,40 +26,38 @@ from typing import Any
 
 from declog.errors import SinkError
 from declog.sinks._files import Exchange, exchange, finish_swap, fsync, put, swap_folder
+from declog.sinks._shared import require
 
 logger = logging.getLogger("declog")
 
 # A block is merged from memory, since reading it back takes the GIL some thousand times. This bounds what is held.
 BLOCK_BYTES = 32 * 2**20
 MOST_FILES = 50  # of a dataset that is closed
+COMPRESSION = "zstd"
 
 
 class PartDataset:
-    """The dataset in ``folder``, written by one process. ``pa`` and ``pq`` are pyarrow and its parquet module."""
+    """The dataset in ``folder``, written by one process."""
 
     def __init__(
         self,
-        pa: Any,
-        pq: Any,
         folder: Path,
         scratch: Path,
         *,
         metadata: Mapping[str, str],
-        compression: str,
         compact_every: int,
         exchange: Exchange = exchange,
     ) -> None:
-        self._pa, self._pq = pa, pq
+        self._pa, self._pq = (require(name, kind="parquet") for name in ("pyarrow", "pyarrow.parquet"))
         self._folder, self._scratch = folder, scratch
         self._metadata = {key.encode(): value.encode() for key, value in metadata.items()}
-        self._compression = compression
         self._compact_every = compact_every
         self._exchange = exchange
         self._pending: list[Any] = []
         self._block = self._block_bytes = self._sequence = 0
         self._in_block: list[Any] = []
         self._narrow = False
-        self._schema: Any = pa.schema([])
+        self._schema: Any = self._pa.schema([])
         scratch.mkdir(parents=True, exist_ok=True)
         folder.mkdir(parents=True, exist_ok=True)
         self._continue()
@@ -71,20 +68,20 @@ class PartDataset:
         ``SinkError`` if a column has another type than in the dataset: no row is written. ``OSError`` if the disk
         refused: the rows, at most a block of them, wait in memory for the next log event.
         """
-        found = [self._take(table) for table in tables]
-        taken = [place for place, error in enumerate(found) if error is None]
+        errors = [self._take(table) for table in tables]
+        taken = [index for index, error in enumerate(errors) if error is None]
         try:
             self.flush()
-        except OSError as error:
-            return [error if place in taken else found[place] for place in range(len(tables))]
+        except OSError as refusal:
+            return [refusal if error is None else error for error in errors]
         except Exception as error:  # noqa: BLE001  (any refusal of arrow's)
             # Rows that cannot be written at all must not stand in the way of the others.
             del self._pending[len(self._pending) - len(taken) :]
             if len(tables) == 1:
                 return [error]
-            for place in taken:
-                (found[place],) = self.append(tables[place])
-        return found
+            for index in taken:
+                (errors[index],) = self.append(tables[index])
+        return errors
 
     def _take(self, table: Any) -> Exception | None:
         try:
@@ -128,11 +125,11 @@ class PartDataset:
         sizes = [sum(part.stat().st_size for part in block.glob("part-*.parquet")) for block in blocks]
         groups = [[block] for block in blocks]
         while len(groups) > MOST_FILES:
-            at = min(range(len(groups) - 1), key=lambda place: sizes[place] + sizes[place + 1])
+            at = min(range(len(groups) - 1), key=lambda index: sizes[index] + sizes[index + 1])
             groups[at] += groups.pop(at + 1)
             sizes[at] += sizes.pop(at + 1)
-        for block, *others in groups:
-            for other in others:
+        for block, *neighbours in groups:
+            for other in neighbours:
                 for part in sorted(other.glob("part-*.parquet")):
                     put(part, block / part.name)
                 other.rmdir()
@@ -185,28 +182,25 @@ class PartDataset:
         return sorted(self._folder.glob("*/part-*.parquet"))
 
     def _joined(self, schema: Any) -> Any:
-        known = {field.name: field.type for field in self._schema}
+        types = {field.name: field.type for field in self._schema}
         for field in schema:
-            if known.get(field.name, field.type) != field.type:
-                now, before = field.type, known[field.name]
+            if types.get(field.name, field.type) != field.type:
+                now, before = field.type, types[field.name]
                 raise SinkError.of(
                     "DL602.parts_column", column=field.name, table=self._folder.name, now=now, before=before
                 )
-        new = [field for field in schema if field.name not in known]
+        new = [field for field in schema if field.name not in types]
         return self._pa.schema([*self._schema, *new]) if new else self._schema
 
     def _joint(self, tables: list[Any]) -> Any:
-        whole = self._pa.concat_tables([self._conform(table) for table in tables])
-        return whole.replace_schema_metadata(self._metadata)
+        rows = self._pa.concat_tables([self._conform(table) for table in tables])
+        return rows.replace_schema_metadata(self._metadata)
 
     def _conform(self, table: Any) -> Any:
+        """A table with the dataset's columns in their order, null where it has none."""
         if table.schema == self._schema:
             return table
-        columns = [
-            table.column(field.name) if field.name in table.schema.names else self._pa.nulls(len(table), field.type)
-            for field in self._schema
-        ]
-        return self._pa.Table.from_arrays(columns, schema=self._schema)
+        return self._pa.concat_tables([self._schema.empty_table(), table], promote_options="default")
 
     def _widen(self) -> None:
         for part in self._all_parts():
@@ -219,7 +213,7 @@ class PartDataset:
         scratch = self._scratch / part.name
         # Into memory first: pyarrow would take the GIL again for every piece that it writes to a Python file.
         stream = self._pa.BufferOutputStream()
-        self._pq.write_table(table, stream, compression=self._compression)
+        self._pq.write_table(table, stream, compression=COMPRESSION)
         scratch.write_bytes(stream.getvalue())
         fsync(scratch)
         put(scratch, part)
@@ -249,7 +243,7 @@ class PartDataset:
 
     def _merge(self, parts: list[Path], target: Path) -> None:
         schema = self._pq.read_schema(parts[0])
-        with self._pq.ParquetWriter(str(target), schema, compression=self._compression) as writer:
+        with self._pq.ParquetWriter(str(target), schema, compression=COMPRESSION) as writer:
             waiting: list[Any] = []
             for part in parts:
                 waiting.append(self._pq.ParquetFile(part).read())

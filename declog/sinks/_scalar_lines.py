@@ -106,15 +106,15 @@ def scalar_lines(
     """
     trends = trends or Trends()
     core = [scalar for scalar in scalars if trends.is_core(scalar)]
-    others = [scalar for scalar in scalars if not trends.is_core(scalar)]
-    shown = others[: max(limit - len(core), 0) if limit < len(scalars) else len(others)]
+    rest = [scalar for scalar in scalars if not trends.is_core(scalar)]
+    shown = rest[: max(limit - len(core), 0) if limit < len(scalars) else len(rest)]
     if trends.shown:
-        pieces = _columns([(scalar.name, scalar) for scalar in core], width, "  ", trends, mode, whole=True)
+        pieces = _columns([(scalar.name, scalar) for scalar in core], width, "  ", trends, mode, full=True)
     else:
         pieces = _sections(core, width, trends, mode)
     pieces += _sections(shown, width, trends, mode)
-    if len(others) > len(shown):
-        pieces.append((f"  and {len(others) - len(shown)} more\n", "dim"))
+    if len(rest) > len(shown):
+        pieces.append((f"  and {len(rest) - len(shown)} more\n", "dim"))
     if any(scalar.partial for scalar in (*core, *shown)):
         pieces.append(("  * some ranks are missing from this value\n", "yellow"))
     return pieces
@@ -136,12 +136,12 @@ def _sections(scalars: Sequence[Scalar], width: int, trends: Trends, mode: str) 
 
 
 def _columns(
-    entries: Sequence[tuple[str, Scalar]], width: int, indent: str, trends: Trends, mode: str, *, whole: bool = False
+    entries: Sequence[tuple[str, Scalar]], width: int, indent: str, trends: Trends, mode: str, *, full: bool = False
 ) -> list[Piece]:
     """Entries side by side, as many as fit; a long label loses its start, a value is never cut."""
     if not entries:
         return []
-    ends = [list(_end(scalar, trends, mode, whole=whole)) for _, scalar in entries]
+    ends = [list(_end(scalar, trends, mode, full=full)) for _, scalar in entries]
     wide_end = max(sum(len(text) for text, _ in end) for end in ends)
     values = [number(scalar.value) + "*" * scalar.partial for _, scalar in entries]
     wide_value = max(9, *map(len, values))
@@ -150,9 +150,9 @@ def _columns(
     wide_label = max(map(cells, labels))
     count = max(1, (width - len(indent) + len(GAP)) // (wide_label + 2 + wide_value + wide_end + len(GAP)))
     pieces: list[Piece] = []
-    for place, ((_, scalar), label, value, end) in enumerate(zip(entries, labels, values, ends, strict=True)):
-        last = place + 1 == len(entries) or (place + 1) % count == 0
-        pieces.append(((GAP if place % count else indent) + padded(label, wide_label) + "  ", ""))
+    for index, ((_, scalar), label, value, end) in enumerate(zip(entries, labels, values, ends, strict=True)):
+        last = index + 1 == len(entries) or (index + 1) % count == 0
+        pieces.append(((GAP if index % count else indent) + padded(label, wide_label) + "  ", ""))
         pieces.append((value.rjust(wide_value), "" if math.isfinite(as_float(scalar.value)) else "bold red"))
         pieces += end
         if not last:
@@ -162,14 +162,14 @@ def _columns(
     return pieces
 
 
-def _end(scalar: Scalar, trends: Trends, mode: str, *, whole: bool) -> Iterator[Piece]:
-    """The text behind a value: its change and sparkline; empty at its first log event."""
+def _end(scalar: Scalar, trends: Trends, mode: str, *, full: bool) -> Iterator[Piece]:
+    """The text behind a value: its change and, if ``full``, its sparkline; empty at its first log event."""
     course, now = trends.before(mode, scalar.name), as_float(scalar.value)
     if not trends.shown or course is None:
         return
     change = now - course.last if math.isfinite(now) and math.isfinite(course.last) else math.nan
     style = trends.better(scalar, change)
-    if not whole:
+    if not full:
         yield f" {'▲' if change > 0 else '▼' if change < 0 else ' '}" if trends.bars else "", style
         return
     yield "  " + ("" if math.isnan(change) else _short(change) if change else "=").rjust(7), style
@@ -179,7 +179,7 @@ def _end(scalar: Scalar, trends: Trends, mode: str, *, whole: bool) -> Iterator[
 
 def _short(change: float) -> str:
     """A change in at most seven characters with its sign."""
-    return re.sub(r"e([+-])0*", lambda found: "e" + found[1].strip("+"), f"{change:+.2g}")
+    return re.sub(r"e([+-])0*", lambda exponent: "e" + exponent[1].strip("+"), f"{change:+.2g}")
 
 
 def sparkline(values: Sequence[float]) -> str:

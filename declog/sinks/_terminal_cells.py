@@ -1,7 +1,7 @@
 """The width of text in cells of a terminal: a Chinese character takes two, a combining one none. Imports rich.
 
-A cluster is drawn as one character: a letter with its combining marks, an emoji with its modifiers and joined emojis, a
-flag. No line ends inside a cluster.
+A terminal draws a cluster as one character: a letter with its combining marks, an emoji with its modifiers and joined
+emojis, a flag. No line ends inside a cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows of a table as complete text, for trackers whose tables cut their cells. Standard library only."""
+"""Rows of a table as complete texts, for trackers whose tables cut their cells. Standard library only."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ LONG = (DType.TEXT, DType.OBJECT)
 
 
 def rows_as_text(table: Table) -> str:
-    """Each row: a heading of its short values, then its complete texts, each in a block of its own."""
+    """The rows in Markdown, one below the other."""
     return "\n\n".join(row_as_text(table, row) for row in range(table.rows)) + "\n"
 
 
 def row_as_text(table: Table, row: int) -> str:
-    """One row in Markdown."""
+    """One row in Markdown: a heading of its short values, then a block for each complete text."""
     texts = []
     for column in table.columns:
         value = table.data[column.name][row]
@@ -29,13 +29,13 @@ def row_as_text(table: Table, row: int) -> str:
 
 
 def caption(table: Table, row: int) -> str:
-    """A row in one line: why it was picked, where it comes from, its numbers."""
+    """A row in one line: why it was picked, its step and number, its short values."""
     places = table.places
-    why = [] if places is None or places.why is None else [places.why[row]]
-    place = [] if places is None else [f"step {places.step[row]}", f"row {places.row[row]}"]
+    why = [table.why(row)] if table.why(row) else []
+    position = [] if places is None else [f"step {places.step[row]}", f"row {places.row[row]}"]
     values = [(column.name, table.data[column.name][row]) for column in table.columns if column.type not in LONG]
     return clean_text(
-        ", ".join([*why, *place, *(f"{name} {_number(value)}" for name, value in values)]) or f"row {row}"
+        ", ".join([*why, *position, *(f"{name} {_number(value)}" for name, value in values)]) or f"row {row}"
     )
 
 

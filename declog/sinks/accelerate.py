@@ -1,12 +1,12 @@
-"""The accelerate sink: any tracker of accelerate, its own and registered ones.
+"""The accelerate sink: any tracker of accelerate, built in or registered.
 
 The sink uses the trackers that an ``Accelerator`` has open (``declog.integrations.accelerate.start`` passes them), or
-creates those in ``trackers``. wandb and trackio get the records of declog's own sinks, on the tracker's run. Any other
-tracker gets the records for which its class has a method: ``log`` for scalars, ``log_table`` for tables,
-``log_images`` for the images in them. The sink leaves out other records and reports that once.
+starts those in ``trackers``. On wandb and trackio it uses declog's own sinks, on the tracker's run. Any other tracker
+gets the records for which its class has a method: ``log`` for scalars, ``log_table`` for tables, ``log_images`` for the
+images in them. The sink leaves out other records and reports that once.
 
-A tracker that was open stays open: ``Accelerator.end_training`` closes it. accelerate imports torch, when the sink is
-constructed and never on its thread.
+A tracker that was open stays open: ``Accelerator.end_training`` closes it. accelerate imports torch: when the sink is
+constructed, never on the sink's thread.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from declog.errors import SinkError
 from declog.errors.visible import visible_lines
 from declog.records import Image, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, Sink, _images
-from declog.sinks._shared import as_float, below, clean_text, json_text, require
+from declog.sinks._folder import below
+from declog.sinks._shared import as_float, clean_text, json_text, require
 from declog.sinks.tensorboard import IMAGES, markdown
 from declog.sinks.trackio import TrackioSink
 from declog.sinks.wandb import WandbSink
 
 log = logging.getLogger("declog")
-MAX_CHARS = 500  # of a table's cell in trackers that show the table as a text
 TEXTS = frozenset({"tensorboard"})  # trackers whose `log` shows a text
-OWN_RUN = {"mlflow": "run_id"}  # trackers whose run belongs to a thread, and the argument of `log` for it
+RUN_OF_THREAD = {"mlflow": "run_id"}  # trackers whose run belongs to a thread, and the argument of `log` for it
 
 _open: ContextVar[Sequence[Any]] = ContextVar("_open", default=())  # the trackers of the Accelerator
 
@@ -78,15 +78,15 @@ class AccelerateSink(BaseSink):
         settings: dict[str, dict[str, Any]] | None = None,
     ) -> None:
         self._tracking = require("accelerate.tracking", kind="accelerate", extra="accelerate")
-        self._given = () if trackers is not None else _open.get()
+        self._trackers = () if trackers is not None else _open.get()
         self._names = trackers or []
         self._project, self._dir, self._settings = project, dir, settings or {}
-        self._made: list[Any] = []
+        self._started: list[Any] = []
         self._sinks: list[Sink] = []
-        known = self._tracking.LOGGER_TYPE_TO_CLASS
+        classes = self._tracking.LOGGER_TYPE_TO_CLASS
         for name in self._names:
-            if name not in known:
-                raise SinkError.of("DL601.tracker", name=name, known=sorted(known))
+            if name not in classes:
+                raise SinkError.of("DL601.tracker", name=name, known=sorted(classes))
         for name in self._settings.keys() - set(self._names):
             raise SinkError.of("DL601.tracker_settings", name=name, known=self._names)
         if "tensorboard" in self._names:
@@ -96,14 +96,14 @@ class AccelerateSink(BaseSink):
 
     def open(self, run: RunInfo) -> None:
         """Start the named trackers, or use the open ones; wandb and trackio get the run config."""
-        trackers = [tracker for tracker in self._given if tracker.name != "declog"]
+        trackers = [tracker for tracker in self._trackers if tracker.name != "declog"]
         if not self._names and not trackers:
             raise SinkError.of("DL601.no_trackers")
-        self._sinks = [self._sink(tracker, own=False) for tracker in trackers]
+        self._sinks = [self._sink(tracker, alone=False) for tracker in trackers]
         for name in self._names:
-            tracker = self._started(name, run)
-            self._made.append(tracker)
-            self._sinks.append(self._sink(tracker, own=True))
+            tracker = self._start(name, run)
+            self._started.append(tracker)
+            self._sinks.append(self._sink(tracker, alone=True))
         for sink in self._sinks:
             sink.open(run)
 
@@ -121,31 +121,31 @@ class AccelerateSink(BaseSink):
             raise ExceptionGroup("several trackers failed", failures)
 
     def close(self) -> None:
-        """Log what waits, and finish the trackers that the sink started."""
-        with contextlib.ExitStack() as ends:  # each, also where another one fails: the trackers last
-            for tracker in self._made:
+        """Close the sinks of the trackers, and finish the trackers that this sink started."""
+        with contextlib.ExitStack() as ends:  # all of them, also if one fails; the trackers last
+            for tracker in self._started:
                 ends.callback(tracker.finish)
             for sink in self._sinks:
                 ends.callback(sink.close)
 
-    def _started(self, name: str, run: RunInfo) -> Any:
+    def _start(self, name: str, run: RunInfo) -> Any:
         cls = self._tracking.LOGGER_TYPE_TO_CLASS[name]
-        place = []
+        arguments = [self._project or run.name]
         if cls.requires_logging_directory:
             folder = below(run.output_dir, self._dir or run.sink or "accelerate")
             folder.mkdir(parents=True, exist_ok=True)
-            place = [str(folder)]
-        tracker = cls(self._project or run.name, *place, **self._settings.get(name, {}))
-        # One process has the sink: accelerate must not set up its state, which would wait for the other processes.
+            arguments.append(str(folder))
+        tracker = cls(*arguments, **self._settings.get(name, {}))
+        # Only one process has the sink: accelerate must not set up its state, which waits for the other processes.
         tracker.main_process_only = False
         tracker.start()
         return tracker
 
-    def _sink(self, tracker: Any, *, own: bool) -> Sink:
+    def _sink(self, tracker: Any, *, alone: bool) -> Sink:
         if tracker.name == "wandb":
-            return WandbSink.on(tracker.tracker, own=own)
+            return WandbSink.on(tracker.tracker, alone=alone)
         if tracker.name == "trackio":
-            return TrackioSink.on(tracker.tracker, own=own)
+            return TrackioSink.on(tracker.tracker, alone=alone)
         return _Generic(tracker)
 
 
@@ -160,14 +160,16 @@ class _Generic:
         self._reported: set[str] = set()
 
     def open(self, run: RunInfo) -> None:
-        if self._tracker.name in OWN_RUN:
-            self._log_options = {OWN_RUN[self._tracker.name]: self._tracker.tracker.info.run_id}
+        if self._tracker.name in RUN_OF_THREAD:
+            self._log_options = {RUN_OF_THREAD[self._tracker.name]: self._tracker.tracker.info.run_id}
 
     def write(self, step: int, records: Records) -> None:
         values: dict[str, Any] = {clean_text(scalar.name): as_float(scalar.value) for scalar in records.scalars}
         if self._tracker.name in TEXTS:
-            texts = {table.name: markdown(table, None) for table in records.tables}
-            texts |= {f"alerts/{each.name}": f"**{each.level}** {visible_lines(each.text)}" for each in records.alerts}
+            texts = {table.name: markdown(table) for table in records.tables}
+            texts |= {
+                f"alerts/{alert.name}": f"**{alert.level}** {visible_lines(alert.text)}" for alert in records.alerts
+            }
             values |= {clean_text(name): clean_text(text) for name, text in texts.items()}
         if values:
             self._tracker.log(values, step=step, **self._log_options)
@@ -192,8 +194,8 @@ class _Generic:
         if not isinstance(tracker, _ShowsImages):
             self._leave_out("images", name)
         elif self._tracker.name == "tensorboard":  # one array of images of one size
-            for place, image in enumerate(images):
-                tracker.log_images({f"{name}/{place}": image[None]}, step=step, dataformats="NHWC")
+            for number, image in enumerate(images):
+                tracker.log_images({f"{name}/{number}": image[None]}, step=step, dataformats="NHWC")
         else:
             tracker.log_images({name: images}, step=step)
 

@@ -13,13 +13,13 @@
             tool      4
       ! warn kl_runaway: KL 0.71 left the trust region
 
-From a table over a window the console shows rows of the newest step; from long texts the head and the tail, where the
-answer is. When the run ends it lists the alerts again, with their counts.
+Of a table over a window the console shows rows of the newest step, and of long texts both ends, since the answer is at
+the end. When the run ends it lists the alerts again, with their counts.
 
-This file formats text and hands it to rich in one piece: rich's own tables cost the training thread tens of
-milliseconds of the GIL. Colours appear on a terminal only. There, tqdm's bars stay below; without a bar, a line shows
-the progress between log events. Control and format characters are made visible, so that a model's text cannot move the
-cursor or reverse a line. ``format: json`` prints an object per log event and per sample, one on a line.
+This file formats text and gives it to rich in one piece: rich's tables hold the GIL for tens of milliseconds, which the
+training thread would feel. Colours appear on a terminal only. There, tqdm's bars stay below; without a bar, a line
+shows the progress between log events. Control and format characters become visible, so that a model's text cannot move
+the cursor or reverse a line. ``format: json`` prints an object per log event and per sample, one on a line.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ from declog.records import Alert, DType, Records, RunInfo, Table
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
 from declog.sinks._conversations import Message, is_conversation, spoken
 from declog.sinks._live_line import LiveLine
+from declog.sinks._rows import end_of, table_rows
 from declog.sinks._scalar_lines import BARS, Piece, Trends, number, scalar_lines
-from declog.sinks._shared import end_of, json_text, origins, require
+from declog.sinks._shared import json_text, require
 from declog.sinks._terminal_cells import cells, padded, wrapped
 
 PLAIN_WIDTH = 100
@@ -163,7 +164,7 @@ class ConsoleSink(BaseSink):
 
     def _lines(self, objects: Sequence[dict[str, Any]]) -> None:
         file = self._console.file
-        text = "".join(visible_json(json_text(each)) + "\n" for each in objects)
+        text = "".join(visible_json(json_text(line)) + "\n" for line in objects)
         with _beside_bars(terminal=self._console.is_terminal):
             file.write(text.encode(self._console.encoding, "backslashreplace").decode(self._console.encoding))
             file.flush()
@@ -220,12 +221,10 @@ def _objects(step: int, records: Records) -> list[dict[str, Any]]:
     if partial := [scalar.name for scalar in records.scalars if scalar.partial]:
         event["partial"] = partial
     if records.alerts:
-        event["alerts"] = [{"name": each.name, "level": each.level, "text": each.text} for each in records.alerts]
+        event["alerts"] = [vars(alert) for alert in records.alerts]
     objects = [event] if len(event) > len(stamp) + 1 else []
     for table in records.tables:
-        columns = {**origins(table, step), **table.data}
-        for values in zip(*columns.values(), strict=True):
-            objects.append({**stamp, "table": table.table, **dict(zip(columns, values, strict=True))})
+        objects += [{**stamp, "table": table.table, **row} for row in table_rows(table, step)]
     return objects
 
 
@@ -247,11 +246,10 @@ def table_cards(
     ``step`` of its block.
     """
     steps = None if table.places is None else table.places.step
-    why = None if table.places is None else table.places.why
     rows: Sequence[int] = range(table.rows)
     if newest and steps is not None and table.rows:
         rows = [row for row in rows if steps[row] == max(steps)]
-    rows = [rows[place] for place in _of_each_kind([None if why is None else why[row] for row in rows], max_rows)]
+    rows = [rows[index] for index in _of_each_kind([table.why(row) for row in rows], max_rows)]
     if not rows:
         return
     stamped = steps is not None and set(steps) != {step}
@@ -262,7 +260,7 @@ def table_cards(
         if column.type in (DType.TEXT, DType.OBJECT) and column.tokens is None
     ]  # fmt: skip
     label_width = min(LABEL_WIDTH, max((cells(visible(name)) for name in texts), default=0))
-    for place, row in enumerate(rows, 1):
+    for card, row in enumerate(rows, 1):
         of_step = step if steps is None else steps[row]
         short = [f"step {of_step}"] if stamped else []
         short += [
@@ -272,8 +270,8 @@ def table_cards(
             and column.tokens is None
             and not (column.name == "step" and table.data["step"][row] == of_step)
         ]
-        mark, style = ENDS["" if why is None else end_of(why[row])]
-        yield f"    {place} {mark}", style
+        mark, style = ENDS[end_of(table.why(row))]
+        yield f"    {card} {mark}", style
         yield _side_by_side(short, width, 6) + "\n", "" if style == "bold" else style.removeprefix("bold ")
         for name in texts:
             value = table.data[name][row]
@@ -287,49 +285,49 @@ def table_cards(
 
 
 def _of_each_kind(kinds: Sequence[object], most: int) -> list[int]:
-    """The indices of the rows to show, in their order: the first of each kind, then the second of each, and so on."""
+    """The indices of ``most`` rows, in their order: the first of each kind, then the second of each, and so on."""
     seen: Counter[object] = Counter()
     turns = []
-    for place, kind in enumerate(kinds):
-        turns.append((seen[kind], place))
+    for index, kind in enumerate(kinds):
+        turns.append((seen[kind], index))
         seen[kind] += 1
-    return sorted(place for _, place in sorted(turns)[:most])
+    return sorted(index for _, index in sorted(turns)[:most])
 
 
 def _messages(messages: Sequence[Message], max_chars: int, width: int) -> Iterator[Piece]:
-    """The messages of a conversation, each wrapped beside its role; of a long one the two ends.
+    """The messages of a conversation, each wrapped beside its role.
 
-    A conversation beyond ``max_chars`` shows its first message after the system prompt, and its last ones: the answer.
+    A conversation beyond ``max_chars`` shows its first message after the system prompt, and its last ones.
     """
     texts = [spoken(message) for message in messages]
-    shown = {place: sample(text, max_chars) for place, text in enumerate(texts)}
+    shown = {index: sample(text, max_chars) for index, text in enumerate(texts)}
     if sum(max(len(text), 1) for text in texts) > max_chars:
-        first = next((place for place, message in enumerate(messages) if message["role"] != "system"), 0)
+        first = next((index for index, message in enumerate(messages) if message["role"] != "system"), 0)
         shown = {first: sample(texts[first], max_chars // 2)}  # the question
         room = max_chars - len(shown[first])
-        for place in range(len(texts) - 1, first, -1):
-            if place + 1 < len(texts) and len(texts[place]) > room:
+        for index in range(len(texts) - 1, first, -1):
+            if index + 1 < len(texts) and len(texts[index]) > room:
                 break
-            shown[place] = sample(texts[place], room)
-            room -= max(len(texts[place]), 1)
+            shown[index] = sample(texts[index], room)
+            room -= max(len(texts[index]), 1)
     after = 0
-    for place in [*sorted(shown), len(texts)]:
-        if place > after:
-            yield f"        … {place - after} more message{'s' * (place > after + 1)} …\n", "dim"
-        after = place + 1
-        if place in shown:
-            yield f"        {padded(visible(messages[place]['role']), ROLE_WIDTH)} ", "dim"
-            yield _wrap(shown[place], width, 9 + ROLE_WIDTH) + "\n", ""
+    for index in [*sorted(shown), len(texts)]:
+        if index > after:
+            yield f"        … {index - after} more message{'s' * (index > after + 1)} …\n", "dim"
+        after = index + 1
+        if index in shown:
+            yield f"        {padded(visible(messages[index]['role']), ROLE_WIDTH)} ", "dim"
+            yield _wrap(shown[index], width, 9 + ROLE_WIDTH) + "\n", ""
 
 
 def sample(text: str, max_chars: int) -> str:
     """A text on one line; of a long text the head and the tail; line ends are shown as ⏎."""
     text = text.strip()
     tail = max_chars // 2
-    left = f" … {len(text) - max_chars:,} characters … "
-    if len(text) <= max_chars + len(left):  # the mark for the cut would be as long
+    mark = f" … {len(text) - max_chars:,} characters … "
+    if len(text) <= max_chars + len(mark):  # the cut would not make it shorter
         return _one_line(text)
-    return _one_line(text[: max_chars - tail]).rstrip() + left + _one_line(text[len(text) - tail :]).lstrip()
+    return _one_line(text[: max_chars - tail]).rstrip() + mark + _one_line(text[len(text) - tail :]).lstrip()
 
 
 def _one_line(text: str) -> str:

@@ -35,7 +35,7 @@ class Contract:
     def checks(self) -> dict[str, Callable[[], None]]:
         """The checks that apply to this sink, by their names."""
         sink = self._make()
-        found = {
+        checks = {
             "it says what it takes": self.declares,
             "it takes one of everything": self.everything,
             "it takes numbers, names and texts of every kind": self.hostile,
@@ -46,27 +46,26 @@ class Contract:
             "it leaves the process as it is": self.process,
         }
         if self._read is not None:
-            found |= {
+            checks |= {
                 "log events are there in their order, of every mode": self.order,
                 "runs at once are kept apart": self.two_runs,
             }
             if isinstance(sink, Coalescing):
-                found["several log events at once are those one by one"] = self.several
+                checks["several log events at once are those one by one"] = self.several
             if isinstance(sink, Rewindable):
-                found["a resumed run has each step once"] = self.resumed
-        return found
-
-    # -- what is asked
+                checks["a resumed run has each step once"] = self.resumed
+        return checks
 
     def declares(self) -> None:
         """``accepts`` holds kinds of records; options are keyword-only and typed, each with a default."""
         sink = self._make()
-        odd = sorted(sink.accepts - {SCALAR, HISTOGRAM, TABLE, ALERT})
-        assert not odd, f"`accepts` has {odd}"
-        parameters = inspect.signature(type(sink)).parameters.values()
-        loose = [each.name for each in parameters if each.kind is not each.KEYWORD_ONLY]
+        unknown = sorted(sink.accepts - {SCALAR, HISTOGRAM, TABLE, ALERT})
+        assert not unknown, f"`accepts` has {unknown}"
+        options = inspect.signature(type(sink)).parameters.values()
+        loose = [option.name for option in options if option.kind is not option.KEYWORD_ONLY]
         assert not loose, f"options are keyword-only, with a `*` before them: {loose}"
-        bare = [each.name for each in parameters if each.annotation is each.empty or each.default is each.empty]
+        empty = inspect.Parameter.empty
+        bare = [option.name for option in options if option.annotation is empty or option.default is empty]
         assert not bare, f"options have a type and a default: {bare}"
 
     def everything(self) -> None:
@@ -79,10 +78,10 @@ class Contract:
         names = ("größe/漢字", "a b", "../up", "/root", "x" * 300, SURROGATE, "pass@8", "a\nb", "%s{}", "'; --")
         scalars = [Scalar(name, value, name) for name, value in zip(names, values, strict=True)]
         alerts = [Alert(name, "error", f"{name} \x1b[31m\u202e") for name in names]
-        tables = [_table(name, id=f"t{place}", text=name) for place, name in enumerate(names[:6])]
+        tables = [_table(name, id=f"t{number}", text=name) for number, name in enumerate(names[:6])]
         histogram = Histogram(names[0], [1, 0], [-math.inf, 0.0, math.inf], names[0])
-        made = Records(scalars=tuple(scalars), tables=tuple(tables), alerts=tuple(alerts), histograms=(histogram,))
-        self._logged(self._run(), [(0, made), (10**9, made)])
+        records = Records(scalars=tuple(scalars), tables=tuple(tables), alerts=tuple(alerts), histograms=(histogram,))
+        self._logged(self._run(), [(0, records), (10**9, records)])
 
     def tables(self) -> None:
         """Tables without rows, with a column more, a column less, rows of nulls, a conversation."""
@@ -93,7 +92,7 @@ class Contract:
         said = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": None, "tool_calls": [{"a": 1}]}]
         chat = Table("chat", "chat", (Column("said", DType.OBJECT),), {"said": [said, None]}, 2, as_trace=True)
         steps = enumerate((few, more, none, nulls, few, chat, more))
-        self._logged(self._run(), [(step, Records(tables=(each,))) for step, each in steps])
+        self._logged(self._run(), [(step, Records(tables=(table,))) for step, table in steps])
 
     def closing(self) -> None:
         """A run may end without a log event, and close its sink twice."""
@@ -105,9 +104,9 @@ class Contract:
     def broken(self) -> None:
         """Values of the wrong type: the sink may raise, and continues."""
         run = self._run()
-        odd = Table("odd", "odd", (Column("x", DType.FLOAT),), {"x": ["text", object()]}, 2)
+        wrong = Table("wrong", "wrong", (Column("x", DType.FLOAT),), {"x": ["text", object()]}, 2)
         runner = self._opened(run)
-        for step, records in ((0, event(0)), (1, Records(tables=(odd,))), (2, event(2))):
+        for step, records in ((0, event(0)), (1, Records(tables=(wrong,))), (2, event(2))):
             runner.submit(step, records)
         report = runner.close(WAIT_S)
         assert report.finished and report.failed <= 1, _failures(report)
@@ -115,10 +114,10 @@ class Contract:
 
     def untouched(self) -> None:
         """The sink does not change records, because other sinks get the same objects."""
-        made = event(1)
-        before = repr(made)
-        self._logged(self._run(), [(1, made)])
-        assert repr(made) == before, "the sink changed the records that it was given"
+        records = event(1)
+        before = repr(records)
+        self._logged(self._run(), [(1, records)])
+        assert repr(records) == before, "the sink changed the records that it was given"
 
     def process(self) -> None:
         """The sink keeps the working directory, streams and signals of the process, and does not import torch."""
@@ -139,14 +138,14 @@ class Contract:
         """Two runs that write in turn stay apart."""
         runs = [self._run(), self._run()]
         runners = [self._opened(run) for run in runs]
-        events = [[(step, _scalars(step + 100 * place)) for step in range(4)] for place in range(2)]
+        events = [[(step, _scalars(step + 100 * number)) for step in range(4)] for number in range(2)]
         for pair in zip(*events, strict=True):
             for runner, (step, records) in zip(runners, pair, strict=True):
                 runner.submit(step, records)
         for runner in runners:
-            _whole(runner.close(WAIT_S))
-        for run, mine in zip(runs, events, strict=True):
-            self._same(run, mine)
+            _complete(runner.close(WAIT_S))
+        for run, logged in zip(runs, events, strict=True):
+            self._same(run, logged)
 
     def several(self) -> None:
         """``write_many`` leaves the same records as ``write`` for each event."""
@@ -174,10 +173,8 @@ class Contract:
         assert runner.rewind(2, WAIT_S) and runner.rewind(2, WAIT_S)
         for step in range(3, 6):
             runner.submit(step, event(step + 100))
-        _whole(runner.close(WAIT_S))
+        _complete(runner.close(WAIT_S))
         self._same(run, [(step, event(step if step < 3 else step + 100)) for step in range(6)])
-
-    # -- how
 
     def _run(self) -> RunInfo:
         self._runs += 1
@@ -198,33 +195,36 @@ class Contract:
         runner = self._opened(run)
         for step, records in events:
             runner.submit(step, records)
-        _whole(runner.close(WAIT_S))
+        _complete(runner.close(WAIT_S))
 
     def _same(self, run: RunInfo, events: Sequence[tuple[int, Records]]) -> None:
         """Check that the sink has a run's scalars, each name in its order."""
         if self._read is None:
             return
-        found: dict[str, list[tuple[int, str]]] = {}
-        for step, name, value in self._read(run):
-            found.setdefault(name, []).append((step, f"{float(value):.6g}"))
-        expected: dict[str, list[tuple[int, str]]] = {}
-        for step, records in events:
-            for scalar in records.scalars:
-                expected.setdefault(scalar.name, []).append((step, f"{float(scalar.value):.6g}"))
-        shown = {name: found.get(name) for name in expected}
+        logged = [(step, scalar.name, scalar.value) for step, records in events for scalar in records.scalars]
+        expected, values = _by_name(logged), _by_name(self._read(run))
+        shown = {name: values.get(name) for name in expected}
         assert shown == expected, f"read back:\n  {shown}\nlogged:\n  {expected}"
 
 
 def failures(checks: Mapping[str, Callable[[], None]]) -> list[str]:
     """Run checks; returns a text for each failure."""
-    found = []
+    texts = []
     for what, check in checks.items():
         try:
             check()
         except Exception as error:  # noqa: BLE001  (any error of a sink is reported)
             where = traceback.extract_tb(error.__traceback__)[-1]
-            found.append(f"{what}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})")
-    return found
+            texts.append(f"{what}: {type(error).__name__}: {error} ({where.filename}:{where.lineno})")
+    return texts
+
+
+def _by_name(scalars: Iterable[tuple[int, str, float]]) -> dict[str, list[tuple[int, str]]]:
+    """The steps and values of each name, in their order."""
+    values: dict[str, list[tuple[int, str]]] = {}
+    for step, name, value in scalars:
+        values.setdefault(name, []).append((step, f"{float(value):.6g}"))
+    return values
 
 
 def event(step: int, mode: str = "train") -> Records:
@@ -268,7 +268,7 @@ def _process() -> dict[str, object]:
     }
 
 
-def _whole(report: CloseReport) -> None:
+def _complete(report: CloseReport) -> None:
     assert report == CloseReport(), _failures(report)
 
 

@@ -4,71 +4,63 @@
                                "partial": [names] where ranks were missing
     <dir>/histograms.jsonl     {"step", "mode", "time", "run_id", "name", "counts", "edges"}
     <dir>/alerts.jsonl         {"step", "mode", "time", "run_id", "name", "level", "text"}
-    <dir>/metrics.jsonl        {"step", "mode", "time", "run_id", "name", "metric"}: one line per name, of which metric
-                               of the config it is
-    <dir>/tables/<id>.jsonl    one line per row: its columns, and step, mode, group, row, why and run_id where it has
-                               no such column
+    <dir>/metrics.jsonl        {"step", "mode", "time", "run_id", "name", "metric"}: one line per name, with its metric
+                               in the config
+    <dir>/tables/<id>.jsonl    one line per row: its columns, and step, mode, group, row, why and run_id if it has no
+                               such column
 
 ``<dir>`` is ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise. Every line is strictly
-valid JSON: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Lines are written in one piece and
-flushed; a torn last line after a crash is removed when the file is opened again. ``step`` is the row's own step. If
-that is not the log event's, or the table has its own column ``step`` or ``run_id``, the log event's step and run are in
+valid JSON: NaN and infinities are the strings "NaN", "Infinity" and "-Infinity". Each write is one piece, without a
+buffer; if a crash tore the last line, opening the file again removes it. ``step`` is the row's own step. If that is not
+the log event's, or the table has its own column ``step`` or ``run_id``, the log event's step and run are in
 ``declog_step`` and ``declog_run_id``. A resumed run uses them to drop the steps that it logs again.
 """
 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from declog.errors import SinkError
-from declog.records import Records, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink
+from declog.records import Histogram, Records, RunInfo, Scalar
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._files import fsync, put
-from declog.sinks._shared import EVENT_RUN, EVENT_STEP, SinkFolder, json_text, origins, run_column
+from declog.sinks._folder import FolderSink
+from declog.sinks._rows import EVENT_RUN, EVENT_STEP, run_column, table_rows
+from declog.sinks._shared import json_text
 
 METRICS = "metrics.jsonl"
 MAX_PENDING_BYTES = 8 * 2**20
 
 
-class JsonlSink(BaseSink):
+class JsonlSink(FolderSink):
     """Writes JSON lines; ``fsync: true`` also asks the disk to keep each log event before the next one."""
 
     kind = "jsonl"
-    in_folder = True
     per_rank = True
     unfiltered_bytes = None
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
     def __init__(self, *, dir: str | None = None, fsync: bool = False) -> None:
-        self._dir = dir
+        super().__init__(dir)
         self._fsync = fsync
         self._files: dict[str, LineFile] = {}
-        self._named: set[str] = set()  # the names in metrics.jsonl
-        self._run_id = ""
-        self._place: SinkFolder | None = None
-        self._folder = Path()
+        self._names: set[str] = set()  # in metrics.jsonl
 
-    def open(self, run: RunInfo) -> None:
-        """Create the folder, or continue the files that are in it."""
-        self._place = SinkFolder(run, self._dir, "jsonl")
-        self._folder, self._run_id = self._place.path, run.run_id
-        for path in (*self._folder.glob("*.jsonl"), *self._folder.glob("tables/*.jsonl")):
-            self._file(str(path.relative_to(self._folder)))
+    def begin(self, run: RunInfo) -> None:
+        """Continue the files in the folder."""
+        for path in (*self.folder.glob("*.jsonl"), *self.folder.glob("tables/*.jsonl")):
+            self._file(str(path.relative_to(self.folder)))
         self._read_names()
 
-    def move(self, run: RunInfo) -> None:
-        """Open the files of the run that goes on."""
-        self.close()
-        self.open(run)
-
     def rewind(self, step: int) -> None:
-        """Write each file anew without this run's lines of steps after ``step``, each in one atomic rename."""
+        """Write each file again without this run's lines of steps after ``step``, each in one atomic rename."""
         for file in self._files.values():
-            file.keep(lambda line: logged_by(line) not in (None, self._run_id) or logged_step(line) <= step)
+            file.keep(lambda line: logged_by(line) not in (None, self.run_id) or logged_step(line) <= step)
         self._read_names()
 
     def write(self, step: int, records: Records) -> None:
@@ -78,31 +70,28 @@ class JsonlSink(BaseSink):
 
     def write_many(self, events: Sequence[tuple[int, Records]]) -> dict[int, Exception]:
         """Append log events, in one write per file; lines that a file refused wait for the next write."""
-        texts: dict[str, list[str]] = {}
+        lines: dict[str, list[tuple[int, str]]] = {}  # by file: the index of the event, and the line
+        for index, (step, records) in enumerate(events):
+            for name, line in _lines(step, records, self.run_id, self._new_names(records)):
+                lines.setdefault(name, []).append((index, f"{json_text(line)}\n"))
         reasons: dict[int, list[Exception]] = {}
-        places: dict[str, list[int]] = {}
-        for place, (step, records) in enumerate(events):
-            for name, lines in _lines(step, records, self._run_id, self._new_names(records)):
-                texts.setdefault(name, []).extend(f"{line}\n" for line in lines)
-                places.setdefault(name, []).append(place)
-        for name, found in texts.items():
+        for name, entries in lines.items():
             try:
-                self._file(name).append("".join(found))
+                self._file(name).append("".join(line for _, line in entries))
             except OSError as error:
-                for place in places[name]:
-                    reasons.setdefault(place, []).append(error)
-        return {place: _failed(found) for place, found in reasons.items()}
+                for index in {index for index, _ in entries}:
+                    reasons.setdefault(index, []).append(error)
+        return {index: _failed(errors) for index, errors in reasons.items()}
 
     def _new_names(self, records: Records) -> dict[str, str]:
-        """Lines with the metric of each new name."""
-        named = {item.name: item.metric for item in records.scalars}
-        named |= {item.name: item.metric for item in records.histograms}
-        new = {name: metric for name, metric in named.items() if name not in self._named}
-        self._named |= new.keys()
+        """The metrics of names that are new, by name."""
+        items: Sequence[Scalar | Histogram] = (*records.scalars, *records.histograms)
+        new = {item.name: item.metric for item in items if item.name not in self._names}
+        self._names |= new.keys()
         return new
 
-    def close(self) -> None:
-        """Write what is still pending and close the files."""
+    def end(self) -> None:
+        """Write pending lines and close the files."""
         failures: list[Exception] = []
         for file in self._files.values():
             try:
@@ -110,39 +99,37 @@ class JsonlSink(BaseSink):
             except OSError as error:
                 failures.append(error)
         self._files.clear()
-        if self._place is not None:
-            self._place.release()
         if failures:
             raise _failed(failures)
 
     def _read_names(self) -> None:
-        file = self._folder / METRICS
+        file = self.folder / METRICS
         lines = file.read_bytes().splitlines() if file.exists() else []
-        self._named = {json.loads(line)["name"] for line in lines}
+        self._names = {json.loads(line)["name"] for line in lines}
 
     def _file(self, name: str) -> LineFile:
         if name not in self._files:
-            path = self._folder / name
+            path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             self._files[name] = LineFile(path, fsync=self._fsync)
         return self._files[name]
 
 
 class LineFile:
-    """A file of complete lines. A failed write leaves no half line; its text goes before the next one."""
+    """A file of complete lines. After a failed write the file has no half line, and the next write repeats its text."""
 
     def __init__(self, path: Path, *, fsync: bool = False) -> None:
         self._path = path
         self._fsync = fsync
         self._pending = b""
         self._new = path.with_suffix(".rewound")
-        self._new.unlink(missing_ok=True)  # what a kill left
+        self._new.unlink(missing_ok=True)  # of a process that was killed
         self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115  (closed by close)
         self._end = repair(path)
 
     def append(self, text: str) -> None:
         """Write complete lines. An ``OSError`` leaves them pending, up to a bound; beyond it they are refused."""
-        # A lone surrogate is written as its JSON escape, which is what it is inside a string.
+        # A lone surrogate becomes its escape, which means the same inside a string of JSON.
         data = text.encode(errors="backslashreplace")
         if len(self._pending) + len(data) > MAX_PENDING_BYTES:
             self._write()
@@ -199,22 +186,19 @@ class LineFile:
 def repair(path: Path) -> int:
     """Remove a torn last line (or add a missing last newline); returns the file's length."""
     with open(path, "r+b") as file:
-        length = end = file.seek(0, os.SEEK_END)
-        tail = b""
-        while end > 0 and b"\n" not in tail:
-            start = max(0, end - 65536)
-            file.seek(start)
-            tail = file.read(end - start) + tail
-            end = start
-        _, _, last = tail.rpartition(b"\n")
+        length = file.seek(0, os.SEEK_END)
+        if not length:
+            return 0
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            start = data.rfind(b"\n") + 1
+            last = data[start:]
         if not last:
             return length
         try:
             json.loads(last)
         except ValueError:
-            file.truncate(length - len(last))
-            return length - len(last)
-        file.seek(0, os.SEEK_END)
+            file.truncate(start)
+            return start
         file.write(b"\n")
         return length + 1
 
@@ -229,34 +213,29 @@ def logged_by(line: dict[str, Any]) -> Any:
     return line.get(EVENT_RUN, line.get("run_id"))
 
 
-def _lines(step: int, records: Records, run_id: str, new: Mapping[str, str]) -> Iterator[tuple[str, Iterator[str]]]:
+def _lines(
+    step: int, records: Records, run_id: str, metrics: Mapping[str, str]
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The lines of a log event, each with its file; ``metrics`` are those of new names."""
     stamp: dict[str, Any] = {"step": step, "mode": records.mode, "time": records.time, "run_id": run_id}
-    if new:
-        yield METRICS, (json_text({**stamp, "name": name, "metric": metric}) for name, metric in new.items())
+    for name, metric in metrics.items():
+        yield METRICS, {**stamp, "name": name, "metric": metric}
     if records.scalars:
-        event = {**stamp, "scalars": {scalar.name: scalar.value for scalar in records.scalars}}
-        partial = [scalar.name for scalar in records.scalars if scalar.partial]
-        yield "scalars.jsonl", iter([json_text({**event, "partial": partial} if partial else event)])
-    if records.histograms:
-        rows = (
-            {**stamp, "name": histogram.name, "counts": list(histogram.counts), "edges": list(histogram.edges)}
-            for histogram in records.histograms
-        )
-        yield "histograms.jsonl", map(json_text, rows)
-    if records.alerts:
-        alerts = ({**stamp, "name": alert.name, "level": alert.level, "text": alert.text} for alert in records.alerts)
-        yield "alerts.jsonl", map(json_text, alerts)
+        line = {**stamp, "scalars": {scalar.name: scalar.value for scalar in records.scalars}}
+        if partial := [scalar.name for scalar in records.scalars if scalar.partial]:
+            line["partial"] = partial
+        yield "scalars.jsonl", line
+    for item in records.histograms:
+        line = {**stamp, "name": item.name, "counts": list(item.counts), "edges": list(item.edges)}
+        yield "histograms.jsonl", line
+    for alert in records.alerts:
+        yield "alerts.jsonl", {**stamp, **vars(alert)}
     for table in records.tables:
-        yield f"tables/{table.table}.jsonl", map(json_text, _rows(step, records.mode, run_id, table))
-
-
-def _rows(step: int, mode: str, run_id: str, table: Table) -> Iterator[dict[str, Any]]:
-    names = [column.name for column in table.columns]
-    stamp = {"step": step, "mode": mode, run_column(table): run_id}
-    known = origins(table, step)
-    keys = (*known, *names)
-    for values in zip(*known.values(), *(table.data[name] for name in names), strict=True):
-        yield {**stamp, **dict(zip(keys, values, strict=True))}
+        for row in table_rows(table, step):
+            yield (
+                f"tables/{table.table}.jsonl",
+                {"step": step, "mode": records.mode, run_column(table): run_id, **row},
+            )
 
 
 def _failed(failures: Sequence[Exception]) -> SinkError:

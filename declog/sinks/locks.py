@@ -52,7 +52,7 @@ class Held(Exception):
 
 
 class Lock:
-    """Holds ``file`` until ``release``, or the end of this process. Raises ``Held``, or ``OSError`` as the disk does.
+    """Holds ``file`` until ``release``, or the end of this process. Raises ``Held``, or ``OSError`` as the disk says.
 
     The lock of a dead process of this machine is taken over. The lock of another machine is taken over only with
     ``takeover``, because this machine cannot see whether its process lives.
@@ -97,7 +97,7 @@ class Lock:
         """Create the file with its holder in it; None if it exists."""
         draft = self._file.with_name(f"{self._file.name}.{secrets.token_hex(6)}")
         descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        made = False
+        complete = False
         try:
             _flock(descriptor)
             _write(descriptor)
@@ -111,11 +111,11 @@ class Lock:
                 except FileExistsError:
                     return None
                 os.replace(draft, self._file)
-            made = True
+            complete = True
             return descriptor
         finally:
             draft.unlink(missing_ok=True)
-            if not made:
+            if not complete:
                 os.close(descriptor)
 
     def _old(self, takeover: bool) -> int | None:

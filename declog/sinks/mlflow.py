@@ -2,9 +2,9 @@
 
 A table is one JSON file per log event, ``tables/<name>/<step>.json``, which MLflow's pages show as a table, and a file
 ``<step>.md`` with the complete texts. Histograms are files, too. The latest alert of each name is a tag,
-``declog.alert.<name>``, and the run's note has the last hundred. MLflow cannot delete a metric's values: a resumed run
-continues its run, and repeated steps are there twice, the later value last. Integers become floats, and in a database
-infinities become the greatest float.
+``declog.alert.<name>``, and the run's note has the last hundred. MLflow cannot delete values: a resumed run continues
+its run, and a repeated step has two values, the later one last. Integers become floats, and in a database infinities
+become the greatest float.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NOT_IN_KEYS = re.compile(r"[^/\w.\- :]")
 class MlflowSink(BaseSink):
     """Logs to MLflow. ``uri`` is its tracking store: ``sqlite:///runs.db``, a server's address; null: MLflow's choice.
 
-    ``experiment`` is the config's name and ``name`` the run's id unless given.
+    By default ``experiment`` is the config's name and ``name`` the run's id.
     """
 
     kind = "mlflow"
@@ -57,17 +57,17 @@ class MlflowSink(BaseSink):
     def open(self, run: RunInfo) -> None:
         """Start a run with the run config as parameters, or continue the one with the same run id of declog."""
         self._client = self._mlflow.MlflowClient(tracking_uri=self._uri)
-        experiment = self._experiment or run.name
-        found = self._client.get_experiment_by_name(experiment)
-        place = self._client.create_experiment(experiment) if found is None else found.experiment_id
-        earlier = self._client.search_runs([place], f"tags.`{ID}` = '{run.run_id}'", max_results=1)
+        name = self._experiment or run.name
+        experiment = self._client.get_experiment_by_name(name)
+        experiment_id = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+        earlier = self._client.search_runs([experiment_id], f"tags.`{ID}` = '{run.run_id}'", max_results=1)
         if earlier:
             self._id = earlier[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
             self._notes = earlier[0].data.tags.get(NOTE, "").splitlines()
             return
         tags = {ID: run.run_id, "declog.fingerprint": run.fingerprint, "declog.version": run.version}
-        self._id = self._client.create_run(place, run_name=self._name or run.run_id, tags=tags).info.run_id
+        self._id = self._client.create_run(experiment_id, run_name=self._name or run.run_id, tags=tags).info.run_id
         values = {_key(name): str(value)[:PARAM_CHARS] for name, value in run.run_config.items()}
         if values:
             params = [self._entities.Param(name, value) for name, value in values.items()]
@@ -77,14 +77,14 @@ class MlflowSink(BaseSink):
     def write(self, step: int, records: Records) -> None:
         """Log one event: metrics in one call, files of tables and histograms, tags of alerts."""
         at = int((records.time or time.time()) * 1000)
-        made = [
+        metrics = [
             self._entities.Metric(self._name_of(one.name), as_float(one.value), at, step) for one in records.scalars
         ]
-        for start in range(0, len(made), BATCH):
-            self._client.log_batch(self._id, metrics=made[start : start + BATCH])
+        for start in range(0, len(metrics), BATCH):
+            self._client.log_batch(self._id, metrics=metrics[start : start + BATCH])
         if records.histograms:
-            found = {one.name: {"counts": list(one.counts), "edges": list(one.edges)} for one in records.histograms}
-            self._client.log_text(self._id, clean_text(json_text(found)), f"histograms/{step:08d}.json")
+            data = {one.name: {"counts": list(one.counts), "edges": list(one.edges)} for one in records.histograms}
+            self._client.log_text(self._id, clean_text(json_text(data)), f"histograms/{step:08d}.json")
         for table in filter(attrgetter("rows"), records.tables):
             self._table(step, table)
         for alert in records.alerts:
@@ -128,7 +128,7 @@ def _latest(lines: list[str]) -> list[str]:
 
 
 def _key(name: str) -> str:
-    """A name as a path that MLflow accepts, below the run: other characters become `_`."""
+    """A name as a path inside the run that MLflow accepts: other characters become `_`."""
     key = NOT_IN_KEYS.sub("_", visible(name))
     parts = key.split("/")
     if len(key) <= KEY_CHARS and not {"", ".", ".."} & {*parts} and key == key.strip():

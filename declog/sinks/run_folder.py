@@ -1,6 +1,6 @@
-"""A run's folder: found or made, held while the run lasts, and what the run left there distinguished from nothing.
+"""A run's folder: found or created, and held while the run lasts.
 
-``run.json`` says which run the folder is of; ``run.lock`` is there while it lasts; ``config.yaml`` and ``plan.json``
+``run.json`` has the facts of the run, ``run.lock`` exists while the run lasts, and ``config.yaml`` and ``plan.json``
 say what it logs. Standard library, errors and locks.
 """
 
@@ -11,9 +11,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +25,14 @@ log = logging.getLogger("declog")
 
 FORMAT = 2  # of `run.json` and the files beside it: 2 has `format` and `parent`
 RUN, LOCK, CONFIG, PLAN, RUN_CONFIG = "run.json", "run.lock", "config.yaml", "plan.json", "run_config.yaml"
-KEPT = {
-    CONFIG: "config",
-    PLAN: "plan",
-    RUN_CONFIG: "run_config",
-}  # and what `run.json` calls them
+KEPT = {CONFIG: "config", PLAN: "plan", RUN_CONFIG: "run_config"}  # files of texts, and their keys in `run.json`
 MOST_BYTES = 64 * 2**20  # of `run.json`
-KIND = "declog-run"  # what `run.json` says of itself, so that nobody else's file of that name is taken for one
+KIND = "declog-run"  # the `kind` in `run.json`, which other programs' files of that name do not have
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a state was saved: in which run and folder, and after which step."""
+    """The run and the folder that a state was saved in, and the step after which it was."""
 
     run_id: str
     output_dir: str | None
@@ -44,23 +40,23 @@ class Origin:
 
     @property
     def key(self) -> str:
-        """What a run that was branched off here is called among the ``Choice.runs`` of its folder."""
+        """The key of a branch that begins here in the ``Choice.runs`` of its folder."""
         return f"{self.run_id}@{self.step}"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the caller said of the run's folder, and the runs that are in the folders that it named.
+    """Whether the caller named the run's folder, and the runs that are in the folders that it named.
 
-    ``runs`` are pairs of folder and run id by run id, and those of branches by the key of their origin, too. A folder
-    that was not named is not touched: a state of a run that is in none of them begins a branch of it.
+    ``runs`` are pairs of folder and run id by run id; a branch also stands under the key of its origin. Folders that
+    the caller did not name stay as they are: a state of a run that is in none of the named ones begins a branch.
     """
 
     named: bool = False
     runs: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def target(self, origin: Origin) -> tuple[Path, str] | None:
-        """The folder in which the run of a state goes on, and its id; None where no folder holds that run."""
+        """The folder in which a state's run continues, and the run's id; None if no folder holds that run."""
         if self.named:
             pair = self.runs.get(origin.run_id) or self.runs.get(origin.key)
             return None if pair is None else (Path(pair[0]), pair[1])
@@ -68,7 +64,7 @@ class Choice:
         return (folder, origin.run_id) if origin.output_dir and _holds(folder, origin.run_id) else None
 
     def replaces(self, origin: Origin, folder: Path) -> bool:
-        """Whether a new folder stands for the run's own: where that is gone, or where nobody named another."""
+        """Whether a new folder stands for the run's: if that one is missing, or if nobody named another."""
         return not self.named or str(folder) == origin.output_dir
 
     def branches(self, origin: Origin, folder: Path) -> bool:
@@ -77,18 +73,18 @@ class Choice:
 
 
 class RunFolder:
-    """The folder of one run, which this process has until ``end`` or ``abandon``."""
+    """The folder of one run, which this process holds until ``end`` or ``abandon``."""
 
-    def __init__(self, path: Path, lock: Lock, earlier: Mapping[str, Any] | None, *, made: bool) -> None:
+    def __init__(self, path: Path, lock: Lock, earlier: Mapping[str, Any] | None, *, created: bool) -> None:
         self.path = path
         self._lock = lock
         self._earlier = earlier
-        self._made = made
+        self._created = created
         self._before = frozenset(entry.name for entry in path.iterdir())
         self._facts: dict[str, Any] = {}
 
     def begin(self, facts: Mapping[str, Any], texts: Mapping[str, str]) -> None:
-        """Write ``run.json``, and the texts of ``KEPT`` by their names: when all sinks are open."""
+        """Write ``run.json``, and ``texts`` by their names in ``KEPT``: when all sinks are open."""
         files = {entry.name for entry in self.path.iterdir()} - self._before - {RUN, LOCK, *KEPT}
         earlier = dict(self._earlier or {})
         runs = [*earlier.pop("earlier", []), earlier] if earlier else []
@@ -97,62 +93,43 @@ class RunFolder:
             **{KEPT[name]: self._keep(name, text) for name, text in texts.items()}, "state": "running", "ended": None,
             "missing": {}, "files": sorted(files | set(earlier.get("files", ()))), "earlier": runs,
         }  # fmt: skip
-        self._write()
+        self.say()
+
+    def say(self, **facts: Any) -> None:
+        """Write more facts to ``run.json``. ``OSError`` as the disk says."""
+        self._facts |= facts
+        text = json.dumps(self._facts, indent=2, ensure_ascii=False, default=str)
+        replace_text(self.path / RUN, f"{text}\n")
+
+    def note(self, **facts: Any) -> None:
+        """The same; never raises: if the disk refuses, the log says so."""
+        try:
+            self.say(**facts)
+        except OSError as error:
+            log.warning("%s is not up to date in %s: %s", self.path / RUN, ", ".join(facts), error)
 
     def end(self, state: str, failures: Mapping[str, int]) -> None:
-        """Say how the run ended, and let the folder go. Never raises: where the disk refuses, that is reported."""
-        self._facts |= {"state": state, "ended": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "failures": dict(failures)}
-        try:
-            self._write()
-        except OSError as error:
-            log.warning("%s does not say how the run ended: %s", self.path / RUN, error)
+        """Write how the run ended, and release the folder. Never raises, as ``note``."""
+        self.note(state=state, ended=time.strftime("%Y-%m-%dT%H:%M:%S%z"), failures=dict(failures))
         self._lock.release()
 
     def configured(self, text: str) -> None:
-        """Keep how the trainer is configured, instead of what this process said before; never over another run's."""
+        """Keep the trainer's configuration, in place of this process's earlier one; other runs keep their file."""
         earlier = {facts.get(KEPT[RUN_CONFIG]) for facts in segments(self._earlier)}
         file = self._facts.get(KEPT[RUN_CONFIG])
         if file is not None and file not in earlier:
             replace_text(self.path / file, text)
         else:
-            self._facts[KEPT[RUN_CONFIG]] = self._keep(RUN_CONFIG, text)
-            self._write()
-
-    def missing(self, reasons: Mapping[str, str]) -> None:
-        """Say which metrics have no values, and why. Never raises."""
-        self._facts["missing"] = dict(reasons)
-        try:
-            self._write()
-        except OSError as error:
-            log.warning("%s does not say which metrics have no values: %s", self.path / RUN, error)
-
-    def late(self, lines: Mapping[str, str]) -> None:
-        """Say which metrics were asked for while the run goes on, and are logged since. Never raises."""
-        self._facts["late"] = dict(lines)
-        try:
-            self._write()
-        except OSError as error:
-            log.warning("%s does not say which metrics were added: %s", self.path / RUN, error)
+            self.say(**{KEPT[RUN_CONFIG]: self._keep(RUN_CONFIG, text)})
 
     def renamed(self, run_id: str) -> None:
-        """Say that the run is one that goes on, under its own id."""
-        self._facts |= {"run_id": run_id, **self._parent_of(run_id)}
-        self._write()
-
-    def branched(self, origin: Origin) -> None:
-        """Say from which run, and behind which of its steps, this one begins."""
-        self._facts["parent"] = asdict(origin)
-        self._write()
-
-    def resumed(self, step: int) -> None:
-        """Say that what follows continues an earlier run, behind this step."""
-        self._facts["resumed_after"] = step
-        self._write()
+        """Say that the run continues an earlier one, and has its id."""
+        self.say(run_id=run_id, **self._parent_of(run_id))
 
     def moved(self, path: Path, run_id: str) -> RunFolder:
-        """The folder of the run that goes on, instead of this one; for use before anything was logged here.
+        """The folder of the run that this one continues; for use before this run logged anything here.
 
-        ``SinkError`` DL609 where that folder is in use: then this one is kept.
+        ``SinkError`` DL609 if that folder is in use: then this one stays the run's.
         """
         other = named(path, resume=True, append=False)
         files = {name: self._facts[key] for name, key in KEPT.items() if key in self._facts}
@@ -161,23 +138,24 @@ class RunFolder:
         return other
 
     def abandon(self) -> None:
-        """Let it go as if there had been no run: where its start failed, or it went on elsewhere."""
+        """Release the folder as if there had been no run: its start failed, or it continues in another folder."""
         if self._facts and not self._earlier:
             for name in (RUN, self._facts["config"], self._facts["plan"]):
                 (self.path / name).unlink(missing_ok=True)
         self._lock.release()
-        if self._made:
+        if self._created:
             with suppress(OSError):
                 self.path.rmdir()  # if the sinks left nothing there
 
     def _parent_of(self, run_id: str) -> dict[str, Any]:
-        """Where a run that goes on here was branched off, as its earlier processes said."""
-        mine = [facts for facts in segments(self._earlier) if facts["run_id"] == run_id]
-        parents = [facts["parent"] for facts in mine if "parent" in facts]
+        """The parent of a branch that continues here, as its earlier processes wrote it."""
+        parents = [
+            facts["parent"] for facts in segments(self._earlier) if facts["run_id"] == run_id and "parent" in facts
+        ]
         return {"parent": parents[-1]} if parents else {}
 
     def _keep(self, name: str, text: str) -> str:
-        """The name of the file that holds a text: never over one that is there and says something else."""
+        """Write a text to a file of this name, with a number if another text has the name; returns the file's name."""
         stem, suffix = os.path.splitext(name)
         for number in itertools.count(1):
             file = self.path / (name if number == 1 else f"{stem}-{number}{suffix}")
@@ -190,17 +168,13 @@ class RunFolder:
             return file.name
         raise AssertionError("there is no last number")
 
-    def _write(self) -> None:
-        text = json.dumps(self._facts, indent=2, ensure_ascii=False, default=str)
-        replace_text(self.path / RUN, f"{text}\n")
-
 
 def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
-    """The folder that somebody named. ``SinkError`` DL609 where it is in use, or holds what an earlier run logged.
+    """The folder that somebody named. ``SinkError`` DL609 if it is in use, or holds an earlier run's files.
 
-    ``resume`` takes up a run that is there, ``append`` adds another one to it.
+    ``resume`` continues a run that is there, ``append`` adds another one.
     """
-    made = not path.exists()
+    created = not path.exists()
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = Lock(path / LOCK, takeover=resume)
@@ -212,44 +186,39 @@ def named(path: Path, *, resume: bool, append: bool) -> RunFolder:
         if earlier is not None and (said := newer(earlier)):
             raise SinkError.of("DL609.format", path=path, said=said)
         if earlier is not None and not (resume or append):
-            left = [name for name in earlier.get("files", ()) if (path / name).exists()]
-            if left:
-                what = f"holds the run {earlier.get('run_id')} ({earlier.get('state')}): {', '.join(left)}"
+            files = [name for name in earlier.get("files", ()) if (path / name).exists()]
+            if files:
+                what = f"holds the run {earlier.get('run_id')} ({earlier.get('state')}): {', '.join(files)}"
                 raise SinkError.of("DL609.folder", path=path, what=what)
-        return RunFolder(path, lock, earlier, made=made)
+        return RunFolder(path, lock, earlier, created=created)
     except BaseException:
         lock.release()
         raise
 
 
 def fresh(base: Path, *, beside: bool) -> RunFolder:
-    """A folder that no run ever had: ``base``, or the next one with a number, ``beside`` it or inside it."""
-    for path in _candidates(base, beside=beside):
-        made = True
+    """A folder without a run: ``base``, or the next one with a number, ``beside`` it or inside it."""
+    for number in itertools.count(1):
+        path = base if number == 1 else base.with_name(f"{base.name}-{number}") if beside else base / str(number)
+        created = True
         try:
             path.mkdir(parents=True)
         except FileExistsError:
             if beside or path != base:
                 continue
-            made = False  # Hydra's own
+            created = False  # Hydra did
         try:
             lock = Lock(path / LOCK)
         except Held:
             continue
         if not (path / RUN).exists():
-            return RunFolder(path, lock, None, made=made)
+            return RunFolder(path, lock, None, created=created)
         lock.release()
     raise AssertionError("there is no last number")
 
 
-def _candidates(base: Path, *, beside: bool) -> Iterator[Path]:
-    yield base
-    for number in itertools.count(2):
-        yield base.with_name(f"{base.name}-{number}") if beside else base / str(number)
-
-
 def choice(named: Path | None, base: Path | None) -> Choice:
-    """The folder that somebody named, or ``base`` and those with a number inside it, with the runs that they hold."""
+    """The runs in the folder that somebody named, or in ``base`` and the folders with a number inside it."""
     if named is not None:
         held = segments(run_of(named))
         branches = {Origin(**facts["parent"]).key: facts["run_id"] for facts in held if "parent" in facts}
@@ -263,7 +232,7 @@ def choice(named: Path | None, base: Path | None) -> Choice:
 
 
 def _holds(path: Path, run_id: str) -> bool:
-    """Whether a folder is the run's: it says so, or nobody else does."""
+    """Whether a folder is the run's: its ``run.json`` names the run, or there is none."""
     if not path.is_dir():
         return False
     earlier = run_of(path)
@@ -271,13 +240,13 @@ def _holds(path: Path, run_id: str) -> bool:
 
 
 def segments(facts: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
-    """What ``run.json`` says of each process that wrote there, the oldest first."""
+    """The facts in ``run.json`` of each process that wrote there, the oldest first."""
     earlier = [] if facts is None else facts.get("earlier", [])
     return [] if facts is None else [*(earlier if isinstance(earlier, list) else [None]), facts]
 
 
 def run_of(path: Path) -> dict[str, Any] | None:
-    """What ``run.json`` says of the run that the folder is of; None where there is none."""
+    """The facts in a folder's ``run.json``; None if there is none. ``SinkError`` DL609 if it is no run's file."""
     try:
         with open_regular(path / RUN) as file:
             facts = json.loads(file.read(MOST_BYTES).decode("utf-8"))
@@ -291,7 +260,7 @@ def run_of(path: Path) -> dict[str, Any] | None:
 
 
 def _is_segment(facts: Any) -> bool:
-    """Whether it says which run a process wrote, and of which that is a branch."""
+    """Whether a value has a process's run id, and its parent if it is a branch."""
     if not isinstance(facts, dict) or not isinstance(facts.get("run_id"), str):
         return False
     parent = facts.get("parent", {"run_id": "", "output_dir": None, "step": 0})
@@ -299,7 +268,7 @@ def _is_segment(facts: Any) -> bool:
 
 
 def newer(facts: Mapping[str, Any]) -> str:
-    """What to do where a folder is of a later format than this declog writes; empty where it is not."""
+    """What is wrong with a folder that a later version of declog wrote; empty for the formats of this one."""
     written = facts.get("format", 1)
     if written in range(FORMAT + 1):
         return ""
@@ -308,7 +277,7 @@ def newer(facts: Mapping[str, Any]) -> str:
 
 
 def in_use(path: Path, file: Path, held: Held, fix: str) -> SinkError:
-    """DL609 for a folder that somebody else writes to, as its lock ``file`` says."""
+    """DL609 for a folder that another process writes to, as its lock ``file`` says."""
     if held.holder is not None and not held.holder.here:
         fix += f"; where that process is dead, remove {file}"
     return SinkError.of("DL609.in_use", path=path, held=held, fix=fix)

@@ -1,8 +1,8 @@
-"""The thread that runs one sink: a queue bounded in bytes, failures isolated, counted and reported once.
+"""The thread of one sink: a queue bounded in bytes, and failures that are isolated, counted and reported once.
 
-A sink may block, raise or hang; none of it reaches whoever submits. The thread is a daemon and is left
-behind when ``close`` runs out of time, so nothing that cannot be left in the middle (torch, comm) may
-come in here. Standard library and declog's contracts only.
+A sink may block, raise or hang: the thread that submits records does not notice. The sink's thread is a daemon, and
+``close`` leaves it behind when time runs out. So code that cannot stop in the middle (torch, comm) must not run here.
+Standard library and declog's contracts only.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
 from declog.errors import RuntimeFailure, SinkError, error_text
 from declog.records import DType, Records, RunInfo, Table
-from declog.sinks import Coalescing, Live, Movable, Rewindable, Sink
+from declog.sinks import Coalescing, Live, Rewindable, Sink
+from declog.sinks._folder import FolderSink
 
 logger = logging.getLogger("declog")
 
@@ -28,14 +29,15 @@ OnError = Literal["report", "raise"]
 
 DEFAULT_MAX_BYTES = 64 * 2**20
 RETRY_AFTER_S = 0.1
-BEAT_S = 0.25  # how often a sink that is live is told where training is
-TOGETHER, TOGETHER_BYTES = 256, 8 * 2**20  # what waits is given to a sink that coalesces, up to so much at once
+BEAT_S = 0.25  # how often a live sink gets the progress
+TOGETHER, TOGETHER_BYTES = 256, 8 * 2**20  # most events, and most bytes, that a coalescing sink gets at once
 
 
 @dataclass(frozen=True)
 class CloseReport:
-    """How a sink ended, in log events: ``dropped`` found no room or came too late, ``failed`` raised,
-    ``pending`` were not written when time ran out. ``finished`` is false when the sink was left behind."""
+    """How a sink ended, in log events: ``dropped`` ones found no room or came too late, ``failed`` ones raised,
+    ``pending`` ones were not written in time. ``finished`` is false if the sink's thread was left behind.
+    """
 
     dropped: int = 0
     failed: int = 0
@@ -57,7 +59,7 @@ class SinkRunner:
     ) -> None:
         self.id = id
         self._sink = sink
-        self._released = False  # nobody waits for room any more
+        self._released = False  # a full queue drops events
         self._max_bytes = max_bytes
         self._on_error = on_error
         self._changed = threading.Condition()
@@ -65,46 +67,44 @@ class SinkRunner:
         self._bytes = 0
         self._asked: Callable[[], None] | None = None
         self._where: Progress | None = None
-        self._at: int | None = None  # the last step that the sink was told of
-        self._writing = 0  # log events that the sink has now
-        self._done_so_far = 0  # what the sink did, in calls: whether it makes progress
+        self._shown: int | None = None  # the last step of training that the sink got
+        self._writing = 0  # log events that the sink is writing
+        self._calls = 0  # of the sink that returned: whether it makes progress
         self._closing = False
         self._abandoned = False
-        self._waiting_since: float | None = None  # since when a submit has waited for room
+        self._waiting_since: float | None = None  # a submit waits for room
         self._dropped = 0
         self._failed = 0
         self._first_error: BaseException | None = None
         self._raised = False
         self._thread: threading.Thread | None = None
-        self._opened = threading.Event()
-        self._open_error: BaseException | None = None
+        self._opened: Future[None] = Future()
         self._done = threading.Event()
         self._report: CloseReport | None = None
 
     def open(self, run: RunInfo, timeout_s: float | None = None) -> None:
-        """Open the sink on its thread and wait for it; ``SinkError`` DL601 when it refuses, or is not open in time.
+        """Open the sink on its thread and wait; ``SinkError`` DL601 if it refuses, or is not open in time.
 
-        One that is not open in time is left behind; should it open after all, its thread closes it.
+        A sink that is not open in time is left behind; if it opens later, its thread closes it.
         """
         self._thread = threading.Thread(
             target=self._main, args=(replace(run, sink=self.id),), name=f"declog-sink-{self.id}", daemon=True
         )
         self._thread.start()
-        in_time = self._opened.wait(timeout_s)
+        wait([self._opened], timeout_s)
         with self._changed:
-            self._abandoned = not in_time and not self._opened.is_set()
-        cause = self._open_error
-        if self._abandoned:
-            cause = SinkError.of("DL601.slow", timeout_s=f"{timeout_s:.3g}")
-        if cause is not None:
+            self._abandoned = not self._opened.done()
+        slow = SinkError.of("DL601.slow", timeout_s=f"{timeout_s:.3g}") if self._abandoned else None
+        self._first_error = slow or self._opened.exception()
+        if self._first_error is not None:
             self._thread = None
-            raise self._refusal("opened", cause) from cause
+            raise self._refusal("opened", self._first_error) from self._first_error
 
     def rewind(self, step: int, timeout_s: float) -> bool:
-        """Let the sink drop what it holds of steps after ``step``: after ``open``, before the first ``submit``.
+        """Let the sink drop the records of steps after ``step``: after ``open``, before the first ``submit``.
 
-        False for a sink that cannot (it is no ``Rewindable``): it keeps everything, and steps that are logged again
-        are in it twice. ``SinkError`` DL601 where the sink failed, or was not done in time.
+        False for a sink that is not ``Rewindable``: it keeps everything, and steps that are logged again are in it
+        twice. ``SinkError`` DL601 if the sink fails, or is not done in time.
         """
         if self._thread is None or not isinstance(self._sink, Rewindable):
             return False
@@ -112,15 +112,15 @@ class SinkRunner:
         return True
 
     def move(self, run: RunInfo, timeout_s: float) -> None:
-        """Let a file sink go to the folder and the id of the run that goes on; before ``rewind`` and any ``submit``.
+        """Let a file sink continue in the folder and with the id of ``run``; before ``rewind`` and any ``submit``.
 
-        A tracker stays where it is. ``SinkError`` DL601 where the sink failed, or was not done in time.
+        A tracker keeps its run. ``SinkError`` DL601 if the sink fails, or is not done in time.
         """
-        if self._thread is not None and isinstance(self._sink, Movable):
+        if self._thread is not None and isinstance(self._sink, FolderSink):
             self._ask(partial(self._sink.move, replace(run, sink=self.id)), f"moved to {run.output_dir}", timeout_s)
 
     def _ask(self, action: Callable[[], None], what: str, timeout_s: float) -> None:
-        """Have something done on the sink's thread, and wait for it."""
+        """Run an action on the sink's thread, and wait for it."""
         done: Future[None] = Future()
         with self._changed:
             self._asked = partial(self._run, action, done)
@@ -133,54 +133,54 @@ class SinkRunner:
             raise self._refusal(what, cause) from cause
 
     def watch(self, where: Progress) -> None:
-        """Let a sink that is ``Live`` show where training is: the last step that ended, and how many there will be."""
+        """Let a sink that is ``Live`` show the progress: the last step that ended, and the number of all steps."""
         with self._changed:
             self._where = where if isinstance(self._sink, Live) and self._sink.live else None
             self._changed.notify_all()
 
     @property
     def rewindable(self) -> bool:
-        """Whether the sink can drop what it has of later steps, as a resumed run asks."""
+        """Whether the sink can drop the records of later steps, as a resumed run asks."""
         return isinstance(self._sink, Rewindable)
 
     @property
     def queued_bytes(self) -> int:
-        """Roughly what waits to be written now; safe to read from any thread."""
+        """Roughly how many bytes wait to be written; safe to read from any thread."""
         with self._changed:
             return self._bytes
 
     @property
     def dropped(self) -> int:
-        """How many log events found no room, or came too late; safe to read from any thread."""
+        """The number of log events that found no room, or came too late; safe to read from any thread."""
         with self._changed:
             return self._dropped
 
     @property
     def stuck_s(self) -> float:
-        """For how many seconds somebody has waited for room in the queue; safe to read from any thread."""
+        """For how many seconds a submit has waited for room in the queue; safe to read from any thread."""
         with self._changed:
             return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     @property
     def lost(self) -> dict[str, int]:
-        """Log events that this sink does not have, by what became of them; safe to read from any thread."""
+        """The counts of log events that this sink does not have, by the reason; safe to read from any thread."""
         with self._changed:
-            late = 0 if self._report is None else self._report.pending
-            found = {"could not be written": self._failed, "dropped": self._dropped, "not written in time": late}
+            pending = 0 if self._report is None else self._report.pending
+            counts = {"could not be written": self._failed, "dropped": self._dropped, "not written in time": pending}
         return {
-            str(SinkError.of("DL602.lost", sink=self.id, what=what)): count for what, count in found.items() if count
+            str(SinkError.of("DL602.lost", sink=self.id, what=what)): count for what, count in counts.items() if count
         }
 
     def release(self) -> None:
-        """Let nobody wait for room any more: what does not fit is dropped from now on."""
+        """Drop the oldest log events of a full queue from now on, instead of waiting for room."""
         with self._changed:
             self._released = True
             self._changed.notify_all()
 
     def submit(self, step: int, records: Records) -> None:
-        """Queue one log event. A full queue blocks the caller, or drops the oldest events once it is released.
+        """Queue one log event. A full queue blocks the caller or, after ``release``, drops the oldest events.
 
-        An event larger than the bound is taken alone. With ``on_error: raise``, an earlier failure is raised here.
+        An empty queue takes an event of any size. With ``on_error: raise``, an earlier failure is raised here.
         """
         size = estimate_bytes(records)
         with self._changed:
@@ -202,7 +202,7 @@ class SinkRunner:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything submitted so far was written; false when time ran out.
+        """Wait until all submitted log events are written; false when time runs out.
 
         With ``on_error: raise``, a failure is raised here.
         """
@@ -212,26 +212,26 @@ class SinkRunner:
             return idle
 
     def raise_unraised(self) -> None:
-        """With ``on_error: raise``, a failure that came after the last log event was handed over is raised here."""
+        """With ``on_error: raise``, raise a failure that ``submit`` and ``flush`` have not raised."""
         if not self._raised:
             self._raise_failure()
 
     def close(self, deadline_s: float) -> CloseReport:
-        """Write what is queued, close the sink, and report. Never raises.
+        """Write the queued log events, close the sink, and report. Never raises.
 
-        It is waited for while it makes progress, and left behind when ``deadline_s`` pass without any.
+        The sink is left behind when ``deadline_s`` pass without progress.
         """
         if self._report is not None:
             return self._report
         if self._thread is None:
-            self._report = CloseReport(dropped=self._dropped, first_error=self._open_error)
+            self._report = CloseReport(dropped=self._dropped, first_error=self._first_error)
             return self._report
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         finished, seen = False, -1
-        while not finished and seen != self._done_so_far:
-            seen = self._done_so_far
+        while not finished and seen != self._calls:
+            seen = self._calls
             finished = self._done.wait(max(0.0, deadline_s))
         with self._changed:
             self._abandoned = not finished
@@ -241,15 +241,11 @@ class SinkRunner:
         return self._report
 
     def _main(self, run: RunInfo) -> None:
-        try:
-            self._sink.open(run)
-        except BaseException as error:  # noqa: BLE001  (handed to the thread that waits in open)
-            self._open_error = error
+        self._run(partial(self._sink.open, run), self._opened)
+        if self._opened.exception() is not None:
             return
-        finally:
-            with self._changed:
-                self._opened.set()
-                self._closing |= self._abandoned  # nobody waits any more: what it opened is closed
+        with self._changed:
+            self._closing |= self._abandoned  # nobody waits any more: close what was opened
         while (work := self._take()) is not None:
             work()
         try:
@@ -261,14 +257,14 @@ class SinkRunner:
     def _take(self) -> Callable[[], None] | None:
         with self._changed:
             self._writing = 0
-            self._done_so_far += 1
+            self._calls += 1
             self._changed.notify_all()
             while not (self._asked or self._queue or self._closing):
                 if not self._changed.wait(None if self._where is None else BEAT_S):
                     return self._beat
             if self._asked is not None:
-                rewind, self._asked = self._asked, None
-                return rewind
+                action, self._asked = self._asked, None
+                return action
             if self._abandoned or not self._queue:
                 return None
             events, together = list[tuple[int, Records]](), 0
@@ -283,18 +279,18 @@ class SinkRunner:
             return partial(self._write, events)
 
     def _beat(self) -> None:
-        """Nothing has come for a while: the sink may show where training is."""
+        """No log event has come for a while: the sink may show the progress."""
         if self._where is None or not isinstance(self._sink, Live):
             return
         step, steps = self._where()
-        if step is None or step == self._at:
+        if step is None or step == self._shown:
             return
-        self._at = step
+        self._shown = step
         try:
             self._sink.progress(step, steps)
         except BaseException as error:  # noqa: BLE001  (isolated: reported, and not tried again)
             self._where = None
-            self._fail("show where training is", error)
+            self._fail("show the progress", error)
 
     @staticmethod
     def _run(action: Callable[[], None], done: Future[None]) -> None:
@@ -313,27 +309,25 @@ class SinkRunner:
         )  # fmt: skip
 
     def _write(self, events: Sequence[tuple[int, Records]]) -> None:
-        if isinstance(self._sink, Coalescing):
-            self._write_many(self._sink, events)
-            return
-        ((step, records),) = events
         try:
-            try:
-                self._sink.write(step, records)
-            except OSError:
-                # A full disk or a broken connection may pass; anything else would fail the same way again.
-                time.sleep(RETRY_AFTER_S)
-                self._sink.write(step, records)
-        except BaseException as error:  # noqa: BLE001  (isolated: counted and reported, whatever a backend raises)
-            self._fail(f"write step {step}", error)
-
-    def _write_many(self, sink: Coalescing, events: Sequence[tuple[int, Records]]) -> None:
-        try:
-            failed: Mapping[int, BaseException] = sink.write_many(events)
+            failed = self._written(events)
         except BaseException as error:  # noqa: BLE001  (isolated: counted and reported, whatever a backend raises)
             failed = dict.fromkeys(range(len(events)), error)
-        for place, cause in failed.items():
-            self._fail(f"write step {events[place][0]}", cause)
+        for index, cause in failed.items():
+            self._fail(f"write step {events[index][0]}", cause)
+
+    def _written(self, events: Sequence[tuple[int, Records]]) -> Mapping[int, BaseException]:
+        """Write log events, one only if the sink does not coalesce; the errors by the index of the event."""
+        if isinstance(self._sink, Coalescing):
+            return self._sink.write_many(events)
+        ((step, records),) = events
+        try:
+            self._sink.write(step, records)
+        except OSError:
+            # A full disk or a broken connection may pass; anything else would fail the same way again.
+            time.sleep(RETRY_AFTER_S)
+            self._sink.write(step, records)
+        return {}
 
     def _fail(self, what: str, error: BaseException) -> None:
         with self._changed:
@@ -369,7 +363,7 @@ class SinkRunner:
 
 
 def estimate_bytes(records: Records) -> int:
-    """Roughly what one log event holds in memory, without walking more than its text."""
+    """Roughly the memory of one log event: the lengths of its texts, and a sample of its objects."""
     size = 256 + 128 * len(records.scalars)
     size += sum(128 + 16 * len(histogram.counts) for histogram in records.histograms)
     size += sum(128 + len(alert.text) for alert in records.alerts)

@@ -1,9 +1,9 @@
-"""The swanlab sink: scalars, samples as texts that are read whole, alerts as texts.
+"""The swanlab sink: scalars, complete samples as texts, and alerts as texts.
 
-swanlab has one run per process: the sink joins the run that is open (``run: auto``), else starts one, which is the
-program's ``swanlab`` run, too. A table is a list of ``swanlab.Text`` under its name, one per row, in Markdown; its
-caption says why the row was picked. swanlab has no histograms of counts. It takes back nothing that it has: a resumed
-run starts one of its own, unless an ``id`` says otherwise.
+swanlab has one run per process: the sink joins the open run (``run: auto``) or starts one, which the program then has
+open, too. A table is a list of ``swanlab.Text`` under its name: a text in Markdown per row, whose caption says why the
+row was picked. swanlab has no histograms of counts. It cannot delete values: a resumed run starts another run of
+swanlab's, unless the option ``id`` names one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from declog.errors import SinkError
 from declog.errors.visible import visible, visible_lines
 from declog.records import Records, RunInfo
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
-from declog.sinks._shared import as_float, below, clean_text, require, strict, tracker_config
+from declog.sinks._folder import below
+from declog.sinks._shared import as_float, clean_text, require, strict, tracker_config
 from declog.sinks._texts import caption, row_as_text
 
 KEY_CHARS = 250
@@ -24,8 +25,8 @@ KEY_CHARS = 250
 class SwanlabSink(BaseSink):
     """Logs to swanlab. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and ``new`` insist.
 
-    ``mode: null`` leaves the choice to swanlab. ``dir`` is where it keeps its files, below the run's folder if
-    relative; null: the sink's id there. ``system_metrics`` is its own monitor.
+    ``mode: null`` leaves the choice to swanlab. ``dir`` is the folder of swanlab's files, below the run's folder if
+    relative; null: the sink's id there. ``system_metrics`` turns on swanlab's monitor.
     """
 
     kind = "swanlab"
@@ -52,16 +53,16 @@ class SwanlabSink(BaseSink):
         self._options = {"workspace": workspace, "id": id, "group": group, "mode": mode}
         self._system_metrics = system_metrics
         self._run: Any = None
-        self._owned = False
+        self._finishes = False
 
     def open(self, run: RunInfo) -> None:
         """Join the run, or start one with the run config."""
-        there = self._swanlab.has_run()
-        if self._choice == "join" and not there:
+        is_open = self._swanlab.has_run()
+        if self._choice == "join" and not is_open:
             raise SinkError.of("DL601.swanlab")
-        if self._choice == "new" and there:
+        if self._choice == "new" and is_open:
             raise SinkError.of("DL601.swanlab_open")
-        if there:
+        if is_open:
             self._run = self._swanlab.get_run()
             return
         folder = below(run.output_dir, self._dir or run.sink or "swanlab")
@@ -74,12 +75,12 @@ class SwanlabSink(BaseSink):
             config=strict(tracker_config(run)),
             resume="allow" if self._options["id"] else None,
             settings=settings(
-                terminal=settings.Terminal(proxy_type="none"),  # what the program prints is its own
+                terminal=settings.Terminal(proxy_type="none"),  # what the program prints stays off swanlab
                 probe=settings.Probe(monitor=self._system_metrics),
             ),
             **self._options,
         )
-        self._owned = True
+        self._finishes = True
 
     def write(self, step: int, records: Records) -> None:
         """Log one event in one call."""
@@ -94,9 +95,9 @@ class SwanlabSink(BaseSink):
             self._run.log(values, step=step)
 
     def close(self) -> None:
-        """Finish the run, where declog opened it."""
-        if self._owned:
-            self._owned = False
+        """Finish the run if the sink opened it."""
+        if self._finishes:
+            self._finishes = False
             self._run.finish()
 
 

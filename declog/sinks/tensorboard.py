@@ -1,49 +1,48 @@
 """The tensorboard sink, through tensorboard's own event writer (torch's would import torch).
 
 Scalars are float32, which is all that the format's scalars hold; ``parquet`` keeps them exactly. A histogram
-keeps its own edges. A table is a Markdown table under the Text tab, the first images in it are under the Images tab, an
-alert and the run config are texts too.
-Files go to ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise.
+keeps its edges. A table is a Markdown table on the Text tab, and its first images are on the Images tab. Alerts and the
+run config are texts, too. Files go to ``<output_dir>/<sink id>`` unless the option ``dir`` says otherwise.
 
-A resumed run writes a new event file. What the earlier ones hold of later steps is taken out of them: the format's
-own mark for that (a session log) is obeyed by tensorboard's Python readers only.
+A resumed run writes a new event file, and removes later steps from the earlier ones. The format has a mark for that (a
+session log), but only tensorboard's Python readers obey it.
 """
 
 from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from declog.records import Alert, DType, Histogram, Records, RunInfo, Table
-from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
+from declog.records import Alert, Histogram, Records, RunInfo, Table
+from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, _images
 from declog.sinks._files import fsync, put
-from declog.sinks._shared import SinkFolder, as_float, clean_text, json_text, require, tracker_config, with_why
+from declog.sinks._folder import FolderSink
+from declog.sinks._rows import with_why
+from declog.sinks._shared import as_float, clean_text, json_text, require, tracker_config
 
 FLOAT32_MAX = 3.4028234663852886e38
+EVENT_FILES = "events.out.tfevents.*"
+FLUSH_S = 10.0  # how long a value may wait before it is on disk
 IMAGES = 8  # most images of a column at one log event
-REWOUND = "rewound"  # while it is written; tensorboard reads what has `tfevents` in its name
-# An event file is a row of records: the length and its checksum, the event, and the event's checksum.
+REWOUND = "rewound"  # a file that is being written; tensorboard reads files with `tfevents` in their name
+# An event file is a sequence of records: the length and its checksum, the event, and the event's checksum.
 RECORD_LENGTH, LENGTH_CHECKSUM, EVENT_CHECKSUM = struct.Struct("<Q"), 4, 4
 
 
-class TensorboardSink(BaseSink):
-    """Writes one event file.
-
-    ``flush_secs`` is how long a value may wait before it is on disk. A cell of a table is cut at ``max_chars``:
-    tensorboard checksums what it writes byte by byte in Python, which a training loop would feel.
-    """
+class TensorboardSink(FolderSink):
+    """Writes one event file."""
 
     kind = "tensorboard"
     package = "tensorboard"
     extra = "tensorboard"
-    in_folder = True
     accepts: ClassVar[frozenset[str]] = frozenset({SCALAR, HISTOGRAM, TABLE, ALERT})
 
-    def __init__(self, *, dir: str | None = None, flush_secs: float = 10.0, max_chars: int | None = None) -> None:
+    def __init__(self, *, dir: str | None = None) -> None:
+        super().__init__(dir)
         prefix = "tensorboard.compat.proto."
         self._events, self._summaries, self._tensors, self._types = (
             require(prefix + name, kind="tensorboard", extra="tensorboard")
@@ -51,38 +50,30 @@ class TensorboardSink(BaseSink):
         )
         module = "tensorboard.summary.writer.event_file_writer"
         self._writer_class = require(module, kind="tensorboard", extra="tensorboard").EventFileWriter
-        self._dir, self._flush_secs, self._max_chars = dir, flush_secs, max_chars
         self._writer: Any = None
-        self._place: SinkFolder | None = None
-        self._before: list[Path] = []
-        self._earlier: list[Path] = []
+        self._earlier: list[Path] = []  # event files that were there before
 
-    def open(self, run: RunInfo) -> None:
+    def begin(self, run: RunInfo) -> None:
         """Start an event file with the run config in it."""
-        self._place = SinkFolder(run, self._dir, "tensorboard")
-        folder, mine = self._place.path, f".{run.run_id}"
-        (folder / REWOUND).unlink(missing_ok=True)  # what a kill left
-        self._before = sorted(folder.glob("events.out.tfevents.*"))
-        self._earlier = [file for file in self._before if file.name.endswith(mine)]
-        while any(file.name.startswith(f"events.out.tfevents.{int(time.time()):010d}.") for file in self._earlier):
-            time.sleep(0.05)  # readers go by names: of one second the second file may be the first
-        self._writer = self._writer_class(str(folder), flush_secs=self._flush_secs, filename_suffix=mine)
+        (self.folder / REWOUND).unlink(missing_ok=True)  # of a process that was killed
+        self._earlier = sorted(self.folder.glob(EVENT_FILES))
+        # Readers go by names: of two files of one second the later may come first.
+        while any(file.match(f"*.tfevents.{int(time.time()):010d}.*") for file in self._files_of_run()):
+            time.sleep(0.05)
+        self._writer = self._writer_class(str(self.folder), flush_secs=FLUSH_S, filename_suffix=f".{self.run_id}")
         config = f"```json\n{json_text(tracker_config(run))}\n```"
         self._add(0, time.time(), [self._text("declog/config", config)])
 
     def move(self, run: RunInfo) -> None:
-        """Start an event file of the run that goes on, in its folder; the one that was started is removed."""
+        """Remove the event file that was started, and start one of ``run``."""
         self._writer.close()
-        if self._place is not None:
-            for file in self._place.path.glob("events.out.tfevents.*"):
-                if file not in self._before:
-                    file.unlink()
-            self._place.release()
-        self.open(run)
+        for file in {*self.folder.glob(EVENT_FILES)} - {*self._earlier}:
+            file.unlink()
+        super().move(run)
 
     def rewind(self, step: int) -> None:
-        """Write this run's earlier event files anew without what is of later steps, each in one atomic rename."""
-        for path in self._earlier:
+        """Write this run's earlier event files again without the events of later steps, each in one atomic rename."""
+        for path in self._files_of_run():
             new = path.with_name(REWOUND)
             with open(path, "rb") as old, open(new, "wb") as target:
                 for record, event in self._recorded(old.read()):
@@ -92,15 +83,18 @@ class TensorboardSink(BaseSink):
             put(new, path)
 
     def _recorded(self, data: bytes) -> Iterator[tuple[bytes, Any]]:
-        """The whole records of an event file, and their events; one that a crash tore is not among them."""
-        place, head = 0, RECORD_LENGTH.size + LENGTH_CHECKSUM
-        while place + head <= len(data):
-            (length,) = RECORD_LENGTH.unpack_from(data, place)
-            end = place + head + length + EVENT_CHECKSUM
+        """The complete records of an event file, each with its event; a crash may have torn the last one."""
+        start, head = 0, RECORD_LENGTH.size + LENGTH_CHECKSUM
+        while start + head <= len(data):
+            (length,) = RECORD_LENGTH.unpack_from(data, start)
+            end = start + head + length + EVENT_CHECKSUM
             if end > len(data):
                 return
-            yield data[place:end], self._events.Event.FromString(data[place + head : end - EVENT_CHECKSUM])
-            place = end
+            yield data[start:end], self._events.Event.FromString(data[start + head : end - EVENT_CHECKSUM])
+            start = end
+
+    def _files_of_run(self) -> list[Path]:
+        return [file for file in self._earlier if file.name.endswith(f".{self.run_id}")]
 
     def write(self, step: int, records: Records) -> None:
         """Add one event with all values of this log event."""
@@ -111,17 +105,14 @@ class TensorboardSink(BaseSink):
             for scalar in records.scalars
         ]
         values += [self._histogram(histogram) for histogram in records.histograms]
-        values += [self._text(table.name, markdown(table, self._max_chars)) for table in records.tables]
+        values += [self._text(table.name, markdown(table)) for table in records.tables]
         values += [image for table in records.tables for image in self._images(table)]
         values += [self._text(f"alerts/{alert.name}", _alert(alert)) for alert in records.alerts]
         self._add(step, records.time, values)
 
-    def close(self) -> None:
+    def end(self) -> None:
         """Flush and close the file."""
-        if self._writer is not None:
-            self._writer.close()
-        if self._place is not None:
-            self._place.release()
+        self._writer.close()
 
     def _add(self, step: int, wall_time: float, values: list[Any]) -> None:
         event = self._events.Event(step=step, wall_time=wall_time, summary=self._summaries.Summary(value=values))
@@ -136,18 +127,18 @@ class TensorboardSink(BaseSink):
     def _images(self, table: Table) -> Iterator[Any]:
         """The first images of a table's columns, each under a number of its own."""
         for name, rows in _images.shown(table).items():
-            for place, image in enumerate(islice(chain.from_iterable(rows), IMAGES)):
+            for number, image in enumerate(islice(chain.from_iterable(rows), IMAGES)):
                 width, height = _images.opened(image).size
                 data = self._summaries.Summary.Image(
                     width=width, height=height, colorspace=3, encoded_image_string=image.encoded()
                 )
-                tag = clean_text(f"{table.name}/{name}/{place}")
+                tag = clean_text(f"{table.name}/{name}/{number}")
                 yield self._summaries.Summary.Value(tag=tag, image=data)
 
     def _histogram(self, histogram: Histogram) -> Any:
         counts, edges = histogram.counts, [float(edge) for edge in histogram.edges]
-        filled = [place for place, count in enumerate(counts) if count]
-        middles = [(left + right) / 2 for left, right in pairwise(edges)]
+        filled = [index for index, count in enumerate(counts) if count]
+        middles = [(low + high) / 2 for low, high in pairwise(edges)]
         proto = self._summaries.HistogramProto(
             # tensorboard takes min and max as the outer edges of the first and last bins that hold something.
             min=edges[filled[0]] if filled else edges[0],
@@ -168,32 +159,19 @@ def float32_range(value: float) -> float:
     return float("-inf") if value < -FLOAT32_MAX else value
 
 
-def markdown(table: Table, max_chars: int | None) -> str:
-    """The table in Markdown, with long cells cut, and pipes and line ends in them escaped."""
+def markdown(table: Table) -> str:
+    """The table in Markdown; pipes and line ends in cells are escaped."""
     table = with_why(table)
     names = [column.name for column in table.columns]
-    lines = (_line([cut(cell, max_chars) for cell in row]) for row in _rows(table))
-    return "\n".join([_line(names), _line(["---"] * len(names)), *lines])
+    rows = zip(*(map(_cell, table.data[name]) for name in names), strict=True)
+    return "\n".join([_line(names), _line(["---"] * len(names)), *map(_line, rows)])
 
 
-def cut(text: str, max_chars: int | None) -> str:
-    """A text of at most ``max_chars`` characters, with an ellipsis where something is missing."""
-    return text if max_chars is None or len(text) <= max_chars else text[:max_chars] + "…"
+def _cell(value: Any) -> str:
+    return "" if value is None else value if isinstance(value, str) else json_text(value)
 
 
-def _rows(table: Table) -> Iterator[list[str]]:
-    columns = [
-        [
-            "" if value is None else value if column.type is DType.TEXT else json_text(value)
-            for value in table.data[column.name]
-        ]
-        for column in table.columns
-    ]
-    for row in zip(*columns, strict=True):
-        yield list(row)
-
-
-def _line(cells: list[str]) -> str:
+def _line(cells: Iterable[str]) -> str:
     escaped = (cell.replace("|", "\\|").replace("\r\n", "<br>").replace("\n", "<br>") for cell in cells)
     return "| " + " | ".join(escaped) + " |"
 

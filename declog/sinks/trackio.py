@@ -1,17 +1,17 @@
-"""The trackio sink: the local dashboard (``trackio show --project <project>``). It never leaves this machine.
+"""The trackio sink: the local dashboard (``trackio show --project <project>``). Its data never leave this machine.
 
-Scalars, histograms and tables of a log event go in one call at its step. A table is a ``trackio.Table`` whose
+One call logs the scalars, histograms and tables of a log event at its step. A table is a ``trackio.Table`` whose
 ``object`` columns are text, or with ``as: trace`` one ``trackio.Trace`` per row: its messages, and its other columns as
 metadata. An integer beyond 64 bits is text in a table, and a float as a scalar. Images in a table's column ``prompt``
-are in a column ``prompt_images`` beside it; those of a trace are where they are in its messages.
+are in a column ``prompt_images`` beside it; in a trace they stay in the messages.
 
-trackio reads ``TRACKIO_DIR`` once, when it is imported, so the option ``dir`` works only where declog imports it
-first (in ``open``, which knows the run's folder), and is an error elsewhere. trackio prints through ``print`` at
-start, at an alert and at the end; that is kept off stdout, for this thread only. It stores a step that comes again
-beside the first one, so a resumed run takes the later steps out of its database before. A run that was open already
-(``run: auto`` joins it) keeps its own count of steps: declog's records have the step of its latest one, and the
-optimizer step as ``declog/step``. What trackio cannot store it
-warns about and drops; no error reaches this sink, so a run's primary record is a file sink.
+trackio reads ``TRACKIO_DIR`` once, when it is imported. So the option ``dir`` works only if declog imports trackio
+first (in ``open``, which knows the run's folder), and is an error otherwise. trackio prints at its start, at alerts and
+at its end: the sink keeps that off stdout, on its thread only. trackio keeps both records of a step that is logged
+twice, so a resumed run first deletes its later steps from the database. A run that was open before (``run: auto`` joins
+it) counts its own steps: declog's records have the step of its latest record, and the optimizer step as
+``declog/step``. trackio warns about values that it cannot store, and drops them. It raises no error, so keep a file
+sink as the primary record of a run.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from declog.errors.visible import visible, visible_lines
 from declog.records import DType, Image, Number, Records, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._conversations import conversation, spoken_columns
+from declog.sinks._folder import below
+from declog.sinks._rows import INT64, end_of, with_why
 from declog.sinks._shared import (
     as_float,
-    below,
     clean_text,
-    end_of,
     json_text,
     require,
     require_installed,
     strict,
     tracker_config,
-    with_why,
 )
 
 REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
@@ -50,15 +49,14 @@ PRINTING = ("trackio", "trackio.run", "trackio.utils")
 STEPPED = ("metrics", "alerts", "traces")
 OURS = "declog/"
 STEP = f"{OURS}step"
-INT64 = range(-(2**63), 2**63)
 SCORES = ("reward", "score", "advantages", "advantage")  # which of a row's numbers says how good it is
 
 
-_opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs that sinks opened: each is its recorder's own
+_opened: weakref.WeakSet[Any] = weakref.WeakSet()  # runs that sinks opened: other recorders do not join them
 
 
 def _open_run() -> Any:
-    """The run that this thread's code has open, unless it is a sink's."""
+    """The run that the code of this thread has open, unless a sink opened it."""
     if "trackio" not in sys.modules:
         return None
     run = sys.modules["trackio"].context_vars.current_run.get()
@@ -69,11 +67,11 @@ class TrackioSink(BaseSink):
     """Logs to a local trackio project. ``run``: ``auto`` joins the run that is open, else starts one; ``join`` and
     ``new`` insist.
 
-    ``project`` is the config's name and ``name`` the run's id unless given. ``dir`` is where trackio keeps its
-    databases: below ``output_dir`` if relative, trackio's own place if null. ``resume: null`` continues a run of
-    the same name only where declog named it after its run id. ``system_metrics`` is trackio's own CPU and GPU
-    monitor. ``traces``: the rows of a table with a prompt and a completion are traces, too, as ``<table>/traces``,
-    which show whole texts where a table's cell shows 250 characters.
+    By default ``project`` is the config's name and ``name`` the run's id. ``dir`` is the folder of trackio's
+    databases: below ``output_dir`` if relative, trackio's default if null. ``resume: null`` continues a run of the
+    same name only if that name is declog's run id. ``system_metrics`` turns on trackio's CPU and GPU monitor.
+    ``traces``: the rows of a table with a prompt and a completion are also traces, as ``<table>/traces``, which show
+    complete texts; a table's cell shows 250 characters.
     """
 
     kind = "trackio"
@@ -101,17 +99,17 @@ class TrackioSink(BaseSink):
         self._with_traces = traces
         self._trackio: Any = None
         self._run: Any = None
-        self._joined = None if run == "new" else _open_run()  # trackio's is of the thread that opened it
+        self._joined = None if run == "new" else _open_run()  # only the thread that opened a run sees it
         self._alone = self._joined is None  # nobody else logs into the run
         if run == "join" and self._joined is None:
             raise SinkError.of("DL601.trackio")
 
     @classmethod
-    def on(cls, run: Any, *, own: bool) -> TrackioSink:
-        """A sink on a run that somebody else opened, and will finish; ``own``: nobody else logs into it."""
+    def on(cls, run: Any, *, alone: bool) -> TrackioSink:
+        """A sink on a run that the program opened, and will finish; ``alone``: nobody else logs into it."""
         sink = cls()
-        sink._joined, sink._alone = run, own
-        if own:
+        sink._joined, sink._alone = run, alone
+        if alone:
             _opened.add(run)
         return sink
 
@@ -125,8 +123,8 @@ class TrackioSink(BaseSink):
         for variable in REMOTE:
             if os.environ.get(variable):
                 raise SinkError.of("DL601.trackio_variable", variable=variable)
-        place = None if self._dir is None else below(run.output_dir, str(Path(self._dir).expanduser()))
-        self._trackio = import_trackio(place)
+        folder = None if self._dir is None else below(run.output_dir, str(Path(self._dir).expanduser()))
+        self._trackio = import_trackio(folder)
         with quiet():
             self._run = self._trackio.init(
                 project=self._project or run.name,
@@ -141,8 +139,8 @@ class TrackioSink(BaseSink):
         _opened.add(self._run)
 
     def rewind(self, step: int) -> None:
-        """Delete what the run, if it is one that is resumed, has of steps after ``step``, in one transaction."""
-        if self._joined is not None:  # whoever opened it says what becomes of its steps
+        """Delete the run's records of steps after ``step``, in one transaction."""
+        if self._joined is not None:  # the program decides about the steps of its run
             return
         storage = require("trackio.sqlite_storage", kind="trackio", extra="trackio").SQLiteStorage
         path = storage.get_project_db_path(self._run.project)
@@ -159,12 +157,12 @@ class TrackioSink(BaseSink):
             pair = (list(histogram.counts), list(histogram.edges))
             values[clean_text(histogram.name)] = self._trackio.Histogram(np_histogram=pair)
         for table in filter(attrgetter("rows"), records.tables):
-            key = table.name if self._alone else f"{OURS}{table.name}"  # a trainer's may have that name
+            key = table.name if self._alone else f"{OURS}{table.name}"  # the program may have a table of that name
             values[clean_text(key)] = self._traces(table) if table.as_trace else self._table(with_why(table))
             if self._with_traces and not table.as_trace and (said := spoken_columns(table)):
                 values[clean_text(f"{key}/traces")] = self._traces(said)
         at = step
-        if not self._alone:  # its steps are of whoever opened it, and go on as if nobody else were there
+        if not self._alone:  # the program counts the steps of its run, and declog must not move them
             at = max(0, self._run._next_step - 1)
             values = {STEP: step, **values} if values else values
         if values:
@@ -175,36 +173,36 @@ class TrackioSink(BaseSink):
                 self._run.alert(title=visible(alert.name), text=visible_lines(alert.text), level=level, step=at)
 
     def _table(self, table: Table) -> Any:
-        made = rows(table)
-        for name, images in _images.shown(table).items():
+        data = rows(table)
+        for name, cells in _images.shown(table).items():
             key = clean_text(_images.column_name(name, table))
-            for row, found in zip(made, images, strict=True):
-                row[key] = [self._image(image) for image in found] or None
-        return self._trackio.Table(data=made)
+            for row, images in zip(data, cells, strict=True):
+                row[key] = [self._image(image) for image in images] or None
+        return self._trackio.Table(data=data)
 
     def _image(self, image: Image) -> Any:
         return self._trackio.Image(_images.opened(image))
 
     def _traces(self, table: Table) -> list[Any]:
-        """A row is a trace: its messages, and everything else it has as metadata."""
-        made = []
+        """A trace for each row: its messages, and its other columns as metadata."""
+        traces = []
         for row in range(table.rows):
-            messages, others = conversation(table, row)
-            others = {**_status(table, row), **others}
-            metadata = {clean_text(name): storable(value, self._image) for name, value in others.items()}
+            messages, columns = conversation(table, row)
+            columns = {**_status(table, row), **columns}
+            metadata = {clean_text(name): storable(value, self._image) for name, value in columns.items()}
             stored = [storable(message, self._image) for message in messages]
-            made.append(self._trackio.Trace(stored, metadata=metadata))
-        return made
+            traces.append(self._trackio.Trace(stored, metadata=metadata))
+        return traces
 
     def close(self) -> None:
-        """Wait until trackio has stored everything; a run that was joined goes on."""
+        """Wait until trackio has stored everything; a joined run stays open."""
         if self._run is not None and self._joined is None:
             with quiet():
                 self._run.finish()
 
 
 def import_trackio(folder: Path | None) -> Any:
-    """trackio, with its databases in ``folder`` if one is given."""
+    """trackio, with its databases in ``folder`` unless that is None."""
     if folder is None:
         return require("trackio", kind="trackio", extra="trackio")
     requested = folder.resolve()
@@ -229,9 +227,9 @@ def finite_width(value: Number) -> Number:
 
 
 def storable(value: Any, shown: Callable[[Image], Any] | None = None) -> Any:
-    """A value that trackio can store, at any depth: what it cannot, it would drop with all that is beside it.
+    """A value that trackio can store, at any depth: it drops a whole record for one value that it cannot store.
 
-    ``shown``: what stands for an image.
+    ``shown`` makes trackio's image of an image.
     """
     if shown is not None and isinstance(value, Image) and value.encoded() is not None:
         return shown(value)
@@ -247,7 +245,7 @@ def storable(value: Any, shown: Callable[[Image], Any] | None = None) -> Any:
 
 
 def rows(table: Table) -> list[dict[str, Any]]:
-    """The table by row, as trackio stores it."""
+    """The rows of a table, as trackio stores them."""
     columns: list[list[Any]] = []
     for column in table.columns:
         values = list(table.data[column.name])
@@ -259,8 +257,8 @@ def rows(table: Table) -> list[dict[str, Any]]:
 
 
 def _status(table: Table, row: int) -> dict[str, str]:
-    """What the list of traces shows of one, in few characters: the end that it is of, and how good it is."""
-    why = table.places.why[row] if table.places is not None and table.places.why is not None else ""
+    """What the list of traces shows of a row: best or worst, and its score."""
+    why = table.why(row)
     values = {column.name: table.data[column.name][row] for column in table.columns}
     score = next((values[name] for name in SCORES if isinstance(values.get(name), int | float)), None)
     shown = [end_of(why) or why, "" if score is None else f"{as_float(score):.3g}"]
@@ -281,10 +279,10 @@ def _print(*values: object, **options: Any) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what trackio prints on this thread off stdout.
+    """A block in which trackio prints nothing on this thread.
 
-    trackio's modules get a ``print`` of their own. Swapping ``sys.stdout`` instead would take the trainer's output
-    too, and can crash the process: CPython's ``print`` holds no reference to the stream that it writes to.
+    trackio's modules get another ``print``. Swapping ``sys.stdout`` would also take the trainer's output, and can
+    crash the process: CPython's ``print`` holds no reference to its stream.
     """
     for name in PRINTING:
         require(name, kind="trackio", extra="trackio").print = _print

@@ -103,7 +103,7 @@ def test_a_wandb_run_is_read_as_wandb_wrote_it(cli: Cli, tmp_path: Path) -> None
     forks.python(WANDB, str(tmp_path))
     logged = read(tmp_path)
     assert logged.values == {"eval.acc": 0.25, "loss": 1.0, "reward/mean": 0.5, "reward/std": 2.0}
-    assert logged.others == {"lengths": "histogram", "samples": "table-file"} and logged.sink == "wandb"
+    assert logged.not_numbers == {"lengths": "histogram", "samples": "table-file"} and logged.sink == "wandb"
     data = written(cli, tmp_path / "wandb")
     assert data["sinks"] == ["console", "wandb"]
     assert data["metrics"] == {

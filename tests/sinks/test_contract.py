@@ -166,7 +166,7 @@ class Stuck(Good):
     dead = False
 
     def write(self, step: int, records: Records) -> None:
-        self.dead |= any(table.name == "odd" for table in records.tables)
+        self.dead |= any(table.name == "wrong" for table in records.tables)
         assert not self.dead, "broken for good"
         super().write(step, records)
 

@@ -205,4 +205,4 @@ def test_a_sink_that_cannot_show_it_is_told_no_more(tmp_path: Path, caplog: pyte
         runner.submit(step, event(step))
     report = runner.close(10)
     assert (len(sink.seen), report.failed, str(report.first_error)) == (1, 1, "no")
-    assert ["could not show where training is" in record.message for record in caplog.records] == [True, False]
+    assert ["could not show the progress" in record.message for record in caplog.records] == [True, False]

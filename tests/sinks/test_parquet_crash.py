@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from declog.sinks._files import Exchange, exchange
@@ -25,12 +24,9 @@ def no_exchange(one: Path, other: Path) -> None:
 def dataset(folder: Path, swap: Exchange) -> PartDataset:
     """A dataset in blocks of two, in ``folder/data``, its scratch in ``folder/scratch/data``."""
     return PartDataset(
-        pa,
-        pq,
         folder / "data",
         folder / "scratch" / "data",
         metadata={},
-        compression="zstd",
         compact_every=2,
         exchange=swap,
     )

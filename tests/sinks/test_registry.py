@@ -22,6 +22,7 @@ from declog.sinks import (
     sink_class,
     traits,
 )
+from declog.sinks._folder import FolderSink
 from declog.sinks.jsonl import JsonlSink
 from tests.sinks.samples import python
 
@@ -33,8 +34,8 @@ class OwnSink:
 
     accepts: ClassVar[frozenset[str]] = frozenset({"scalar"})
 
-    def __init__(self, *, url: str, tries: int = 3) -> None:
-        self.url, self.tries = url, tries
+    def __init__(self, *, url: str, tries: int = 3, timeout: float = 1.0) -> None:
+        self.url, self.tries, self.timeout = url, tries, timeout
 
     def open(self, run: RunInfo) -> None: ...
 
@@ -81,7 +82,9 @@ def test_every_built_in_kind_is_a_sink(kind: str) -> None:
 
 def test_a_kind_has_the_name_of_its_file() -> None:
     """Nothing lists them: a file of the folder whose class says its name is a kind, and other files are none."""
-    named = {each.kind: each.__module__ for each in BaseSink.__subclasses__() if each.__module__.startswith("declog.")}
+    classes = [*BaseSink.__subclasses__(), *FolderSink.__subclasses__()]
+    ours = [each for each in classes if each.__module__.startswith("declog.") and each is not FolderSink]
+    named = {each.kind: each.__module__ for each in ours}
     assert named == {kind: f"declog.sinks.{kind}" for kind in built_in()}
 
 
@@ -104,8 +107,9 @@ def test_option_names_come_from_the_constructor() -> None:
 
 def test_good_options_have_no_errors() -> None:
     """Values of the declared types pass; an integer is a float where a float is asked for."""
-    assert check_options("parquet", {"dir": None, "compression": "snappy", "compact_every": 3}) == []
-    assert check_options("tensorboard", {"flush_secs": 1}) == []
+    assert check_options("parquet", {"dir": None, "compact_every": 3}) == []
+    assert check_options("console", {"format": "json"}) == []
+    assert check_options(f"{HERE}:OwnSink", {"url": "u", "timeout": 1}) == []
 
 
 def test_unknown_option_is_refused_with_the_nearest_one() -> None:
@@ -117,19 +121,19 @@ def test_unknown_option_is_refused_with_the_nearest_one() -> None:
 
 def test_wrong_type_says_what_is_expected_and_what_came() -> None:
     """A string is not a number, and a choice names its values."""
-    found = check_options("parquet", {"compact_every": "4", "compression": "lz5"})
+    found = check_options("parquet", {"compact_every": "4"})
     assert [(problem.path, problem.message, problem.fix) for problem in found] == [
         (
             ("compact_every",),
             "the option `compact_every` of the sink kind `parquet` must be a whole number, not '4'",
             "compact_every: 256",
         ),
-        (
-            ("compression",),
-            "the option `compression` of the sink kind `parquet` must be 'zstd', 'snappy', 'gzip' or 'none', not 'lz5'",
-            "compression: zstd",
-        ),
     ]
+    (choice,) = check_options("console", {"format": "xml"})
+    assert (choice.message, choice.fix) == (
+        "the option `format` of the sink kind `console` must be 'text' or 'json', not 'xml'",
+        "format: text",
+    )
 
 
 def test_an_option_without_default_is_needed() -> None:

@@ -273,7 +273,7 @@ def _ordered(rows: Sequence[Row], key: str | None) -> list[Row]:
 
 def _ends(chosen: Sequence[Row], rows: Sequence[Row], key: str | None) -> list[str]:
     """For each row `best`, `worst` or empty: by its filter, or by the greatest and smallest number."""
-    from declog.sinks._shared import end_of
+    from declog.sinks._rows import end_of
 
     numbers = [number for row in rows if key is not None and (number := as_number(row.get(key))) is not None]
     ends = {max(numbers): "best", min(numbers): "worst"} if len(set(numbers)) > 1 else {}

@@ -1,4 +1,4 @@
 """``declog report``: a run as one HTML file that needs no server and no network. See ``page``.
 
-Reads what ``declog.read`` gives and what the run's folder says; numpy, pyarrow and the files of ``assets/``.
+Reads the run with ``declog.read``. Imports numpy and pyarrow, and takes the files of ``assets/``.
 """

@@ -11,27 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEVEL = 9
-# what stands in HTML as it is: 13 bits are two of these 91, which takes 8 % less than base64
+# characters that HTML needs no escape for: two of these 91 hold 13 bits, 8 % less than base64 takes
 DIGITS = np.frombuffer(bytes(code for code in range(33, 127) if chr(code) not in "<>&"), np.uint8)
 WEIGHTS = (1 << np.arange(12, -1, -1)).astype(np.uint16)
 
 
 class Blobs:
-    """The blobs of one page, each known by its number."""
+    """The blobs of one page by number."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
-        self.sizes: list[int] = []  # in bytes, before they were characters
+        self.sizes: list[int] = []  # in bytes, of the data in ``texts``
 
     def add(self, data: bytes) -> int:
-        """Keep some bytes; returns their number."""
+        """Keep some bytes; returns the number of their blob."""
         packed = gzip.compress(data, LEVEL, mtime=0)
         self.texts.append(characters(packed))
         self.sizes.append(len(packed))
         return len(self.texts) - 1
 
     def add_json(self, value: Any) -> int:
-        """Keep a value as JSON; what JSON has no word for is null, or a text."""
+        """Keep a value as JSON, as ``plain`` makes it; returns the number of its blob."""
         return self.add(json_bytes(value))
 
 
@@ -44,21 +44,20 @@ def characters(data: bytes) -> str:
 
 
 def shuffled(values: NDArray[Any]) -> bytes:
-    """The first bytes of all values, then their second ones, and so on: what does not change compresses away."""
+    """The first bytes of all values, then their second ones, and so on: constant bytes compress well."""
     values = np.ascontiguousarray(values)
     return values.view(np.uint8).reshape(len(values), values.itemsize).T.tobytes()
 
 
 def narrowed(values: NDArray[np.float64]) -> NDArray[Any]:
-    """As float32 of 16 significant bits, more than a curve or a label shows; integers stay what they are.
+    """Values as float32 of 16 significant bits, more than a curve or a label shows; integers stay exact.
 
-    Of great values a label shows the integer part: they keep all bits.
+    Great values keep all bits, since a label shows their integer part.
     """
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32)
     finite = np.isfinite(values)
-    whole = finite & (values == np.round(values))
-    if whole[finite].all():
+    if (values[finite] == np.round(values[finite])).all():
         return narrow if (narrow[finite] == values[finite]).all() else values
     if (finite & (values != 0) & (np.abs(narrow) < 1e-37)).any() or (np.abs(values[finite]) >= 1 << 16).any():
         return values
@@ -73,7 +72,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON can say it: NaN is null, infinities are too, and what is unknown is a text."""
+    """A value for JSON: NaN and infinities are null, and an object of another type is a text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from declog.records import names_of
 from declog.runs.report.blobs import Blobs, narrowed, shuffled
 from declog.runs.report.onsets import onsets_by_step
+from declog.runs.series import rows_by_name
 
-FACTS = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "good", "healthy", "runbook",
-         "chart")  # fmt: skip
+TEXTS = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "runbook",
+         "chart")  # facts of an output, empty if it has none  # fmt: skip
 MOST_CORE = 8
 SEARCHED = ("reward", "loss", "kl", "entropy", "grad_norm", "learning_rate")  # where no metric is tagged `core`
 
@@ -29,7 +30,7 @@ class Output:
 
     @property
     def template(self) -> str:
-        """What trackers show, such as ``rewards/{member}``."""
+        """The name in trackers, such as ``rewards/{member}``."""
         return str(self.facts["name"])
 
     @cached_property
@@ -38,13 +39,13 @@ class Output:
         return re.compile(names_of(self.template))
 
     def member(self, name: str) -> str | None:
-        """Which member of the template a name is; empty where it has none; None where it is not of it."""
-        found = self.pattern.fullmatch(name)
-        return None if found is None else " ".join(found.groups())
+        """The part of a name that the template leaves open, empty if there is none; None for other names."""
+        match = self.pattern.fullmatch(name)
+        return None if match is None else " ".join(match.groups())
 
 
 class Meanings:
-    """What the plan says of the names that a run logged."""
+    """The facts that a plan has about the names that a run logged."""
 
     def __init__(self, plan: Mapping[str, Any]) -> None:
         self._modes: Mapping[str, str] = plan.get("modes", {})
@@ -58,23 +59,19 @@ class Meanings:
             for output in self._candidates(metric, base):
                 member = output.member(base)
                 if member is not None:
-                    whole = output.template.startswith("{") and output.template.endswith("}")  # any name: no family
-                    facts = {key: output.facts.get(key) for key in (*FACTS, "metric", "tags")}
-                    return {**facts, "template": output.template, "member": "" if whole else member, "base": base}
-        nothing: dict[str, Any] = {**dict.fromkeys(FACTS), "metric": metric or "", "tags": []}
-        return {**nothing, "template": "", "member": "", "base": bases[0]}
+                    any_name = output.template.startswith("{") and output.template.endswith("}")  # no family
+                    facts = {"template": output.template, "member": "" if any_name else member, "base": base}
+                    return {**_facts(output.facts), **facts}
+        return {**_facts({"metric": metric or ""}), "template": "", "member": "", "base": bases[0]}
 
     def _bases(self, name: str, mode: str) -> Iterator[str]:
-        """A name without what sinks and modes put before it, the shortest first."""
-        own = self._modes.get(mode, "")
-        found = [name]
-        for prefix in self._prefixes:
-            if name.startswith(prefix + own):
-                found.append(name[len(prefix + own) :])
-        yield from sorted(dict.fromkeys(found), key=len)
+        """The name without the prefixes of sinks and of its mode, the shortest first."""
+        prefixes = [prefix + self._modes.get(mode, "") for prefix in self._prefixes]
+        bases = [name, *(name[len(prefix) :] for prefix in prefixes if name.startswith(prefix))]
+        yield from sorted(dict.fromkeys(bases), key=len)
 
     def _candidates(self, metric: str | None, name: str) -> Iterable[Output]:
-        """The outputs that a name may be of: those of its metric first, and exact names before templates."""
+        """The outputs in the order in which they are tried: those of the metric first, exact names before templates."""
         return sorted(
             self._outputs, key=lambda one: (one.facts["key"] != metric, one.template != name, one.template.count("{"))
         )
@@ -94,35 +91,33 @@ class Curve:
 
 def curves_of(scalars: Any, meanings: Meanings) -> Iterator[Curve]:
     """The curves of an Arrow table of scalars, in the order in which they first came."""
-    names, modes = _codes(scalars, "name"), _codes(scalars, "mode")
     step = scalars["step"].to_numpy()
     value = scalars["value"].to_numpy()
     partial = np.asarray([bool(one) for one in scalars["partial"].to_pylist()])
-    metric = scalars["metric"].to_pylist() if len(scalars) else []
-    for rows in _groups(names.index, modes.index):
+    metric = scalars["metric"].to_pylist()
+    for name, mode, rows in rows_by_name(scalars):
         rows = rows[np.argsort(step[rows], kind="stable")]
-        name, mode = names.words[names.index[rows[0]]], modes.words[modes.index[rows[0]]]
-        meaning = _worded(meanings.of(name, mode, metric[rows[-1]]))
+        meaning = meanings.of(name, mode, metric[rows[-1]])
         yield Curve(name, mode, step[rows].astype(np.float64), value[rows], int(partial[rows].sum()), meaning)
 
 
 def core_names(curves: Sequence[Curve]) -> list[str]:
-    """The names that stand for a run: those tagged ``core``, else those that are called so; of training first."""
+    """The names to show first: those tagged ``core``, else those with words of ``SEARCHED``; of training, if any."""
     trained = [curve for curve in curves if curve.mode == "train"] or curves
     names = [curve.name for curve in trained]
     core = [curve.name for curve in trained if "core" in curve.meaning["tags"]]
-    known = [name for word in SEARCHED for name in names if word in name.split("/")]
-    return (core or list(dict.fromkeys(known)) or names)[:MOST_CORE]
+    usual = [name for word in SEARCHED for name in names if word in name.split("/")]
+    return (core or list(dict.fromkeys(usual)) or names)[:MOST_CORE]
 
 
 def series(curves: Iterable[Curve], blobs: Blobs) -> dict[str, Any]:
-    """Curves for the page: ``steps`` and ``values`` are blobs that several of them share.
+    """Curves for the page: ``steps`` are blobs, which curves share, and ``values`` is one blob of all values.
 
     ``onsets`` are the steps at which curves broke, the first one first.
     """
     steps: dict[bytes, int] = {}
     blob_of: list[int] = []
-    found, packed, own = [], [], []
+    rows, packed, judged = [], [], []
     for curve in curves:
         raw = shuffled(curve.steps)
         if raw not in steps:
@@ -130,42 +125,17 @@ def series(curves: Iterable[Curve], blobs: Blobs) -> dict[str, Any]:
             blob_of.append(blobs.add(raw))
         kept = narrowed(curve.values)
         packed.append(shuffled(kept))
-        found.append({
+        rows.append({
             "name": curve.name, "mode": curve.mode, "at": steps[raw], "count": len(kept), "size": kept.itemsize,
             "partial": curve.partial, "notFinite": int((~np.isfinite(curve.values)).sum()), **curve.meaning,
         })  # fmt: skip
         if not curve.name.startswith("declog/"):
-            own.append({**found[-1], "x": curve.steps, "y": curve.values})
-    onsets = onsets_by_step(own)
-    return {"series": found, "steps": blob_of, "values": blobs.add(b"".join(packed)), "onsets": onsets}
+            judged.append({**rows[-1], "x": curve.steps, "y": curve.values})
+    onsets = onsets_by_step(judged)
+    return {"series": rows, "steps": blob_of, "values": blobs.add(b"".join(packed)), "onsets": onsets}
 
 
-def _worded(facts: dict[str, Any]) -> dict[str, Any]:
-    """Texts where there are none, for the page."""
-    texts = ("key", "words", "formula", "reduction", "of", "place", "title", "help", "unit", "runbook", "chart")
-    return {**facts, **{key: facts[key] or "" for key in texts}}
-
-
-@dataclass(frozen=True)
-class Codes:
-    """A column of texts: each row's place in ``words``, which are in the order in which they first came."""
-
-    index: NDArray[np.int64]
-    words: list[str]
-
-
-def _codes(table: Any, name: str) -> Codes:
-    column = table[name].combine_chunks().dictionary_encode()
-    return Codes(column.indices.to_numpy(zero_copy_only=False).astype(np.int64), column.dictionary.to_pylist())
-
-
-def _groups(*keys: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """The rows of each combination of keys, in the order in which these first came."""
-    if not len(keys[0]):
-        return
-    whole = keys[0]
-    for key in keys[1:]:
-        whole = whole * (int(key.max()) + 1) + key
-    order = np.argsort(whole, kind="stable")
-    starts = np.flatnonzero(np.diff(whole[order])) + 1
-    yield from sorted(np.split(order, starts), key=lambda rows: int(rows[0]))
+def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of an output for the page."""
+    more = {key: facts.get(key) for key in ("good", "healthy", "metric")}
+    return {**{key: facts.get(key) or "" for key in TEXTS}, **more, "tags": facts.get("tags") or []}

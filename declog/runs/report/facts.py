@@ -27,7 +27,7 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
         {**{key: row[key] for key in ("step", "name", "level", "text")}, "reads": reads.get(row["name"], [])}
         for row in run.alerts.rows()
     ]
-    times = [time for time in (scalars["time"].to_pylist() if len(scalars) else []) if time is not None]
+    times = [time for time in scalars["time"].to_pylist() if time is not None]
     steps = scalars["step"].to_pylist()
     return {
         "name": run.name, "label": label, "path": run.path.name, "id": run.id, "state": run.state,
@@ -40,12 +40,12 @@ def run_facts(run: Run, blobs: Blobs, *, label: str, samples: bool) -> dict[str,
         "tables": tables, "histograms": list(_histograms(run, plan, blobs)), **series(curves, blobs),
         "profile": _profile(run), "configured": run.configured, "settings": list(_leaves(run.run_config)),
         "missing": dict(run.info.get("missing") or {}), "parent": run.info.get("parent"),
-        "foot": _foot(run), "notes": [*run.problems, *_others(run)],
+        "foot": _foot(run), "notes": [*run.problems, *_other_runs(run)],
     }  # fmt: skip
 
 
 def started(run: Run) -> Iterator[float]:
-    """The start of its first process in seconds since 1970; None if unknown."""
+    """The start of a run's first process in seconds since 1970, if the folder has it."""
     for one in run.segments[:1]:
         if isinstance(one.get("started"), str):
             yield datetime.fromisoformat(one["started"]).timestamp()
@@ -63,10 +63,10 @@ def _histograms(run: Run, plan: Mapping[str, Any], blobs: Blobs) -> Iterator[dic
     rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in run.histograms.rows():
         rows.setdefault((row["name"], row["mode"]), []).append(row)
-    for (name, mode), found in rows.items():
-        thin = found[:: -(-len(found) // MOST_COLUMNS)]
+    for (name, mode), events in rows.items():
+        thin = events[:: -(-len(events) // MOST_COLUMNS)]
         data = {key: [row[key] for row in thin] for key in ("step", "counts", "edges")}
-        title = meanings.of(name, mode, found[0].get("metric"))["title"] or ""
+        title = meanings.of(name, mode, events[0].get("metric"))["title"]
         yield {"name": name, "mode": mode, "title": title, "data": blobs.add_json(data)}
 
 
@@ -92,10 +92,10 @@ def _foot(run: Run) -> str:
     return " · ".join(filter(None, facts))
 
 
-def _others(run: Run) -> Iterator[str]:
+def _other_runs(run: Run) -> Iterator[str]:
     """Other runs in the same folder."""
-    if others := [each for each in run.ids if each != run.id]:
-        yield f"the folder holds {len(others)} other run{'s' * (len(others) > 1)}: {', '.join(others)}"
+    if ids := [run_id for run_id in run.ids if run_id != run.id]:
+        yield f"the folder holds {len(ids)} other run{'s' * (len(ids) > 1)}: {', '.join(ids)}"
 
 
 def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def differences(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """The settings that may differ between two runs: the config, and the run configuration."""
+    """A run's settings: its config and constants, the trainer's configuration, versions and the commit."""
     info = run.info
     ran = {key: info[key] for key in ("declog", "torch", "python", "world_size") if info.get(key) is not None}
     ran |= {"commit": info["git"]["commit"]} if info.get("git") else {}

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from declog.errors import UsageError
-from declog.runs.report.page import document, save
+from declog.runs.report.page import document
 from declog.runs.run import Run, read
+from declog.sinks._files import replace_text
 
 HEIGHT = 800  # of the frame, in pixels
 # The page runs its own scripts and saves files; it reaches neither the notebook nor the network.
@@ -24,14 +25,14 @@ class _Recorder(Protocol):
     def written(self, wait_s: float = 30.0) -> bool: ...
 
 
-def report(run: Any, *others: Any, samples: bool = True, height: int = HEIGHT) -> Page:
+def report(run: Any, *compared: Any, samples: bool = True, height: int = HEIGHT) -> Page:
     """The page of a run, for a notebook's cell; ``save`` writes it to a file.
 
     ``run`` is a run's folder, what ``declog.read`` returned, or a recorder, which may be open: its log events so far
-    are written first. ``others`` are up to two runs to compare it with. ``samples``: with the rows of tables.
+    are written first. ``compared`` are up to two runs to compare it with. ``samples``: with the rows of tables.
     ``height`` is that of the frame, in pixels. Raises ``UsageError`` DL607 where there is no run.
     """
-    return Page(document(_run(run), [_run(other) for other in others], samples=samples), height)
+    return Page(document(_run(run), [_run(one) for one in compared], samples=samples), height)
 
 
 def _run(run: Any) -> Run:
@@ -60,7 +61,7 @@ class Page:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, in one step. ``OSError`` as the disk says."""
-        save(Path(path), self._text)
+        replace_text(Path(path), self._text)
 
     def _repr_html_(self) -> str:
         style = f"width: 100%; height: {self._height}px; border: 0"

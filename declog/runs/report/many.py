@@ -16,8 +16,10 @@ from declog.errors import DeclogError
 from declog.runs.report.blobs import Blobs
 from declog.runs.report.curves import Curve, Meanings, core_names, curves_of
 from declog.runs.report.facts import differences, started
-from declog.runs.report.page import SHARED, html_page, is_current, save, write
+from declog.runs.report.page import SHARED, html_page, is_current, write
 from declog.runs.run import Run, read
+from declog.runs.series import training_times
+from declog.sinks._files import replace_text
 
 FILE = "report.html"
 POINTS = 80  # of a small curve
@@ -34,8 +36,8 @@ class RunsReport:
         self.folder = folder
         self.file = file
         self._samples = samples
-        self._rows: dict[Path, tuple[str, dict[str, Any]]] = {}  # of each run, of which state of its files
-        self._table = ""  # what the file was written from
+        self._rows: dict[Path, tuple[str, dict[str, Any]]] = {}  # of each run, with the stamp of its files
+        self._table = ""  # the data in the file
 
     def write(self, paths: Sequence[Path], every: float | None = None) -> bool:
         """Write the pages of runs that have grown, and the table; returns whether a run goes on.
@@ -44,23 +46,25 @@ class RunsReport:
         """
         rows, runs = [], {}
         for path in paths:
-            place = path.relative_to(self.folder)
+            position = path.relative_to(self.folder)
             try:
                 run = read(path)
-                page = self.file.parent / place / FILE
+                page = self.file.parent / position / FILE
                 page.parent.mkdir(parents=True, exist_ok=True)
                 period = every if run.state == "running" else None
                 if not is_current(page, [run], samples=self._samples, every=period):
                     write(page, run, samples=self._samples, every=period)
-                rows.append({**self._row(path, run), "place": str(place), "page": quote((place / FILE).as_posix())})
-                runs[str(place)] = run
+                rows.append(
+                    {**self._row(path, run), "place": str(position), "page": quote((position / FILE).as_posix())}
+                )
+                runs[str(position)] = run
             except DeclogError as error:
-                rows.append({"place": str(place), "problem": str(error)})
+                rows.append({"place": str(position), "problem": str(error)})
         live = any(run.state == "running" for run in runs.values())
         every = every if live else None
         table = json.dumps([rows, every], default=str)
         if table != self._table or not self.file.exists():
-            save(self.file, document(self.folder.name, rows, settings(runs), every))
+            replace_text(self.file, document(self.folder.name, rows, settings(runs), every))
             self._table = table
         return live
 
@@ -80,14 +84,14 @@ def document(
 
 
 def run_row(run: Run) -> dict[str, Any]:
-    """What the table says of a run: how it goes, its core values with small curves, its alerts."""
+    """A run's row of the table: its state, its core values with small curves, its alerts."""
     scalars = run.scalars.arrow()
     curves = list(curves_of(scalars, Meanings(run.plan)))
     core = core_names(curves)
     shown = {curve.name: curve for curve in reversed(curves) if curve.name in core and curve.mode == "train"} or {
         curve.name: curve for curve in reversed(curves) if curve.name in core
     }
-    times = [when for when in scalars["time"].to_pylist() if when is not None] if len(scalars) else []
+    times = [time for time in scalars["time"].to_pylist() if time is not None]
     levels = [row["level"] for row in run.alerts.rows()]
     return {
         "name": run.name, "id": run.id, "state": run.state, "started": min([*started(run), *times], default=None),
@@ -119,24 +123,17 @@ def _mean(values: Any) -> float | None:
 
 
 def steps_per_second(scalars: Any) -> float | None:
-    """Over the last tenth of a run's steps, by the time of its log events; None where there are too few of them."""
-    if not len(scalars):
-        return None
-    rows = [
-        (step, when)
-        for step, when, mode in zip(*(scalars[name].to_pylist() for name in ("step", "time", "mode")), strict=True)
-        if mode == "train" and when is not None
-    ]
-    latest = dict(sorted(rows))  # one time a step
-    steps = list(latest)[-max(3, len(latest) // 10) :]
-    if len(steps) < 2 or (spent := latest[steps[-1]] - latest[steps[0]]) <= 0:
+    """Over the last tenth of a run's steps, by the time of its log events; None if there are too few of them."""
+    times = training_times(scalars)
+    steps = list(times)[-max(3, len(times) // 10) :]
+    if len(steps) < 2 or (spent := times[steps[-1]] - times[steps[0]]) <= 0:
         return None
     return float((steps[-1] - steps[0]) / spent)
 
 
 def settings(runs: Mapping[str, Run]) -> list[dict[str, Any]]:
-    """The settings in which runs differ, but those that only name the run: each with its values by the run's place."""
-    configured = {place: run for place, run in runs.items() if run.config}
+    """The settings in which runs differ, except names of the run: each with its values by the run's path."""
+    configured = {path: run for path, run in runs.items() if run.config}
     return [
         {"key": row["key"], "values": dict(zip(configured, row["values"], strict=True))}
         for row in differences(list(configured.values()))

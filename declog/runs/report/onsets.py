@@ -52,18 +52,18 @@ def onsets(
     ``good`` is the direction that is no accident; ``healthy`` the least and the greatest value of a run that is well.
     """
     finite = np.isfinite(values)
-    found = []
+    first = []
     if not finite.all():
-        place = int(np.argmin(finite))
-        found.append(Onset(float(steps[place]), "finite", "NaN" if np.isnan(values[place]) else "infinite"))
+        bad = int(np.argmin(finite))
+        first.append(Onset(float(steps[bad]), "finite", "NaN" if np.isnan(values[bad]) else "infinite"))
     if SCHEDULE.search(name) or not finite.any():
-        return found
+        return first
     steps, values = steps[finite], values[finite]
-    if healthy is not None and (left := _unhealthy(values, healthy)) is not None:
-        found.append(Onset(float(steps[left]), "healthy", f"{values[left]:.4g}, out of its healthy range"))
+    if healthy is not None and (index := _unhealthy(values, healthy)) is not None:
+        first.append(Onset(float(steps[index]), "healthy", f"{values[index]:.4g}, out of its healthy range"))
     if (change := _change(values, good)) is not None:
-        found.append(Onset(float(steps[change[0]]), "noise", change[1]))
-    return found
+        first.append(Onset(float(steps[change[0]]), "noise", change[1]))
+    return first
 
 
 def onsets_by_step(curves: Sequence[Mapping[str, Any]], limit: int = 12) -> list[dict[str, Any]]:
@@ -81,44 +81,44 @@ def onsets_by_step(curves: Sequence[Mapping[str, Any]], limit: int = 12) -> list
             family = (curve["template"] or curve["name"], curve["mode"], onset.cause)
             row = {"step": onset.step, "cause": onset.cause, "change": onset.change, "name": curve["name"],
                    "mode": curve["mode"], "title": curve["title"], "members": 1}  # fmt: skip
-            if (known := rows.get(family)) is not None:
-                row = {**min(known, row, key=lambda one: one["step"]), "members": known["members"] + 1}
+            if (earlier := rows.get(family)) is not None:
+                row = {**min(earlier, row, key=lambda one: one["step"]), "members": earlier["members"] + 1}
             rows[family] = row
     return sorted(rows.values(), key=lambda row: (row["step"], row["cause"] == "healthy"))[:limit]
 
 
 def _unhealthy(values: Array, healthy: Sequence[float | None]) -> int | None:
-    """Where a curve that was in its healthy range leaves it for several values in a row, or for good."""
+    """The index at which a curve leaves its healthy range for ``STAYS`` values in a row; None if it does not."""
     low, high = (np.nan if bound is None else float(bound) for bound in healthy)
     out = (values < low) | (values > high)
     inside = np.flatnonzero(~out)
     if not len(inside):
         return None
     run = 0
-    for place in range(int(inside[0]), len(values)):
-        run = run + 1 if out[place] else 0
+    for index in range(int(inside[0]), len(values)):
+        run = run + 1 if out[index] else 0
         if run == STAYS:
-            return place - STAYS + 1
+            return index - STAYS + 1
     return None
 
 
 def _change(values: Array, good: str | None) -> tuple[int, str] | None:
-    """Where the values leave the noise of those before, in the direction that is bad, and by how much."""
+    """The index at which values leave their noise in the bad direction, and the change in words; None if none do."""
     if len(values) < LEAST + AHEAD[-1] or (np.diff(values) > 0).all() or (np.diff(values) < 0).all():
         return None
     usual = float(np.median(np.abs(values)))
     heavy = usual > 0 and float(values.max()) > HEAVY * usual and float(np.median(values)) > 0
-    place = _onset(np.arcsinh(values / usual) if heavy else values, good)  # linear below, logarithmic above
-    if place is None:
+    index = _onset(np.arcsinh(values / usual) if heavy else values, good)  # linear below, logarithmic above
+    if index is None:
         return None
-    before, after = float(_lines(values)[0][place]), float(np.median(values[place : place + AHEAD[-1]]))
+    before, after = float(_lines(values)[0][index]), float(np.median(values[index : index + AHEAD[-1]]))
     if before > 0 and after > 0 and (heavy or abs(after - before) > before / 4):
-        return place, f"{TIMES_SIGN} {after / before:.3g}"
-    return place, f"{after - before:+.3g}".replace("-", "\N{MINUS SIGN}")
+        return index, f"{TIMES_SIGN} {after / before:.3g}"
+    return index, f"{after - before:+.3g}".replace("-", "\N{MINUS SIGN}")
 
 
 def _lines(values: Array) -> tuple[Array, Array]:
-    """At each place the line through the values before it: its height there, and its slope. The first have none."""
+    """For each value the line through the values before it: its height there, and its slope; NaN for the first."""
     half = PAST // 2
     windows = np.lib.stride_tricks.sliding_window_view(values, PAST)[:-1]
     older, newer = np.median(windows[:, :half], axis=1), np.median(windows[:, half:], axis=1)
@@ -128,9 +128,9 @@ def _lines(values: Array) -> tuple[Array, Array]:
 
 
 def _onset(values: Array, good: str | None) -> int | None:
-    """The first place whose next values are farther off the line before it than noise explains."""
+    """The first index whose next values are farther off the line before it than noise explains."""
     base, slope = _lines(values)
-    places = []
+    onset_indices = []
     for ahead in AHEAD:
         stretches = np.lib.stride_tricks.sliding_window_view(values, ahead)
         off = stretches - (base[: len(stretches), None] + slope[: len(stretches), None] * np.arange(ahead))
@@ -141,12 +141,12 @@ def _onset(values: Array, good: str | None) -> int | None:
         for way in {"up": (-1,), "down": (1,)}.get(good or "", (-1, 1)):
             least = np.nan_to_num(np.partition(way * off, few, axis=1)[:, few])
             size, sign = np.where(least > size, least, size), np.where(least > size, way, sign)
-        for place in np.flatnonzero((size > RECORD * record) & (size > 0) & (np.arange(len(off)) >= LEAST)):
-            usual = past[PAST : place - ahead + 1]
-            constant = FLOOR * float(np.median(np.abs(values[:place])))
+        for index in np.flatnonzero((size > RECORD * record) & (size > 0) & (np.arange(len(off)) >= LEAST)):
+            usual = past[PAST : index - ahead + 1]
+            constant = FLOOR * float(np.median(np.abs(values[:index])))
             noise = max(1.4826 * float(np.median(usual)), constant) * (1 + SHORT / len(usual))
-            if noise > 0 and size[place] > TIMES * noise:
-                beyond = sign[place] * off[place] > TIMES * noise
-                places.append(int(place) + int(np.argmax(beyond)))
+            if noise > 0 and size[index] > TIMES * noise:
+                beyond = sign[index] * off[index] > TIMES * noise
+                onset_indices.append(int(index) + int(np.argmax(beyond)))
                 break
-    return min(places, default=None)
+    return min(onset_indices, default=None)

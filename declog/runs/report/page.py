@@ -1,4 +1,4 @@
-"""One HTML file of a run: its data, our style and scripts, and a policy that blocks everything else."""
+"""One HTML file of a run: its data, a style and scripts, and a policy that blocks everything else."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from declog.distribution import VERSION
 from declog.runs.report.blobs import Blobs, plain
 from declog.runs.report.facts import differences, run_facts
 from declog.runs.run import Run
+from declog.sinks._files import replace_text
 
 HEAD = 2000  # characters of a file in which its mark is
 ASSETS = files("declog.runs.report") / "assets"
@@ -28,34 +29,23 @@ SCRIPTS = ("vendor/uPlot.iife.min.js", *SHARED, "cards.js", "onsets.js", "overvi
 
 
 def write(
-    path: Path, run: Run, others: Sequence[Run] = (), *, samples: bool = True, every: float | None = None
+    path: Path, run: Run, compared: Sequence[Run] = (), *, samples: bool = True, every: float | None = None
 ) -> None:  # fmt: skip
-    """Write the report of a run to a file, as ``save`` does.
+    """Write the report of a run to a file, in one step.
 
-    ``others`` are compared with it; ``samples``: with the rows of tables. ``every``: the file is written again in so
+    ``compared`` are runs beside it; ``samples``: with the rows of tables. ``every``: the file is written again in so
     many seconds, and the page opens it again. ``OSError`` as the disk says.
     """
-    save(path, document(run, others, samples=samples, every=every))
-
-
-def save(path: Path, text: str) -> None:
-    """Write a page to a file in one step: a reader sees the old file or the whole new one. ``OSError`` names it."""
-    draft = path.with_name(f".{path.name}.part")
-    try:
-        draft.write_text(text, encoding="utf-8")
-        draft.replace(path)
-    except OSError as error:
-        error.filename = str(path)
-        raise
+    replace_text(path, document(run, compared, samples=samples, every=every))
 
 
 def document(
-    run: Run, others: Sequence[Run] = (), *, samples: bool = True, every: float | None = None
+    run: Run, compared: Sequence[Run] = (), *, samples: bool = True, every: float | None = None
 ) -> str:  # fmt: skip
-    """The page of a run. Its data are JSON and digits, which no browser reads as markup."""
+    """The page of a run, compared with others. Its data are JSON and digits, which no browser reads as markup."""
     blobs = Blobs()
-    runs = [run, *others]
-    mark = _mark(runs, samples=samples, every=every)  # before anything is read: what comes meanwhile makes another one
+    runs = [run, *compared]
+    mark = _mark(runs, samples=samples, every=every)  # before the runs are read: later rows need another mark
     named = zip(runs, labels(runs), strict=True)
     facts = {
         "made": time.time(), "every": every,

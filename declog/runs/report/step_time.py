@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.runs.report.curves import Meanings
-from declog.runs.series import TRAIN, Series, series_by_name
+from declog.runs.series import TRAIN, Series, series_by_name, training_times
 
 Array = NDArray[np.float64]
 
 COLUMNS = 300  # of the picture; a longer run has the means of neighbours
-NAMED = re.compile(r"time/(.+?)(?:/(mean|max))?")  # how timers are called where no config says so
-WHOLE = "step"  # a timer of this name has all of the step, as verl's does
-STALL = 5.0  # how many times the median of the run, and how many seconds more, are a stall
+NAMED = re.compile(r"time/(.+?)(?:/(mean|max))?")  # names of timers that no config declares
+STEP = "step"  # the timer of the complete step, as verl has it
+STALL = 5.0  # a stall takes so many times the median of the run, and so many seconds more
 STALL_S = 1.0
 MOST_STALLS = 8
 
@@ -32,28 +32,32 @@ class Timer:
 
 
 def step_time(scalars: Any, meanings: Meanings) -> dict[str, Any] | None:
-    """The time of training's steps as plain data; None where nothing was timed and no two log events have a time.
+    """The time of training's steps as plain data; None without two log events at different times.
 
-    ``steps`` and ``clock``, seconds since the first log event, are the ends of columns; ``parts`` are timers with the
-    ``seconds`` per step of each column, their ``share`` of all, and the ``slowest`` rank's seconds; ``rest`` is what
-    no timer has. ``stalls`` are pairs of log events between which a step took far longer than the median.
+    ``steps`` and ``clock``, in seconds since the first log event, are the ends of columns. ``parts`` are timers with
+    the ``seconds`` per step of each column, their ``share`` of the time, and the ``slowest`` rank's seconds; ``rest``
+    is the time outside of timers. ``stalls`` are pairs of log events between which a step took far longer than the
+    median.
     """
     series = series_by_name(scalars, TRAIN)
     timers = _timers(series, meanings)
-    steps, clock = _events(scalars)
+    times = training_times(scalars)
+    steps = np.array(list(times), np.int64)
+    clock = np.maximum.accumulate(np.array(list(times.values()), float))
     if len(steps) < 2 or not (np.diff(clock) > 0).any():
         return None
     columns = {name: _at(timer.mean or timer.slowest, steps) for name, timer in timers.items()}
     between = np.diff(clock) / np.diff(steps)
     measured = np.concatenate([[np.nan], between])
-    whole = columns.pop(WHOLE, measured) if len(columns) > 1 else measured
+    total = columns.pop(STEP, measured) if len(columns) > 1 else measured
     timed = np.nansum(list(columns.values()), axis=0) if columns else np.zeros(len(steps))
-    rest = np.maximum(whole - timed, 0)
-    total = float(np.nansum(timed + np.nan_to_num(rest)))
+    rest = np.maximum(total - timed, 0)
+    seconds_of_run = float(np.nansum(timed + np.nan_to_num(rest)))
     thin = _thinned(len(steps))
+    share = 1 / seconds_of_run if seconds_of_run else 0.0
     parts = [
         {
-            "name": name, "seconds": thin(seconds), "share": float(np.nansum(seconds)) / total if total else 0.0,
+            "name": name, "seconds": thin(seconds), "share": float(np.nansum(seconds)) * share,
             "mean": float(np.nanmean(seconds)), **_slowest(timers[name], steps),
         }
         for name, seconds in sorted(columns.items(), key=lambda item: -float(np.nansum(item[1])))
@@ -62,13 +66,13 @@ def step_time(scalars: Any, meanings: Meanings) -> dict[str, Any] | None:
     last = [one[-1] for one in np.array_split(np.arange(len(steps)), min(len(steps), COLUMNS))]
     return {
         "steps": steps[last].tolist(), "clock": (clock[last] - clock[0]).tolist(), "parts": parts,
-        "from": [int(steps[0]), 0.0], "rest": thin(rest), "restShare": float(np.nansum(rest)) / total if total else 0.0,
+        "from": [int(steps[0]), 0.0], "rest": thin(rest), "restShare": float(np.nansum(rest)) * share,
         "axis": _axis(steps, clock, last), "median": float(np.median(between)), "stalls": _stalls(steps, clock),
     }  # fmt: skip
 
 
 def _timers(series: Mapping[str, Series], meanings: Meanings) -> dict[str, Timer]:
-    """The timers by name: families in seconds, and numbers that are called so."""
+    """The timers by name: families in seconds, and scalars whose name is ``NAMED``."""
     timers: dict[str, Timer] = {}
     for name, one in series.items():
         facts = meanings.of(name, TRAIN, None)
@@ -87,71 +91,54 @@ def _timers(series: Mapping[str, Series], meanings: Meanings) -> dict[str, Timer
     return timers
 
 
-def _events(scalars: Any) -> tuple[NDArray[np.int64], Array]:
-    """The steps of training's log events, each once, and when they were logged, in seconds."""
-    rows = zip(*(scalars[name].to_pylist() for name in ("mode", "step", "time")), strict=True)
-    times: dict[int, float] = {}
-    for mode, step, time in rows:
-        if mode == TRAIN and time:
-            times[step] = max(time, times.get(step, time))
-    ordered = sorted(times.items())
-    steps = np.array([step for step, _ in ordered], np.int64)
-    return steps, np.maximum.accumulate(np.array([time for _, time in ordered], float)) if ordered else np.zeros(0)
-
-
 def _at(one: Series | None, steps: NDArray[np.int64]) -> Array:
     """A series at some steps; NaN where it has none."""
-    known = {} if one is None else dict(one)
-    return np.array([known.get(step, np.nan) for step in steps.tolist()], float)
+    values = {} if one is None else dict(one)
+    return np.array([values.get(step, np.nan) for step in steps.tolist()], float)
 
 
 def _slowest(timer: Timer, steps: NDArray[np.int64]) -> dict[str, Any]:
-    """The seconds of the slowest rank on average, and how many times the mean of the ranks they are."""
-    if timer.slowest is None or timer.mean is None:
-        return {"slowest": None, "times": None}
+    """The seconds of the slowest rank on average, and their ratio to the mean of the ranks."""
     slowest, mean = _at(timer.slowest, steps), _at(timer.mean, steps)
-    there = np.isfinite(slowest) & np.isfinite(mean)
-    if not there.any():
+    both = np.isfinite(slowest) & np.isfinite(mean)
+    if not both.any():
         return {"slowest": None, "times": None}
-    least = float(np.mean(mean[there]))
-    return {
-        "slowest": float(np.mean(slowest[there])),
-        "times": float(np.mean(slowest[there])) / least if least else None,
-    }
+    usual, seconds = float(np.mean(mean[both])), float(np.mean(slowest[both]))
+    return {"slowest": seconds, "times": seconds / usual if usual else None}
 
 
 def _axis(steps: NDArray[np.int64], clock: Array, ends: Sequence[int]) -> dict[str, Any]:
-    """Where steps stand on the clock: at the ends of columns, and at both ends of each stall; seconds rise strictly."""
+    """The seconds of steps on the clock: at the ends of columns, and at both ends of each stall; they rise strictly."""
     corners = {0, *map(int, ends)}
     for stall in _stalls(steps, clock):
         after = int(np.searchsorted(steps, stall["after"]))
         corners |= {after, after + 1}
-    places = sorted(corners)
-    seconds = clock[places] - clock[0]
-    rising = seconds + np.arange(len(places)) * 1e-9 * (1 + seconds[-1])
-    return {"steps": steps[places].tolist(), "seconds": rising.tolist()}
+    indices = sorted(corners)
+    seconds = clock[indices] - clock[0]
+    rising = seconds + np.arange(len(indices)) * 1e-9 * (1 + seconds[-1])
+    return {"steps": steps[indices].tolist(), "seconds": rising.tolist()}
 
 
 def _thinned(count: int) -> Any:
-    places = np.array_split(np.arange(count), min(count, COLUMNS))
+    columns = np.array_split(np.arange(count), min(count, COLUMNS))
 
     def thin(values: Array) -> list[float | None]:
-        means = [values[place][np.isfinite(values[place])] for place in places]
-        return [float(np.mean(one)) if len(one) else None for one in means]
+        finite = [values[column][np.isfinite(values[column])] for column in columns]
+        return [float(np.mean(one)) if len(one) else None for one in finite]
 
     return thin
 
 
 def _stalls(steps: NDArray[np.int64], clock: Array) -> list[dict[str, Any]]:
-    """Between which log events a step took longest, where that is far from the median: the longest first."""
+    """The pairs of log events between which a step took far longer than the median: the longest first."""
     between = np.diff(clock) / np.diff(steps)
     usual = float(np.median(between))
-    found = np.flatnonzero((between > STALL * usual) & (between > usual + STALL_S))
-    longest = sorted(found.tolist(), key=lambda place: -float(between[place]))[:MOST_STALLS]
+    stalls = np.flatnonzero((between > STALL * usual) & (between > usual + STALL_S))
+    longest = sorted(stalls.tolist(), key=lambda index: -float(between[index]))[:MOST_STALLS]
     return [
         {
-            "after": int(steps[place]), "step": int(steps[place + 1]), "seconds": float(np.diff(clock)[place]),
-            "times": float(between[place]) / usual if usual else None, "at": float(clock[place] - clock[0]),
+            "after": int(steps[index]), "step": int(steps[index + 1]), "seconds": float(np.diff(clock)[index]),
+            "times": float(between[index]) / usual if usual else None, "at": float(clock[index] - clock[0]),
         }
-        for place in longest
+        for index in longest
     ]  # fmt: skip

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from declog.runs.prompts import score_column, step_of
 from declog.runs.report.blobs import Blobs
-from declog.runs.texts import COMPLETION, PROMPT, SCORE, last_said, text_of
+from declog.runs.texts import COMPLETION, PROMPT, last_said, text_of
 from declog.sinks._shared import strict
 
 CHUNK = 64  # rows
@@ -19,7 +20,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict[str, Any]:
-    """One table: which of its columns is the completion (``main``), the score, what is ``long``, what is ``plain``."""
+    """One table: its completion (``main``), its score, and which columns are ``long`` and ``plain``."""
     columns = list(rows[0]) if rows else []
     words = [column for column in columns if any(_is_long(row[column]) for row in rows)]
     texts = [column for column in words if column not in (*STAMPS, "why")]
@@ -31,7 +32,7 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
     light: dict[str, Any] = {
         column: [strict(row[column]) for row in rows] for column in plain if column not in STAMPS[3:]
     }
-    light["step"] = [_step(row) for row in rows]
+    light["step"] = [step_of(row) for row in rows]
     light["mode"] = [row.get("mode", "train") for row in rows]
     light["_preview"] = [shortened(last_said(row[main], "assistant"), 22, 58) if main else "" for row in rows]
     light["_length"] = [len(text_of(row[main])) if main else 0 for row in rows]
@@ -41,10 +42,12 @@ def table(name: str, rows: Rows, facts: Mapping[str, Any], blobs: Blobs) -> dict
         light["_asked"] = _numbered(asked)
     if (group := _groups(rows, light)) is not None:
         light["_group"] = group
+    columns_of = {one["expr"]: one["name"] for one in facts.get("columns", []) if one["expr"]}
+    key = facts.get("key")  # of the filter, an expression
     heavy = [{column: strict(_compact(row[column])) for column in long} for row in rows]
     return {
         "name": name, "rows": len(rows), "long": long, "plain": plain, "main": main, "chunk": CHUNK,
-        "score": _score(rows, plain, facts), "light": blobs.add_json(light),
+        "score": score_column(rows, columns_of.get(key, key)), "light": blobs.add_json(light),
         "chunks": [blobs.add_json(heavy[start : start + CHUNK]) for start in range(0, len(rows), CHUNK)],
     }  # fmt: skip
 
@@ -79,27 +82,8 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.4g}") if isinstance(value, float) and math.isfinite(value) else value
 
 
-def _step(row: Mapping[str, Any]) -> int:
-    """The row's own step, where it has one, else the log event's."""
-    own = row.get("step")
-    return int(own if isinstance(own, int) else row.get("declog_step") or 0)
-
-
 def _first(columns: Sequence[str], pattern: re.Pattern[str]) -> str | None:
     return next((column for column in columns if pattern.search(column)), None)
-
-
-def _score(rows: Rows, plain: Sequence[str], facts: Mapping[str, Any]) -> str | None:
-    """The column by which rows are good or bad: that of the filter's key, else the one that is called so."""
-    numbers = [
-        column for column in plain
-        if column not in (*STAMPS, "group", "row")
-        and any(isinstance(row[column], int | float) and not isinstance(row[column], bool) for row in rows)
-    ]  # fmt: skip
-    named = {one["expr"]: one["name"] for one in facts.get("columns", []) if one["expr"]}
-    keyed = named.get(facts.get("key") or "", facts.get("key"))
-    wanted = [keyed, "reward", "score", _first(numbers, SCORE)]
-    return next((column for column in wanted if column in numbers), None)
 
 
 def _groups(rows: Rows, light: Mapping[str, Any]) -> list[int] | None:

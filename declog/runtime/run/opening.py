@@ -36,7 +36,7 @@ from declog.runtime.run.capture import CaptureLog, free_folder
 from declog.runtime.run.outlets import Outlets
 from declog.runtime.worker.background import MakeLive
 from declog.sinks import Sink, run_folder
-from declog.sinks._shared import below
+from declog.sinks._folder import below
 from declog.sinks.run_folder import CONFIG, PLAN, RUN_CONFIG, Choice, Origin, RunFolder
 from declog.sinks.runner import SinkRunner
 

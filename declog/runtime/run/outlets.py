@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ class Outlets:
         elif folder is not None and run_id != run.run_id:
             folder.renamed(run_id)
         if self.folder is not None and self.branch:
-            self.folder.branched(origin)
+            self.folder.say(parent=asdict(origin))
             log.info("the run %s is a branch of %s, behind its step %d", run_id, origin.run_id, origin.step)
         self.run = replace(run, output_dir=path, run_id=run_id)
         if self.run != run:
@@ -97,7 +97,7 @@ class Outlets:
         for runner in self.runners.values():
             runner.rewind(step, seconds)
         if self.folder is not None:
-            self.folder.resumed(step)
+            self.folder.say(resumed_after=step)
 
     def configure(self, values: Mapping[str, Any]) -> Callable[[], None] | None:
         """Add to how the trainer is configured; the function writes that into the run's folder (None: not here)."""

@@ -103,7 +103,7 @@ class Background:
         """On the worker thread: why metrics have no values, for ``missing`` and for the run's folder."""
         self._missing = reasons
         if self._outlets.folder is not None:
-            self._outlets.folder.missing(reasons)
+            self._outlets.folder.note(missing=dict(reasons))
 
     @property
     def missing(self) -> Mapping[str, str]:
@@ -115,7 +115,7 @@ class Background:
     def _note_late(self, lines: Mapping[str, str]) -> None:
         """On the worker thread: the metrics that were asked for and go on, for the run's folder."""
         if self._outlets.folder is not None:
-            self._outlets.folder.late(lines)
+            self._outlets.folder.note(late=dict(lines))
 
     def _note_alert(self, step: int, op: AlertOp, alert: Alert) -> None:
         """On the worker thread: an alert fired."""
