@@ -89,5 +89,5 @@ NUMERIC = (DType.FLOAT, DType.INT)
 def any_of(dtypes: Iterable[DType]) -> str:
     """Some dtypes in words, for messages: ``number or text``; an int is a number, too."""
     some = list(dtypes)
-    whole = DType.FLOAT in some
-    return " or ".join(dict.fromkeys("number" if whole and one in NUMERIC else one.value for one in some))
+    numbers = NUMERIC if DType.FLOAT in some else ()
+    return " or ".join(dict.fromkeys("number" if dtype in numbers else dtype.value for dtype in some))

@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
@@ -155,40 +156,37 @@ class Compiler:
             return self.graph.constant(math.inf)
         if node.id in ("true", "false"):
             return self.graph.constant(node.id == "true")
-        found = self.scope.resolve(node.id)
-        if isinstance(found, Problem):
-            raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
-        if found is None and node.id == MISSING:
+        value = self._resolved(node, self.scope.resolve(node.id))
+        if value is not None:
+            return value
+        if node.id == MISSING:
             return self.graph.constant(math.nan)
-        if found is None:
-            if node.id in AXES or node.id == MEMBER:
-                self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
-            if self.scope.noun == "signal":
-                self.fail(node, "DL302.signal", name=node.id, known=self.scope.names())
-            self.fail(node, "DL302.name", noun=self.scope.noun, name=node.id, known=self.scope.names())
-        return found
+        if node.id in AXES or node.id == MEMBER:
+            self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
+        key = "DL302.signal" if self.scope.noun == "signal" else "DL302.name"
+        self.fail(node, key, noun=self.scope.noun, name=node.id, known=self.scope.names())
+
+    def _resolved(self, node: Located, value: Node | Problem | None) -> Node | None:
+        """What a name stands for; a problem is raised at its place in the text."""
+        if isinstance(value, Problem):
+            raise ExpressionError(replace(value, source=self.text, span=self.span(node)))
+        return value
 
     def _attribute(self, node: ast.Attribute) -> Node:
         assert isinstance(node.value, ast.Name)
-        found = self.scope.attribute(node.value.id, node.attr)
-        if isinstance(found, Problem):
-            raise ExpressionError(replace(found, source=self.text, span=self.span(node)))
-        if found is None:
-            self.fail(node, "DL307.attribute")
-        return found
+        value = self._resolved(node, self.scope.attribute(node.value.id, node.attr))
+        return self.fail(node, "DL307.attribute") if value is None else value
 
     def _binary(self, node: ast.BinOp) -> Node:
         name = _BINARY[type(node.op)]
-        left = self.visit(node.left)
-        if name == "div" and left.type.family and self._is_word(node.right):
-            member = self.text[slice(*self.span(node.right))]
-            self.fail(node, "DL302.slash", family=ast.unparse(node.left), member=member)
-        right = self.visit(node.right)
-        if name == "pow" and right.op == CONST:
-            power = right.param("value")
-            if isinstance(power, int | float) and abs(power) > MAX_POWER:
-                self.fail(node.right, "DL308.exponent", limit=MAX_POWER)
-        return self.build(name, node, [left, right], [node.left, node.right])
+        base = self.visit(node.left)
+        if name == "div" and base.type.family and self._is_word(node.right):
+            self.fail(node, "DL302.slash", family=ast.unparse(node.left), member=self.part(node.right))
+        second = self.visit(node.right)
+        power = second.param("value") if name == "pow" and second.op == CONST else 0
+        if isinstance(power, int | float) and abs(power) > MAX_POWER:
+            self.fail(node.right, "DL308.exponent", limit=MAX_POWER)
+        return self.build(name, node, [base, second], [node.left, node.right])
 
     def _logic(self, node: ast.BoolOp) -> Node:
         name = "and" if isinstance(node.op, ast.And) else "or"
@@ -206,11 +204,9 @@ class Compiler:
         if not kept:
             return self.graph.constant(not decisive)
         result, first = kept[0]
-        if len(kept) == 1:
-            if result.type.dtype is not DType.BOOL:
-                dtype, fix = result.type.dtype, of_type(result, [DType.BOOL])
-                self.fail(first, "DL305.needs", name=name, needed="bool", node=result, dtype=dtype, fix=fix)
-            return result
+        if len(kept) == 1 and result.type.dtype is not DType.BOOL:
+            dtype, fix = result.type.dtype, of_type(result, [DType.BOOL])
+            self.fail(first, "DL305.needs", name=name, needed="bool", node=result, dtype=dtype, fix=fix)
         for item, value in kept[1:]:
             result = self.build(name, node, [result, item], [first, value])
         return result
@@ -218,27 +214,28 @@ class Compiler:
     def _compare(self, node: ast.Compare) -> Node:
         sides = [node.left, *node.comparators]
         parts: list[Node] = []
-        for operator, left, right in zip(node.ops, sides, sides[1:], strict=False):
+        for operator, *pair in zip(node.ops, sides, sides[1:], strict=False):
             if isinstance(operator, ast.Eq | ast.NotEq | ast.In | ast.NotIn):
-                self._quoted(node, left, right)
+                self._quoted(node, pair)
             if isinstance(operator, ast.In | ast.NotIn):
-                parts.append(self._member(node, left, right, negated=isinstance(operator, ast.NotIn)))
+                parts.append(self._member(node, *pair, negated=isinstance(operator, ast.NotIn)))
                 continue
             name = _COMPARE.get(type(operator))
             if name is None:
                 self.fail(node, "DL307.syntax", what="`is`", fix=idioms.of_none(node))
-            parts.append(self._apply(name, node, [left, right]))
-        result = parts[0]
-        for part in parts[1:]:
-            result = self.build("and", node, [result, part], [node, node])
-        return result
+            parts.append(self._apply(name, node, pair))
+        return self._joined_by("and", node, parts)
 
-    def _quoted(self, node: ast.Compare, left: ast.expr, right: ast.expr) -> None:
-        """Refuse words that a text is compared with, where they stand without quotes."""
-        sides = [item for side in (left, right) for item in idioms.items(side)]
+    def _joined_by(self, name: str, node: ast.expr, parts: Sequence[Node]) -> Node:
+        """``a and b and c``, one after the other."""
+        return reduce(lambda first, second: self.build(name, node, [first, second], [node, node]), parts)
+
+    def _quoted(self, node: ast.Compare, pair: Sequence[ast.expr]) -> None:
+        """Refuse words without quotes that a text is compared with."""
+        sides = [item for side in pair for item in idioms.items(side)]
         words = [item for item in sides if self._is_word(item)]
-        others = [item for item in sides if item not in words]
-        if words and others and all(self.visit(item).type.dtype is DType.TEXT for item in others):
+        values = [item for item in sides if item not in words]
+        if words and values and all(self.visit(item).type.dtype is DType.TEXT for item in values):
             self._unquoted(node, words)
 
     def _unquoted(self, node: ast.expr, words: list[ast.expr]) -> NoReturn:
@@ -252,7 +249,7 @@ class Compiler:
             text = f"'{self.text[first:last]}'"
             parts += [self.text[start:first], f"[{text}]" if word is listed else text]
             start = last
-        fix, wanted = "".join([*parts, self.text[start:end]]), self.text[slice(*self.span(words[0]))]
+        fix, wanted = "".join([*parts, self.text[start:end]]), self.part(words[0])
         if (close := nearest(wanted, self.scope.names())) is not None:
             fix = f"{fix}; or did you mean `{close}`?"
         self.fail(words[0], "DL302.quotes", word=wanted, fix=fix)
@@ -262,17 +259,13 @@ class Compiler:
         names = idioms.names_of_word(node)
         return bool(names) and all(self.scope.resolve(name) is None and name not in _WORDS for name in names)
 
-    def _member(self, node: ast.Compare, left: ast.expr, right: ast.expr, *, negated: bool) -> Node:
-        if not isinstance(right, ast.Tuple | ast.List | ast.Set) or not right.elts:
-            self.fail(right, "DL307.list", fix=idioms.of_membership(left, right))
-        item = self.visit(left)
-        result: Node | None = None
-        one, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
-        for element in right.elts:
-            part = self.build(one, node, [item, self.visit(element)], [left, element])
-            result = part if result is None else self.build(join, node, [result, part], [left, element])
-        assert result is not None
-        return result
+    def _member(self, node: ast.Compare, value: ast.expr, choices: ast.expr, *, negated: bool) -> Node:
+        if not isinstance(choices, ast.Tuple | ast.List | ast.Set) or not choices.elts:
+            self.fail(choices, "DL307.list", fix=idioms.of_membership(value, choices))
+        item = self.visit(value)
+        compare, join = ("ne", "and") if negated else ("eq", "or")  # false of a missing value, either way
+        parts = [self.build(compare, node, [item, self.visit(one)], [value, one]) for one in choices.elts]
+        return self._joined_by(join, node, parts)
 
     def _choice(self, node: ast.IfExp) -> Node:
         condition = self.visit(node.test)
@@ -290,25 +283,25 @@ class Compiler:
                 return measured
         function = self.registry.named(name)
         if function is None or name in OPERATORS:
-            known = [item for item in self.registry.names() if item not in OPERATORS]
-            if isinstance(found := self.scope.resolve(name), Node):
-                self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=found.type)
+            names = [item for item in self.registry.names() if item not in OPERATORS]
+            if isinstance(value := self.scope.resolve(name), Node):
+                self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
             if quantile_level(name) is not None:
                 self.fail(node.func, "DL303.reduction", name=name)
             if re.fullmatch(r"p\d+(_\d+)?", name):
                 self.fail(node.func, "DL303.quantile", name=name)
-            self.fail(node.func, "DL303.function", name=name, known=known)
+            self.fail(node.func, "DL303.function", name=name, known=names)
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
         """The call's arguments, compiled, and what is known at compile time, by the function's parameters."""
-        given = self._given(node, function)
+        arguments = self._arguments(node, function)
         args: list[Node] = []
         places: list[ast.expr] = []
         params: dict[str, Any] = {}
         for slot in function.params:
-            values = given.get(slot.name)
+            values = arguments.get(slot.name)
             if values is None:
                 if slot.default is REQUIRED:
                     fix = function.signature.replace("within=axis", "within=group")
@@ -325,9 +318,9 @@ class Compiler:
                 params[slot.name] = constants if slot.variadic else constants[0]
         return args, places, params
 
-    def _given(self, node: ast.Call, function: Function) -> dict[str, list[ast.expr]]:
-        """What the call gives for each of the function's parameters."""
-        given: dict[str, list[ast.expr]] = {}
+    def _arguments(self, node: ast.Call, function: Function) -> dict[str, list[ast.expr]]:
+        """The arguments of the call by the function's parameters."""
+        arguments: dict[str, list[ast.expr]] = {}
         slots, name = function.params, function.name
         for index, value in enumerate(node.args):
             if isinstance(value, ast.Starred):
@@ -341,17 +334,17 @@ class Compiler:
                     value, "DL304.arity", function=function.name, count=len(slots), plural="s" * (len(slots) != 1),
                     fix=function.signature,
                 )  # fmt: skip
-            given.setdefault(slot.name, []).append(value)
+            arguments.setdefault(slot.name, []).append(value)
         for keyword in node.keywords:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
-                known = [slot.name for slot in slots]
-                if keyword.arg in idioms.AXES and {"over", "within"} & set(known):
+                names = [slot.name for slot in slots]
+                if keyword.arg in idioms.AXES and {"over", "within"} & set(names):
                     self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg)
-                self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=known)
-            if keyword.arg in given:
+                self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=names)
+            if keyword.arg in arguments:
                 self.fail(keyword, "DL304.twice", name=keyword.arg, fix=function.signature)
-            given[keyword.arg] = [keyword.value]
-        return given
+            arguments[keyword.arg] = [keyword.value]
+        return arguments
 
     def _axis(self, node: ast.expr) -> Axis | str:
         name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
@@ -393,12 +386,12 @@ class Compiler:
         site = _Site(self, name, node, args, places, params or {}, self.scope.groups, self.scope.token_mask)
         result = function.rule(site)
         mask = self.scope.token_mask if site.params.get("axis") is Axis.TOKEN else None
-        made = self.graph.make(name, args, type=result, mask=mask, **site.params)
+        typed = self.graph.make(name, args, type=result, mask=mask, **site.params)
         if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
             return self._folded(node, function, args, result)
         if name == "div" and args[1].op == CONST and args[1].param("value") == 0:
             self.graph.not_finite.append((self.text, self.part(node), None))
-        return made
+        return typed
 
     def _joined(self, args: list[Node], places: list[ast.expr]) -> list[Node]:
         """Values of one phase: those of earlier ones are looked up for the rows of the latest."""
@@ -409,13 +402,12 @@ class Compiler:
             target = latest(phases, self.scope.phase_order)
         except ExpressionError as error:
             raise ExpressionError(replace(error.problem, source=self.text, span=self.span(places[0]))) from None
-        tokens = [arg for arg in args if arg.type.axis is Axis.TOKEN]
-        for arg, place in zip(args, places, strict=True):
-            other = arg if tokens and arg.type.phase != tokens[0].type.phase else None
-            if other is not None and other.type.phase is not None:
+        tokens = next((arg for arg in args if arg.type.axis is Axis.TOKEN), None)
+        for arg, part in zip(args, places, strict=True):
+            if tokens is not None and arg.type.phase not in (None, tokens.type.phase):
                 self.fail(
-                    place, "DL313.expression", name=tokens[0], phase=tokens[0].type.phase, other=other,
-                    other_phase=other.type.phase,
+                    part, "DL313.expression", name=tokens, phase=tokens.type.phase, other=arg,
+                    other_phase=arg.type.phase,
                 )  # fmt: skip
         order = self.scope.phase_order
         return [join(self.graph, arg, target, order) for arg in args]
@@ -427,9 +419,9 @@ class Compiler:
                 value = np.asarray(function.run(np, *values)).item()
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
             self.fail(node, "DL308.constant", error=error)
-        if type.dtype is DType.INT and isinstance(value, float):  # digits of what was written would be lost
+        if type.dtype is DType.INT and isinstance(value, float):  # a float would drop digits of the constant
             self.fail(node, "DL308.number")
-        finite = all(isinstance(given, str) or math.isfinite(given) for given in values)
+        finite = all(isinstance(item, str) or math.isfinite(item) for item in values)
         if isinstance(value, float) and finite and not math.isfinite(value):
             self.graph.not_finite.append((self.text, self.part(node), None if function.name == "div" else value))
         return self.graph.constant(value)
@@ -447,8 +439,8 @@ class _Site:
     token_mask: frozenset[Node]
 
     def stage(self, op: str) -> Stage | None:
-        known = BUILTIN.get(op)
-        return None if known is None else known.stage
+        function = BUILTIN.get(op)
+        return None if function is None else function.stage
 
     def fail(self, key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
         self.compiler.fail(self.node if arg is None else self.places[arg], key, **facts)

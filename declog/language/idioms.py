@@ -40,18 +40,18 @@ def of_call(node: ast.Call) -> str:
         return of_call(ast.Call(ast.Attribute(ast.Name("np"), ast.unparse(inner.func)), [*node.args, *inner.args], []))
     if not isinstance(node.func, ast.Attribute):
         return "f(x), not x.f()"
-    if found := re.fullmatch(r"(.+)\.groupby\((\w+)\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
-        return f"{{expr: {found[1]}, reduce: {found[3]}, by: {found[2]}}}"
+    if match := re.fullmatch(r"(.+)\.groupby\((\w+)\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
+        return f"{{expr: {match[1]}, reduce: {match[3]}, by: {match[2]}}}"
     module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
-    given = [*([] if module else [node.func.value]), *node.args]
+    arguments = [*([] if module else [node.func.value]), *node.args]
     name = node.func.attr
     if name in _CONVERSIONS and not module:
         return f"{ast.unparse(node.func.value)}: values are converted where they are observed"
     if name == "split":
         return f"words({ast.unparse(node.func.value)}), which counts them, in place of len(...)"
-    if len(given) == 2 and (level := quantile(name, given[1])) is not None:
-        return f"{level}({ast.unparse(given[0])})"
-    return f"{_RENAMED.get(name, name)}({', '.join(map(ast.unparse, given))})"
+    if len(arguments) == 2 and (level := quantile(name, arguments[1])) is not None:
+        return f"{level}({ast.unparse(arguments[0])})"
+    return f"{_RENAMED.get(name, name)}({', '.join(map(ast.unparse, arguments))})"
 
 
 def quantile(name: str, level: ast.expr | None) -> str | None:
@@ -74,9 +74,8 @@ def of_subscript(node: ast.Subscript) -> str:
 def of_division(node: ast.BinOp) -> str:
     """``a // b`` and ``a % b``, by `floor`."""
     quotient = ast.Call(ast.Name("floor"), [ast.BinOp(node.left, ast.Div(), node.right)], [])
-    whole = isinstance(node.op, ast.FloorDiv)
-    made = quotient if whole else ast.BinOp(node.left, ast.Sub(), ast.BinOp(node.right, ast.Mult(), quotient))
-    return f"write `{ast.unparse(made)}`"
+    remainder = ast.BinOp(node.left, ast.Sub(), ast.BinOp(node.right, ast.Mult(), quotient))
+    return f"write `{ast.unparse(quotient if isinstance(node.op, ast.FloorDiv) else remainder)}`"
 
 
 def of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> str:
@@ -100,10 +99,10 @@ def of_none(node: ast.Compare) -> str:
     return "write `==`, or present(x)"
 
 
-def of_membership(left: ast.expr, right: ast.expr) -> str:
+def of_membership(item: ast.expr, container: ast.expr) -> str:
     """``'a' in text`` asks what a text holds."""
-    if isinstance(left, ast.Constant) and isinstance(left.value, str) and not isinstance(right, ast.Constant):
-        return f"contains({ast.unparse(right)}, {ast.unparse(left)})"
+    if isinstance(item, ast.Constant) and isinstance(item.value, str) and not isinstance(container, ast.Constant):
+        return f"contains({ast.unparse(container)}, {ast.unparse(item)})"
     return "x in ('a', 'b')"
 
 
@@ -144,28 +143,28 @@ def of_text(text: str, marked: str) -> str | None:
     if (sign := _SIGNS.get(marked)) is not None:
         return f"write `{sign}`"
     if "?" in text and ":" in text.partition("?")[2]:
-        found = re.match(r"(?P<call>\w+\()?(?P<test>.+?)\?(?P<yes>.+?):(?P<no>.+?)\)?$", text)
-        words = [found[name].strip() for name in ("yes", "test", "no")] if found else ["a", "condition", "b"]
+        match = re.match(r"(?P<call>\w+\()?(?P<test>.+?)\?(?P<yes>.+?):(?P<no>.+?)\)?$", text)
+        words = [match[name].strip() for name in ("yes", "test", "no")] if match else ["a", "condition", "b"]
         return f"write `{words[0]} if {words[1]} else {words[2]}`"
     if "else" not in text and (
-        found := re.fullmatch(r"(?:\s*(\w+)\()?(.+?)\s+(?:where|if|when)\s+(.+?)", text, re.IGNORECASE)
+        match := re.fullmatch(r"(?:\s*(\w+)\()?(.+?)\s+(?:where|if|when)\s+(.+?)", text, re.IGNORECASE)
     ):
-        reduce, of, which = found[1], found[2].strip(), found[3].strip().removesuffix(")" if found[1] else "")
+        reduce, of, which = match[1], match[2].strip(), match[3].strip().removesuffix(")" if match[1] else "")
         keys = f"expr: {of}, reduce: {reduce}" if reduce else f"expr: {of}"
         if which.count("(") == which.count(")"):
             return f"which values count is a key of the metric: `{{{keys}, where: {which}}}`"
-    if found := re.search(r"([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", text, re.IGNORECASE):
-        return f"write `{found[2]} <= {found[1]} <= {found[3]}`"
-    if found := re.search(r"([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]", text, re.IGNORECASE):
-        return f"write `contains({found[1]}, '{found[2]}')`, or startswith or matches"
-    if found := re.fullmatch(r"\s*(top|bottom|best|worst|random|sample|first)\s+(\d+)\s*", text):
-        word = {"best": "top", "worst": "bottom", "sample": "random"}.get(found[1], found[1])
+    if match := re.search(r"([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", text, re.IGNORECASE):
+        return f"write `{match[2]} <= {match[1]} <= {match[3]}`"
+    if match := re.search(r"([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]", text, re.IGNORECASE):
+        return f"write `contains({match[1]}, '{match[2]}')`, or startswith or matches"
+    if match := re.fullmatch(r"\s*(top|bottom|best|worst|random|sample|first)\s+(\d+)\s*", text):
+        word = {"best": "top", "worst": "bottom", "sample": "random"}.get(match[1], match[1])
         key = "key: reward, " if word in ("top", "bottom") else ""
-        return f"a filter is a map: {{{key}{word}: {found[2]}}}"
-    if found := re.fullmatch(r"\s*p\.(\d+)\s*", text):
-        return f"write `p{found[1]}`"
-    if found := re.fullmatch(rf"\s*({_REDUCTIONS})\s+(?:of\s+)?(?!(?:{_REDUCTIONS})\b)([a-z_]\w*)\s*", text):
-        return f"write `{found[1]}({found[2]})`"
+        return f"a filter is a map: {{{key}{word}: {match[2]}}}"
+    if match := re.fullmatch(r"\s*p\.(\d+)\s*", text):
+        return f"write `p{match[1]}`"
+    if match := re.fullmatch(rf"\s*({_REDUCTIONS})\s+(?:of\s+)?(?!(?:{_REDUCTIONS})\b)([a-z_]\w*)\s*", text):
+        return f"write `{match[1]}({match[2]})`"
     if re.fullmatch(rf"\s*({_REDUCTIONS}|\s)+", text):
         return f"an operator is missing before `{marked}`; several are a list: [{', '.join(text.split())}]"
     return None

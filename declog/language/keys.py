@@ -38,12 +38,12 @@ class Key:
 @cache
 def keys(model: type[Model]) -> Mapping[str, Key]:
     """The keys of a model as YAML has them."""
-    found = {}
+    of_yaml = {}
     for name, field in model.model_fields.items():
         type_ = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
         if not field.exclude:
-            found[field.alias or name] = Key(model, name, type_)
-    return found
+            of_yaml[field.alias or name] = Key(model, name, type_)
+    return of_yaml
 
 
 @cache
@@ -61,7 +61,7 @@ def _texts(model: type[Model]) -> Mapping[str, str]:
 def below(type_: Any, key: object) -> Any:
     """The type of the value at a key of a model, a map or a list; of a union, of the first member that has the key."""
     if is_model(type_):
-        return known.type if (known := keys(type_).get(str(key))) is not None else None
+        return of_model.type if (of_model := keys(type_).get(str(key))) is not None else None
     if typing.get_origin(type_) in (dict, list):
         return typing.get_args(type_)[-1]
     return next((inner for member in members(type_) if (inner := below(member, key)) is not None), None)
@@ -72,7 +72,7 @@ def model_of(type_: Any) -> type[Model] | None:
     if is_model(type_):
         model: type[Model] = type_
         return model
-    inside = [found for member in members(type_) if (found := model_of(member)) is not None]
+    inside = [inner for member in members(type_) if (inner := model_of(member)) is not None]
     return inside[0] if len(inside) == 1 else None
 
 
@@ -83,8 +83,8 @@ def models(type_: Any = LogSpec) -> Iterator[type[Model]]:
         inside: Iterable[Any] = (key.type for key in keys(type_).values())
     else:
         inside = members(type_) or (typing.get_args(type_) if typing.get_origin(type_) in (dict, list) else ())
-    for each in inside:
-        yield from models(each)
+    for inner in inside:
+        yield from models(inner)
 
 
 def is_model(type_: Any) -> bool:
@@ -104,7 +104,7 @@ def says(type_: Any) -> Iterator[Says]:
     if is_model(type_) and type_._plain:
         yield from says(below(type_, type_._plain))
     if typing.get_origin(type_) is Annotated:
-        yield from (each for each in type_.__metadata__ if isinstance(each, Says))
+        yield from (item for item in type_.__metadata__ if isinstance(item, Says))
     for member in members(type_):
         yield from says(member)
 
@@ -128,8 +128,8 @@ def sections_with(key: str) -> list[str]:
 
 def entries(data: Mapping[str, Any], section: str) -> Iterator[tuple[Path, Any]]:
     """The entries of a section with their paths; those of `signals` stand under their phases."""
-    found = data.get(section)
-    for name, entry in found.items() if isinstance(found, Mapping) else ():
+    entries_of = data.get(section)
+    for name, entry in entries_of.items() if isinstance(entries_of, Mapping) else ():
         if section != "signals":
             yield (section, name), entry
         elif isinstance(entry, Mapping):

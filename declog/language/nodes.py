@@ -70,12 +70,12 @@ _INFIX = {
 
 def definition(node: Node) -> str:
     """The whole expression down to what is observed: equal for equal nodes of two compilations."""
-    return show(node, whole=True)
+    return show(node, in_full=True)
 
 
-def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
+def show(node: Node, *, nested: bool = False, in_full: bool = False) -> str:
     """The expression that a node stands for, as one could write it in YAML; derived signals by their names."""
-    if node.names and (not whole or node.op in COMPUTED):
+    if node.names and (not in_full or node.op in COMPUTED):
         return node.names[0]
     if node.op == CONST:
         return _constant(node.param("value"))
@@ -83,22 +83,22 @@ def show(node: Node, *, nested: bool = False, whole: bool = False) -> str:
         function, _, name = str(node.param("name")).rpartition(":")
         return f"{function}({name})" if function else name
     if node.op in _INFIX:
-        text = f" {_INFIX[node.op]} ".join(show(arg, nested=True, whole=whole) for arg in node.args)
+        text = f" {_INFIX[node.op]} ".join(show(arg, nested=True, in_full=in_full) for arg in node.args)
         return f"({text})" if nested else text
     if node.op == "not":
-        text = f"not {show(node.args[0], nested=True, whole=whole)}"
+        text = f"not {show(node.args[0], nested=True, in_full=in_full)}"
         return f"({text})" if nested else text
     if node.op == "neg":
-        return f"-{show(node.args[0], nested=True, whole=whole)}"
+        return f"-{show(node.args[0], nested=True, in_full=in_full)}"
     if node.op == "if":
-        condition, yes, no = (show(arg, nested=True, whole=whole) for arg in node.args)
+        condition, yes, no = (show(arg, nested=True, in_full=in_full) for arg in node.args)
         text = f"{yes} if {condition} else {no}"
         return f"({text})" if nested else text
-    if (node.op == JOIN and not whole) or node.op in WRITTEN.values():
-        return show(node.args[0], nested=nested, whole=whole)
+    if (node.op == JOIN and not in_full) or node.op in WRITTEN.values():
+        return show(node.args[0], nested=nested, in_full=in_full)
     if node.op == COMBINED:
-        return " and ".join(show(arg, nested=True, whole=whole) for arg in node.args)
-    inner = [show(arg, whole=whole) for arg in node.args]
+        return " and ".join(show(arg, nested=True, in_full=in_full) for arg in node.args)
+    inner = [show(arg, in_full=in_full) for arg in node.args]
     inner += [_parameter(key, value) for key, value in node.params]
     return f"{node.op}({', '.join(inner)})"
 
@@ -129,6 +129,9 @@ def symbol(op: str) -> str:
     return _INFIX.get(op, op)
 
 
+_CONSTANTS = {bool: DType.BOOL, int: DType.INT, float: DType.FLOAT, str: DType.TEXT}
+
+
 class Graph:
     """Makes nodes; equal ones are the same object. One graph serves one compilation."""
 
@@ -143,30 +146,20 @@ class Graph:
         """The node of this operation. ``mask`` defaults to the union of the token arguments' masks."""
         nodes = tuple(args)
         if mask is None:
-            mask = (
-                (item for arg in nodes if arg.type.axis is Axis.TOKEN for item in arg.mask)
-                if type.axis is Axis.TOKEN
-                else ()
-            )
+            inherited = [arg.mask for arg in nodes if arg.type.axis is type.axis is Axis.TOKEN]
+            mask = frozenset().union(*inherited)
         masks = frozenset(mask)
         items = tuple(params.items())
         # 1, 1.0 and True are equal in Python and different constants here
         tags = tuple((key, value.__class__.__name__, repr(value)) for key, value in items)
         key = (op, tuple(id(node) for node in nodes), tags, type, frozenset(id(node) for node in masks))
-        known = self._nodes.get(key)
-        if known is None:
-            known = self._nodes[key] = Node(op, nodes, items, type, masks, len(self._nodes))
-        return known
+        if key not in self._nodes:
+            self._nodes[key] = Node(op, nodes, items, type, masks, len(self._nodes))
+        return self._nodes[key]
 
     def constant(self, value: float | int | bool | str) -> Node:
         """A constant."""
-        dtype = (
-            DType.BOOL if isinstance(value, bool)
-            else DType.INT if isinstance(value, int)
-            else DType.FLOAT if isinstance(value, float)
-            else DType.TEXT
-        )  # fmt: skip
-        return self.make(CONST, type=Type(dtype), value=value)
+        return self.make(CONST, type=Type(_CONSTANTS[value.__class__]), value=value)
 
 
 def members_of(*nodes: Node) -> tuple[str, ...] | None:

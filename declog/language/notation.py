@@ -1,7 +1,7 @@
-"""The small notations of a config's values: texts and lists in, what they say out.
+"""The short notations of a config's values: from texts and lists to the keys that they stand for.
 
 ``completion text`` of a signal, ``mean quantiles`` and ``p95(reward)`` of a metric, ``> 0.2 for 3`` of an alert.
-None is what no such notation is. Imports types and errors, and reductions late.
+The result is None for a text of another notation. Imports types and errors, and reductions late.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
         return None
     if plain != words:
         return Problem.of("DL202.optional", at, words=" ".join(words), fix=" ".join(plain))
-    found: dict[str, Any] = {"axis": words[0]}
+    signal: dict[str, Any] = {"axis": words[0]}
     for word in words[1:]:
         if word == "required":
-            found["required"] = True
+            signal["required"] = True
         elif word == "family":
-            found["family"] = True
-        elif word in TYPES and "type" not in found:
-            found["type"] = word
+            signal["family"] = True
+        elif word in TYPES and "type" not in signal:
+            signal["type"] = word
         elif all(map(WORD.match, words)):
             fix = did_you_mean(word, [*TYPES, "family", "required"], what="words")
             return Problem.of("DL202.word", at, source=" ".join(words), word=word, fix=fix)
         else:
             return None  # an expression that begins with such a name
-    return found
+    return signal
 
 
 def with_axis(words: list[str]) -> str | None:
@@ -71,8 +71,8 @@ def with_axis(words: list[str]) -> str | None:
         named = [axis, *(word for word in words if word != axis)]
     else:
         return None
-    known = all(each in TYPES or each in ("required", "family") for each in named[1:])
-    return " ".join(named) if known else None
+    readable = all(word in TYPES or word in ("required", "family") for word in named[1:])
+    return " ".join(named) if readable else None
 
 
 def condition(text: str, metric: Any) -> dict[str, Any]:
@@ -82,13 +82,13 @@ def condition(text: str, metric: Any) -> dict[str, Any]:
     text = text[: lasting.start()] if lasting else text
     if text.lower() in _BROKEN:
         return {"when": f"not isfinite({metric})", **for_}
-    found = _BOUND.match(text)
-    if found is None:
+    comparison = _BOUND.match(text)
+    if comparison is None:
         return {"when": text, **for_}
-    sign, bound = found["sign"], _number(found["bound"])
+    sign, bound = comparison["sign"], _number(comparison["bound"])
     if sign in "<>" and bound is not None:
         return {"above" if sign == ">" else "below": bound, **for_}
-    return {"when": f"{metric} {sign} {found['bound']}", **for_}
+    return {"when": f"{metric} {sign} {comparison['bound']}", **for_}
 
 
 def is_reduction(name: str, arity: int) -> bool:
@@ -96,10 +96,10 @@ def is_reduction(name: str, arity: int) -> bool:
     from declog.language.reductions import DEFAULT  # numpy, which composing alone needs not
 
     try:
-        found = DEFAULT.named(name)
+        reduction = DEFAULT.named(name)
     except UsageError:  # two packages bring it
         return False
-    return found is not None and found.arity == arity
+    return reduction is not None and reduction.arity == arity
 
 
 def reduced(text: str) -> dict[str, Any] | None:
@@ -117,8 +117,8 @@ def reduced(text: str) -> dict[str, Any] | None:
         return None
     if any(item.arg in (None, "over", "within") for item in body.keywords):
         return None
-    pieces = [str(ast.get_source_segment(text.strip(), each)) for each in body.args]
-    options = [str(ast.get_source_segment(text.strip(), each)) for each in body.keywords]
+    pieces = [str(ast.get_source_segment(text.strip(), item)) for item in body.args]
+    options = [str(ast.get_source_segment(text.strip(), item)) for item in body.keywords]
     return {
         "expr": pieces[0] if len(pieces) == 1 else pieces,
         "reduce": f"{name}({', '.join(options)})" if options else name,

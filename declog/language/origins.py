@@ -1,4 +1,4 @@
-"""Where a function comes from, in words that two processes can compare: module, name, package and version, code.
+"""The origin of a function as a text that two processes can compare: module, name, package, version, digest of code.
 
 Standard library only.
 """
@@ -20,21 +20,21 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes)
 
 
 def origin(run: Callable[..., Any]) -> str:
-    """``module:qualname``, and of what is not declog's own its package's version and a digest of its code.
+    """``module:qualname``; of a function from elsewhere also its package's version and a digest of its code.
 
-    Two processes with one installed package, and with one source of what is in no package, say the same.
+    Two processes get the same text if they have the same installed package, or the same source outside of packages.
     """
     inner = inspect.unwrap(run)
     while isinstance(inner, functools.partial):
         inner = inner.func
     named = inner if isinstance(inner, _NAMED) else type(inner)
     module = _module(named)
-    place = f"{module}:{named.__qualname__}"
+    name = f"{module}:{named.__qualname__}"
     top = module.partition(".")[0]
     if top == "declog":
-        return place
-    packages = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages_of(top))
-    return " ".join(filter(None, (place, packages and f"of {packages}", f"({_digest(run)})")))
+        return name
+    packages = ", ".join(f"{item} {importlib.metadata.version(item)}" for item in packages_of(top))
+    return " ".join(filter(None, (name, packages and f"of {packages}", f"({_digest(run)})")))
 
 
 def packages_of(module: str) -> tuple[str, ...]:
@@ -48,9 +48,9 @@ def _distributions() -> Mapping[str, list[str]]:
 
 
 def _module(named: Any) -> str:
-    """The module of a function or class; a program's own is that of its file, as others that import or run it have it.
+    """The module of a function or class; for ``__main__`` the name of the program's file, as importers of it see it.
 
-    What has no file, such as a notebook's cell and what ``-c`` runs, is of ``__main__`` wherever it goes.
+    Code without a file, such as a notebook's cell and the text after ``-c``, stays in ``__main__``.
     """
     module = str(named.__module__)
     if module not in _PROGRAM:
@@ -67,7 +67,7 @@ def _digest(run: object) -> str:
 
 
 def _content(value: object, within: frozenset[int]) -> object:
-    """What a value is made of, as far as it is the same in every process: no addresses, no order of sets."""
+    """The content of a value that is equal in every process: no addresses, no order of sets."""
     if isinstance(value, _PLAIN):
         return type(value).__name__, value
     if id(value) in within:
@@ -77,8 +77,8 @@ def _content(value: object, within: frozenset[int]) -> object:
         return value.co_code, [_content(item, inside) for item in value.co_consts], value.co_names, value.co_varnames
     if isinstance(value, types.FunctionType):
         enclosed = tuple(inspect.getclosurevars(value).nonlocals.values())
-        given = (value.__defaults__, value.__kwdefaults__, enclosed)
-        return _content(value.__code__, inside), [_content(item, inside) for item in given]
+        values = (value.__defaults__, value.__kwdefaults__, enclosed)
+        return _content(value.__code__, inside), [_content(item, inside) for item in values]
     if isinstance(value, type):
         return _module(value), value.__qualname__
     if isinstance(value, types.MethodType):

@@ -24,7 +24,7 @@ REFUSED = {
     "ATOMIC_GROUP": "an atomic group", "POSSESSIVE_REPEAT": "a possessive repetition",
 }  # fmt: skip
 FIX = "write it without; several `matches` go together with `and`, `or`, `not`"
-PLACES = {
+ANCHORS = {
     "AT_BEGINNING": "^", "AT_BEGINNING_STRING": r"\A", "AT_END_STRING": r"\z", "AT_BOUNDARY": r"\b",
     "AT_NON_BOUNDARY": r"\B",
 }  # fmt: skip
@@ -54,30 +54,29 @@ class Pattern:
             reason = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
             raise PatternError(f"it is too large: {reason}") from error
 
-    def found(self, text: str) -> bool:
-        """Whether it is found anywhere in the text."""
+    def matches(self, text: str) -> bool:
+        """Whether it matches anywhere in the text."""
         return self._compiled.search(text.encode("utf-8", "surrogatepass")) is not None
 
     def places(self, text: str) -> list[tuple[int, int]]:
-        """Where it is found: from which character until which."""
-        found = self._compiled.finditer(_whole(text))
-        return [(one.start(), one.end() - len("".join(filter(None, one.groups())))) for one in found]
+        """Its matches: from which character until which."""
+        matches = self._compiled.finditer(_encodable(text))
+        return [(match.start(), match.end() - len("".join(filter(None, match.groups())))) for match in matches]
 
     def replaced(self, text: str, shown: str) -> str:
-        """The text with ``shown`` in each place where the pattern is found. A lone surrogate becomes U+FFFD."""
-        whole = _whole(text)
+        """The text with ``shown`` in place of each match. A lone surrogate becomes U+FFFD."""
+        text = _encodable(text)
 
-        def written(found: Any) -> str:
-            kept = "".join(filter(None, found.groups()))  # the last newline, which `$` may stand before
-            again = self._compiled.search(whole, found.end() - 1) if kept else None
-            itself = again is not None and again[0] == kept and not any(again.groups())
-            return shown + (shown if itself else kept)
+        def replacement(match: Any) -> str:
+            newline = "".join(filter(None, match.groups()))  # the last one, which `$` may stand before
+            again = self._compiled.search(text, match.end() - 1) if newline else None
+            matched = again is not None and again[0] == newline and not any(again.groups())
+            return shown + (shown if matched else newline)
 
-        made: str = self._compiled.sub(written, whole)
-        return made
+        return str(self._compiled.sub(replacement, text))
 
 
-def _whole(text: str) -> str:
+def _encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -92,7 +91,7 @@ def pattern(source: str) -> Pattern:
 
 
 def redacted(text: str, patterns: Iterable[tuple[str, str]]) -> str:
-    """The text with what each (label, pattern) finds as ``[label]``."""
+    """The text with ``[label]`` in place of each match, for every (label, pattern)."""
     for label, source in patterns:
         text = pattern(source).replaced(text, f"[{label}]")
     return text
@@ -143,8 +142,8 @@ def _item(kind: str, what: Any, flags: int) -> str:
         case "AT" if str(what) == "AT_END":  # also before a line break that ends the text, which is kept as a group
             return "(?m:$)" if flags & re.MULTILINE else r"(\n?)\z"
         case "AT":
-            place = PLACES[str(what)]
-            return f"(?m:{place})" if place == "^" and flags & re.MULTILINE else place
+            anchor = ANCHORS[str(what)]
+            return f"(?m:{anchor})" if anchor == "^" and flags & re.MULTILINE else anchor
         case "BRANCH":
             return "(?:" + "|".join("".join(_sequence(list(branch), flags)) for branch in what[1]) + ")"
         case "SUBPATTERN":
@@ -170,31 +169,30 @@ def _ranges(kind: Any, what: Any, flags: int) -> Ranges:
     if str(kind) == "RANGE":
         return [(what[0], what[1])]
     name = str(what).removeprefix("CATEGORY_")  # of DIGIT, NOT_SPACE, ...
-    found = _category(name.removeprefix("NOT_"), bool(flags & re.ASCII))
-    return _others(found) if name.startswith("NOT_") else found
+    ranges = _category(name.removeprefix("NOT_"), bool(flags & re.ASCII))
+    return _complement(ranges) if name.startswith("NOT_") else ranges
 
 
 def _set(ranges: Ranges, flags: int, *, negated: bool = False) -> str:
     if flags & re.IGNORECASE:
         ranges = ranges + [(char, char) for char in _cases(ranges, bool(flags & re.ASCII))]
-    found = _joined(ranges)
-    found = _others(found) if negated else found
-    if not found:
+    ranges = _complement(_joined(ranges)) if negated else _joined(ranges)
+    if not ranges:
         return r"[^\x{0}-\x{10FFFF}]"
-    return "[" + "".join(f"\\x{{{low:X}}}-\\x{{{high:X}}}" for low, high in found) + "]"
+    return "[" + "".join(f"\\x{{{low:X}}}-\\x{{{high:X}}}" for low, high in ranges) + "]"
 
 
 def _joined(ranges: Ranges) -> Ranges:
-    made: Ranges = []
+    joined: Ranges = []
     for low, high in sorted(ranges):
-        if made and low <= made[-1][1] + 1:
-            made[-1] = made[-1][0], max(made[-1][1], high)
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], high)
         else:
-            made.append((low, high))
-    return made
+            joined.append((low, high))
+    return joined
 
 
-def _others(ranges: Ranges) -> Ranges:
+def _complement(ranges: Ranges) -> Ranges:
     starts, ends = [0, *(high + 1 for _, high in ranges)], [*(low - 1 for low, _ in ranges), LAST]
     return [(low, high) for low, high in zip(starts, ends, strict=True) if low <= high]
 
@@ -203,7 +201,7 @@ def _others(ranges: Ranges) -> Ranges:
 def _category(name: str, ascii: bool) -> Ranges:
     """What Python's own classes hold."""
     some = re.compile({"DIGIT": r"\d+", "SPACE": r"\s+", "WORD": r"\w+"}[name], re.ASCII if ascii else 0)
-    return [(found.start(), found.end() - 1) for found in some.finditer("".join(map(chr, range(LAST + 1))))]
+    return [(match.start(), match.end() - 1) for match in some.finditer("".join(map(chr, range(LAST + 1))))]
 
 
 @functools.cache
@@ -217,7 +215,7 @@ def _folded() -> dict[int, tuple[int, ...]]:
             low = ord(lower[0])  # of U+0130, whose lower case is two characters, `re` takes the first
             by_lower.setdefault(low, [low]).append(char)
     alike = {low: tuple(c for one in (low, *extra.get(low, ())) for c in by_lower.get(one, ())) for low in by_lower}
-    return {char: alike[low] for low, found in by_lower.items() for char in found}
+    return {char: alike[low] for low, chars in by_lower.items() for char in chars}
 
 
 def _cases(ranges: Ranges, ascii: bool) -> Iterator[int]:

@@ -65,16 +65,16 @@ class Sketch:
         total = int(ranks[-1])
         if not total:
             return math.nan
-        place = level * (total - 1)
-        below, above = math.floor(place), math.ceil(place)
+        position = level * (total - 1)
+        below, above = math.floor(position), math.ceil(position)
         first, second = (
             self._value(int(np.searchsorted(ranks, rank, side="right")), rank, total) for rank in (below, above)
         )
-        if first == second or place == below:
+        if first == second or position == below:
             return first
         if math.isinf(first) or math.isinf(second):  # halfway to an infinity is there; between both is nothing
             return first + second
-        return first + (second - first) * (place - below)
+        return first + (second - first) * (position - below)
 
     def _value(self, bin: int, rank: int, total: int) -> float:
         if rank == 0:

@@ -110,15 +110,15 @@ class _Writer:
                 return said({"reduce": words[0] if len(words) == 1 else words}, node.location, replaces=True)
             reduced = notation.reduced(node.value) if isinstance(node.value, str) else None
             return said(reduced or {"expr": node}, node.location, replaces=True)
-        made = dict(node.entries)
-        if (observe := made.get("observe")) is not None:
-            made["observe"] = observe if _open(observe) else self._signal(name, observe, ("metrics", name, "observe"))
-        if (tags := made.get("tags")) is not None and isinstance(tags.value, str):
-            made["tags"] = said(tags.value.split(), tags.location)
+        entry = dict(node.entries)
+        if (observe := entry.get("observe")) is not None:
+            entry["observe"] = observe if _open(observe) else self._signal(name, observe, ("metrics", name, "observe"))
+        if (tags := entry.get("tags")) is not None and isinstance(tags.value, str):
+            entry["tags"] = said(tags.value.split(), tags.location)
         for key in ("expr", "by"):
-            if (texts := made.get(key)) is not None and isinstance(texts.value, list) and len(texts.value) == 1:
-                made[key] = texts.value[0]
-        return node.holding(made)
+            if (texts := entry.get(key)) is not None and isinstance(texts.value, list) and len(texts.value) == 1:
+                entry[key] = texts.value[0]
+        return node.holding(entry)
 
     # -- tables, alerts
 

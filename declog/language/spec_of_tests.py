@@ -38,11 +38,11 @@ class CaptureSpec(Model):
     @classmethod
     def _bytes(cls, value: int | str) -> int:
         """A number of bytes, or text such as `256MB`."""
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?", str(value).strip(), re.IGNORECASE)
-        if found is None or float(found[1]) <= 0:
+        size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?i?)B?", str(value).strip(), re.IGNORECASE)
+        if size is None or float(size[1]) <= 0:
             raise refused("DL202.bytes", value=value)
-        base = 1024 if found[2][1:] else 1000
-        return int(float(found[1]) * base ** " KMGT".index(found[2][:1].upper() or " "))
+        base = 1024 if size[2][1:] else 1000
+        return int(float(size[1]) * base ** " KMGT".index(size[2][:1].upper() or " "))
 
 
 class Expected(Model):
@@ -112,12 +112,12 @@ class Input(Model):
             return {"observe": data}
         if cls._short is None or not isinstance(data, Mapping) or not data or "observe" in data:
             return data
-        others = [str(key) for key in data if key not in cls.model_fields]
-        if len(others) == len(data):
+        signals = [str(key) for key in data if key not in cls.model_fields]
+        if len(signals) == len(data):
             return {"observe": data}
-        if others:
-            known = next(key for key in data if key in cls.model_fields)
-            raise refused("DL202.signal_beside", name=others[0], key=known)
+        if signals:
+            key = next(key for key in data if key in cls.model_fields)
+            raise refused("DL202.signal_beside", name=signals[0], key=key)
         return data
 
     @property
@@ -184,6 +184,6 @@ class TestSpec(StepInput):
         return [self, *self.steps]
 
     @property
-    def given(self) -> list[StepInput]:
-        """The steps."""
+    def inputs(self) -> list[StepInput]:
+        """The steps; the test itself where it is one."""
         return self.steps or [self]

@@ -95,9 +95,9 @@ def parse(text: str) -> Parsed:
     return Parsed(text, _shifted(tree.body, lead))
 
 
-def _plain(found: re.Match[str]) -> str:
+def _plain(match: re.Match[str]) -> str:
     """A piece of an expression as Python can parse it, of the same length."""
-    word = found.group()
+    word = match.group()
     if word[0] in "'\"":
         return word.replace("\\", _BACKSLASH)
     return " " if word in "\r\n" else WORDS.get(word) or word.replace(".", "_")
@@ -107,8 +107,8 @@ _OPERATORS = {"&": "and", "|": "or", "!": "not"}  # doubled, in other languages
 
 
 def _syntax_fix(message: str, plain: str, marked: str) -> str:
-    if (known := idioms.of_text(plain, marked)) is not None:
-        return known
+    if (fix := idioms.of_text(plain, marked)) is not None:
+        return fix
     if "never closed" in message:
         return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"
     if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,8 +20,9 @@ from declog.errors import SYNONYMS, ConfigError, Path, Problem, Where, did_you_m
 from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of, says
 from declog.language.model import Scalar
 from declog.language.shorthand import long
-from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec, SinkSpec
+from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import FilterSpec, Length, TableSpec
+from declog.language.spec_of_tests import TestSpec
 from declog.language.tree import tree_of
 
 
@@ -47,7 +48,6 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         *unread,
         *(problem for problem, _ in cut),
         *_ids(data),
-        *_dropped(data, LogSpec),
         *_period(data.get("every")),
     ]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
@@ -56,12 +56,12 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     except ValidationError as error:
         problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
         short = {problem.path for problem in unread}
-        problems = [
-            each for each in problems if each in unread or short.isdisjoint((each.path[:2], entry_path(each.path)))
-        ]
-        problems = _distinct(problems)
-    pieces = {piece: problem for problem, found in cut for piece in found}
-    problems = [each for each in problems if all(pieces.get(each.path[:depth], each) is each for depth in range(4))]
+        problems = _distinct([
+            problem for problem in problems
+            if problem in unread or short.isdisjoint((problem.path[:2], entry_path(problem.path)))
+        ])  # fmt: skip
+    cause = {piece: problem for problem, pieces in cut for piece in pieces}
+    problems = [item for item in problems if all(cause.get(item.path[:depth], item) is item for depth in range(4))]
     if problems:
         raise ConfigError([_misplaced(problem, data) for problem in problems])
     return spec
@@ -84,10 +84,10 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
     if problem.code == "DL202" and key == "sinks":
         return Problem.of("DL202.sinks", problem.path, fix=as_sinks(data["sinks"]))
     if problem.code == "DL202" and key in SECTIONS:
-        given = data[key]
-        if isinstance(given, str) and (entry := re.match(r"([a-z_]\w*)(?::(?=\S)| *= *)(.*)", given)):
-            return replace(problem, source=given, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
-        shown = as_map(key, given)
+        section = data[key]
+        if isinstance(section, str) and (entry := re.match(r"([a-z_]\w*)(?::(?=\S)| *= *)(.*)", section)):
+            return replace(problem, source=section, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
+        shown = as_map(key, section)
         return replace(problem, fix=f"signals: {{any: {shown}}}" if key == "signals" else f"{key}: {shown}")
     if problem.code != "DL201":
         return problem
@@ -163,78 +163,83 @@ _MOVED = {"metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _mo
 def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     """What to write for a value in a form that its key has not: a map for a list, or a list for a map."""
     section, name, key = (*map(str, path[:3]), "", "", "")[:3]
-    given = data[section]
-    for each in (name, key):
-        given = given.get(each) if isinstance(given, Mapping) else None if each else given
-    if section == "alerts" and name and not key and isinstance(given, int | float):
-        return f'{name}: "> {given}"'
-    if section == "metrics" and name and not key and isinstance(given, list) and len(given) > 1:
-        *reductions, expr = given
+    value = data[section]
+    for word in (name, key):
+        value = value.get(word) if isinstance(value, Mapping) else None if word else value
+    if section == "alerts" and name and not key and isinstance(value, int | float):
+        return f'{name}: "> {value}"'
+    if section == "metrics" and name and not key and isinstance(value, list) and len(value) > 1:
+        *reductions, expr = value
         return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
-    if section == "tables" and not key and isinstance(given, list):
-        return f"{name}: {{columns: {in_flow(given)}}}"
-    if section == "filters" and not key and isinstance(given, str):
-        return f"{name}: {{where: {in_flow(given)}}}"
-    if section == "metrics" and key == "over" and given in ("token", "completion", "group"):
+    if section == "tables" and not key and isinstance(value, list):
+        return f"{name}: {{columns: {in_flow(value)}}}"
+    if section == "filters" and not key and isinstance(value, str):
+        return f"{name}: {{where: {in_flow(value)}}}"
+    if section == "metrics" and key == "over" and value in ("token", "completion", "group"):
         expr = data[section][name].get("expr", name)
-        return f"expr: {in_flow(f'mean({expr}, over={given})')}: `over` of a metric says which steps or ranks it covers"
-    if section == "metrics" and key == "reduce" and isinstance(given, Mapping):
-        return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in given.items()])}"
-    if section == "metrics" and key == "alias" and not isinstance(given, list):
-        return f"alias: {in_flow([*given.values()] if isinstance(given, Mapping) else [given])}"
-    if section == "tables" and key == "to" and isinstance(given, str | list):
-        return f"to: {in_flow(dict.fromkeys(given if isinstance(given, list) else [given], True))}"
-    if section == "tables" and key in ("columns", "schema") and isinstance(given, Mapping | list):
-        columns = given if isinstance(given, Mapping) else dict(pair for each in given for pair in (
-            each.items() if isinstance(each, Mapping) else [(each, {})]))  # fmt: skip
+        return f"expr: {in_flow(f'mean({expr}, over={value})')}: `over` of a metric says which steps or ranks it covers"
+    if section == "metrics" and key == "reduce" and isinstance(value, Mapping):
+        return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
+    if section == "metrics" and key == "alias" and not isinstance(value, list):
+        return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
+    if section == "tables" and key == "to" and isinstance(value, str | list):
+        return f"to: {in_flow(dict.fromkeys(value if isinstance(value, list) else [value], True))}"
+    if section == "tables" and key in ("columns", "schema") and isinstance(value, Mapping | list):
+        columns = value if isinstance(value, Mapping) else dict(_pairs(value, {}))
         return f"schemas: {{{name}: {in_flow(columns)}}}   and in the table `schema: {name}`"
-    if section == "schemas" and isinstance(given, str):
-        return f"{key}: {{expr: {in_flow(given)}}}"
+    if section == "schemas" and isinstance(value, str):
+        return f"{key}: {{expr: {in_flow(value)}}}"
     return None
 
 
-def as_map(section: str, given: Any) -> str:
+def as_map(section: str, value: Any) -> str:
     """A word, a list of words, or of maps with their names in them, as a map in flow style with an id for each."""
-    listed = [given] if isinstance(given, str) and section in ("signals", "metrics", "alerts") else given
-    entries = [_entry(section, each) for each in listed] if isinstance(listed, list) else []
-    if any(entry is None for entry in entries):
-        entries = []
-    shown = [f"{id}: {in_flow(value)}" for entry in entries[:3] if entry is not None for id, value in [entry]]
-    return "{" + ", ".join(shown or ["my_id: ..."]) + ", ..." * (len(entries) > 3) + "}"
+    listed = [value] if isinstance(value, str) and section in ("signals", "metrics", "alerts") else value
+    entries = [_entry(section, item) for item in listed] if isinstance(listed, list) else []
+    named = [entry for entry in entries if entry is not None]
+    shown = [f"{id}: {in_flow(entry)}" for id, entry in named[:3] if len(named) == len(entries)]
+    return "{" + ", ".join(shown or ["my_id: ..."]) + ", ..." * (len(shown) == 3 < len(entries)) + "}"
 
 
-def sinks_and_options(given: Any) -> tuple[list[str], dict[str, Any]]:
+def sinks_and_options(value: Any) -> tuple[list[str], dict[str, Any]]:
     """The names of sinks in a list or a map that also holds their options, and those options by name."""
-    items = given if isinstance(given, list) else [given]
-    pairs = [pair for each in items for pair in (each.items() if isinstance(each, Mapping) else [(each, None)])]
-    said = {str(name): {"profile": each} if isinstance(each, str) else each for name, each in pairs}
-    return [str(name) for name, each in pairs if each is not False], {name: each for name, each in said.items() if each}
+    pairs = [*_pairs(value if isinstance(value, list) else [value], None)]
+    options = {str(name): {"profile": item} if isinstance(item, str) else item for name, item in pairs}
+    return [str(name) for name, item in pairs if item is not False], {
+        name: item for name, item in options.items() if item
+    }
 
 
-def as_sinks(given: Any) -> str:
+def _pairs(items: Iterable[Any], empty: Any) -> Iterator[tuple[Any, Any]]:
+    """The entries of maps in a list; of a word beside them the value is ``empty``."""
+    for item in items:
+        yield from item.items() if isinstance(item, Mapping) else [(item, empty)]
+
+
+def as_sinks(value: Any) -> str:
     """The same in YAML: a list of names, and a map of their options."""
-    names, options = sinks_and_options(given)
+    names, options = sinks_and_options(value)
     return f"sinks: {in_flow(names)}" + (f"   sink_options: {in_flow(options)}" if options else "")
 
 
 _NAMES = ("id", "name", "key", "metric", "signal", "kind", "type")  # keys by which entries of lists are called
 
 
-def _entry(section: str, given: Any) -> tuple[str, Any] | None:
+def _entry(section: str, value: Any) -> tuple[str, Any] | None:
     """An entry of a list as one of a map; None where nothing in it could be its id."""
-    if isinstance(given, str):
-        id = "_".join(re.findall(r"[a-z_]\w*", given)) or "my_id"
-        if section in ("signals", "metrics") and re.match(r"[a-z_]\w*\Z", given):
+    if isinstance(value, str):
+        id = "_".join(re.findall(r"[a-z_]\w*", value)) or "my_id"
+        if section in ("signals", "metrics") and re.match(r"[a-z_]\w*\Z", value):
             return id, "completion" if section == "signals" else "mean"
-        condition = re.fullmatch(r"(\w+)\s*([<>]=?\s*\S+)", given) if section == "alerts" else None
-        return (condition[1], condition[2]) if condition else (id, given)
-    if not isinstance(given, Mapping):
+        condition = re.fullmatch(r"(\w+)\s*([<>]=?\s*\S+)", value) if section == "alerts" else None
+        return (condition[1], condition[2]) if condition else (id, value)
+    if not isinstance(value, Mapping):
         return None
-    called = next((key for key in _NAMES if isinstance(given.get(key), str)), None)
+    called = next((key for key in _NAMES if isinstance(value.get(key), str)), None)
     if called is None:
-        return next(((str(key), value) for key, value in given.items()), None) if len(given) == 1 else None
-    rest = {key: value for key, value in given.items() if key != called}
-    id = re.sub(r"[^a-z0-9_]+", "_", given[called].lower()).strip("_") or "my_id"
+        return next(((str(key), value) for key, value in value.items()), None) if len(value) == 1 else None
+    rest = {key: value for key, value in value.items() if key != called}
+    id = re.sub(r"[^a-z0-9_]+", "_", value[called].lower()).strip("_") or "my_id"
     return id, rest["expr"] if section == "metrics" and set(rest) == {"expr"} else rest
 
 
@@ -242,17 +247,6 @@ def _period(every: Any) -> list[Problem]:
     if not isinstance(every, int) or every >= 1:
         return []
     return [Problem.of("DL202.every_negative", "every", every=every)]
-
-
-def _dropped(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[Problem]:
-    """Unknown keys whose value is null: a null is dropped before the models see it, a wrong name is not."""
-    known = keys(inside) if (inside := model_of(model)) is not None else None
-    for key, value in data.items():
-        place = (*path, str(key))
-        if value is None and known is not None and key not in known and inside is not SinkSpec:
-            yield Problem.of("DL201.key", place, key=key, fix=_meant(str(key), known))
-        elif isinstance(value, Mapping) and len(path) < 5:
-            yield from _dropped(value, below(model, str(key)), place)
 
 
 def _cut(
@@ -263,13 +257,13 @@ def _cut(
     With each, the keys that its pieces are: what else is wrong with these comes of it. A word behind an expression
     belongs to it where it is one of the ``signals``; else it is a key that is not known.
     """
-    known = keys(inside) if (inside := model_of(model)) is not None else None
+    allowed = keys(inside) if (inside := model_of(model)) is not None else None
     parts: dict[str, str] = {}  # the value that was cut, and the keys that were made of its rest
     for key, value in [*data.items(), ("", "")]:
         is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
-        foreign = value is None and known is not None and key not in known
+        foreign = value is None and allowed is not None and key not in allowed
         word = foreign and IDENTIFIER.match(str(key)) is not None
-        misspelt = word and nearest(str(key), known or ()) is not None
+        misspelt = word and nearest(str(key), allowed or ()) is not None
         if word and parts and str(key) not in signals:
             misspelt |= any(said.of in ("signals", "metrics") for said in says(below(model, next(iter(parts)))))
         if parts and (is_open or (foreign and not misspelt)):
@@ -281,8 +275,8 @@ def _cut(
             fix = f"{first}: [{text}]" if plain else f"{first}: {json.dumps(text, ensure_ascii=False)}"
             problem = Problem.of("DL201.cut", (*path, [*parts][1]), value=parts[first], fix=fix)
             yield problem, [(*path, part) for part in parts]
-        whole = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
-        parts = {str(key): whole} if isinstance(whole, str) else {}
+        text = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
+        parts = {str(key): text} if isinstance(text, str) else {}
         if isinstance(value, Mapping) and len(path) < 5:
             yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
 
@@ -305,37 +299,22 @@ def _with_text_keys(data: Any, path: Path = ()) -> Any:
     return {str(key): _with_text_keys(value, (*path, str(key))) for key, value in data.items()}
 
 
-def _without_null(data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {key: _without_null(value) for key, value in data.items() if value is not None}
-    if isinstance(data, list):
-        return [_without_null(value) for value in data]
-    return data
+def _without_nulls(data: Any, type_: Any = LogSpec, in_test: bool = False) -> Any:
+    """The config without its nulls, each of which deletes an entry or resets a key.
 
-
-def _without_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The config without its nulls; in a test they say what is missing and what must not be logged.
-
-    Those of sinks' options stay, for whoever knows the options.
+    A null at an unknown key stays: the models refuse it, or a kind of sink knows the option. So does one in the
+    expectations of a test, where it means that nothing is logged.
     """
-    made: dict[str, Any] = _without_null({key: value for key, value in data.items() if key != "tests"})
-    tests = data.get("tests")
-    if isinstance(tests, Mapping):
-        made["tests"] = {
-            name: {key: value for key, value in test.items() if value is not None}
-            if isinstance(test, Mapping)
-            else test
-            for name, test in tests.items()
-            if test is not None
-        }
-    elif tests is not None:
-        made["tests"] = tests
-    options = data.get("sink_options")
-    for name, sink in options.items() if isinstance(options, Mapping) else ():
-        for key, value in sink.items() if isinstance(sink, Mapping) else ():
-            if value is None and key not in SinkSpec.model_fields:  # an option of its kind, or no option: see there
-                made["sink_options"][name][key] = None
-    return made
+    if isinstance(data, list):
+        return [_without_nulls(item, below(type_, 0), in_test) for item in data]
+    if not isinstance(data, Mapping):
+        return data
+    model = model_of(type_)
+    in_test = in_test or model is TestSpec
+    return {
+        key: _without_nulls(value, below(type_, key), in_test) for key, value in data.items()
+        if value is not None or (in_test if model is None else key not in keys(model))
+    }  # fmt: skip
 
 
 def _ids(data: Mapping[str, Any]) -> list[Problem]:
@@ -405,20 +384,20 @@ def _problem(item: Any) -> Problem | None:
     if kind == "greater_than_equal":
         return Problem.of("DL202.at_least", path, key=path[-1], least=item["ctx"]["ge"])
     if path and (noun := _NOUNS.get(kind.split("_")[0])) is not None:
-        given = item.get("input")
-        if path == ("profile",) and isinstance(given, Mapping):
+        value = item.get("input")
+        if path == ("profile",) and isinstance(value, Mapping):
             return Problem.of("DL202.profiles", "profile")
-        if len(path) == 2 and path[0] == "profiles" and isinstance(given, str | list):
-            fix = f"{path[1]}: {{only: {in_flow(given if isinstance(given, list) else [given])}}}"
+        if len(path) == 2 and path[0] == "profiles" and isinstance(value, str | list):
+            fix = f"{path[1]}: {{only: {in_flow(value if isinstance(value, list) else [value])}}}"
             return Problem.of("DL202.value", path, cause="a profile is a map", fix=fix)
-        example = f'"{given}"' if noun == "text" and isinstance(given, bool | int | float) else _EXAMPLES[noun]
-        if isinstance(given, list) and len(given) == 1 and isinstance(given[0], Scalar):
-            example = in_flow(given[0])
-        elif isinstance(given, str) and (number := re.match(r"\s*(\d+)([kK]?)\b", given)) and "number" in noun:
+        example = f'"{value}"' if noun == "text" and isinstance(value, bool | int | float) else _EXAMPLES[noun]
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
+            example = in_flow(value[0])
+        elif isinstance(value, str) and (number := re.match(r"\s*(\d+)([kK]?)\b", value)) and "number" in noun:
             example = number[1] + "000" * bool(number[2])
-        elif noun == "a list" and isinstance(given, str):
-            words = re.fullmatch(r"\w+([\s,]+\w+)+", given.strip())
-            example = in_flow(re.split(r"[\s,]+", given.strip()) if words else [given])
+        elif noun == "a list" and isinstance(value, str):
+            words = re.fullmatch(r"\w+([\s,]+\w+)+", value.strip())
+            example = in_flow(re.split(r"[\s,]+", value.strip()) if words else [value])
         return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
     return Problem.of("DL202.value", path, cause=f"{message[0].lower()}{message[1:]}", fix=None)
 
@@ -437,16 +416,16 @@ _UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\
 
 def _key_path(loc: tuple[str | int, ...]) -> Path:
     """pydantic's location without the names of union members and models."""
-    found: list[str | int] = []
+    path: list[str | int] = []
     model: Any = LogSpec
     for part in loc:
         inside = model_of(model)
-        known = part in keys(inside) if inside is not None else typing.get_origin(model) in (dict, list)
-        tag = isinstance(part, str) and _UNION_TAGS.match(part) and not known
+        is_key = part in keys(inside) if inside is not None else typing.get_origin(model) in (dict, list)
+        tag = isinstance(part, str) and _UNION_TAGS.match(part) and not is_key
         if not tag and not (inside is Length and part == "most"):  # what a plain number is
-            found.append(part)
+            path.append(part)
             model = below(model, part)
-    return tuple(found)
+    return tuple(path)
 
 
 def _nearest_key(path: Path) -> str | None:
@@ -477,24 +456,22 @@ _OF_FILTERS = {
 }
 
 
-def _meant(key: str, known: Collection[str]) -> str:
-    """What to write for an unknown key of a map that has the ``known`` ones."""
-    if key in ("optional", "nullable") and "required" in known:
+def _meant(key: str, allowed: Collection[str]) -> str:
+    """What to write for an unknown key of a map with the ``allowed`` ones."""
+    if key in ("optional", "nullable") and "required" in allowed:
         return "drop it: that is the default, and `required: true` says the opposite"
-    return did_you_mean(key, known, what="keys")
+    return did_you_mean(key, allowed, what="keys")
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:
     """One problem per place: a union reports each of its members, and of a map what is wrong inside of it."""
     kept: dict[Path, Problem] = {}
     for problem in problems:
-        known = kept.get(problem.path)
-        if known is None:
-            kept[problem.path] = problem
-        elif known.code == problem.code == "DL202" and problem.message not in known.message:
+        first = kept.setdefault(problem.path, problem)
+        if first.code == problem.code == "DL202" and problem.message not in first.message:
             other = problem.message.removeprefix(f"`{problem.path[-1]}` must be ")
             kept[problem.path] = Problem.of(
-                "DL202.either", problem.path, message=known.message, other=other, fix=known.fix
+                "DL202.either", problem.path, message=first.message, other=other, fix=first.fix
             )
     inner = [path[:depth] for path in kept for depth in range(len(path))]
     return [problem for path, problem in kept.items() if problem.code != "DL202" or path not in inner]

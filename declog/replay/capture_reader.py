@@ -55,7 +55,7 @@ class Capture:
 
     @property
     def gaps(self) -> int:
-        """How many parts a complete capture lacks because the disk was slower than training."""
+        """How many parts are absent because the disk was slower than training; 0 unless the run kept every part."""
         if self.run["every"] != 1 or self.run["mode"] is not None or not self.parts:
             return 0
         return self.parts[-1] + 1 - len(self.parts)
@@ -164,7 +164,7 @@ def _parts(file: Path) -> Iterator[tuple[int, list[Container]]]:
         calls: list[Container] = []
         while (one := read(stream)) is not None:
             if calls and calls[0].header["part"] != one.header["part"]:
-                calls = []  # the capture lacks the end of this part
+                calls = []  # the end of this part is absent
             calls.append(one)
             if one.header["last"]:
                 yield one.header["part"], calls

@@ -63,7 +63,7 @@ class ConfigTest:
         return Result(self.name, tuple(self._differences()))
 
     def _differences(self) -> Iterator[Difference]:
-        world = max(len(step.ranks) or 1 for step in self.spec.given)
+        world = max(len(step.ranks) or 1 for step in self.spec.inputs)
         scripts = {rank: partial(_calls, self.spec, rank, self.plan) for rank in range(world)}
         try:
             done = rehearse(self.plan, scripts, world, profile=self.profile, functions=self.functions)
@@ -137,7 +137,7 @@ def _excused(test: TestSpec, plan: Any) -> tuple[str, ...]:
 def _numbered(test: TestSpec) -> Iterator[tuple[StepInput, int]]:
     """The steps with their numbers; a block of another mode has the number of the step before."""
     number = -1
-    for step in test.given:
+    for step in test.inputs:
         if step.step is not None:
             number = step.step
         elif step.mode in (None, "train"):

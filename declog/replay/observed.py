@@ -78,44 +78,45 @@ def observed(capture: Capture) -> list[Observed]:
 
 def config_text(capture: Capture, signals: Sequence[Observed]) -> str:
     """The config of some signals, as YAML."""
-    had: Mapping[str, Any] = capture.run["profile"]
-    axes = {key: value for key, value in (had.get("axes") or {}).items() if isinstance(value, Mapping)}
-    mask = next((one.name for one in signals if one.axis == "token" and one.dtype == "bool"), None)
-    tokens = [one for one in signals if one.axis == "token"]
-    if tokens and mask is not None and not axes.get("token"):
-        axes["token"] = {"mask": mask}
-    lines = ["sinks: [console, jsonl]", "", f"name: {capture.run['name']}"]
-    lines += ["axes:", *(f"  {key}: {in_flow(value)}" for key, value in axes.items())] if axes else []
-    lines += ["signals:"]
+    config: Mapping[str, Any] = capture.run["profile"]
+    axes = {key: value for key, value in (config.get("axes") or {}).items() if isinstance(value, Mapping)}
+    masks = [one.name for one in signals if one.axis == "token" and one.dtype == "bool"]
+    if masks and not axes.get("token"):
+        axes["token"] = {"mask": masks[0]}
+    lines = ["sinks: [console, jsonl]", "", f"name: {capture.run['name']}", *_section("axes", axes), "signals:"]
     for phase in dict.fromkeys(phase for one in signals for phase in one.phases):
-        lines.append(f"  {phase}:")
-        for one in (one for one in signals if phase in one.phases):
-            unmasked = one.axis == "token" and mask is None and not axes.get("token")
-            lines.append(f"    {one.name}: {in_flow({**one.entry, 'mask': 'all'} if unmasked else one.entry)}")
-    metrics = list(_metrics(signals))
-    lines += ["metrics:", *metrics] if metrics else []
-    texts = [one for one in signals if one.axis == "completion" and one.dtype in ("text", "object")]
+        entries = {one.name: one.entry for one in signals if phase in one.phases}
+        if not axes.get("token"):
+            entries = {
+                name: {**entry, "mask": "all"} if entry["axis"] == "token" else entry for name, entry in entries.items()
+            }
+        lines += [f"  {line}" for line in _section(phase, entries)]
+    lines += _section("metrics", dict(_metrics(signals)))
+    completions = [one for one in signals if one.axis == "completion"]
+    texts = [one for one in completions if one.dtype in ("text", "object")]
     if texts:
-        of_rows = [one for one in signals if one.axis == "completion" and not one.entry.get("family")]
         kinds = {"object": "json"}
-        columns = {one.name: kinds.get(one.dtype, one.dtype) for one in of_rows if _of_one_phase(one, texts[0])}
-        lines += ["filters:", f"  some: {{random: {ROWS}}}"]
-        lines += ["schemas:", f"  samples: {in_flow(columns)}"]
-        lines += ["tables:", "  samples: {schema: samples, filter: some, every: 10}"]
+        rows = [one for one in completions if not one.entry.get("family") and _of_one_phase(one, texts[0])]
+        lines += _section("filters", {"some": {"random": ROWS}})
+        lines += _section("schemas", {"samples": {one.name: kinds.get(one.dtype, one.dtype) for one in rows}})
+        lines += _section("tables", {"samples": {"schema": "samples", "filter": "some", "every": 10}})
     return "\n".join(lines) + "\n"
 
 
-def _metrics(signals: Sequence[Observed]) -> Iterator[str]:
+def _section(name: str, entries: Mapping[str, Any]) -> list[str]:
+    """A key and its entries, each in one line; nothing where there is none."""
+    return [f"{name}:", *(f"  {key}: {in_flow(entry)}" for key, entry in entries.items())] if entries else []
+
+
+def _metrics(signals: Sequence[Observed]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for one in signals:
-        named = f', name: "{one.name}/{{member}}"' if one.entry.get("family") else ""
+        family = one.entry.get("family")
         if one.dtype in ("text", "object") or (one.axis == "token" and one.dtype == "bool"):
             continue
-        if one.axis == "step":
-            yield f"  {one.name}: {{expr: {one.name}, reduce: last{named}}}"
-        elif one.axis == "token" or one.dtype == "bool" or named:
-            yield f"  {one.name}: {{expr: {one.name}, reduce: mean{named}}}"
-        else:
-            yield f"  {one.name}: {{expr: {one.name}, reduce: [mean, std]}}"
+        per_row = one.axis == "completion" and one.dtype != "bool" and not family
+        reduce: Any = "last" if one.axis == "step" else ["mean", "std"] if per_row else "mean"
+        named = {"name": f"{one.name}/{{member}}"} if family else {}
+        yield one.name, {"expr": one.name, "reduce": reduce, **named}
 
 
 def _of_one_phase(one: Observed, other: Observed) -> bool:
@@ -146,12 +147,9 @@ def _entry(value: Any) -> dict[str, Any] | None:
             return {"axis": "completion", "type": "object"}
         inner = None if first is None else _entry(first)
         return None if inner is None or inner["axis"] != "completion" else {**inner, "axis": "token"}
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
     try:
-        array = (
-            value.float().numpy()
-            if isinstance(value, torch.Tensor) and value.is_floating_point()
-            else np.asarray(value)
-        )
+        array = value.float().numpy() if floating else np.asarray(value)
     except (TypeError, ValueError):
         return None
     if array.dtype.kind not in DTYPES or array.ndim > 2:

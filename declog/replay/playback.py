@@ -178,13 +178,11 @@ class _Player:
     # -- what is recorded
 
     def _observe(self, call: Call, signals: Mapping[str, Any]) -> None:
-        batches = self._batches(call)
-        if batches is not None:
+        if (batches := self._batches(call)) is not None:
             self._session.intake.observe(batches, self._taken(signals))
 
     def _packet(self, call: Call, signals: Mapping[str, Any]) -> None:
-        batches = self._batches(call)
-        if batches is not None:
+        if (batches := self._batches(call)) is not None:
             self._session.take(batches, [Packet(self._taken(signals))], {})
 
     def _taken(self, signals: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,13 +191,11 @@ class _Player:
         return taken
 
     def _metric(self, call: Call, name: str, value: Any) -> None:
-        batches = self._batches(call)
-        if batches is not None:
+        if (batches := self._batches(call)) is not None:
             self._session.intake.metrics(batches, {name: value})
 
     def _extra(self, call: Call, column: str, *values: Any) -> None:
-        batches = self._batches(call)
-        if values and batches is not None:  # else the column was nothing that can be kept
+        if values and (batches := self._batches(call)) is not None:  # else the column was nothing that can be kept
             self._session.intake.extra(batches, column, *values)
 
     # -- log events

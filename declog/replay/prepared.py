@@ -103,8 +103,8 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
     open_ = any(
         spec.any for signals in config.signals.values() for spec in signals.values()
     )  # takes what nobody declares
-    worlds = {len(step.ranks) for step in test.given if step.ranks}
-    for index, step in enumerate(test.given):
+    worlds = {len(step.ranks) for step in test.inputs if step.ranks}
+    for index, step in enumerate(test.inputs):
         path: tuple[str | int, ...] = () if step is test else ("steps", index)
         if step.mode is not None and step.mode not in plan.modes:
             yield Problem.of("DL403.none", (*path, "mode"), noun="mode", name=step.mode, known=plan.modes)
@@ -121,7 +121,7 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
 
 def givers(test: TestSpec) -> Iterator[tuple[tuple[str | int, ...], Input]]:
     """All that gives something, with its place: steps, or their ranks."""
-    for index, step in enumerate(test.given):
+    for index, step in enumerate(test.inputs):
         path: tuple[str | int, ...] = () if step is test else ("steps", index)
         for rank, item in enumerate(step.ranks or [step]):
             yield (*path, *(("ranks", rank) if step.ranks else ())), item

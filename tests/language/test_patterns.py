@@ -55,7 +55,7 @@ def test_a_pattern_is_found_where_re_finds_it(source: str, end: str, flags: str,
             return
     made = pattern(flags + source + end)
     for text in texts:
-        assert (expected.search(text) is not None) == made.found(text), text
+        assert (expected.search(text) is not None) == made.matches(text), text
         if expected.search("") is None and not any(found[0] == "" for found in expected.finditer(text)):
             assert expected.sub("[x]", text) == made.replaced(text, "[x]"), text
 
@@ -68,7 +68,7 @@ def test_a_pattern_is_found_where_re_finds_it(source: str, end: str, flags: str,
 def test_words_of_ascii_end_where_those_of_re_end(source: str, text: str) -> None:
     """What `re` calls a boundary of a word, for texts of ASCII; the empty text has no inside in Python's."""
     if text:
-        assert (re.search(source, text) is not None) == pattern(source).found(text)
+        assert (re.search(source, text) is not None) == pattern(source).matches(text)
 
 
 def test_a_newline_at_the_end_may_be_found_itself() -> None:
@@ -140,7 +140,7 @@ def test_a_lookahead_in_a_profile_is_an_error_before_step_0(tmp_path: Path) -> N
 def test_an_endless_search_ends(name: str) -> None:
     """And answers: with `re` this test would not end."""
     source, text = ENDLESS[name]
-    assert pattern(source).found(text) is False
+    assert pattern(source).matches(text) is False
     assert redacted(text, (("secret", source),)) == text
     assert redacted("é" + text + "\ud800", (("secret", source),)) == "é" + text + "\ufffd"
 
@@ -148,7 +148,7 @@ def test_an_endless_search_ends(name: str) -> None:
 def test_other_threads_run_while_a_text_is_searched() -> None:
     """The interpreter is not held: a counter in this thread goes on while another one searches."""
     made, text = pattern("((a|b)*c|(b|a)*d)+x"), "ab" * 20_000_000
-    searching = threading.Thread(target=lambda: made.found(text))
+    searching = threading.Thread(target=lambda: made.matches(text))
     searching.start()
     turns = 0
     while searching.is_alive():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -27,7 +27,9 @@ class Param:
 
 
 OVER = Param("over", "axis", default=None)  # the axis that a function removes
+PATTERN = Param("pattern", "constant", types=(str,))
 Rule = Callable[[Call], Type]
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class View(Protocol):
@@ -103,25 +105,18 @@ class Functions(Registry[Function]):
         """Register a plain function of tensors under a name, as an installed package's entry point provides it."""
         return self.add(of_tensors(run, name))
 
-    def elementwise(
-        self, name: str, *params: str | Param, rule: Rule, help: str = ""
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def elementwise(self, name: str, *params: str | Param, rule: Rule, help: str = "") -> Decorator:
         """Register ``run(xp, *arrays)`` under a name."""
-        return self._decorator(name, params, rule, "elementwise", help)
+        return self.rows(name, *params, rule=rule, help=help, stage="elementwise")
 
     def rows(
-        self, name: str, *params: str | Param, rule: Rule, help: str = "", least: int | str = 1
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Register ``run(view, node, *arrays)`` under a name."""
-        return self._decorator(name, params, rule, "rows", help, least)
+        self, name: str, *params: str | Param, rule: Rule, help: str = "", least: int | str = 1, stage: Stage = "rows"
+    ) -> Decorator:
+        """Register ``run(view, node, *arrays)`` under a name, or a function of another stage."""
+        items = tuple(Param(item) if isinstance(item, str) else item for item in params)
 
-    def _decorator(
-        self, name: str, params: Sequence[str | Param], rule: Rule, stage: Stage, help: str, least: int | str = 1
-    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def register(run: Callable[..., Any]) -> Callable[..., Any]:
-            items = tuple(Param(item) if isinstance(item, str) else item for item in params)
-            self.add(Function(name, items, rule, run, stage, help, least=least))
-            return run
+            return self.add(Function(name, items, rule, run, stage, help, least=least)).run
 
         return register
 

@@ -85,8 +85,8 @@ def _is_text(value: Any) -> bool:
 
 
 def _text_equal(a: Any, b: Any) -> Any:
-    left, right = np.asarray(a, object), np.asarray(b, object)
-    return np.asarray(np.equal(left, right), bool) & segmented.present(left) & segmented.present(right)
+    a, b = np.asarray(a, object), np.asarray(b, object)
+    return np.asarray(np.equal(a, b), bool) & segmented.present(a) & segmented.present(b)
 
 
 def _truth(xp: Any, x: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, Literal, NoReturn, Protocol
 
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, finest
 from declog.language.nodes import BUILTIN, Node, symbol, walk
+from declog.language.patterns import PatternError, pattern
 
 Stage = Literal["elementwise", "aggregate", "rows"]
 
@@ -42,28 +43,28 @@ def broadcast(call: Call) -> Type:
     return Type(DType.FLOAT, axis, family, phases.pop() if phases else None)
 
 
-def _on_device(call: Call, place: int, node: Node) -> None:
+def _on_device(call: Call, index: int, node: Node) -> None:
     """Refuse an argument of a per-token expression that cannot be computed where the tokens are folded."""
     fix = "reduce the tokens first, with over=token"
     if node.type.family:
-        call.fail("DL205.fold", arg=place, item="a family", fix=fix)
+        call.fail("DL205.fold", arg=index, item="a family", fix=fix)
     for item in walk(node):
         of_token = item.op == "index" and item.type.axis is Axis.TOKEN
         if item.type.axis in (Axis.GROUP, Axis.BATCH) or (item.op in ("rank", "index") and not of_token):
-            call.fail("DL310.fold", arg=place, fix=fix)
+            call.fail("DL310.fold", arg=index, fix=fix)
         on_tokens = item.over is Axis.TOKEN or item.op == "size" or of_token
         on_host = call.stage(item.op) not in (None, "elementwise") and not on_tokens
         if item.type.text or item.op == BUILTIN or on_host:
-            call.fail("DL205.fold", arg=place, item=f"`{item}`", fix=fix)
+            call.fail("DL205.fold", arg=index, item=f"`{item}`", fix=fix)
 
 
 def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:
     """Refuse arguments of other dtypes."""
-    for place in range(len(call.args)) if args is None else args:
-        node = call.args[place]
+    for index in range(len(call.args)) if args is None else args:
+        node = call.args[index]
         if node.type.dtype not in dtypes:
             call.fail(
-                "DL305.needs", arg=place, name=symbol(call.name), needed=any_of(dtypes), node=node,
+                "DL305.needs", arg=index, name=symbol(call.name), needed=any_of(dtypes), node=node,
                 dtype=node.type.dtype, fix=of_type(node, dtypes),
             )  # fmt: skip
 
@@ -77,6 +78,14 @@ def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
     if node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
         return f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
     return f"`bucket({node}, 32, 64)`" if node.type.dtype is DType.FLOAT and DType.INT in dtypes else None
+
+
+def readable_pattern(call: Call) -> None:
+    """Refuse a regular expression that cannot be read, or not be searched in linear time."""
+    try:
+        pattern(call.params["pattern"])
+    except PatternError as error:
+        call.fail("DL304.regex", error=error, fix=error.fix)
 
 
 def number(call: Call) -> Type:
@@ -94,10 +103,10 @@ def same(call: Call) -> Type:
 
 def product(call: Call) -> Type:
     """Numbers in, of which some may be bools: a mask as a factor."""
-    others = [index for index, node in enumerate(call.args) if node.type.dtype is not DType.BOOL]
-    need(call, *NUMERIC, args=others or None)
-    whole = all(node.type.dtype in (DType.INT, DType.BOOL) for node in call.args)
-    return broadcast(call).with_dtype(DType.INT if whole else DType.FLOAT)
+    numbers = [index for index, node in enumerate(call.args) if node.type.dtype is not DType.BOOL]
+    need(call, *NUMERIC, args=numbers or None)
+    integer = all(node.type.dtype in (DType.INT, DType.BOOL) for node in call.args)
+    return broadcast(call).with_dtype(DType.INT if integer else DType.FLOAT)
 
 
 def predicate(call: Call) -> Type:

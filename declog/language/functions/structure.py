@@ -13,11 +13,11 @@ import numpy as np
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.dtypes import MEMBER, NUMERIC, Axis, DType, Type, per
-from declog.language.functions.base import BUILTIN, OVER, Function, Param, Rule, View
-from declog.language.functions.rules import Call, broadcast, need
+from declog.language.functions.base import BUILTIN, OVER, PATTERN, Function, Param, Rule, View
+from declog.language.functions.rules import Call, broadcast, need, readable_pattern
 from declog.language.moments import AGGREGATES, FORMULAS
 from declog.language.nodes import Node, members_of
-from declog.language.patterns import PatternError, pattern
+from declog.language.patterns import pattern
 
 _LEFT = {Axis.TOKEN: "completion", Axis.COMPLETION: "group", Axis.GROUP: "batch", Axis.STEP: "window"}
 
@@ -166,9 +166,9 @@ def _member(call: Call) -> Type:
     node = call.args[0]
     if not node.type.family:
         call.fail("DL306.member", arg=0, node=node)
-    member, known = call.params.get("member"), members_of(node)
-    if member is not None and known is not None and member not in known:
-        call.fail("DL302.member", node=node, name=member, known=known)
+    member, declared = call.params.get("member"), members_of(node)
+    if member is not None and declared is not None and member not in declared:
+        call.fail("DL302.member", node=node, name=member, known=declared)
     return replace(node.type, family=False)
 
 
@@ -195,29 +195,21 @@ def _selected(call: Call) -> Type:
     node = call.args[0]
     if not node.type.family:
         call.fail("DL306.member", arg=0, node=node)
-    try:
-        pattern(call.params["pattern"])
-    except PatternError as error:
-        call.fail("DL304.regex", error=error, fix=error.fix)
+    readable_pattern(call)
     return node.type
 
 
 def selected(node: Node, members: Sequence[str]) -> list[int]:
     """The places of the members that `only` and `without` leave."""
-    match = pattern(node.param("pattern")).found
+    match = pattern(node.param("pattern")).matches
     return [index for index, member in enumerate(members) if bool(match(member)) is SELECTIONS[node.op]]
 
 
-def _register_selections() -> None:
-    names = {"only": "whose names a regular expression is found in", "without": "whose names it is not found in"}
-    for name, which in names.items():
-        params = (Param("family"), Param("pattern", "constant", types=(str,)))
-        BUILTIN.rows(name, *params, rule=_selected, help=f"the members of a family {which}")(
-            lambda view, node, family: family[selected(node, view.members(node.args[0]))]
-        )
-
-
-_register_selections()
+for _name, _which in {"only": "matches", "without": "does not match"}.items():
+    _help = f"the members of a family whose names a regular expression {_which}"
+    BUILTIN.rows(_name, "family", PATTERN, rule=_selected, help=_help)(
+        lambda view, node, family: family[selected(node, view.members(node.args[0]))]
+    )
 
 
 K = Param("k", "constant", types=(int,))
@@ -246,10 +238,8 @@ def _by_counts(one: Callable[[int, int, int], float]) -> Callable[..., Any]:
         segments, k = view.segments(Axis.COMPLETION, Axis.GROUP), node.param("k")
         n = segmented.count(correct, segments)
         c = segments.apply(np.add, segmented.truth(correct).astype(np.int64))
-        found = [
-            math.nan if n < k else one(n, c, k) for n, c in zip(n.ravel().tolist(), c.ravel().tolist(), strict=True)
-        ]
-        return np.array(found, np.float64).reshape(c.shape)
+        pairs = zip(n.ravel().tolist(), c.ravel().tolist(), strict=True)
+        return np.array([math.nan if n < k else one(n, c, k) for n, c in pairs], np.float64).reshape(c.shape)
 
     return run
 
@@ -273,15 +263,15 @@ def _best_at(view: View, node: Node, x: Any) -> Any:
     values = np.asarray(x, np.float64)
 
     def one(row: Any) -> float:
-        known = np.sort(row[~np.isnan(row)])
-        n = len(known)
+        numbers = np.sort(row[~np.isnan(row)])
+        n = len(numbers)
         if n < k:
             return math.nan
-        ways = [math.comb(place, k - 1) / math.comb(n, k) for place in range(k - 1, n)]  # of those below it
-        return float(known[k - 1 :] @ np.array(ways))
+        ways = [math.comb(rank, k - 1) / math.comb(n, k) for rank in range(k - 1, n)]  # of those below it
+        return float(numbers[k - 1 :] @ np.array(ways))
 
-    found = [[one(row[rows]) for rows in groups.members()] for row in np.atleast_2d(values)]
-    return np.array(found, np.float64).reshape(*values.shape[:-1], groups.count)
+    best = [[one(row[rows]) for rows in groups.members()] for row in np.atleast_2d(values)]
+    return np.array(best, np.float64).reshape(*values.shape[:-1], groups.count)
 
 
 def _voted(call: Call) -> Type:
@@ -295,18 +285,20 @@ def _voted(call: Call) -> Type:
 )  # fmt: skip
 def _majority_at(view: View, node: Node, answer: Any, correct: Any) -> Any:
     groups, k = view.segments(Axis.COMPLETION, Axis.GROUP), dict(node.params).get("k")
-    known = segmented.present(correct) & ~np.asarray(view.absent(node.args[0]), bool)  # what did not come is no vote
+    votes_here = segmented.present(correct) & ~np.asarray(
+        view.absent(node.args[0]), bool
+    )  # an absent answer is no vote
     answers, right = segmented.present(answer), segmented.truth(correct)
-    found = []
+    shares = []
     for rows in groups.members():
-        here = rows[known[rows]]
+        here = rows[votes_here[rows]]
         votes: dict[Any, list[float]] = {}
         for row in here[answers[here]].tolist():
             votes.setdefault(answer[row], []).append(float(right[row]))
         drawn = len(here) if k is None else k
-        counts = tuple(sorted((len(each), sum(each) / len(each)) for each in votes.values()))
-        found.append(math.nan if not 0 < drawn <= len(here) else _elected(counts, len(here), drawn))
-    return np.array(found, np.float64)
+        counts = tuple(sorted((len(marks), sum(marks) / len(marks)) for marks in votes.values()))
+        shares.append(math.nan if not 0 < drawn <= len(here) else _elected(counts, len(here), drawn))
+    return np.array(shares, np.float64)
 
 
 @lru_cache(4096)
@@ -321,9 +313,9 @@ def _elected(counts: tuple[tuple[int, float], ...], n: int, k: int) -> float:
         if t > k:
             break
         strong = [item for item in counts if item[0] >= t]
-        others = n - sum(count for count, _ in strong)
+        weak = n - sum(count for count, _ in strong)
         ways, sums = np.zeros((2, k // t + 1, k + 1))
-        ways[0] = [float(math.comb(others, drawn)) for drawn in range(k + 1)]
+        ways[0] = [float(math.comb(weak, drawn)) for drawn in range(k + 1)]
         for count, share in strong:
             before, summed, tie = ways, sums, float(math.comb(count, t))
             ways, sums = np.zeros_like(ways), np.zeros_like(sums)

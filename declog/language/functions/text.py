@@ -1,6 +1,6 @@
-"""The text functions of the language, and labels. Numpy only; they run where the text is.
+"""The text functions of the language, and labels. Numpy only; they run where the texts are.
 
-Texts are object arrays with None for what is missing. A number computed from a missing text is missing, a
+Texts are object arrays with None for a missing text. A number that is computed from a missing text is missing, a
 bool is false. n-grams are of whitespace-separated words, and never cross from one completion to the next.
 """
 
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
-from declog.language.functions.base import BUILTIN, OVER, Param, View
-from declog.language.functions.rules import Call, broadcast, need
+from declog.language.functions.base import BUILTIN, OVER, PATTERN, Param, View
+from declog.language.functions.rules import Call, broadcast, need, readable_pattern
 from declog.language.nodes import COMBINED, WRITTEN, Node
-from declog.language.patterns import PatternError, pattern
+from declog.language.patterns import pattern
 from declog.language.segmented import NOTHING, present
 
 Array = NDArray[Any]
-PATTERN = Param("pattern", "constant", types=(str,))
 
 
 def _of_text(dtype: DType) -> Callable[[Call], Type]:
@@ -35,12 +34,8 @@ def _of_text(dtype: DType) -> Callable[[Call], Type]:
 
 
 def _counted(texts: Array, measure: Callable[[str], int]) -> Array:
-    values = [None if item is None else measure(item) for item in texts.ravel()]
-    if any(item is None for item in values):
-        numbers = np.array([np.nan if item is None else item for item in values], np.float64)
-    else:
-        numbers = np.array(values, np.int64)
-    return numbers.reshape(texts.shape)
+    counts = [np.nan if item is None else measure(item) for item in texts.ravel()]
+    return np.array(counts, None if counts else np.int64).reshape(texts.shape)
 
 
 def _tested(texts: Array, test: Callable[[str], bool]) -> Array:
@@ -64,15 +59,12 @@ BUILTIN.rows("startswith", "text", PATTERN, rule=_of_text(DType.BOOL), help="whe
 
 
 def _matching(call: Call) -> Type:
-    try:
-        pattern(call.params["pattern"])
-    except PatternError as error:
-        call.fail("DL304.regex", error=error, fix=error.fix)
+    readable_pattern(call)
     return _of_text(DType.BOOL)(call)
 
 
 BUILTIN.rows("matches", "text", PATTERN, rule=_matching, help="whether a regular expression is found in a text")(
-    lambda view, node, texts: _tested(texts, pattern(node.param("pattern")).found)
+    lambda view, node, texts: _tested(texts, pattern(node.param("pattern")).matches)
 )
 
 
@@ -94,11 +86,7 @@ def _of_group(dtype: DType) -> Callable[[Call], Type]:
 
 def _by_group(view: View, texts: Array) -> list[list[str]]:
     groups = view.segments(Axis.COMPLETION, Axis.GROUP)
-    found: list[list[str]] = [[] for _ in range(groups.count)]
-    for place, item in zip(groups.index.tolist(), texts, strict=True):
-        if item is not None:
-            found[place].append(item)
-    return found
+    return [[text for text in texts[rows] if text is not None] for rows in groups.members()]
 
 
 def _ngrams(text: str, n: int) -> list[tuple[str, ...]]:
@@ -160,10 +148,8 @@ def _majority_rule(call: Call) -> Type:
     "majority", "text", rule=_majority_rule, help="the most frequent text of a group; of equal ones the first"
 )
 def _majority(view: View, node: Node, texts: Array) -> Array:
-    made = np.empty(view.segments(Axis.COMPLETION, Axis.GROUP).count, object)
-    for index, group in enumerate(_by_group(view, texts)):
-        made[index] = Counter(group).most_common(1)[0][0] if group else None
-    return made
+    groups = _by_group(view, texts)
+    return np.array([Counter(group).most_common(1)[0][0] if group else None for group in groups], object)
 
 
 def _bucket_rule(call: Call) -> Type:
@@ -184,17 +170,17 @@ def _bucket_rule(call: Call) -> Type:
 def _bucket(view: View, node: Node, x: Array) -> Array:
     edges = node.param("edges")
     values = np.asarray(x, np.float64)
-    made = np.array(bucket_labels(edges), object)[np.searchsorted(np.array(edges, np.float64), values, side="left")]
+    labels = np.array(bucket_labels(edges), object)[np.searchsorted(np.array(edges, np.float64), values, side="left")]
     if edges[0] >= 0:
-        made = np.where(values < 0, "<0", made)
-    return np.where(np.isnan(values), NOTHING, made)
+        labels = np.where(values < 0, "<0", labels)
+    return np.where(np.isnan(values), NOTHING, labels)
 
 
 def bucket_labels(edges: Sequence[float]) -> list[str]:
     """The labels of the buckets between some edges, the lowest first."""
-    whole = all(float(edge).is_integer() for edge in edges)  # of lengths, which many a trainer has as floats
+    integers = all(float(edge).is_integer() for edge in edges)  # of lengths, which many a trainer has as floats
     text = [label_text(edge) for edge in edges]
-    starts = [label_text(edge + 1 if whole else edge) for edge in edges]
+    starts = [label_text(edge + 1 if integers else edge) for edge in edges]
     first = "0" if edges[0] >= 0 else "-inf"
     return [f"{low}-{high}" for low, high in zip([first, *starts[:-1]], text, strict=True)] + [f"{starts[-1]}+"]
 
@@ -229,9 +215,9 @@ def _labelled(call: Call) -> Type:
 def _as_text(values: Any, *, truth: bool) -> Array:
     items = np.asarray(values)
     there = present(items)
-    made = np.full(items.shape, None, object)
-    made[there] = [label_text(item, truth=truth) for item in items[there].tolist()]
-    return made
+    labels = np.full(items.shape, None, object)
+    labels[there] = [label_text(item, truth=truth) for item in items[there].tolist()]
+    return labels
 
 
 BUILTIN.elementwise(WRITTEN[DType.INT], "x", rule=_labelled, help="an int as a label")(
@@ -245,12 +231,12 @@ BUILTIN.elementwise(WRITTEN[DType.BOOL], "x", rule=_labelled, help="a bool as a 
 @BUILTIN.elementwise(COMBINED, Param("x", variadic=True), rule=_labelled, help="one label of several values")
 def _combined(xp: Any, *values: Any) -> Array:
     """One label of all, or, where tags are among them, a list of labels: one for each choice of tags."""
-    parts = np.broadcast_arrays(*(np.asarray(each, object) for each in values))
-    made = np.full(parts[0].shape, None, object)
-    for place in np.ndindex(made.shape):
-        row: list[Any] = [part[place] for part in parts]
+    parts = np.broadcast_arrays(*(np.asarray(part, object) for part in values))
+    labels = np.full(parts[0].shape, None, object)
+    for index in np.ndindex(labels.shape):
+        row: list[Any] = [part[index] for part in parts]
         if all(isinstance(item, str) for item in row):
-            made[place] = BETWEEN.join(row)
+            labels[index] = BETWEEN.join(row)
         elif not any(item is None for item in row):
-            made[place] = [BETWEEN.join(choice) for choice in product(*map(tags, row))]
-    return made
+            labels[index] = [BETWEEN.join(choice) for choice in product(*map(tags, row))]
+    return labels
