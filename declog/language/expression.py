@@ -11,7 +11,7 @@ import ast
 import math
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any, NoReturn, Protocol
 
@@ -22,7 +22,7 @@ from declog.errors.elsewhere import same_signal
 from declog.language import idioms
 from declog.language.dtypes import AXES, MEMBER, Axis, DType, Type
 from declog.language.functions import BUILTIN, REQUIRED, Function, Functions, Param
-from declog.language.functions.rules import Stage, of_type
+from declog.language.functions.rules import Call, Stage, of_type
 from declog.language.nodes import COMBINED, CONST, WRITTEN, Graph, Node
 from declog.language.phases import join, latest
 from declog.language.reductions import quantile_level
@@ -383,10 +383,14 @@ class Compiler:
         assert function is not None
         if function.stage == "elementwise":
             args = self._joined(args, places)
-        site = _Site(self, name, node, args, places, params or {}, self.scope.groups, self.scope.token_mask)
-        result = function.rule(site)
-        mask = self.scope.token_mask if site.params.get("axis") is Axis.TOKEN else None
-        typed = self.graph.make(name, args, type=result, mask=mask, **site.params)
+        params = params or {}
+
+        def fail(key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
+            self.fail(node if arg is None else places[arg], key, **facts)
+
+        result = function.rule(Call(name, args, params, self.scope.groups, self.scope.token_mask, _stage, fail))
+        mask = self.scope.token_mask if params.get("axis") is Axis.TOKEN else None
+        typed = self.graph.make(name, args, type=result, mask=mask, **params)
         if function.stage == "elementwise" and args and all(item.op == CONST for item in args) and not function.tensors:
             return self._folded(node, function, args, result)
         if name == "div" and args[1].op == CONST and args[1].param("value") == 0:
@@ -427,23 +431,9 @@ class Compiler:
         return self.graph.constant(value)
 
 
-@dataclass
-class _Site:
-    compiler: Compiler
-    name: str
-    node: ast.expr
-    args: list[Node]
-    places: list[ast.expr]
-    params: dict[str, Any]
-    groups: bool
-    token_mask: frozenset[Node]
-
-    def stage(self, op: str) -> Stage | None:
-        function = BUILTIN.get(op)
-        return None if function is None else function.stage
-
-    def fail(self, key: str, /, *, arg: int | None = None, **facts: object) -> NoReturn:
-        self.compiler.fail(self.node if arg is None else self.places[arg], key, **facts)
+def _stage(op: str) -> Stage | None:
+    function = BUILTIN.get(op)
+    return None if function is None else function.stage
 
 
 def _is_value(node: ast.expr) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from declog.language.dtypes import Axis, DType, Type
@@ -82,25 +83,25 @@ def show(node: Node, *, nested: bool = False, in_full: bool = False) -> str:
     if node.op in LEAVES:
         function, _, name = str(node.param("name")).rpartition(":")
         return f"{function}({name})" if function else name
-    if node.op in _INFIX:
-        text = f" {_INFIX[node.op]} ".join(show(arg, nested=True, in_full=in_full) for arg in node.args)
-        return f"({text})" if nested else text
-    if node.op == "not":
-        text = f"not {show(node.args[0], nested=True, in_full=in_full)}"
-        return f"({text})" if nested else text
-    if node.op == "neg":
-        return f"-{show(node.args[0], nested=True, in_full=in_full)}"
-    if node.op == "if":
-        condition, yes, no = (show(arg, nested=True, in_full=in_full) for arg in node.args)
-        text = f"{yes} if {condition} else {no}"
-        return f"({text})" if nested else text
+    part = partial(show, in_full=in_full)
     if (node.op == JOIN and not in_full) or node.op in WRITTEN.values():
-        return show(node.args[0], nested=nested, in_full=in_full)
-    if node.op == COMBINED:
-        return " and ".join(show(arg, nested=True, in_full=in_full) for arg in node.args)
-    inner = [show(arg, in_full=in_full) for arg in node.args]
-    inner += [_parameter(key, value) for key, value in node.params]
-    return f"{node.op}({', '.join(inner)})"
+        return part(node.args[0], nested=nested)
+    inner = [part(arg, nested=True) for arg in node.args]
+    if node.op in _INFIX:
+        text = f" {_INFIX[node.op]} ".join(inner)
+    elif node.op == "not":
+        text = f"not {inner[0]}"
+    elif node.op == "if":
+        condition, yes, no = inner
+        text = f"{yes} if {condition} else {no}"
+    elif node.op == "neg":
+        return f"-{inner[0]}"
+    elif node.op == COMBINED:
+        return " and ".join(inner)
+    else:
+        arguments = [*map(part, node.args), *(_parameter(key, value) for key, value in node.params)]
+        return f"{node.op}({', '.join(arguments)})"
+    return f"({text})" if nested else text
 
 
 def _constant(value: Any) -> str:

@@ -383,15 +383,17 @@ def _problem(item: Any) -> Problem | None:
         )
     if kind == "greater_than_equal":
         return Problem.of("DL202.at_least", path, key=path[-1], least=item["ctx"]["ge"])
-    if path and (noun := _NOUNS.get(kind.split("_")[0])) is not None:
+    noun, example = _KINDS.get(kind.split("_")[0], ("", ""))
+    if path and noun:
         value = item.get("input")
         if path == ("profile",) and isinstance(value, Mapping):
             return Problem.of("DL202.profiles", "profile")
         if len(path) == 2 and path[0] == "profiles" and isinstance(value, str | list):
             fix = f"{path[1]}: {{only: {in_flow(value if isinstance(value, list) else [value])}}}"
             return Problem.of("DL202.value", path, cause="a profile is a map", fix=fix)
-        example = f'"{value}"' if noun == "text" and isinstance(value, bool | int | float) else _EXAMPLES[noun]
-        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
+        if noun == "text" and isinstance(value, bool | int | float):
+            example = f'"{value}"'
+        elif isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
             example = in_flow(value[0])
         elif isinstance(value, str) and (number := re.match(r"\s*(\d+)([kK]?)\b", value)) and "number" in noun:
             example = number[1] + "000" * bool(number[2])
@@ -403,13 +405,10 @@ def _problem(item: Any) -> Problem | None:
 
 
 _ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "terminate")  # words for `stop`
-_NOUNS = {
-    "int": "a whole number", "float": "a number", "bool": "true or false", "string": "text", "list": "a list",
-    "dict": "a map", "model": "a map",
-}  # fmt: skip
-_EXAMPLES = {
-    "a whole number": "10", "a number": "0.5", "true or false": "true", "text": "some words", "a list": "[...]",
-    "a map": "{...}",
+_KINDS = {  # by how pydantic's error begins: what is wanted, and an example
+    "int": ("a whole number", "10"), "float": ("a number", "0.5"), "bool": ("true or false", "true"),
+    "string": ("text", "some words"), "list": ("a list", "[...]"),
+    "dict": ("a map", "{...}"), "model": ("a map", "{...}"),
 }  # fmt: skip
 _UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$")
 

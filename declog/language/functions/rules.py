@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, NoReturn, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn
 
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, finest
 from declog.language.nodes import BUILTIN, Node, symbol, walk
@@ -12,20 +13,17 @@ from declog.language.patterns import PatternError, pattern
 Stage = Literal["elementwise", "aggregate", "rows"]
 
 
-class Call(Protocol):
-    """What a typing rule sees: the arguments' nodes and the compile-time parameters."""
+@dataclass
+class Call:
+    """A call as a typing rule sees it: the arguments' nodes and the compile-time parameters."""
 
     name: str
     args: list[Node]
     params: dict[str, Any]
     groups: bool  # does the config say what a group is?
     token_mask: frozenset[Node]  # the token axis' mask; empty where none is declared
-
-    def stage(self, op: str) -> Stage | None:
-        """How the built-in function of an operation is called; None where it is no function."""
-
-    def fail(self, key: str, /, *, arg: int | None = None, **facts: Any) -> NoReturn:
-        """Refuse the call; ``arg`` points at one argument."""
+    stage: Callable[[str], Stage | None]  # how the built-in function of an operation is called; None: it is none
+    fail: Callable[..., NoReturn]  # refuses the call: `fail(key, arg=0, **facts)`; `arg` points at one argument
 
 
 def broadcast(call: Call) -> Type:
