@@ -1,4 +1,4 @@
-"""What Python, numpy, torch, SQL and C write, and how the language says it: fixes for what it refuses.
+"""Idioms of Python, numpy, torch, SQL and C in the words of the language: fixes for refused expressions.
 
 Texts in, texts out: syntax trees of expressions, and what could not be parsed.
 """
@@ -112,12 +112,12 @@ def items(node: ast.expr) -> Sequence[ast.expr]:
 
 
 def of_syntax(node: ast.AST) -> tuple[str, str]:
-    """What a construct of Python is called that the language has not, and what to write."""
+    """The name of a construct of Python that the language does not have, and the fix."""
     return describe(node), _HINTS.get(type(node), _OWN)
 
 
 def describe(node: ast.AST) -> str:
-    """What a construct of Python is called."""
+    """The name of a construct of Python."""
     symbols: dict[type[ast.AST], str] = {
         ast.BitAnd: "`&`", ast.BitOr: "`|`", ast.BitXor: "`^`", ast.Invert: "`~`", ast.Mod: "`%`", ast.FloorDiv: "`//`",
         ast.MatMult: "`@`", ast.LShift: "`<<`", ast.RShift: "`>>`", ast.Subscript: "a subscript",
@@ -139,7 +139,7 @@ def names_of_word(node: ast.expr) -> list[str]:
 
 
 def of_text(text: str, marked: str) -> str | None:
-    """What cannot be parsed, in the language's words; None where nothing is known of it."""
+    """The fix for a text that cannot be parsed; None if it has no known idiom."""
     if (sign := _SIGNS.get(marked)) is not None:
         return f"write `{sign}`"
     if "?" in text and ":" in text.partition("?")[2]:

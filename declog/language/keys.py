@@ -1,6 +1,6 @@
 """The table of keys: which keys a config may have, what stands below each of them, and whose names its text uses.
 
-It is read from the models; whoever asks about keys asks here. Imports the models only.
+It is read from the models. Imports the models only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Key:
 
     @property
     def help(self) -> str:
-        """In a line what it is for: the text below it in its model."""
+        """Its description: the text below it in its model."""
         return _texts(self.model).get(self.name, "")
 
 

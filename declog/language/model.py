@@ -59,35 +59,35 @@ class Model(BaseModel):
 
 
 class Described(Model):
-    """What has a help."""
+    """An entry with a help text."""
 
     help: str = ""
-    """What it is or is for, in a line."""
+    """A description in one line."""
 
 
 class Switched(Model):
-    """What can be switched off."""
+    """An entry that can be switched off."""
 
     enabled: bool | Constants = True
-    """A constant expression; switched off, it is not compiled, and takes what only it feeds with it."""
+    """A constant expression. An entry that is off is not compiled, nor is anything that only it needs."""
 
 
 class Conditional(Model):
-    """What holds under a condition."""
+    """An entry with a condition."""
 
     when: Metrics | None = None
     """A condition over metrics' values, checked at each log event."""
 
 
 class Windowed(Model):
-    """What may have a window of its own."""
+    """An entry that may have its own window."""
 
     every: int | None = Field(None, ge=1)
     """Its own window in optimizer steps: a multiple of the config's."""
 
 
 class Masked(Model):
-    """What may have values per token."""
+    """An entry that may have values per token."""
 
     mask: Signals | None = None
-    """Which of its tokens exist; ``all``: every one."""
+    """Which of its tokens exist; ``all``: all of them."""

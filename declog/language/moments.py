@@ -1,4 +1,4 @@
-"""Counts, sums, squared distances and extrema: how they are taken, merged, and what is finished from them.
+"""Counts, sums, squared distances and extrema: how they are computed and merged, and the formulas of them.
 
 A mean, a deviation, an extremum is one formula here, on numpy and on torch alike: over a window's rows, over the rows
 of a group, over the tokens of a completion. Imports numpy and segments only.
@@ -29,7 +29,7 @@ ALL = frozenset(STATS)
 class Moments:
     """Mergeable statistics of values that are not missing; every array has one shape, float64.
 
-    ``total`` is the sum, ``m2`` the sum of squared distances from the mean. What is ``NEUTRAL`` is the identity of
+    ``total`` is the sum, ``m2`` the sum of squared distances from the mean. ``NEUTRAL`` is the identity of
     ``merge``.
     """
 
@@ -145,7 +145,7 @@ class Moments:
         return cls(*(np.stack([getattr(part, stat) for part in parts], -1) for stat in STATS))
 
     def map(self, change: Callable[[Array, float], Array]) -> Moments:
-        """``change(array, neutral)`` of every array, with what it holds for no values."""
+        """``change(array, neutral)`` of every array and its neutral value."""
         return Moments(*(change(getattr(self, stat), neutral) for stat, neutral in NEUTRAL.items()))
 
     def take(self, index: Any) -> Moments:
@@ -158,7 +158,7 @@ def floats(values: Array) -> Array:
     return values if values.dtype == np.float64 else values.astype(np.float64)
 
 
-# ---- formulas: from statistics to a value, ``xp`` is numpy or torch; what has no value is NaN
+# ---- formulas: from statistics to a value, ``xp`` is numpy or torch; NaN for no value
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Formula:
 
     @cached_property
     def stats(self) -> tuple[str, ...]:
-        """What states must hold for it to be merged: squared distances merge by counts and sums."""
+        """The statistics that mergeable states need for it: squared distances merge by counts and sums."""
         needs = {"n", *self.takes, *(("total",) if "m2" in self.takes else ())}
         return tuple(stat for stat in (*STATS, "first", "last") if stat in needs)
 

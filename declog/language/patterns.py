@@ -4,8 +4,8 @@ Python's ``re`` may need longer than the universe for a pattern such as ``(\w+\s
 meanwhile, so that training stands still. RE2 takes time in proportion to the text, whatever the pattern, gives the same
 answer on every machine, and lets other threads run; a limit of seconds would answer by how busy a machine is. A pattern
 is read by Python's own parser and written for RE2, with Python's letters, digits, blanks and cases spelled out, so that
-it finds what ``re`` finds. What cannot be had in linear time is refused: lookaheads and lookbehinds, references to
-groups, possessive and atomic groups. ``\b`` and ``\B`` know letters of ASCII only.
+it matches exactly where ``re`` does. Constructs without a linear search are refused: lookaheads and lookbehinds,
+references to groups, possessive and atomic groups. ``\b`` and ``\B`` know letters of ASCII only.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _complement(ranges: Ranges) -> Ranges:
 
 @functools.cache
 def _category(name: str, ascii: bool) -> Ranges:
-    """What Python's own classes hold."""
+    """The characters of one of Python's classes."""
     some = re.compile({"DIGIT": r"\d+", "SPACE": r"\s+", "WORD": r"\w+"}[name], re.ASCII if ascii else 0)
     return [(match.start(), match.end() - 1) for match in some.finditer("".join(map(chr, range(LAST + 1))))]
 

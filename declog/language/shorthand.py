@@ -1,8 +1,8 @@
-"""What may be written shorter, in its long form: a tree in, a tree out, in which each key has the place that says it.
+"""From short forms to the long form: a tree in, a tree out, in which each key has the location of its text.
 
 The composer applies it to each layer before it lays one over the others, so that layers in either form extend each
-other and overrides address the long form; ``validate`` applies it to all that came by other ways. What it cannot read
-it leaves as it is, for the models to refuse.
+other and overrides address the long form; ``validate`` applies it to all other data. A value that it cannot read
+stays as it is, and the models refuse it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIGNAL_KEYS = frozenset({*keys(SignalSpec), "expr", "phase"})  # the last two ar
 
 
 def long(layer: Node) -> tuple[Node, list[Problem]]:
-    """A layer of a config in its long form, and what of it could not be read. A line says the same over any layer."""
+    """A layer of a config in its long form, and the problems of it. A line means the same over any layer."""
     writer = _Writer(signal_names(layer))
     return layer.holding({key: writer.section(key, node) for key, node in layer.entries.items()}), writer.problems
 
@@ -75,7 +75,7 @@ class _Writer:
         return said(declared, node.location, replaces=True)
 
     def _refused(self, name: str, node: Node, at: Path) -> Node:
-        """What is no signal of a phase stays as it is, and is refused with where it belongs."""
+        """A value that is no signal of a phase stays as it is; the problem says where it belongs."""
         keys = node.entries
         words = [] if keys else str(node.value).split()
         if "expr" in keys or (not keys and notation.signal_words(words, at) is None):

@@ -1,6 +1,6 @@
 """The YAML of a config as pydantic models, nothing else; ``validation.py`` makes them from plain data.
 
-What may be written shorter is ``shorthand.py``'s: the models know the long form.
+The models know the long form; ``shorthand.py`` reads the short ones.
 
 Only shapes and literals are checked here: names, axes and expressions are the compiler's. Imports pydantic and dtypes.
 """
@@ -49,7 +49,7 @@ class ConstantSpec(Described):
 
     _plain = "value"
     default: Scalar | None = None
-    """Used where neither the config nor an adapter gives a value."""
+    """The value if neither the config nor an adapter gives one."""
     value: Scalar | None = None
     """The pinned value."""
 
@@ -62,7 +62,7 @@ class ConstantSpec(Described):
 
 
 class GroupAxis(Model):
-    """What a group is: the completions of one id, or ``size`` consecutive completions."""
+    """The completions of a group: those with one id, or ``size`` consecutive ones."""
 
     _short = Annotated[int | str, Field(description="Completions per group, or the signal of its ids.")]
     size: int | None = Field(None, ge=1)
@@ -117,23 +117,23 @@ class ModeSpec(Model):
 
 
 class Observed(Masked):
-    """What the training code gives, as `signals` and `observe` of a metric declare it."""
+    """A value that the training code observes, as `signals` or `observe` of a metric declares it."""
 
     _short = Annotated[str, Field(pattern=r"^(step|group|completion|token)\b", description="`completion text`.")]
     axis: AxisName
-    """What it has one value for."""
+    """There is one value per step, group, completion or token."""
     type: DType = DType.FLOAT
-    """What its values are."""
+    """The type of its values."""
     family: bool | list[str] = False
-    """One value per member: a mapping of member to values is observed; a list names the only members that there are."""
+    """One value per member: the training code observes a mapping of member to values. A list names all members."""
     from_: str | None = Field(None, alias="from")
     """The name it is observed under."""
     required: bool = False
-    """Each batch has it: the first is refused without it. Otherwise it may be absent, also for good."""
+    """Each batch has it: the first batch without it is refused. By default it may be absent, also in the whole run."""
     any: bool = False
-    """A family of what is observed under names that nobody declares, by name: per step numbers, per completion rows."""
+    """A family of all values under undeclared names: numbers if it is per step, rows if it is per completion."""
     from_log_extra: bool = False
-    """Whether a column of log_extra of its name is observed as it; otherwise that is a column of tables only."""
+    """Whether a column of log_extra with its name is this signal; by default that is a column of tables only."""
 
     @model_validator(mode="after")
     def _any_is_a_family(self) -> Self:
@@ -148,16 +148,16 @@ class Observed(Masked):
 
 
 class Named(Switched):
-    """What signals, derived values and metrics have in common."""
+    """Keys that signals, derived values and metrics have in common."""
 
     renamed: str | list[str] | None = None
-    """What it was called before: an error names this one where it is still used."""
+    """Its earlier name: an error for a config that still uses it gives the new one."""
     deprecated: str | None = None
-    """What to use instead: a warning for every other config that uses it."""
+    """The replacement: every other config that uses this entry gets a warning with it."""
 
     @property
     def before(self) -> tuple[str, ...]:
-        """The names that it had."""
+        """Its earlier names."""
         return (self.renamed,) if isinstance(self.renamed, str) else tuple(self.renamed or ())
 
 
@@ -170,9 +170,9 @@ class DerivedSpec(Named, Masked, Described):
 
     _plain = "expr"
     expr: Annotated[Scalar, Says("signals")]
-    """What it is computed by; a text in place of the map says the same."""
+    """The expression; a text in place of the map means the same."""
     phase: str | None = None
-    """The phase whose rows have it, where it is not that of its parts."""
+    """The phase whose rows have it; by default that of its parts."""
 
 
 class ObserveSpec(Observed):
@@ -194,11 +194,11 @@ class MetricSpec(Named, Conditional, Windowed):
 
     _short = Scalar
     expr: Annotated[Scalar, Says("signals")] | list[Signals] | None = None
-    """What is reduced; the default is the signal of the metric's own id."""
+    """The expression that is reduced; by default the signal with the metric's id."""
     reduce: Constants | list[Constants | dict[str, Constants]] | None = None
-    """A reduction, or several; `{std: pstd}` is one whose suffix is another. The default is mean."""
+    """A reduction, or several; `{std: pstd}` is `pstd` with the suffix `std`. The default is mean."""
     prefer: Signals | None = None
-    """Stands for the value wherever it comes: a number that the trainer has computed already, or other rows."""
+    """A signal that replaces the value wherever it arrives, such as a number that the trainer has computed itself."""
     formula: Metrics | None = None
     """An expression over other metrics' reduced values."""
     where: Signals | None = None
@@ -208,25 +208,25 @@ class MetricSpec(Named, Conditional, Windowed):
     by: Signals | list[Signals] | None = None
     """A label per row, or a list of tags; one value per label. Several: one value for each of their combinations."""
     max_labels: int = Field(64, ge=1)
-    """How many labels have a value of their own; those of the others are one, `_other`."""
+    """How many labels have their own value; the rows of all further labels share one, `_other`."""
     name: str | None = None
-    """What trackers show: a template of {id}, {reduce}, {member}, {label}, and the name of what `by` reads."""
+    """The name in trackers: a template of {id}, {reduce}, {member}, {label}, and the names of the labels in `by`."""
     alias: list[str] = []
     """More names for the same value, tagged ``alias``."""
     tags: Annotated[list[str], Short(str)] = []
     """For selectors: `tag:core`."""
     log: bool = True
-    """Whether it is shown; a formula can use it all the same."""
+    """Whether it is shown; a formula can use it in any case."""
     over: Over | None = None
-    """What one value covers, the window by default: each step, batch or rank of it; the run; each step of the run."""
+    """The span of one value: the window by default; each step, batch or rank of it; the run; each step of the run."""
     combine: str | None = None
     """How values of several steps, batches or ranks become one: mean, min, max, sum, last, var, or `ema(0.9)`."""
     empty: Scalar | None = None
-    """What is logged where nothing counts; absent by default."""
+    """The value where no row counts; by default it is absent."""
     nan: Literal["skip", "propagate", "raise"] | None = None
-    """What missing values do: they are left out, make the value missing, or are an error."""
+    """Missing values are skipped, make the result missing, or are an error."""
     ranks: Literal["all", "main"] = "all"
-    """Whose rows count: those of all ranks, or of rank 0."""
+    """The ranks whose rows count: all of them, or rank 0 only."""
     observe: ObserveSpec | None = None
     """Declares the signal of the metric's id, as `signals` would: `step`, or `{axis: step, from: actor/kl_loss}`."""
 
@@ -260,27 +260,27 @@ class MetricSpec(Named, Conditional, Windowed):
 
     @property
     def pool(self) -> str:
-        """What is reduced at once: the window, or each step, batch or rank."""
+        """The unit that is reduced at once: the window, or each step, batch or rank."""
         if self.over is None:
             return "window" if self.ema is None else "step"
         return self.over.removeprefix("run").removeprefix("_") or "window"
 
 
 class AboutSpec(Described):
-    """What a metric is to whoever reads its curve; the section `metrics` says how it is computed."""
+    """Help for readers of a metric's curve; the section `metrics` says how it is computed."""
 
     title: str = ""
-    """What stands above its curve; the default is its name."""
+    """The title of its curve; by default its name."""
     unit: str = ""
-    """What it is counted in, such as nats."""
+    """Its unit, such as nats."""
     good: Literal["up", "down"] | None = None
-    """Which way is better, where one is."""
+    """The better direction, if there is one."""
     healthy: Annotated[tuple[float, float] | None, Short(tuple[float | None, float | None])] = None
-    """The least and the greatest value of a run that is well; null where there is no bound."""
+    """The lowest and the highest value of a healthy run; null for no bound."""
     runbook: str = ""
-    """What to do where it is not."""
+    """What to do if the value is outside of `healthy`."""
     chart: str = ""
-    """The name of the chart of a report that its curve shares with all metrics that say it."""
+    """The chart of a report: metrics with the same name here share one."""
 
     @field_validator("healthy", mode="before")
     @classmethod
@@ -306,7 +306,7 @@ class SelectorSpec(Conditional):
 
 
 class ProfileSpec(Described):
-    """What is shown: everything, or a closed list. `slim` is `only: ["tag:core"]` unless it says otherwise."""
+    """A selection of metrics to show: all, or a closed list. `slim` is `only: ["tag:core"]` by default."""
 
     only: list[SelectorSpec] | None = None
     """Only these: a closed list; by default everything, which is also `["*"]`."""
@@ -315,17 +315,17 @@ class ProfileSpec(Described):
     show: list[SelectorSpec] = []
     """These too, whatever `only` and `hide` say."""
     self_metrics: bool = False
-    """Show what declog itself costs, under `declog/...`."""
+    """Show the costs of declog itself, under `declog/...`."""
 
 
 class AlertSpec(Switched, Conditional, Described):
-    """A condition over metrics that is worth a message: bounds of the metric of its own id, or `when`."""
+    """A condition over metrics that sends a message: bounds of the metric with its id, or `when`."""
 
     _short = str
     above: float | None = None
-    """It fires where the metric of its id is above that."""
+    """It fires if the metric with its id is above this bound."""
     below: float | None = None
-    """It fires where the metric of its id is below that; with `above` too: outside of both."""
+    """It fires if the metric with its id is below this bound; with `above`, outside of both."""
     for_: int = Field(1, alias="for", ge=1)
     """Log events in a row."""
     cooldown: int = Field(0, ge=0)
@@ -333,9 +333,9 @@ class AlertSpec(Switched, Conditional, Described):
     level: Literal["info", "warn", "error"] = "warn"
     """How bad it is."""
     do: list[Literal["stop"]] = []
-    """What else it does: `stop` ends training, on every rank after the same step."""
+    """A further action: `stop` ends training, on every rank after the same step."""
     text: Annotated[str, Says("metrics", "template")] = ""
-    """What it says, with values by their ids: `KL is {kl:.3f}`."""
+    """The message, with values by their ids: `KL is {kl:.3f}`."""
 
     @model_validator(mode="after")
     def _room(self) -> AlertSpec:
@@ -366,7 +366,7 @@ class SinkSpec(Model):
 
 
 class RunSpec(Model):
-    """How declog behaves in a run, and what is kept of it."""
+    """How declog behaves in a run, and which data of the run it keeps."""
 
     append: bool = False
     """Add this run to the folder `output_dir` where that holds an earlier one; rows say by `run_id` whose they are."""
@@ -375,15 +375,15 @@ class RunSpec(Model):
     blocking: bool = False
     """Finish each log event inside its step."""
     window_bytes: int = Field(256 * 2**20, ge=1)
-    """What a window may hold on rank 0, in bytes, before the rows of its closed steps are folded to statistics."""
+    """The most bytes of a window on rank 0; beyond it the rows of closed steps are folded to statistics."""
     backlog_bytes: int = Field(2**30, ge=1)
-    """What may wait on a rank for its worker, in bytes of rows: beyond it steps wait."""
+    """The most bytes of rows that wait on a rank for its worker; beyond it steps wait."""
     keep_bytes: int = Field(2 * 10**9, ge=0)
-    """How much of its rows the run keeps in its folder, in bytes, so that metrics can be asked late; 0: none."""
+    """The most bytes of rows that the run keeps in its folder, for metrics that are added later; 0: none."""
     late: bool = False
-    """Whether metrics that are asked for while the run goes on are logged from then on, by the job itself."""
+    """Whether the running job logs metrics that are added during the run, from then on."""
     capture: CaptureSpec = CaptureSpec(enabled=False)
-    """What is kept of what the training code gives, for `declog preview`."""
+    """Which inputs of the training code are kept, for `declog preview`."""
     config: dict[str, Any] = {}
     """How the run is configured, sent once to every tracker."""
 
@@ -402,21 +402,21 @@ class LogSpec(Model):
     output_dir: str | None = None
     """Where local files go; by default a new folder: Hydra's run directory, else `outputs/<name>/<time>`."""
     run: RunSpec = RunSpec()
-    """How declog behaves in a run; what is logged does not depend on it."""
+    """How declog behaves in a run; the logged values do not depend on it."""
     constants: dict[str, ConstantSpec] = {}
     """Values known at compile time."""
     axes: AxesSpec = AxesSpec()
-    """What groups, completions and tokens are."""
+    """Groups, completions and tokens: how they are told apart."""
     modes: dict[str, ModeSpec] = {}
     """Train and eval, each with its own windows."""
     signals: dict[str, dict[str, SignalSpec]] = {}
-    """What the training code observes, by phase: `rollout`, `update`; `any`: in whichever phase needs it."""
+    """The values that the training code observes, by phase: `rollout`, `update`; `any` is for every phase."""
     derived: dict[str, DerivedSpec] = {}
-    """What is computed from signals: `ratio: exp(logprobs - old_logprobs)`."""
+    """Values that are computed from signals: `ratio: exp(logprobs - old_logprobs)`."""
     metrics: dict[str, MetricSpec] = {}
-    """What is logged."""
+    """The logged values."""
     about: dict[str, AboutSpec] = {}
-    """What metrics are, by their ids: titles, units, what is healthy, what to do."""
+    """Help for metrics, by their ids: titles, units, healthy ranges, runbooks."""
     filters: dict[str, FilterSpec] = {}
     """Which rows tables take."""
     schemas: dict[str, dict[str, ColumnSpec]] = {}
@@ -424,13 +424,13 @@ class LogSpec(Model):
     tables: dict[str, TableSpec] = {}
     """Samples: rows of a schema, picked by a filter."""
     profiles: dict[str, ProfileSpec] = {}
-    """What is shown, under a name."""
+    """Selections of metrics to show, by name."""
     alerts: dict[str, AlertSpec] = {}
-    """Conditions worth a message."""
+    """Conditions that send a message."""
     sinks: Annotated[list[str], Short(str)] = []
-    """Where it goes: kinds of sinks, or names from `sink_options`; `none` opens none."""
+    """The outputs: kinds of sinks, or names from `sink_options`; `none` opens none."""
     sink_options: dict[str, SinkSpec] = {}
-    """What is said of a sink, by its name."""
+    """Options of sinks, by their names."""
     tests: dict[str, TestSpec] = {}
     """Config tests."""
     deleted: frozenset[str] = Field(frozenset(), exclude=True)

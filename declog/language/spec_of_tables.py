@@ -16,28 +16,28 @@ ColumnType = Literal["float", "int", "bool", "text", "object", "tokens"]
 
 
 class FilterSpec(Model):
-    """Which rows of a table are taken, in one way; without one all that `where` allows."""
+    """Which rows of a table are taken: by one of these keys, or all that `where` allows."""
 
     key: Signals | None = None
-    """What `top` and `bottom` order by, one number per row."""
+    """The number per row by which `top` and `bottom` order rows."""
     top: int = Field(0, ge=0)
-    """How many of the greatest."""
+    """How many rows with the greatest numbers."""
     bottom: int = Field(0, ge=0)
-    """How many of the smallest."""
+    """How many rows with the smallest numbers."""
     first: int | None = Field(None, ge=0)
-    """How many of the first."""
+    """How many of the first rows."""
     random: int | None = Field(None, ge=0)
-    """How many by chance."""
+    """How many random rows."""
     fraction: float | None = Field(None, ge=0, le=1)
-    """The share of rows that is taken by chance."""
+    """The share of rows that is taken at random."""
     unique: Signals | None = None
-    """The first row of each value of it."""
+    """The first row of each of its values."""
     take: Literal["row", "group"] = "row"
-    """What is chosen; `group`: whole groups, by values per group, and with them all their completions."""
+    """The unit that is chosen: rows, or groups by their values per group, with all their completions."""
     within: Literal["group", "batch", "step", "window"] = "step"
-    """What is chosen from."""
+    """The rows that one choice is made from."""
     limit: int | None = Field(None, ge=0)
-    """At most so many per log event."""
+    """The most rows per log event."""
     where: Signals | None = None
     """Which rows can be chosen."""
     from_: Annotated[str, Says("filters", "name")] | None = Field(None, alias="from")
@@ -45,7 +45,7 @@ class FilterSpec(Model):
 
 
 class Length(Model):
-    """How much is kept of what is longer: a number, or how much of both ends; then it says how much is left out."""
+    """How much of a longer value is kept: a number, or how much of both ends, with a note on the length of the cut."""
 
     _plain = "most"
     _short = Annotated[int, Field(ge=1, description="So much of its start.")]
@@ -75,9 +75,9 @@ class ColumnSpec(Described):
     type: ColumnType | None = None
     """`tokens`: a completion's tokens as pieces of text, with `values` of each."""
     name: str | None = None
-    """What it is called; of a family a template with {member}."""
+    """Its name; for a family a template with {member}."""
     expr: Annotated[Scalar, Says("signals")] | None = None
-    """What it holds; by default the signal of its id."""
+    """Its value; by default the signal with its id."""
     call: str | None = None
     """A registered Python function of the row; its parameters are names of signals or constants."""
     required: bool = False
@@ -85,15 +85,15 @@ class ColumnSpec(Described):
     max_chars: Length | None = None
     """Longer texts are cut, also inside lists and maps; `{head: 500, tail: 1500}` keeps so much of both ends."""
     values: dict[str, Annotated[Scalar, Says("signals")]] = {}
-    """Of `tokens`: what is known of each token, by name; `logprob: logprobs`."""
+    """For `tokens`: values of each token, by name; `logprob: logprobs`."""
     max_tokens: Length | None = None
-    """Of `tokens`: how many of them; the default is `{head: 128, tail: 384}`."""
+    """For `tokens`: how many of them; the default is `{head: 128, tail: 384}`."""
     redact: dict[str, str] = {}
     """Regular expressions whose matches are replaced by `[label]`, also inside lists and maps."""
     undeclared: Literal["keep", "drop", "error"] | None = None
-    """What happens to columns of log_extra that the schema does not name; `error` raises where they are given."""
+    """Columns of log_extra that the schema does not name are kept, dropped, or refused where they are logged."""
     role: Literal["system", "user", "assistant", "tool"] | None = None
-    """Who says the text, where rows are shown as conversations."""
+    """The speaker of the text, where rows are shown as conversations."""
 
     @property
     def dtype(self) -> DType | None:
@@ -105,9 +105,9 @@ class TableSpec(Switched, Windowed, Described):
     """Rows of a schema's columns, picked by a filter, sent to some sinks."""
 
     name: str | None = None
-    """What trackers call it; its id by default."""
+    """Its name in trackers; by default its id."""
     rows: Literal["completion", "group", "step"] = "completion"
-    """What a row is; `step`: a batch of its phase on one rank, which is what a signal per step has values of."""
+    """One row per completion, group or step; `step`: per batch of its phase on one rank, as for signals per step."""
     schema_: Annotated[str, Says("schemas", "name")] | None = Field(None, alias="schema")
     """Which schema has its columns."""
     columns: list[Annotated[str, Says("signals", "name")]] = []
@@ -121,7 +121,7 @@ class TableSpec(Switched, Windowed, Described):
     as_: Literal["table", "trace"] = Field("table", alias="as")
     """`trace`: rows are conversations, for the sinks that can show those; others take it as a table."""
     max_bytes: int | None = Field(None, ge=1)
-    """How much one log event may hold: later rows are cut, and that is reported."""
+    """The most bytes of one log event: later rows are cut, with a report."""
 
     @model_validator(mode="after")
     def _has_columns(self) -> TableSpec:

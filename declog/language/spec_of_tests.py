@@ -1,6 +1,6 @@
-"""The parts of a config that replay it, as models: what is captured, and config tests.
+"""The parts of a config that replay it, as models: captures and config tests.
 
-Only shapes are checked here; whether names are known is for who runs the tests. Imports pydantic only.
+Only shapes are checked here; ``replay`` checks names when it runs the tests. Imports pydantic only.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Calls = list[Signals]
 
 
 class CaptureSpec(Model):
-    """What the training code gives is kept in files, one per rank, for `declog preview`. `true` keeps everything."""
+    """Inputs of the training code are kept in files, one per rank, for `declog preview`. `true` keeps all."""
 
     _plain, _plain_type = "enabled", bool
     enabled: bool = True
-    """Whether anything is kept."""
+    """Whether inputs are kept."""
     every: int = Field(1, ge=1)
     """Keeps each N-th log event of a mode, with all its steps."""
     mode: str | None = None
@@ -30,7 +30,7 @@ class CaptureSpec(Model):
     limit: int | str = 1_000_000_000
     """How many bytes the file of a rank may have; then the capture ends. `256MB`, say."""
     queue: int | str = 256_000_000
-    """How many bytes may wait to be written; where there are more, steps are left out."""
+    """How many bytes may wait to be written; beyond it steps are left out."""
     folder: str | None = None
     """Where the files go, below the run's folder if relative; by default `capture`."""
 
@@ -46,7 +46,7 @@ class CaptureSpec(Model):
 
 
 class Expected(Model):
-    """What a value must be: a number, or within bounds; of a histogram its counts."""
+    """An expected value: a number, bounds, or the counts of a histogram."""
 
     _plain = "value"
     value: float | None = Field(None, strict=True)
@@ -55,7 +55,7 @@ class Expected(Model):
     above: float | None = None
     below: float | None = None
     counts: list[int] | None = None
-    """Of a histogram."""
+    """The counts of a histogram."""
 
     @model_validator(mode="after")
     def _something(self) -> Expected:
@@ -65,7 +65,7 @@ class Expected(Model):
 
 
 class ExpectedTable(Model):
-    """What a table must hold, in the order of its rows. A number is how many rows."""
+    """The expected rows of a table, in order. A number is the number of rows."""
 
     _short = int
     rows: int | None = Field(None, ge=0)
@@ -79,7 +79,7 @@ class ExpectedTable(Model):
 
 
 class Expectations(Model):
-    """What must be logged."""
+    """The expected records."""
 
     expect: dict[str, Expected | None] = {}
     """Values by their name, or by the metric's id; null: it is not logged."""
@@ -90,12 +90,12 @@ class Expectations(Model):
 
     @property
     def expects(self) -> bool:
-        """Whether there is anything that must be logged."""
+        """Whether anything is expected."""
         return bool(self.expect or self.tables) or self.alerts is not None
 
 
 class Input(Model):
-    """What training code gives. A map of signals, or a list of maps, stands for `observe`."""
+    """Inputs of the training code. A map of signals, or a list of maps, stands for `observe`."""
 
     _short: ClassVar[Any] = Calls
     observe: Signals | Calls | None = None
@@ -127,15 +127,15 @@ class Input(Model):
 
     @property
     def gives(self) -> bool:
-        """Whether it is anything."""
+        """Whether there is any input."""
         return self.observe is not None or bool(self.log_metric or self.log_extra)
 
 
 class StepInput(Input, Expectations):
-    """One step, or one block of another mode, and what must be logged at it."""
+    """One step, or one block of another mode, and its expected records."""
 
     ranks: list[Input] = []
-    """What each rank gives, where there are several."""
+    """The inputs of each rank, if there are several."""
     mode: str | None = None
     """A block of this mode instead of a step."""
     step: int | None = None
@@ -151,19 +151,19 @@ class StepInput(Input, Expectations):
 
 
 class TestSpec(StepInput):
-    """A config test: what steps give, and what must be logged. Without `steps` it is one step."""
+    """A config test: the inputs of steps, and the expected records. Without `steps` it is one step."""
 
     __test__: ClassVar[bool] = False  # pytest would take it for a test of ours
     _short = None
 
     help: str = ""
-    """What it is about, in a line."""
+    """A description in one line."""
     constants: dict[str, Scalar] = {}
     """Values for this test, also of pinned constants."""
     with_: dict[str, Any] = Field({}, alias="with")
-    """What else is different in the config for this test, such as `{axes: {group: {size: 2}}}`."""
+    """Changes of the config for this test, such as `{axes: {group: {size: 2}}}`."""
     profile: str | None = None
-    """Which profile's output is looked at; by default the config's own."""
+    """The profile whose output is compared; by default the config's."""
     steps: list[StepInput] = []
     tol: float = Field(1e-6, ge=0)
     """How far numbers may be off, absolutely or relatively."""
@@ -180,7 +180,7 @@ class TestSpec(StepInput):
 
     @property
     def expectations(self) -> list[Expectations]:
-        """All that says what must be logged."""
+        """The expectations of the test and of its steps."""
         return [self, *self.steps]
 
     @property

@@ -72,7 +72,7 @@ _EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "paren
 
 
 def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
-    """An unknown key at the top, as what it mostly is: a word too many, or an entry that lost its indentation."""
+    """A problem with a better fix, if its key is a common mistake: a key of another section, or a lost indentation."""
     if problem.code == "DL202" and (fix := _in_one_form(problem.path, data)) is not None:
         return replace(problem, path=problem.path[:3], fix=fix)
     if problem.code == "DL201" and len(problem.path) == 3 and (moved := _MOVED.get(str(problem.path[0]))) is not None:
@@ -123,7 +123,7 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
 
 
 def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """What to write for a key that a metric does not have: where it stands, or in which key it is said."""
+    """The fix for a key that a metric does not have: its right section, or the key for the same purpose."""
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
     if key in _OBSERVED:
@@ -133,7 +133,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
 
 
 def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
-    """What to write for `metric`: bounds are of the metric that an alert is named by."""
+    """The fix for `metric` of an alert: bounds are for the metric with the alert's id."""
     if key != "metric":
         return None
     if (metric := entry[key]) == name:
@@ -161,7 +161,7 @@ _MOVED = {"metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _mo
 
 
 def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
-    """What to write for a value in a form that its key has not: a map for a list, or a list for a map."""
+    """The fix for a value in another form than its key takes: a map for a list, or a list for a map."""
     section, name, key = (*map(str, path[:3]), "", "", "")[:3]
     value = data[section]
     for word in (name, key):
@@ -456,7 +456,7 @@ _OF_FILTERS = {
 
 
 def _meant(key: str, allowed: Collection[str]) -> str:
-    """What to write for an unknown key of a map with the ``allowed`` ones."""
+    """The fix for an unknown key of a map with the ``allowed`` ones."""
     if key in ("optional", "nullable") and "required" in allowed:
         return "drop it: that is the default, and `required: true` says the opposite"
     return did_you_mean(key, allowed, what="keys")

@@ -63,7 +63,7 @@ def observed(capture: Capture) -> list[Observed]:
         for source, value in values.items():
             name, entry, phases = declared.get(source, (source, shapes.get(source), (ANY,)))
             if entry is None or (source in shapes and entry["axis"] != "step" and _rows(value) != rows):
-                continue  # no rows of this batch: nobody knows what it is per
+                continue  # not the rows of this batch: its axis is unknown
             signals.setdefault(name, Observed(name, entry, frozenset(values), phases))
     if not declared and len(together) > 1:  # rows of their own each: a rollout's, an update's
         first = list(signals)
@@ -137,7 +137,7 @@ def _declared(config: Mapping[str, Any]) -> dict[str, tuple[str, Mapping[str, An
 
 
 def _entry(value: Any) -> dict[str, Any] | None:
-    """What a value that nobody declared seems to be; None for what no signal is."""
+    """The likely declaration of an undeclared value; None if it cannot be a signal."""
     if isinstance(value, Mapping):
         inner = _entry(next(iter(value.values()), None))
         return None if inner is None or "family" in inner else {**inner, "family": True}

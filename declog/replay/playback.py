@@ -1,7 +1,6 @@
 """A plan executed over calls that were written down: real recorders, ranks as threads, sinks that only remember.
 
-What ``declog preview`` and config tests have in common. Nothing is opened and nothing is written. Imports the runtime,
-and from ``run`` what its sinks may take.
+The common part of ``declog preview`` and config tests. Nothing is opened, and nothing is written.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ _LONG_S = 1e6  # nobody is late here
 
 @dataclass
 class Rehearsal:
-    """What was logged, by sink, in order (`files of rank 1`: its rows there); what failed; names that are not known."""
+    """The log events of each sink (`files of rank 1`: the rows of that rank), the failures, and the unknown names."""
 
     events: dict[str, Events] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
-    unknown: dict[str, str] = field(default_factory=dict)  # by name: what it is
+    unknown: dict[str, str] = field(default_factory=dict)  # by name: signal or phase
 
 
 def rehearse(
@@ -128,7 +127,7 @@ class _Player:
         self._session.main_task = self._origin(1)
 
     def play(self, call: Call) -> None:
-        """Make a call; what it raised in the run as well is no news."""
+        """Make a call; an error that the run raised as well is ignored."""
         self._clock.at = call.at
         try:
             with self._session.lock:
@@ -201,7 +200,7 @@ class _Player:
     # -- log events
 
     def _mark(self, call: Call) -> None:
-        """What was left out ended here."""
+        """Nothing to do: here ended a part that the capture left out."""
 
     def _cut(self, call: Call) -> None:
         self._session.cut_logged()

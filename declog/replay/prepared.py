@@ -21,8 +21,8 @@ from declog.records import names_of
 def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], list[str]]:
     """The errors of a config's tests, and the tests that expect a deleted metric.
 
-    Tests of installed packages that name what the config has no more are among the latter: whoever changes an
-    inherited metric has not written them.
+    Tests of installed packages with names that the config deleted are among the latter: the author of the config did
+    not write them.
     """
     data = config.resolved()
     spec = validate(data)
@@ -76,7 +76,7 @@ def _expects_deleted(test: TestSpec, config: LogSpec) -> bool:
 
 
 def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem]]:
-    """Which profile is looked at, the plan, and what is wrong with the test.
+    """The profile whose output is compared, the plan, and the problems of the test.
 
     The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
     """
@@ -189,5 +189,5 @@ class _Names:
 
 @lru_cache(maxsize=4096)  # each test of a config has those of all its metrics
 def _pattern(template: str) -> re.Pattern[str]:
-    """What the names of a template look like."""
+    """The pattern of the names of a template."""
     return re.compile(names_of(template))

@@ -93,7 +93,7 @@ class ConfigItem(pytest.Item):
         self._test = test
 
     def runtest(self) -> None:
-        """Run it on real recorders, and compare what came with what was expected."""
+        """Run it on real recorders, and compare the logged values with the expected ones."""
         result = self._test.run()
         if not result.passed:
             raise _Differs(str(result))

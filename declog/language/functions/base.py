@@ -1,4 +1,4 @@
-"""What a function of the language is: its entry, its registry, and how calls are typed. No function lives here."""
+"""The entry of a function of the language, and the registry of functions."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:
 
 
 def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
-    """What to write for an expression that has none of the types that its place takes."""
+    """The fix for an expression of a type that its place does not take."""
     if list(dtypes) == [DType.BOOL]:
         return f"compare it, such as `{node} > 0`"
     if node.type.dtype is DType.BOOL:
