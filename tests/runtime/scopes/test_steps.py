@@ -282,3 +282,22 @@ def test_blocks_that_do_not_end_as_they_began(tmp_path: Path) -> None:
     logged = run(body, tmp_path)
     assert logged.of("reward") == {("eval", 0): (20.0,), ("train", 0): (1.0,), ("train", 1): (2.0,)}
     assert logged.failures == {OUTSIDE: 1}
+
+
+def test_a_handle_that_is_kept_keeps_no_rows(tmp_path: Path) -> None:
+    """Of each kind of block with rows: a loop that keeps its handles does not grow by the rows of its steps."""
+    handles = []
+
+    def body(log: Recorder) -> None:
+        with log.step(0) as step:
+            with log.batch() as batch:
+                log.observe(reward=[1.0])
+            with log.at(0) as contribution:
+                log.observe(reward=[2.0])
+            assert step.step is not None
+            log.observe(reward=[3.0])
+        handles.extend([step, batch, contribution])
+
+    logged = run(body, tmp_path, every=1)
+    assert logged.of("reward", "n") == {("train", 0): (2.0, 3)}
+    assert [(handle.step, handle.batches) for handle in handles] == [(None, {})] * 3
