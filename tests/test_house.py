@@ -72,6 +72,7 @@ def vague_names(source: str) -> list[str]:
 @pytest.mark.parametrize(
     "room",
     [
+        "language",
         "runtime",
         "engine",
         "compiler",
