@@ -375,7 +375,9 @@ def _problem(item: Any) -> Problem | None:
             count = item["input"]
             fix = f"how many rows is a filter's: filter: {{random: {count}}}, or {{key: reward, bottom: {count}}}"
         if path[:1] == ("alerts",) and path[-1] == "do" and item["input"] not in _ENDS:
-            fix = "drop `do`: every sink is told of an alert; Slack, a mail or a pager is a sink of your own"
+            fix = (
+                "drop `do`, or end the run, do: [stop]; every sink is told of an alert, also one of your own for Slack"
+            )
         if fix is None:
             fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
         return Problem.of(
