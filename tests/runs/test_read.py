@@ -393,3 +393,20 @@ def test_sinks_elsewhere_are_found(tmp_path: Path) -> None:
     alone = declog.read(tmp_path / "away")
     assert (alone.id, alone.name, alone.state, alone.segments) == (read.id, "away", "unknown", [])
     assert plain(alone.scalars.rows()) == plain(read.scalars.rows())
+
+
+def test_numbers_of_lines_may_be_texts(tmp_path: Path) -> None:
+    """The class: each number that JSON cannot say, also the time of a log event, is read from its text."""
+    line = {"step": 0, "mode": "train", "time": "NaN", "run_id": "r"}
+    lines = {
+        "scalars": {**line, "scalars": {"x": "-Infinity"}},
+        "histograms": {**line, "name": "h", "counts": [1], "edges": ["-Infinity", "Infinity"]},
+        "alerts": {**line, "name": "a", "level": "warn", "text": "b"},
+    }
+    for name, one in lines.items():
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(one) + "\n", encoding="utf-8")
+    run = declog.read(tmp_path)
+    assert run.scalars.rows()[0]["value"] == -math.inf
+    assert run.histograms.rows()[0]["edges"] == [-math.inf, math.inf]
+    times = [frame.rows()[0]["time"] for frame in (run.scalars, run.histograms, run.alerts)]
+    assert all(map(math.isnan, times)) and run.problems == []
