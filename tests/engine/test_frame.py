@@ -15,6 +15,7 @@ from declog.engine.blocks import Batches, Block, Key, batches_of, texts_of
 from declog.engine.frame import Frame
 from declog.engine.tables import _places
 from declog.errors import RuntimeFailure
+from declog.language.absence import ABSENT, HERE
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
 from tests.engine.frames import assert_equal, frame
@@ -248,11 +249,12 @@ def test_a_family_beside_other_columns_of_its_block() -> None:
 
 
 def test_ranks_may_have_other_members() -> None:
-    """A member that one rank has not is missing there."""
+    """A member that one rank has not is absent there: it is missing, and the kinds are in the order of the members."""
     other = Frame("update", batches_of([(0, 0, 1, 1, 0.0, 0)]), family("c", "a", rows=1).blocks)
     merged = Frame.merge([family("a", "b", rows=1), other])
     assert merged.members("rewards") == ("a", "b", "c")
     np.testing.assert_array_equal(merged.column("rewards"), [[0, 1], [1, np.nan], [np.nan, 0]])
+    assert merged.kind("rewards", Axis.COMPLETION).tolist() == [[HERE, HERE], [HERE, ABSENT], [ABSENT, HERE]]
 
 
 def test_a_family_of_texts() -> None:

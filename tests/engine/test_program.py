@@ -18,6 +18,7 @@ from declog.engine.frame import Frame
 from declog.engine.partials import State
 from declog.engine.reduce import Reductions
 from declog.language.dtypes import Axis
+from declog.language.moments import Moments
 from tests.running import profile
 
 SIGNALS: dict[str, Any] = {
@@ -71,6 +72,7 @@ STEP = Block(Axis.STEP, (("s", None),), RANDOM.normal(size=(1, 2)))
 LAYOUTS: Mapping[str, list[Block]] = {
     "beside each other": [_floats("x", "y"), _integers("n"), _bools("hit"), _floats(("f", "a"), ("f", "b")), STEP],
     "with bools as ints": [_floats("x", "y"), _integers("n"), _integers("hit"), _floats(("f", "a"), ("f", "b")), STEP],
+    "two exchanged": [_floats("y", "x"), _integers("n"), _bools("hit"), _floats(("f", "b"), ("f", "a")), STEP],
     "in another order": [STEP, _bools("hit"), _floats(("f", "b"), ("f", "a")), _floats("y", "x"), _integers("n")],
     "more members, of two dtypes": [
         _floats("x", ("f", "a"), "y", ("f", "c")), _floats(("f", "b"), dtype="f4"), _integers("n"), _bools("hit"), STEP,
@@ -162,3 +164,22 @@ def test_states_of_two_layouts_are_merged_to_that_of_all_rows() -> None:
         for key, cells in expected.items():
             np.testing.assert_allclose(found[key].values, cells.values, rtol=1e-9, atol=1e-12, err_msg=key)
             np.testing.assert_array_equal(found[key].there, cells.there, err_msg=key)
+
+
+def test_labels_that_are_pooled_add_up_in_all_that_a_state_holds() -> None:
+    """Counts of missing values, of parts, and weights, beside the moments: each is that of both labels together."""
+    values = np.array([[[1.0], [2.0], [4.0]]])
+    sums = {name: factor * values for name, factor in (("missing", 1.0), ("here", 10.0), ("weights", -1.0))}
+    state = State((("x", None),), ("a", "b", "c"), ((),), Moments.single(values), sums, np.array([5.0, 3.0, 1.0]))
+    pooled = state.pooled(("a", "_other"), np.array([0, 1, 1]))
+    assert {name: array.ravel().tolist() for name, array in pooled.sums.items()} == {
+        "missing": [1, 6], "here": [10, 60], "weights": [-1, -6]
+    }  # fmt: skip
+    assert (pooled.counts.tolist(), pooled.moments.total.ravel().tolist()) == ([5, 4], [1, 6])
+
+
+def test_rows_that_lie_together_are_taken_in_their_order() -> None:
+    """Every choice of rows, in every order: a slice stands for neighbours only."""
+    values = np.arange(4)
+    for rows in (rows for size in range(1, 5) for rows in itertools.permutations(range(4), size)):
+        assert values[program.together(rows)].tolist() == list(rows)
