@@ -55,7 +55,9 @@ class Parser:
         for word in unknown:
             options = [name for name in self._argparse.options if name.startswith("--")]
             fix = suggestions.option(word, options, words)
-            raise Wrong(f"{self._argparse.prog} has no {'option' if fix else 'use for'} `{word}`", fix)
+            raise Wrong(
+                f"{self._argparse.prog} has no {'option' if fix else 'use for'} `{word}`", fix or self._argparse.form
+            )
         return args
 
 
@@ -64,7 +66,11 @@ class _Argparse(argparse.ArgumentParser):
     def options(self) -> dict[str, Any]:
         return self._option_string_actions
 
-    def error(self, message: str) -> NoReturn:
+    @property
+    def form(self) -> str:
+        """What stands behind the verb, and where more is said."""
         words = [str(action.metavar) for action in self._actions if not action.option_strings]
-        form = " ".join([self.prog, *words])
-        raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", f"{form}; {self.prog} --help says more")
+        return f"{' '.join([self.prog, *words])}; {self.prog} --help says more"
+
+    def error(self, message: str) -> NoReturn:
+        raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", self.form)

@@ -16,6 +16,7 @@ VERBS = {
     "plot": "report RUN", "view": "report RUN", "dashboard": "report RUN", "runs": "report FOLDER",
     "ask": "add RUN 'NAME: EXPR'", "query": "add RUN 'NAME: EXPR'", "late": "add RUN 'NAME: EXPR'",
     "compute": "add RUN 'NAME: EXPR'", "replay": "preview RUN CONFIG", "presets": "ls presets",
+    "compare": "diff A B",
     "freeze": "check CONFIG --lock", "lock": "check CONFIG --lock", "why": "show CONFIG --why KEY", "help": "--help",
 }  # fmt: skip
 CONDITION = r"([a-z_]\w*(?:\.\w+)+)\s*([<>]=?\s*\S+)"  # a condition of an alert

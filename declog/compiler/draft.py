@@ -183,6 +183,10 @@ class Draft:
         """Whether the config deleted an entry, such as ``metrics.kl``."""
         return entry in self.spec.deleted
 
+    def metric_named(self, name: str) -> str | None:
+        """The id of the metric that is logged by this name; None where no metric says so."""
+        return next((id for id, metric in self.spec.metrics.items() if metric.name == name), None)
+
     @property
     def outputs(self) -> list[MetricOp | FormulaOp]:
         """Metrics and formulas together."""

@@ -174,6 +174,8 @@ class _Metric:
             if intended_fix is not None:
                 all_of_it = (0, len(problem.source or "")) if intended_fix.startswith("did you mean") else problem.span
                 problem = replace(problem, fix=intended_fix, span=all_of_it)
+            elif problem.code == "DL302" and (id := self.draft.metric_named(problem.marked)) is not None:
+                problem = replace(problem, fix=f"the metric `{id}` logs it: `{self.id}: {{formula: {id}}}`")
             if self.spec.expr is None and problem.code == "DL302":
                 fix = "give `expr`, or declare the signal here with `observe`"
                 if self.spec.model_fields_set == {"reduce"} and isinstance(self.spec.reduce, str):
@@ -192,7 +194,7 @@ class _Metric:
         if problem.code not in ("DL303", "DL306", "DL304"):
             return None
         if isinstance(parsed.body, ast.Call) and self.spec.reduce is None:
-            short = suggestions.reduction(parsed.body)
+            short = suggestions.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
             if short is not None:
                 return f"did you mean `{short}`?"
         if problem.code == "DL304" or self.spec.reduce is not None:

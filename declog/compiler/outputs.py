@@ -69,6 +69,12 @@ def modes(draft: Draft) -> None:
             draft.report("DL402.mode_name", path, mode=mode.name, taken=taken, other=writers[taken or ""], fix=fix)
 
 
+def _options_of(text: str) -> str | None:
+    """The fix for `wandb:my-project` and `logs/run.jsonl`: a kind of sink stands alone. None where no kind is in it."""
+    kind = next((word for word in re.split(r"\W+", text) if word in sinks.known_kinds()), None)
+    return None if kind is None else f"the kind alone, `{kind}`; its options are keys of `sink_options.{kind}`"
+
+
 def destinations(draft: Draft) -> None:
     """The sinks, with their kinds' options checked."""
     for name in dict.fromkeys(draft.spec.sinks):
@@ -79,12 +85,13 @@ def destinations(draft: Draft) -> None:
         module, colon, _ = kind.partition(":")
         at = (*here, "kind") if spec.kind else here
         if colon and module not in draft.imports:
-            draft.report("DL403.module", at, kind=kind, module=module)
+            imported = f'[tool.declog] imports = ["{module}"] in your pyproject.toml, or declog.start(..., sinks=[...])'
+            draft.report("DL403.module", at, kind=kind, fix=_options_of(kind) or imported)
             continue
         try:
             accepts = sinks.sink_class(kind).accepts
         except SinkError as error:
-            fix = error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds")
+            fix = _options_of(kind) or error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds")
             draft.report("DL403.kind", at, cause=error.message, fix=fix)
             continue
         draft.problems += [problem.at(*here) for problem in sinks.check_options(kind, options)]

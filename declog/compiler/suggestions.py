@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container
+import re
+from collections.abc import Collection, Container
 
 from declog.errors import SYNONYMS, in_flow
 from declog.language import idioms
@@ -57,17 +58,26 @@ class _Parts(ast.NodeTransformer):
         return ast.Name(f"{self._id}_{count}")
 
 
-def reduction(call: ast.Call) -> str | None:
-    """The reduction that another library's word stands for, as it would be called: ``median(x)`` is ``p50(x)``."""
+def reduction(call: ast.Call, reductions: Collection[str], functions: Collection[str]) -> str | None:
+    """The reduction that another library's word stands for, as it would be called: ``median(x)`` is ``p50(x)``.
+
+    Words inside a name count, too: ``MeanMetric(x)`` is ``mean(x)``. ``reductions`` and ``functions`` are all names.
+    """
     name = call.func.id if isinstance(call.func, ast.Name) else ""
     argument = ast.unparse(call.args[0]) if call.args else None
     if argument is None:
         return None
     level = call.args[1] if len(call.args) == 2 else next((item.value for item in call.keywords), None)
     if name in idioms.QUANTILES:
+        if name.startswith("histogram_") and level is not None:  # Prometheus writes the level first
+            argument, level = ast.unparse(level), call.args[0]
         word = idioms.quantile(name, level)
         return f"{word}({argument})" if word is not None and quantile_level(word) is not None else None
     synonym = SYNONYMS.get(name.removeprefix("nan"))
     if synonym is not None and quantile_level(synonym) is not None and len(call.args) == 1 and not call.keywords:
         return f"{synonym}({argument})"
-    return None
+    if name in functions or name in reductions or synonym in reductions:
+        return None
+    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
+    close = next((word for word in (SYNONYMS.get(word, word) for word in words) if word in reductions), None)
+    return None if close is None else f"{close}({argument})"

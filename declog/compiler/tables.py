@@ -195,7 +195,7 @@ def alerts(draft: Draft) -> None:
             draft.report("DL203.alert", path, fix=fix)
             continue
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
-            near = _named_in(name, draft.output_keys)
+            near = draft.metric_named(name) or _named_in(name, draft.output_keys)
             draft.report("DL302.alert", path, name=name, when=" or ".join(bounds).replace(name, near or "kl"))
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)

@@ -176,13 +176,16 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
     elif slashes := [at for at, row_text in enumerate(lines[: row + 1]) if row_text.lstrip()[:2] == "//"]:
         row, line, width = slashes[0], lines[slashes[0]], 2
         problem, column = Problem.of("DL101.yaml_comment", fix=f"#{line.lstrip()[2:]}"), len(line) - len(line.lstrip())
+    elif (bare := _without_colon(lines, row, cause)) is not None:
+        row, line = bare, lines[bare]
+        key, _, value = line.strip().partition(" ")
+        problem = Problem.of("DL101.yaml_no_colon", fix=f"{key}: {value.strip(' =') or '...'}")
+        column, width = len(line) - len(line.lstrip()), len(line.strip())
     elif "mapping values are not allowed" in cause and (plain := _unquoted(lines, context or mark, mark)):
         _, column, value = plain
         problem, width = Problem.of("DL101.yaml_colon", fix=f'"{value}"'), len(value)
     elif "mapping values are not allowed" in cause:
         problem = Problem.of("DL101.yaml_colon", fix=_quoted(line))
-    elif "could not find expected ':'" in cause:
-        problem = Problem.of("DL101.yaml_no_colon")
     elif flow is not None and "???" in line:
         problem, column, width = Problem.of("DL101.yaml_missing"), line.index("???"), 3
     elif flow is not None and (plain := _unquoted(lines, flow, mark)):
@@ -211,6 +214,17 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
     excerpt = Excerpt(str(row + 1), line, column, column + width)
     where = Where(shown_path(mark.name), row + 1, column + 1, excerpt=excerpt)
     return replace(problem, where=where)
+
+
+def _without_colon(lines: list[str], row: int, cause: str) -> int | None:
+    """The row of a line above, as far to the right, in which a key has no colon; None where that is not the cause."""
+    if "could not find expected ':'" not in cause and "mapping values are not allowed" not in cause:
+        return None
+    above = next((at for at in range(min(row, len(lines)) - 1, -1, -1) if lines[at].strip()), None)
+    if above is None or not re.fullmatch(r"\s*[\w.]+([ =].*)?", lines[above]) or re.search(r":(\s|$)", lines[above]):
+        return None
+    levels = [len(lines[at]) - len(lines[at].lstrip()) for at in (above, row) if at < len(lines)]
+    return above if levels[0] == levels[-1] or "could not" in cause else None
 
 
 def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[int, int, str] | None:

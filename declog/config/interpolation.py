@@ -257,5 +257,6 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     close = nearest_key(tree_of(OmegaConf.to_container(root, resolve=False)), named[1])
     span = (at, at + len(written))
     fix = "an interpolation starts at the top of the whole configuration"
+    fix += "" if "." in named[1] else f"; a signal stands alone: `{named[1]}`"
     fix = fix if close is None else f"did you mean `${{{close}}}`?"
     return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)

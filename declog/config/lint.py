@@ -108,6 +108,10 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         if len(path) == 2 and set(beside) & _KEYS_OF_ENTRIES:
             yield Problem.of("DL201.entry_empty", path, name=path[-1])
             continue
+        if id := next((id for id, entry in at(config.data, above).items()
+                       if isinstance(entry, Mapping) and entry.get("name") == path[-1]), None):  # fmt: skip
+            yield Problem.of("DL201.deletes_output", path, name=path[-1], what=what, id=id)
+            continue
         yield Problem.of("DL201.deletes_nothing", path, name=path[-1], what=what, known=beside)
 
 

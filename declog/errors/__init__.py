@@ -70,6 +70,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     for word in (synonym, SYNONYMS.get(str(synonym))):  # a condition is `where` of a metric, and `when` of an alert
         if word in names:
             return word
+    if "p95" in names and (quantile := re.fullmatch(r"(?:percentile|quantile|perc|pct|q|p)_?(\d+)(?:th)?", name)):
+        return f"p{quantile[1]}"
     if re.fullmatch(r"p[\doOlI]+", name) and "p95" in names:
         return name.translate(str.maketrans("oOlI", "0011"))
     if name == "sample" and "completion" in names:  # of filters it is `random`
@@ -77,6 +79,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     if (signal := same_signal(name, names)) is not None:
         return signal
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if not close and name != name.lower():
+        return nearest(name.lower(), names)
     return close[0] if close else None
 
 
@@ -194,6 +198,11 @@ class Problem:
         if replacement is None and word is not None and isinstance(candidates, Iterable) and word in list(candidates):
             replacement = (str(facts["name"]), word)
         return cls(key[:5], message, keys(path), fix, source, span, where, related, replacement)
+
+    @property
+    def marked(self) -> str:
+        """The part of the source that is at fault; empty where it is not known."""
+        return self.source[slice(*self.span)] if self.source is not None and self.span is not None else ""
 
     def at(self, *prefix: str | int) -> Problem:
         """The same problem with ``prefix`` put before its path."""

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd"})
-QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile"})
+QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
 _CONVERSIONS = frozenset({
     "item", "float", "double", "long", "int", "bool", "cpu", "cuda", "detach", "numpy", "tolist", "to", "clone",
@@ -21,6 +21,12 @@ _SIGNS = {
     "\u00b7": "*", "\u00f7": "/", "\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u2227": "and",
     "\u2228": "or", "\u00ac": "not", "%": "/ 100",
 }  # fmt: skip
+_BOUNDS = {
+    "above": ">", "over": ">", "exceeds": ">", "greater": ">", "more": ">", "gt": ">", "at least": ">=", "gte": ">=",
+    "ge": ">=", "below": "<", "under": "<", "less": "<", "lt": "<", "at most": "<=", "lte": "<=", "le": "<=",
+    "equals": "==", "equal": "==", "eq": "==", "ne": "!=",
+}  # fmt: skip
+_UNITS = {"k": 1000, "%": 0.01}
 
 _NAME = re.compile(r"[a-z]\w*")
 _REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
@@ -40,7 +46,7 @@ def of_call(node: ast.Call) -> str:
         return of_call(ast.Call(ast.Attribute(ast.Name("np"), ast.unparse(inner.func)), [*node.args, *inner.args], []))
     if not isinstance(node.func, ast.Attribute):
         return "f(x), not x.f()"
-    if match := re.fullmatch(r"(.+)\.groupby\((\w+)\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
+    if match := re.fullmatch(r"(.+)\.groupby\('?(\w+)'?\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
         return f"{{expr: {match[1]}, reduce: {match[3]}, by: {match[2]}}}"
     module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
     arguments = [*([] if module else [node.func.value]), *node.args]
@@ -113,6 +119,8 @@ def items(node: ast.expr) -> Sequence[ast.expr]:
 
 def of_syntax(node: ast.AST) -> tuple[str, str]:
     """The name of a construct of Python that the language does not have, and the fix."""
+    if isinstance(node, ast.Set):  # of a template: {{ reward }}
+        return describe(node), f"write `{ast.unparse(node).strip('{} ')}`"
     return describe(node), _HINTS.get(type(node), _OWN)
 
 
@@ -142,6 +150,8 @@ def of_text(text: str, marked: str) -> str | None:
     """The fix for a text that cannot be parsed; None if it has no known idiom."""
     if (sign := _SIGNS.get(marked)) is not None:
         return f"write `{sign}`"
+    if (sign := re.search(r"=([<>])", text)) is not None:
+        return f"write `{sign[1]}=`"
     if "?" in text and ":" in text.partition("?")[2]:
         match = re.match(r"(?P<call>\w+\()?(?P<test>.+?)\?(?P<yes>.+?):(?P<no>.+?)\)?$", text)
         words = [match[name].strip() for name in ("yes", "test", "no")] if match else ["a", "condition", "b"]
@@ -161,6 +171,18 @@ def of_text(text: str, marked: str) -> str | None:
         word = {"best": "top", "worst": "bottom", "sample": "random"}.get(match[1], match[1])
         key = "key: reward, " if word in ("top", "bottom") else ""
         return f"a filter is a map: {{{key}{word}: {match[2]}}}"
+    if match := re.search(r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", text):
+        return f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"
+    if match := re.fullmatch(r"\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*", text, re.IGNORECASE):
+        return f"write `{match[2]} if {match[1]} else {match[3]}`"
+    if re.search(r"\(\s*\*\s*\)", text):
+        return f"name a signal: `{re.sub(r'[(] *[*] *[)]', '(reward)', text).strip()}`"
+    if re.match(r"\s*[<>]=?.+\b(and|or)\b", text):
+        return f"two conditions name their metrics: {{when: kl {text.strip()}}}"
+    if match := re.search(rf"({'|'.join(_BOUNDS)})\s+(?:than\s+|to\s+)?(-?[\d.]+)", text):
+        return f"write `{_BOUNDS[match[1]]} {match[2]}`"
+    if match := re.search(r"\bfor\s+(\d+)\s*\w+\s*$", text):
+        return f"`for` counts log events: write `for {match[1]}`"
     if match := re.fullmatch(r"\s*p\.(\d+)\s*", text):
         return f"write `p{match[1]}`"
     if match := re.fullmatch(rf"\s*({_REDUCTIONS})\s+(?:of\s+)?(?!(?:{_REDUCTIONS})\b)([a-z_]\w*)\s*", text):

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from declog.distribution import NAME
 from declog.errors import SYNONYMS, ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
-from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of, says
+from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of, says, sections_with
 from declog.language.model import Scalar
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
@@ -119,7 +119,20 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, fix=f"run: {{{in_flow({key.removeprefix('run_'): data[key]})[1:-1]}}}")
     if empty and nearest(key, keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
         return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
+    if nearest(key, keys(LogSpec)) is None and (elsewhere := _elsewhere(key, data[key])) is not None:
+        return replace(problem, fix=elsewhere)
     return problem
+
+
+def _elsewhere(key: str, value: Any) -> str | None:
+    """Where a key stands that is not one of the top: `group_size` is `size` of `axes.group`, `expr` is of a metric."""
+    first, _, last = ("group_size" if SYNONYMS.get(key) == "size" else key).partition("_")
+    for section in keys(LogSpec):
+        inner = model_of(below(below(LogSpec, section), first))
+        if inner is not None and section not in SECTIONS and last in keys(inner):
+            return f"{section}: {{{first}: {{{last}: {in_flow(value)}}}}}"
+    homes = sections_with(key)
+    return f"it is a key of an entry: {homes[0]}: {{my_id: {{{key}: {in_flow(value)}}}}}" if homes else None
 
 
 def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
@@ -219,7 +232,7 @@ def _pairs(items: Iterable[Any], empty: Any) -> Iterator[tuple[Any, Any]]:
 def as_sinks(value: Any) -> str:
     """The same in YAML: a list of names, and a map of their options."""
     names, options = sinks_and_options(value)
-    return f"sinks: {in_flow(names)}" + (f"   sink_options: {in_flow(options)}" if options else "")
+    return f"sinks: {in_flow(names)}" + (f"\nsink_options: {in_flow(options)}" if options else "")
 
 
 _NAMES = ("id", "name", "key", "metric", "signal", "kind", "type")  # keys by which entries of lists are called
@@ -440,6 +453,9 @@ def _nearest_key(path: Path) -> str | None:
         return None
     if inside is FilterSpec and path[-1] in _OF_FILTERS:
         return _OF_FILTERS[str(path[-1])]
+    homes = sections_with(str(path[-1])) if len(path) > 1 else []
+    if len(homes) == 1 and nearest(str(path[-1]), keys(inside)) is None:
+        return f"it is a key of the entries of {homes[0]}"
     return _meant(str(path[-1]), keys(inside))
 
 

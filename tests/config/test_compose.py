@@ -674,7 +674,11 @@ def test_relative_interpolations_are_reported_as_they_were_written() -> None:
     assert [(each.path, each.source, each.fix) for each in caught.value.problems] == [
         (("a", "b"), "${.name}", None),
         (("a", "c"), "${..d.e}", None),
-        (("d",), "${nowhere}", "an interpolation starts at the top of the whole configuration"),
+        (
+            ("d",),
+            "${nowhere}",
+            "an interpolation starts at the top of the whole configuration; a signal stands alone: `nowhere`",
+        ),
     ]
 
 

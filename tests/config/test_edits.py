@@ -58,7 +58,7 @@ def test_a_list_of_entries_is_shown_as_the_map_that_it_is(write_preset: WritePre
         ("output_dir: ~/runs", "output_dir: ${oc.env:HOME}/runs", "output_dir: ${oc.env:HOME}/runs"),
         ("sink_options: {jsonl: {dir: /data/$USER/x}}", "dir: /data/${oc.env:USER}/x",
             "sink_options: {jsonl: {dir: '/data/${oc.env:USER}/x'}}"),
-        ("sinks: {jsonl: {every: 2}}", "sinks: [jsonl]   sink_options: {jsonl: {every: 2}}",
+        ("sinks: {jsonl: {every: 2}}", "sinks: [jsonl]\nsink_options: {jsonl: {every: 2}}",
             "sinks: [jsonl]\nsink_options: {jsonl: {every: 2}}"),
         ("extends: rloo", "defaults: [rloo, _self_]", ""),
     ],

@@ -20,6 +20,7 @@ UNANSWERED = {
     "second_stranger": 0,
     "stranger": 0,
     "teams": 0,
+    "third_stranger": 0,
     "yaml": 0,
 }
 
