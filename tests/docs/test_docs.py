@@ -309,7 +309,7 @@ def test_a_sinks_options_are_those_of_its_class(kind: str) -> None:
 
 def test_the_self_metrics_are_those_of_the_meter() -> None:
     """All that declog logs about itself where a profile asks, with its meaning."""
-    described = section("ranks.md", "What declog itself costs")
+    described = section("ranks.md", "The cost of logging")
     assert dict(re.findall(r"^\| `(declog/\w+)` \| (.*?) \|$", described, re.MULTILINE)) == self_metrics.HELP
 
 
