@@ -16,9 +16,11 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import declog
-from declog.engine.token_cells import redacted
+from declog.engine.token_cells import cell, redacted
 from declog.engine.token_texts import pieces_of
 from declog.errors import UsageError
+from declog.language.dtypes import DType
+from declog.plans.ops import ColumnOp, TokensOp
 from declog.records import Table
 from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
@@ -192,6 +194,15 @@ def test_a_window_goes_on_after_a_checkpoint(tmp_path: Path) -> None:
 
 
 # ---- redactions
+
+
+def test_the_two_ends_of_a_cut_text_are_redacted_apart() -> None:
+    """Of ids the tokens between them are not recorded: a pattern that would span the cut finds nothing."""
+    op = TokensOp(head=1, tail=1, pieces=lambda ids: [str(id) for id in ids])
+    column = ColumnOp(id="t", template="t", type=DType.OBJECT, max_chars=None, redact=(("id", r"\d{4}"),), tokens=op)
+    recorded = {count: cell(column, np.array([12, 34, count]), {}) for count in (2, 3)}
+    assert recorded[2] == {"tokens": ["[id]", ""]}
+    assert recorded[3] == {"tokens": ["12", "… 1 tokens …", "34"]}
 
 
 def test_what_is_redacted_may_be_of_several_tokens() -> None:
