@@ -6,7 +6,8 @@ import ast
 import re
 from collections.abc import Collection, Container
 
-from declog.errors import SYNONYMS, in_flow
+from declog.errors import in_flow
+from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms
 from declog.language.reductions import Reductions, quantile_level
 from declog.language.spec import MetricSpec

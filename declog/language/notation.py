@@ -11,7 +11,8 @@ import re
 from contextlib import suppress
 from typing import Any
 
-from declog.errors import SYNONYMS, Path, Problem, UsageError, did_you_mean
+from declog.errors import Path, Problem, UsageError, did_you_mean
+from declog.errors.elsewhere import SYNONYMS
 from declog.language.dtypes import AXES, DType
 from declog.language.syntax import tree_of
 

@@ -16,7 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from declog.distribution import NAME
-from declog.errors import SYNONYMS, ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
+from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
+from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of, says, sections_with
 from declog.language.model import Scalar
 from declog.language.shorthand import long
