@@ -13,7 +13,7 @@ from typing import Any
 
 from declog.compiler import captures, checks, filters, formulas, lowering, metrics, outputs, signals, tables
 from declog.compiler.draft import Constant, Draft, as_written
-from declog.errors import ConfigError, Problem
+from declog.errors import ConfigError, Problem, Where
 from declog.language import functions as _functions
 from declog.language import reductions as _reducers
 from declog.language import row_functions as _columns
@@ -107,12 +107,14 @@ def compile(
     config: Mapping[str, Any] | None = None,
     imports: Iterable[str] = (),
 ) -> Plan:
-    """The plan of a config; raises ``ConfigError`` with every mistake.
+    """The plan of a config, as ``declog.validate`` gives it; raises ``ConfigError`` with every mistake.
 
     ``constants`` are values from an adapter's trainer; ``profiles`` those that sinks given in code use;
     ``config`` is the plain configuration as it may be written down, for the run's metadata. ``imports`` are the modules
     whose classes a sink's `kind` may name, ``module:Class``.
     """
+    if not isinstance(spec, LogSpec):
+        raise ConfigError([Problem.of("DL202.not_validated", where=Where(name="spec"), type=type(spec).__name__)])
     draft = Draft(spec, functions, reductions, constants or {}, frozenset(profiles), columns, frozenset(imports))
     for stage in PASSES:
         for one in stage:

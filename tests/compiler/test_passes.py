@@ -90,3 +90,11 @@ def test_a_pass_reads_what_earlier_ones_added() -> None:
         assert {*one.reads.split()} <= known, name_of(one)
         known |= {*one.adds.split()}
     assert known == NAMES
+
+
+@pytest.mark.parametrize("earlier", [{"metrics": {}}, "grpo"], ids=["data", "a name"])
+def test_what_an_earlier_function_takes_is_refused(earlier: Any) -> None:
+    """The class: a value of another stage of compose, validate and compile."""
+    with pytest.raises(declog.ConfigError, match="a plan is compiled from a validated config") as error:
+        declog.compile(earlier)
+    assert error.value.problems[0].fix == "declog.compile(declog.validate(declog.config_of(...)))"
