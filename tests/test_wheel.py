@@ -116,7 +116,7 @@ def test_a_place_in_a_shipped_file_is_the_installed_file(python: Path) -> None:
     found = evaluate(
         python,
         "import json; from declog.config.compose import compose;"
-        "print(json.dumps(compose().provenance.layers['declog', 'metrics', 'reward', 'expr'][0].place.file))",
+        "print(json.dumps(compose().provenance.layers['declog', 'metrics', 'reward', 'expr'][0].location.file))",
     )
     assert found == str(site / "declog" / "conf" / "declog" / "packs" / "rewards.yaml")
 

@@ -99,6 +99,12 @@ def members(type_: Any) -> tuple[Any, ...]:
     return typing.get_args(type_) if typing.get_origin(type_) in (typing.Union, types.UnionType) else ()
 
 
+def atoms(type_: Any) -> Iterator[Any]:
+    """The types of a value that is one of several, each for itself: ``int | None`` is int and None."""
+    inside = members(type_)
+    yield from (atom for member in inside for atom in atoms(member)) if inside else (type_,)
+
+
 def says(type_: Any) -> Iterator[Says]:
     """Whose names a text of a type uses; of a text that stands for a key of a map, whose that key uses."""
     if is_model(type_) and type_._plain:

@@ -77,7 +77,7 @@ def definition(node: Node) -> str:
 def show(node: Node, *, nested: bool = False, in_full: bool = False) -> str:
     """The expression that a node stands for, as one could write it in YAML; derived signals by their names."""
     if node.names and (not in_full or node.op in COMPUTED):
-        return node.names[0]
+        return min(node.names)  # of several one, whatever their order in the config
     if node.op == CONST:
         return _constant(node.param("value"))
     if node.op in LEAVES:

@@ -18,7 +18,17 @@ from pydantic import ValidationError
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
 from declog.errors.elsewhere import SYNONYMS
-from declog.language.keys import SECTIONS, below, entries, entry_path, keys, model_of, says, sections_with
+from declog.language.keys import (
+    SECTIONS,
+    atoms,
+    below,
+    entries,
+    entry_path,
+    keys,
+    model_of,
+    says,
+    sections_with,
+)  # fmt: skip
 from declog.language.model import Scalar
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
@@ -50,6 +60,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         *(problem for problem, _ in cut),
         *_ids(data),
         *_period(data.get("every")),
+        *_bools(data, LogSpec),
     ]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
     try:
@@ -293,6 +304,17 @@ def _cut(
         parts = {str(key): text} if isinstance(text, str) else {}
         if isinstance(value, Mapping) and len(path) < 5:
             yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
+
+
+def _bools(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[Problem]:
+    """true and false where a number belongs: pydantic would read 1 and 0."""
+    for key, value in data.items():
+        inner = below(model, key)
+        if isinstance(value, Mapping) and (*path, key) != RUN_CONFIG:
+            yield from _bools(value, inner, (*path, str(key)))
+        elif isinstance(value, bool) and (kinds := {*atoms(inner)} & {bool, int, float}) and bool not in kinds:
+            noun, example = _KINDS["float" if float in kinds else "int"]
+            yield Problem.of("DL202.type", (*path, str(key)), key=key, noun=noun, example=example)
 
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:

@@ -237,7 +237,7 @@ def test_a_default_of_the_language(small: Path, cli: Cli) -> None:
     """A key that nobody set, with what it is for."""
     assert cli("show", "small", "--config-dir", ".", "--why", "metrics.penalised.over").out == (
         "metrics.penalised.over = null\n  nobody set it: that is the default\n"
-        "  What one value covers, the window by default: each step, batch or rank of it;\n"
+        "  The span of one value: the window by default; each step, batch or rank of it;\n"
         "  the run; each step of the run.\n"
     )
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from declog.runtime.ranks.wire import Packer, read
+from declog.runtime.recording.timing import Timed
 from declog.runtime.values.snapshots import Full, Snapshot, Uncaptured, decode, encode
 
 DTYPES = (
@@ -95,6 +96,14 @@ def test_later_changes_do_not_show() -> None:
 class Odd:
     def __repr__(self) -> str:
         return "odd"
+
+
+def test_a_duration_is_kept_as_its_seconds() -> None:
+    """The class: values that declog itself makes, as for `timers`; who writes the copy reads the clock."""
+    timed = Timed()
+    timed.add(lambda: 0.25)
+    timed.add(lambda: 0.5)
+    assert back({"timers": {"generate": timed}}) == {"timers": {"generate": 0.75}}
 
 
 @pytest.mark.parametrize(

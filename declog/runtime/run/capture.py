@@ -77,6 +77,7 @@ class CaptureLog(Clock):
         self._plan = plan
         self._op = op
         self._now = 0.0
+        self._calls = 0  # those being made: one makes another where a block's end observes its timers
         self._depth = 0
         self._part = 0
         self._kept = False  # of this part some calls are, those of scopes that are kept
@@ -97,7 +98,8 @@ class CaptureLog(Clock):
     @contextmanager
     def call(self, name: str, what: tuple[Any, ...], scope: int, origin: int) -> Iterator[None]:
         """Copy what the call was given before it is executed; write it, and whether it raised, when it is."""
-        self._now = super().elapsed()
+        if not self._calls:
+            self._now = super().elapsed()
         self._follow(name, what, scope)
         keep = name == "close" or (self._keeps(name, what, scope) and not self._broken and not self._ended)
         copy = self._copy(name, what) if keep and not self._writer.stopped else None
@@ -105,10 +107,12 @@ class CaptureLog(Clock):
         if copy is not None:
             copy.scope, copy.origin = scope, origin
         failed = True
+        self._calls += 1
         try:
             yield
             failed = False
         finally:
+            self._calls -= 1
             self._done(name, copy, failed)
 
     def _keeps(self, name: str, what: Sequence[Any], scope: int) -> bool:

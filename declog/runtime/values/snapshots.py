@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from declog.runtime.ranks.wire import Container, Packer
+from declog.runtime.recording.timing import Timed
 from declog.runtime.values.inputs import describe
 from declog.runtime.values.tensors import wrapped
 
@@ -61,6 +62,9 @@ class Snapshot:
         if value is None or isinstance(value, _SIMPLE):
             self._count(_BYTES)
             return value
+        if isinstance(value, Timed):
+            self._count(_BYTES)
+            return value  # `encode` reads it, on a thread that may wait
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, np.generic):
@@ -125,6 +129,8 @@ class Snapshot:
 
 def encode(value: Any, packer: Packer, redact: Redact | None = None) -> Any:
     """A copied value as JSON and arrays."""
+    if isinstance(value, Timed):
+        return {"plain": value.seconds()}
     if isinstance(value, Tensor):
         return {"tensor": packer.put(_numpy(value)), "dtype": _STORED[value.dtype]}
     if isinstance(value, np.ndarray):

@@ -94,7 +94,7 @@ def test_an_phase_that_never_comes(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
     assert run(config, observing({"reward": [1.0]}), tmp_path).scalars == {0: {"r": 1.0}}
     assert [record.getMessage() for record in caplog.records if record.name == "declog"] == [
-        "1 of 2 metrics is inactive: l (nothing of update came)"
+        "1 of 2 metrics is inactive: l (no signal of update came, which `log.observe(loss=...)` gives)"
     ]
 
 

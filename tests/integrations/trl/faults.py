@@ -17,6 +17,7 @@ from declog.integrations.trl.report import Report
 from declog.integrations.trl.reward_logs import RewardLogs
 from declog.integrations.trl.steps import Steps
 from declog.runtime.recording.recorder import Recorder
+from declog.runtime.recording.session import Session
 from tests.integrations.trl import cases, tiny
 from tests.integrations.trl.cases import Case
 
@@ -26,7 +27,7 @@ class Panic(BaseException):
 
 
 FAULTS: dict[str, tuple[type[Any], str]] = {
-    "observe": (Recorder, "observe"), "step": (Recorder, "step"), "end": (Recorder, "_end"),
+    "observe": (Recorder, "observe"), "step": (Recorder, "step"), "end": (Session, "end"),
     "mode": (Recorder, "mode"), "batch": (Recorder, "batch"), "log_extra": (Recorder, "log_extra"),
     "log_metric": (Recorder, "log_metric"), "flush": (Recorder, "flush"), "state_dict": (Recorder, "state_dict"),
     "generation": (Capture, "_generation"), "conversations": (Capture, "_conversations"),
@@ -35,7 +36,7 @@ FAULTS: dict[str, tuple[type[Any], str]] = {
     "passed_on": (Report, "_passed_on"), "merged": (Report, "_merged"), "begin": (Steps, "begin"),
     "save": (Steps, "save"),
 }  # fmt: skip
-SHARED = [name for name, (owner, _) in FAULTS.items() if owner in (Recorder, Steps)]  # in which ranks meet
+SHARED = [name for name, (owner, _) in FAULTS.items() if owner in (Recorder, Session, Steps)]  # in which ranks meet
 CASE = Case(
     rewards="two",
     args={

@@ -101,7 +101,9 @@ def test_strict_raises(model: Path, tmp_path: Path) -> None:
         log_extra("short", [1])
         return [1.0] * len(completions)
 
-    with pytest.raises(declog.InputError, match="1 of the reward function `reward` came for 4 completions"):
+    with pytest.raises(
+        declog.InputError, match="4 completions need one value each, and 1 of the reward function `reward` came"
+    ):
         columns(model, tmp_path, reward, overrides=["+declog.run.strict=true"])
 
 
@@ -218,7 +220,7 @@ def test_the_function_is_named(model: Path, tmp_path: Path) -> None:
     _, failures, _, _ = columns(model, tmp_path, *rewards)
     named = {"method": "method", "helped": "helped", "awaited": "awaited", "lambda": "<lambda>"}
     for column, function in named.items():
-        text = f"the column `{column}` of the reward function `{function}`: 1 of"
+        text = f"the column `{column}` of the reward function `{function}`: 4 completions need one value each, and 1 of"
         assert [text in failure for failure in failures].count(True) == 1, failures
     assert len(failures) == 4
 
@@ -236,7 +238,9 @@ def test_one_column_of_two_functions(model: Path, tmp_path: Path) -> None:
 
     found, (messages,), _, _ = columns(model, tmp_path, first, second)
     assert [set(data["col"]) for data in found] == [{"first"}] * 3
-    assert "4 of the reward function `first`, 4 of the reward function `second` came for 4 completions" in messages
+    assert (
+        "need one value each, and 4 of the reward function `first`, 4 of the reward function `second` came" in messages
+    )
 
 
 def test_one_column_in_pieces(model: Path, tmp_path: Path) -> None:
