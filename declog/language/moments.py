@@ -64,10 +64,10 @@ class Moments:
 
         Only the rows of a matrix that have NaN or infinities are masked, which takes twice as long.
         """
-        used, parts = segments.used()
-        if len(used) < segments.count:
+        if not segments.full:
+            used, parts = segments.used()
             return cls.by_segment(values, parts, stats, there)._scattered(used, segments.count)
-        values = floats(values)
+        values, parts = floats(values), segments
         if parts.order is not None:  # sorted once, for all statistics
             values, there = parts.sorted(values), None if there is None else parts.sorted(there)
             parts = Segments(np.repeat(np.arange(parts.count), parts.counts), parts.count)
@@ -77,8 +77,9 @@ class Moments:
 
         with np.errstate(invalid="ignore"):  # inf - inf
             total = parts.apply(np.add, filled(values, 0.0))
-            partly = np.zeros((), bool) if there is not None else ~np.isfinite(total).all(-1)
-            if partly.any() and partly.all():
+            partly = ~np.isfinite(total).all(-1) if there is None else np.False_
+            masked = partly.any()
+            if masked and partly.all():
                 return cls.by_segment(values, parts, stats, present(values))
             counts = parts.counts if there is None else parts.apply(np.add, there.astype(np.float64))
             m2 = low = high = n = np.full(total.shape, counts, np.float64)
@@ -89,10 +90,10 @@ class Moments:
         if "max" in stats:
             high = parts.apply(np.maximum, filled(values, -np.inf))
         moments = cls(n, total, m2, low, high)
-        if partly.any():
-            masked = cls.by_segment(values[partly], parts, stats, present(values[partly]))
+        if masked:
+            again = cls.by_segment(values[partly], parts, stats, present(values[partly]))
             for stat in STATS:
-                getattr(moments, stat)[partly] = getattr(masked, stat)
+                getattr(moments, stat)[partly] = getattr(again, stat)
         return moments
 
     @classmethod
@@ -114,8 +115,8 @@ class Moments:
         if segments is None:
             rows = self.n.shape[-1]
             return self.pooled(Segments.single(rows), stats).take(0) if rows else Moments.empty(self.n.shape[:-1])
-        used, parts = segments.used()
-        if len(used) < segments.count:
+        if not segments.full:
+            used, parts = segments.used()
             return self.pooled(parts, stats)._scattered(used, segments.count)
         with np.errstate(invalid="ignore"):  # inf - inf
             n, total = segments.apply(np.add, self.n), segments.apply(np.add, self.total)
@@ -150,7 +151,7 @@ class Moments:
 
     def take(self, index: Any) -> Moments:
         """Some of the entries, by an index of the last axis."""
-        return self.map(lambda array, _: array[..., index])
+        return Moments(*(getattr(self, stat)[..., index] for stat in STATS))
 
 
 def floats(values: Array) -> Array:

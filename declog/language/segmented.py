@@ -94,16 +94,17 @@ class Segments:
         return np.asarray(np.einsum("...i,...i->...", values, values))
 
     def spread(self, values: Array) -> Array:
-        """``[..., count]`` repeated to ``[..., rows]``."""
-        if self.count == 1:
-            return np.broadcast_to(values, (*values.shape[:-1], len(self.index)))
-        return values[..., self.index]
+        """``[..., count]`` to be computed with ``[..., rows]``: repeated, unless one is broadcast."""
+        return values if self.count == 1 else values[..., self.index]
+
+    @cached_property
+    def full(self) -> bool:
+        """Whether every segment holds a row."""
+        return self.size is not None or bool(self.counts.all())
 
     def used(self) -> tuple[NDArray[np.int64], Segments]:
         """The segments that hold a row, and the partition into those alone."""
         used = np.flatnonzero(self.counts)
-        if len(used) == self.count:
-            return used, self
         number = np.zeros(self.count, np.int64)
         number[used] = np.arange(len(used))
         return used, Segments(number[self.index], len(used))
@@ -177,10 +178,10 @@ def _picked(values: Array, segments: Segments, extreme: np.ufunc, none: int) -> 
 
 def aggregate(run: Callable[[Array, Segments], Array], values: Array, segments: Segments) -> Array:
     """A reduction over segments of which some may hold no row: those have no value."""
+    if segments.full:
+        return run(values, segments)
     used, some = segments.used()
     reduced = run(values, some)
-    if len(used) == segments.count:
-        return reduced
     return scattered(reduced, used, segments.count, None if reduced.dtype.kind == "O" else np.nan)
 
 
