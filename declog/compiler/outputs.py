@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from declog import sinks
 from declog.compiler.draft import Draft, op_of
 from declog.compiler.formulas import condition
-from declog.errors import Path, SinkError, did_you_mean
+from declog.errors import Path, SinkError, did_you_mean, in_flow
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
 from declog.plans.needs import read
@@ -70,8 +70,14 @@ def modes(draft: Draft) -> None:
 
 
 def _options_of(text: str) -> str | None:
-    """The fix for `wandb:my-project` and `logs/run.jsonl`: a kind of sink stands alone. None where no kind is in it."""
-    kind = next((word for word in re.split(r"\W+", text) if word in sinks.known_kinds()), None)
+    """The fix for `console, wandb`, `wandb:my-project` and `logs/run.jsonl`: a kind of sink stands alone.
+
+    None where no kind is in it.
+    """
+    kinds = [word for word in re.split(r"\W+", text) if word in sinks.known_kinds()]
+    if len(kinds) > 1:
+        return f"sinks: {in_flow(kinds)}"
+    kind = next(iter(kinds), None)
     return None if kind is None else f"the kind alone, `{kind}`; its options are keys of `sink_options.{kind}`"
 
 

@@ -61,10 +61,14 @@ def of_call(node: ast.Call) -> str:
 
 
 def quantile(name: str, level: ast.expr | None) -> str | None:
-    """``quantile(x, 0.95)`` and ``percentile(x, 95)`` are `p95`; None for another function, or no constant."""
+    """``quantile(x, 0.95)``, ``quantile(x, 95)`` and ``percentile(x, 95)`` are `p95`.
+
+    None for another function, or no constant.
+    """
     if name not in QUANTILES or not isinstance(level, ast.Constant) or not isinstance(level.value, int | float):
         return None
-    return f"p{level.value * (100 if name.endswith('quantile') else 1):g}"
+    fraction = name.endswith("quantile") and level.value <= 1
+    return f"p{level.value * (100 if fraction else 1):g}"
 
 
 def of_subscript(node: ast.Subscript) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from contextlib import suppress
+from keyword import iskeyword
 from typing import Any
 
 from declog.errors import Path, Problem, UsageError, did_you_mean
@@ -70,6 +71,8 @@ def with_axis(words: list[str]) -> str | None:
     elif words[0] in TYPES or words[0] == "family":  # its axis stands behind it, or nowhere
         axis = next((word for word in words if word in AXES), "completion")
         named = [axis, *(word for word in words if word != axis)]
+    elif len(words) > 1 and all(WORD.match(word) and not iskeyword(word) for word in words):  # prose
+        return next((word for word in words if word in AXES), "completion")
     else:
         return None
     readable = all(word in TYPES or word in ("required", "family") for word in named[1:])

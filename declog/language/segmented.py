@@ -94,8 +94,10 @@ class Segments:
         return np.asarray(np.einsum("...i,...i->...", values, values))
 
     def spread(self, values: Array) -> Array:
-        """``[..., count]`` to be computed with ``[..., rows]``: repeated, unless one is broadcast."""
-        return values if self.count == 1 else values[..., self.index]
+        """``[..., count]`` repeated to ``[..., rows]``."""
+        if self.count == 1:
+            return np.broadcast_to(values, (*values.shape[:-1], len(self.index)))
+        return values[..., self.index]
 
     @cached_property
     def full(self) -> bool:

@@ -78,6 +78,10 @@ class _Writer:
         """A value that is no signal of a phase stays as it is; the problem says where it belongs."""
         keys = node.entries
         words = [] if keys else str(node.value).split()
+        if words and words[0] not in self.signals and (axis := notation.with_axis(words)):
+            fix = f"signals: {{any: {{{name}: {axis}}}}}"
+            self.problems.append(Problem.of("DL202.no_axis", at, words=node.value, fix=fix))
+            return node
         if "expr" in keys or (not keys and notation.signal_words(words, at) is None):
             fix = f"derived: {{{name}: {in_flow(node.plain)}}}"
             self.problems.append(Problem.of("DL202.derived", at, name=name, fix=fix))

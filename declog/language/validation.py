@@ -99,6 +99,8 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         section = data[key]
         if isinstance(section, str) and (entry := re.match(r"([a-z_]\w*)(?::(?=\S)| *= *)(.*)", section)):
             return replace(problem, source=section, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
+        if isinstance(section, str) and key == "profiles":
+            return Problem.of("DL202.profile", "profiles", name=section)
         shown = as_map(key, section)
         return replace(problem, fix=f"signals: {{any: {shown}}}" if key == "signals" else f"{key}: {shown}")
     if problem.code != "DL201":
@@ -435,6 +437,8 @@ def _problem(item: Any) -> Problem | None:
             example = in_flow(value[0])
         elif isinstance(value, str) and (number := re.match(r"\s*(\d+)([kK]?)\b", value)) and "number" in noun:
             example = number[1] + "000" * bool(number[2])
+        elif noun == "a map" and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+            example = in_flow({key: item for one in value for key, item in one.items()})
         elif noun == "a list" and isinstance(value, str):
             words = re.fullmatch(r"\w+([\s,]+\w+)+", value.strip())
             example = in_flow(re.split(r"[\s,]+", value.strip()) if words else [value])
