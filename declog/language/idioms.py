@@ -154,8 +154,8 @@ def of_text(text: str, marked: str) -> str | None:
     """The fix for a text that cannot be parsed; None if it has no known idiom."""
     if (sign := _SIGNS.get(marked)) is not None:
         return f"write `{sign}`"
-    if (sign := re.search(r"=([<>])", text)) is not None:
-        return f"write `{sign[1]}=`"
+    if (turned := re.search(r"=([<>])", text)) is not None:
+        return f"write `{turned[1]}=`"
     if "?" in text and ":" in text.partition("?")[2]:
         match = re.match(r"(?P<call>\w+\()?(?P<test>.+?)\?(?P<yes>.+?):(?P<no>.+?)\)?$", text)
         words = [match[name].strip() for name in ("yes", "test", "no")] if match else ["a", "condition", "b"]
