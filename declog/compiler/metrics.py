@@ -221,7 +221,8 @@ class _Metric:
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
                 takes, letters = _takes(reduction), ", ".join("xyz"[: reduction.arity])
-                compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, letters=letters)
+                fix = idioms.of_library(reduction.name, body.args) or f"{reduction.name}({letters})"
+                compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
         return None, {}

@@ -1,4 +1,4 @@
-"""What other libraries and trainers call things that have another name here: ``synonyms.txt``, ``signal_names.txt``.
+"""What is written elsewhere and has other words here: ``synonyms.txt``, ``signal_names.txt``, ``calls.txt``.
 
 Names of signals are those of TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers. A name that a config does not
 know stands for the name of its line that the config knows, in either direction: who comes from verl and who writes for
@@ -22,6 +22,7 @@ SYNONYMS: Mapping[str, str] = {
     for meaning, _, words in (line.partition(": ") for line in _lines("synonyms.txt"))
     for word in words.split()
 }
+CALLS: Mapping[str, str] = dict(line.split(": ", 1) for line in _lines("calls.txt"))  # of libraries: in our words
 SIGNALS = tuple(line.split() for line in _lines("signal_names.txt"))  # names of one thing each
 _ALIKE = {name: names for names in SIGNALS for name in names}
 

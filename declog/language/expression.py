@@ -284,6 +284,8 @@ class Compiler:
         function = self.registry.named(name)
         if function is None or name in OPERATORS:
             names = [item for item in self.registry.names() if item not in OPERATORS]
+            if not node.keywords and (fix := idioms.of_library(name, node.args)) is not None:
+                self.fail(node, "DL307.library", name=name, fix=fix)
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
             if quantile_level(name) is not None:
@@ -326,9 +328,9 @@ class Compiler:
             if isinstance(value, ast.Starred):
                 self.fail(value, "DL307.syntax", what="`*`", fix="name each argument")
             slot = slots[min(index, len(slots) - 1)] if slots else None
-            if slot is not None and slot.role == "axis" and name in ("min", "max") and _is_value(value):
-                both = ", ".join(map(ast.unparse, node.args))
-                self.fail(node, "DL304.two_values", name=name, fix=f"{name}imum({both})")
+            no_axis = slot is not None and slot.role == "axis" and _is_value(value)
+            if no_axis and (fix := idioms.of_library(name, node.args)) is not None:
+                self.fail(node, "DL304.second_value", name=name, fix=fix)
             if slot is None or (index >= len(slots) and not slot.variadic):
                 self.fail(
                     value, "DL304.arity", function=function.name, count=len(slots), plural="s" * (len(slots) != 1),

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd"})
+from declog.errors.elsewhere import CALLS
+
+MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re", "pl"})
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
 _CONVERSIONS = frozenset({
     "item", "float", "double", "long", "int", "bool", "cpu", "cuda", "detach", "numpy", "tolist", "to", "clone",
 })  # fmt: skip
-_RENAMED = {"notna": "present", "notnull": "present", "isna": "isnan", "isnull": "isnan", "median": "p50"}
 _SIGNS = {
     "\u2212": "-", "\u2013": "-", "\u2014": "-", "\u2265": ">=", "\u2264": "<=", "\u2260": "!=", "\u00d7": "*",
     "\u00b7": "*", "\u00f7": "/", "\u201c": '"', "\u201d": '"', "\u2018": "'", "\u2019": "'", "\u2227": "and",
@@ -57,7 +58,37 @@ def of_call(node: ast.Call) -> str:
         return f"words({ast.unparse(node.func.value)}), which counts them, in place of len(...)"
     if len(arguments) == 2 and (level := quantile(name, arguments[1])) is not None:
         return f"{level}({ast.unparse(arguments[0])})"
-    return f"{_RENAMED.get(name, name)}({', '.join(map(ast.unparse, arguments))})"
+    return of_library(name, arguments) or f"{name}({', '.join(map(ast.unparse, arguments))})"
+
+
+_TEMPLATES: Mapping[tuple[str, int], tuple[list[str], str]] = {
+    (call.partition("(")[0], call.count(",") + 1): (re.findall(r"\w+", call.partition("(")[2]), template)
+    for call, template in CALLS.items()
+}
+
+
+def of_library(name: str, arguments: Sequence[ast.expr]) -> str | None:
+    """A call of another library, such as ``where(c, a, b)``, in our words; None if `calls.txt` does not have it."""
+    if (call := _TEMPLATES.get((name, len(arguments)))) is None:
+        return None
+    parameters, template = call
+    tree = _Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
+    return ast.unparse(_Substitution({"nan": ast.Name("missing")}).visit(tree))
+
+
+class _Substitution(ast.NodeTransformer):
+    """Names become values."""
+
+    def __init__(self, values: Mapping[str, ast.expr]) -> None:
+        self._values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """The value of a name, or the name."""
+        return self._values.get(node.id, node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """The value of ``np.nan`` is that of ``nan``."""
+        return self._values.get(node.attr, node)
 
 
 def quantile(name: str, level: ast.expr | None) -> str | None:

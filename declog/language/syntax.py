@@ -22,7 +22,7 @@ MAX_DEPTH = 60
 
 WORDS = {"lt": "< ", "le": "<=", "gt": "> ", "ge": ">=", "eq": "==", "ne": "!="}
 # strings are passed over, backslashes in them too; `p99.9(x)` is a quantile, not an attribute
-_WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b|\bp\d{1,3}\.\d+(?=\s*\()|[\r\n]")
+_WORD = re.compile(r"'[^'\n]*'|\"[^\"\n]*\"|\b(?:lt|le|gt|ge|eq|ne)\b(?!\()|\bp\d{1,3}\.\d+(?=\s*\()|[\r\n]")
 _BACKSLASH = "\x7f"  # what stands for one while Python parses: texts have no escapes, as YAML had its own
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import declog
+from declog.errors import Problem
+from declog.errors.elsewhere import CALLS
 from declog.plans.words import explain
 from declog.testing import MemorySink
 from tests.running import profile
@@ -213,3 +218,28 @@ def test_a_member_that_is_shown_wins_over_its_family_that_is_hidden(tmp_path: Pa
     with declog.start(made, sinks=[sink := MemorySink()], output_dir=tmp_path) as log, log.step(0):
         log.observe(rewards={"a": 1.0, "b": 2.0})
     assert [item.name for item in sink.events[0][1].scalars] == ["rewards/b"]
+
+
+ARGUMENTS = {"c": "correct", "m": "correct", "t": "completion", "s": "'a'", "g": "source", "k": "0.9"}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> None:
+    """Class: numpy's, torch's, pandas' and SQL's functions by their own names, called plainly or as methods of `np`."""
+    name, parameters = call.partition("(")[0], re.findall(r"\w+", call.partition("(")[2])
+    written = f"{name}({', '.join(ARGUMENTS.get(each, 'reward') for each in parameters)})"
+    signals = {"reward": "completion", "correct": "completion bool", "completion": "completion text"}
+    signals["source"] = "completion text"
+
+    def problems(metric: object) -> Sequence[Problem]:
+        data = {"signals": {"any": signals}, "axes": {"group": 4}, "metrics": {"x": metric}}
+        try:
+            declog.compile(declog.validate(data))
+        except declog.ConfigError as error:
+            return error.problems
+        return []
+
+    for text in (written, f"np.{written}"):
+        (problem,) = problems(text)
+        assert problem.fix is not None
+        assert problems(yaml.safe_load(problem.fix) if problem.fix.startswith("{") else problem.fix) == []
