@@ -89,6 +89,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first used: ``import declog`` imports neither torch nor pydantic."""
+    if name in ("records", "testing"):
+        return importlib.import_module(f"declog.{name}")
     home = _HOMES.get(name)
     if home is None:
         from declog.errors.habits import meant

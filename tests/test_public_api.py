@@ -99,6 +99,13 @@ def test_dir_lists_the_public_names() -> None:
     assert set(declog.__all__) - set(dir(declog)) == set()
 
 
+def test_the_promised_modules_need_no_import_of_their_own() -> None:
+    """`declog.testing.MemorySink()` after `import declog`, as with numpy's."""
+    code = "import declog; print(declog.testing.MemorySink.__name__, declog.records.Scalar.__name__)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == ["MemorySink", "Scalar"]
+
+
 def test_importing_declog_is_light() -> None:
     """``import declog`` loads nothing but its own small modules: not even Hydra."""
     program = f"import sys, declog; print(sorted({{*{HEAVY!r}, 'hydra', 'omegaconf', 'yaml'}} & set(sys.modules)))"

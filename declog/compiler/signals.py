@@ -209,17 +209,20 @@ def masks(draft: Draft) -> None:
     if axis.mask is not None or axis.lengths is not None:
         return
     named = {word for spec in draft.signals.values() for word in _WORD.findall(spec.mask or "")}
-    for name, spec in draft.observed.items():
-        if spec.axis != "token" or spec.mask is not None or f"signals.{name}" in draft.inactive:
-            continue
-        if spec.type == "bool" and name in named:  # the mask itself
-            continue
-        per_token = {other: item for other, item in draft.observed.items() if item.axis == "token"}
-        bools = [other for other, item in per_token.items() if item.type == "bool" and not item.family]
-        mask = next((word for word in bools if "mask" in word), bools[0] if bools else None)
+    per_token = {name: spec for name, spec in draft.observed.items() if spec.axis == "token"}
+    bools = [name for name, spec in per_token.items() if spec.type == "bool" and not spec.family]
+    unmasked = [
+        name
+        for name, spec in per_token.items()
+        if spec.mask is None and f"signals.{name}" not in draft.inactive
+        if spec.type != "bool" or name not in named  # the mask itself
+    ]
+    if unmasked:
+        mask = next((name for name in bools if "mask" in name), bools[0] if bools else None)
         fix = f"axes: {{token: {{mask: {mask or 'completion_mask'}}}}}"
         fix += "" if mask else " and signals: {any: {completion_mask: {axis: token, type: bool}}}"
-        draft.report("DL203.token_mask", draft.signal_paths[name], name=name, fix=fix)
+        path, *related = (draft.signal_paths[name] for name in unmasked)
+        draft.report("DL203.token_mask", path, name=unmasked[0], fix=fix, related=tuple(related))
 
 
 _WORD = re.compile(r"[a-z_]\w*")

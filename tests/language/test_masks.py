@@ -35,6 +35,14 @@ def test_a_token_signal_without_a_mask_is_refused(profile: dict[str, Any], fix: 
     assert str(problem.fix).startswith(f"axes: {{token: {{mask: {fix}}}}}")
 
 
+def test_all_signals_without_a_mask_are_one_mistake() -> None:
+    """Class: one omission that many lines share is reported once, with their places."""
+    with pytest.raises(declog.ConfigError) as raised:
+        declog.plan({"signals": {"update": {"m": BOOL, "a": TOKEN, "b": TOKEN}}})
+    (problem,) = raised.value.problems
+    assert problem.related == (("signals", "update", "a"), ("signals", "update", "b"))
+
+
 @pytest.mark.parametrize(
     "profile",
     [
