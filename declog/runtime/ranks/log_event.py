@@ -61,24 +61,24 @@ class LogEvent(NamedTuple):
     step: int
     steps: int  # how many optimizer steps there were so far, in this run
     mode: str = "train"
+    window: Window = _NO_ROWS
+    sent: Mapping[str, int] = _NOTHING
+    begun: Mapping[str, int] = _NOTHING
+    figures: Mapping[str, float] = _NOTHING  # what recording it cost
+    elapsed: float = 0.0  # since the recorder's start
+    seconds: float = 0.0  # that its steps took; 0: that is not known
     tail: bool = False  # every window of the mode ends here
     part: bool = False
     last: bool = False  # this rank ends here
-    sent: Mapping[str, int] = _NOTHING
-    figures: Mapping[str, float] = _NOTHING  # what recording it cost
+    answer: Answer | None = None
+    short_wait: bool = False  # somebody waits who should not wait long for other ranks
+    back: int | None = None  # behind it the run goes on after this earlier step
+    # of the message, beside the above
     intact: bool = True  # whether the rows are all that there are
     error: str | None = None  # why local columns are missing
     arrivals: Arrivals = _NOTHING  # which signals came
     consumed: Sequence[str] = ()  # ids of packets, since the message before
     unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank had at its end: id, place and rows
-    # no part of a message
-    window: Window = _NO_ROWS
-    answer: Answer | None = None
-    short_wait: bool = False  # somebody waits who should not wait long for other ranks
-    begun: Mapping[str, int] = _NOTHING
-    seconds: float = 0.0  # that its steps took; 0: that is not known
-    elapsed: float = 0.0  # since the recorder's start
-    back: int | None = None  # behind it the run goes on after this earlier step
 
     @property
     def key(self) -> Event:

@@ -110,7 +110,7 @@ class LogEvents:
         """
         if self.outgoing is not None:
             self.deliver()
-        began = time.perf_counter()
+        began = time.perf_counter() if self._meter.timed else 0.0
         mode, part = stream.mode, end is not None and end.part
         window = stream.window(steps, only)
         try:
@@ -129,15 +129,18 @@ class LogEvents:
             begun = {**begun, mode: number + 1}
         # a step that ends with an error does not wait long for other ranks
         short_wait = blocks and (failed or (end is not None and end.failed))
+        count = self.counts.get(mode, 0) if end is None else end.count
         item = LogEvent(
-            event=number, step=step, steps=self.counts.get(mode, 0) if end is None else end.count, mode=mode,
-            tail=tail, part=part, last=last, sent=self._sent, figures=figures, window=window, answer=answer,
-            short_wait=short_wait, begun=begun, seconds=stream.seconds(end), elapsed=self._elapsed(), back=back,
+            number, step, count, mode, window, self._sent, begun, figures, self._elapsed(), stream.seconds(end),
+            part=part, tail=tail, last=last,
         )  # fmt: skip
+        if short_wait or answer is not None or back is not None:
+            item = item._replace(short_wait=short_wait, answer=answer, back=back)
         self.outgoing = item, stream, steps, only, end, closed
         self.deliver()
         self._background.backlog.wait()
-        self._meter.handing += time.perf_counter() - began
+        if self._meter.timed:
+            self._meter.handing += time.perf_counter() - began
         if not part and not again:
             self._logged(mode)
         if blocks and not last:
