@@ -7,12 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import declog
+from declog.plans.ops import Plan
+from declog.plans.words import described
 from declog.records import Table
 from declog.runtime.ranks.comm import Comm, Event
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 
 Body = Callable[[Recorder], object]
+
+
+def output_words(plan: Plan) -> dict[str, str]:
+    """Each output in words, by the name that trackers see: "mean of batch means of kl, ..."."""
+    return {output["name"]: output["words"] for output in described(plan)["outputs"]}
 
 
 class _CountingComm:

@@ -120,7 +120,7 @@ def compile(
         for one in stage:
             one.run(draft)
         if draft.problems:
-            raise ConfigError(_distinct(draft.problems))
+            raise ConfigError(list(dict.fromkeys(draft.problems)))
     observed = [(signal.from_ or name, name, signal) for name, signal in draft.observed.items()]
     names = {item.name for item in fields(Plan)}
     of_draft = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(draft).items()}
@@ -157,7 +157,3 @@ def _foreign(plan: Plan, functions: _functions.Functions) -> dict[str, str]:
     entries = {name: functions.get(name) for name in sorted(names)}
     origins = {name: origin(entry.run) for name, entry in entries.items() if entry is not None}
     return {name: text for name, text in origins.items() if not text.startswith("declog.")}
-
-
-def _distinct(problems: list[Problem]) -> list[Problem]:
-    return list(dict.fromkeys(problems))

@@ -188,7 +188,7 @@ def _phases(work: Placement) -> None:
         signals = tuple(by_phase.get(phase, ()))
         draft.phases[phase] = PhaseOp(
             name=phase, signals=signals, folds=tuple(fold for fold in folds if fold.phase == phase),
-            locals=tuple(op for op in work.local_ops if op.phase == phase), lengths=lengths.get(phase),
+            locals=tuple(op for op in work.locals.values() if op.phase == phase), lengths=lengths.get(phase),
             sent=frozenset(signal.name for signal in signals if (phase, signal.name) in work.sent),
             unread=tuple(_unread(draft, phase, signals)),
         )  # fmt: skip

@@ -25,7 +25,7 @@ from declog.language.phases import labels
 from declog.language.reductions import Reduction, quantile_level
 from declog.language.spec import AboutSpec, MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.plans.ops import AboutOp, MetricOp, OutputOp
+from declog.plans.ops import AboutOp, MetricOp
 
 Params = tuple[tuple[str, Any], ...]
 Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
@@ -34,7 +34,6 @@ LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a
 RANKS = 2**20  # with `axes.rank: each` each rank has a value, however many there are
 PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
 LOGGED_ABOUT = AboutSpec(help="what `log_metric` gives")
-WINDOWED = ("every", "combine", "family")  # keys that depend on what is computed
 
 
 def metrics(draft: Draft) -> None:
@@ -466,16 +465,13 @@ def _takes(reduction: Reduction) -> str:
 def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
     """The fields of ``OutputOp`` that a metric's keys say, whether it is reduced or a formula."""
     about = AboutOp(**as_written(draft.spec.about.get(id, LOGGED_ABOUT if id == LOGGED else AboutSpec()), AboutOp))
-    fields = {
+    return {
         "empty": _empty(draft, id, spec),
         "tags": tuple(spec.tags),
-        "when": None,
         "shown": spec.log,
+        "ema": spec.ema,
         "about": about,
     }
-    fields["ema"] = spec.ema
-    written = as_written(spec, OutputOp)
-    return {key: value for key, value in written.items() if key not in WINDOWED} | fields
 
 
 def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:

@@ -31,8 +31,8 @@ def _reads_groups(node: Node) -> bool:
     return node.type.axis is Axis.GROUP or node.op in _GROUPED
 
 
-# phase, indices of `expr` and `of`, those of the mask, and what is traced
-_FoldKey = tuple[str, int | None, int | None, frozenset[int], tuple[int, int] | None]
+# phase, expression, mask, `of`, and what is traced
+_Fold = tuple[str, Node | None, frozenset[Node], Node | None, tuple[int, int] | None]
 
 
 @dataclass
@@ -42,11 +42,9 @@ class Placement:
     """
 
     draft: Draft
-    folds: dict[_FoldKey, tuple[Node | None, Node | None, frozenset[Node], set[str]]] = field(default_factory=dict)
-    fold_names: dict[_FoldKey, str] = field(default_factory=dict)
-    locals: dict[tuple[int, str], str] = field(default_factory=dict)
-    local_ops: list[LocalOp] = field(default_factory=list)
-    memo: dict[tuple[int, str], Node] = field(default_factory=dict)
+    folds: dict[_Fold, tuple[str, set[str]]] = field(default_factory=dict)  # their names and statistics
+    locals: dict[tuple[Node, str], LocalOp] = field(default_factory=dict)
+    memo: dict[tuple[Node, str], Node] = field(default_factory=dict)
     recorded: set[Place] = field(default_factory=set)
     folded: set[Place] = field(default_factory=set)
     sent: set[Place] = field(default_factory=set)
@@ -65,26 +63,22 @@ class Placement:
         trace: tuple[int, int] | None = None,
     ) -> str:
         """The name of the fold of a per-token expression, with these statistics among its columns."""
-        places = [None if node is None else node.index for node in (expr, of)]
-        key = (phase, places[0], places[1], frozenset(node.index for node in mask), trace)
-        if key not in self.folds:
-            self.fold_names[key] = f"fold{len(self.folds)}"
-            self.folds[key] = (expr, of, mask, set())
-        self.folds[key][3].update(stats)
+        name, all_stats = self.folds.setdefault((phase, expr, mask, of, trace), (f"fold{len(self.folds)}", set()))
+        all_stats.update(stats)
         nodes = set(walk(*mask, *(node for node in (expr, of) if node is not None)))
         for item in sorted({*nodes, *walk(*(m for node in nodes for m in node.mask))}, key=lambda node: node.index):
             if item.op == SIGNAL:
                 self.folded.add(self.need(item, phase))
-        return self.fold_names[key]
+        return name
 
     def fold_ops(self) -> list[FoldOp]:
         return [
             FoldOp(
-                name=self.fold_names[key], phase=key[0], expr=expr, of=of, trace=key[4],
+                name=name, phase=phase, expr=expr, of=of, trace=trace,
                 mask=tuple(sorted(mask, key=lambda node: node.index)),
                 stats=tuple(stat for stat in _STATS if stat in stats),
             )
-            for key, (expr, of, mask, stats) in self.folds.items()
+            for (phase, expr, mask, of, trace), (name, stats) in self.folds.items()
         ]  # fmt: skip
 
     def need(self, node: Node, phase: str) -> Place:
@@ -111,9 +105,9 @@ class Placement:
     def lower(self, node: Node, phase: str) -> Node:
         """The node as the worker evaluates it."""
         phase = node.type.phase or phase
-        lowered = self.memo.get((node.index, phase))
+        lowered = self.memo.get((node, phase))
         if lowered is None:
-            lowered = self.memo[node.index, phase] = self._lower(node, phase)
+            lowered = self.memo[node, phase] = self._lower(node, phase)
             if lowered is not node and not lowered.names:
                 lowered.names.append(str(node))  # messages and `explain` speak of what the config says
         if _reads_groups(lowered):
@@ -153,31 +147,27 @@ class Placement:
 
     def _local(self, node: Node, phase: str) -> Node:
         """A column of this rank: its text does not travel."""
-        name = self.locals.get((node.index, phase))
-        if name is None:
+        op = self.locals.get((node, phase))
+        if op is None:
             before = set(self.sent)
             args = [self.lower(arg, phase) for arg in node.args]
             self.sent = before
             inner = self.draft.graph.make(node.op, args, type=node.type, **dict(node.params))
-            name = self.locals[node.index, phase] = f"local{len(self.locals)}"
-            self.local_ops.append(LocalOp(name=name, phase=phase, expr=inner))
+            op = self.locals[node, phase] = LocalOp(name=f"local{len(self.locals)}", phase=phase, expr=inner)
             if any(_reads_groups(item) for item in walk(inner)):
                 self.grouped.add(phase)
                 if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
                     self.draft.report("DL310.split_text", "axes.group.split", node=node)
-        return self._column(TEXTVALUE, node, name)
+        return self._column(TEXTVALUE, node, op.name)
 
     def _of_later(self, node: Node, arg: Node, phase: str, source: str) -> Node:
         """A column of an earlier phase, of the rows of a later one that are the same: each rank has both."""
-        name = self.locals.get((node.index, phase))
-        if name is None:
-            expr = self.lower(arg, source)
-            name = self.locals[node.index, phase] = f"local{len(self.locals)}"
-            self.local_ops.append(LocalOp(name=name, phase=phase, expr=expr, source=source))
-            ids = self.draft.spec.axes.completion.ids
-            if ids is not None:
-                self.if_there.update((one, ids) for one in (source, phase))
-        return self._column(TEXTVALUE, node, name)
+        expr, ids = self.lower(arg, source), self.draft.spec.axes.completion.ids
+        op = LocalOp(name=f"local{len(self.locals)}", phase=phase, expr=expr, source=source)
+        self.locals[node, phase] = op
+        if ids is not None:
+            self.if_there.update((one, ids) for one in (source, phase))
+        return self._column(TEXTVALUE, node, op.name)
 
     def _join(self, node: Node, phase: str) -> Node:
         """A column of a later phase, looked up in an earlier one when all ranks' rows are known."""

@@ -1,15 +1,16 @@
 """The range of a value, as far as its expression proves it: for conditions that always or never hold.
-Imports the plan and the tree only.
+Imports the plan, the tree and functions only.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from declog.language.dtypes import DType
+from declog.language.functions import BUILTIN
 from declog.language.nodes import CONST, METRIC, Node, walk
 from declog.language.reductions import quantile_level
 from declog.plans.ops import FormulaOp, MetricOp
@@ -18,7 +19,7 @@ Range = tuple[float, float]
 ANY: Range = (-math.inf, math.inf)
 UP: Range = (0.0, math.inf)
 SHARE: Range = (0.0, 1.0)
-_ORDERED = {word: getattr(operator, word) for word in ("lt", "le", "gt", "ge", "eq", "ne")}
+_ORDERED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 _WITHIN = frozenset({"mean", "min", "max", "last", "first"})  # of some values, and between them
 _SIZES = frozenset({"std", "var", "pstd", "pvar", "count", "abs", "exp", "size", "sqrt"})
 MOST = 1000  # cases that are tried
@@ -75,10 +76,11 @@ def verdict(condition: Node, metrics: Mapping[str, Range]) -> bool | None:
     marks: dict[str, set[float]] = {name: set() for name in names}
     if not names or not _plain(condition, marks):
         return None
-    points = {name: list(_points(marks[name], metrics.get(name, ANY))) for name in names}
-    if math.prod(map(len, points.values())) > MOST:
+    points = [_points(marks[name], metrics.get(name, ANY)) for name in sorted(names)]
+    if math.prod(map(len, points)) > MOST:
         return None
-    outcomes = {_holds(condition, dict(zip(points, case, strict=True))) for case in itertools.product(*points.values())}
+    cases = (dict(zip(sorted(names), case, strict=True)) for case in itertools.product(*points))
+    outcomes = {bool(_value(condition, case)) for case in cases}
     return outcomes.pop() if len(outcomes) == 1 else None
 
 
@@ -98,25 +100,20 @@ def _plain(node: Node, marks: dict[str, set[float]]) -> bool:
     return True
 
 
-def _points(marks: set[float], bounds: Range) -> Iterator[float]:
+def _points(marks: set[float], bounds: Range) -> list[float]:
     low, high = bounds
     edges = sorted({mark for mark in marks | {low, high} if math.isfinite(mark)})
     if not edges:
-        yield from (-1.0, 1.0)
-        return
+        return [-1.0, 1.0]
     between = [(one + other) / 2 for one, other in itertools.pairwise(edges)]
-    for point in (edges[0] - 1, *edges, *between, edges[-1] + 1):
-        if low <= point <= high:
-            yield point
+    return [point for point in (edges[0] - 1, *edges, *between, edges[-1] + 1) if low <= point <= high]
 
 
-def _holds(node: Node, values: Mapping[str, float]) -> bool:
+def _value(node: Node, values: Mapping[str, float]) -> Any:
     if node.op == CONST:
-        return bool(node.param("value"))
-    if node.op == "not":
-        return not _holds(node.args[0], values)
-    if node.op in ("and", "or"):
-        both = [_holds(arg, values) for arg in node.args]
-        return all(both) if node.op == "and" else any(both)
-    one, two = (float(arg.param("value")) if arg.op == CONST else values[str(arg.param("name"))] for arg in node.args)
-    return bool(_ORDERED[node.op](one, two))
+        return node.param("value")
+    if node.op == METRIC:
+        return values[str(node.param("name"))]
+    function = BUILTIN.get(node.op)
+    assert function is not None
+    return function.of_constants(*(_value(arg, values) for arg in node.args))

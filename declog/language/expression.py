@@ -422,7 +422,7 @@ class Compiler:
         values = [item.param("value") for item in args]
         try:
             with np.errstate(all="ignore"):
-                value = np.asarray(function.run(np, *values)).item()
+                value = function.of_constants(*values)
         except (OverflowError, ValueError, TypeError, ArithmeticError) as error:
             self.fail(node, "DL308.constant", error=error)
         if type.dtype is DType.INT and isinstance(value, float):  # a float would drop digits of the constant

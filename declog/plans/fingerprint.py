@@ -140,6 +140,10 @@ def expressions(value: Any) -> Iterator[Node]:
             stack += reversed(tuple(one))
 
 
+def _fields(op: Any) -> set[str]:
+    return {item.name for item in fields(op)}
+
+
 @cache
 def _names(op: type[Any]) -> tuple[str, ...]:
     return tuple(item.name for item in fields(op))
@@ -159,9 +163,9 @@ class _Parts:
         self._types: dict[Node, str] = {}
 
     def add_field(self, path: str, op: Any, item: Field[Any]) -> None:
-        """A field of an op, unless it is a rank's own or made of the others."""
+        """A field of an op, unless it is a rank's own."""
         label = f"{type(op).__name__}.{item.name}"
-        if item.init and label not in self._without:
+        if label not in self._without:
             word = _WORDS.get(label, item.name)
             self.add(f"{path}.{word}" if path else word, getattr(op, item.name))
 
@@ -171,7 +175,7 @@ class _Parts:
             self.parts[path] = definition(value)
             self.parts[f"{path} (types)"] = self._typed(value)
         elif is_dataclass(value):
-            called = next((getattr(value, name) for name in _IDENTITY if name in _init_fields(value)), THERE)
+            called = next((getattr(value, name) for name in _IDENTITY if name in _fields(value)), THERE)
             self.parts[path] = THERE if listed else str(called)
             for item in fields(value):
                 self.add_field(path, value, item)
@@ -210,17 +214,12 @@ def _plain(value: Any) -> bool:
     return not is_dataclass(value)
 
 
-def _init_fields(op: Any) -> set[str]:
-    """The fields of an op that are not made of its others."""
-    return {item.name for item in fields(op) if item.init}
-
-
 def _keys(values: tuple[Any, ...]) -> list[str]:
     """The keys of several values: their own names where those differ, else their positions."""
     if len(values) == 1 and isinstance(values[0], Node):
         return [""]
     for name in _IDENTITY:
-        if all(is_dataclass(item) and name in _init_fields(item) for item in values):
+        if all(is_dataclass(item) and name in _fields(item) for item in values):
             keys = [str(getattr(item, name)) for item in values]
             if len(set(keys)) == len(keys):
                 return keys

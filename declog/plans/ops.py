@@ -43,21 +43,25 @@ class SignalOp:
     members: tuple[str, ...] = ()  # the only ones of a family that there are
     homes: tuple[str, ...] = ()  # the phases that it names
 
-    # ready for each `observe`: the key of the signal's column, the name of its shape, the noun for its rows, and
-    # whether a float is recorded as it comes
-    key: tuple[str, None] = field(init=False, repr=False, compare=False)
-    shape_name: str = field(init=False, repr=False, compare=False)
-    counted: str = field(init=False, repr=False, compare=False)
-    number: bool = field(init=False, repr=False, compare=False)
+    @cached_property
+    def key(self) -> tuple[str, None]:
+        """The key of its column."""
+        return self.name, None
 
-    def __post_init__(self) -> None:
-        counted = "groups" if self.axis is Axis.GROUP else "tokens" if self.packed else "completions"
-        ready: dict[str, Any] = {
-            "key": (self.name, None), "shape_name": "packed" if self.packed else self.axis.label, "counted": counted,
-            "number": self.axis is Axis.STEP and self.dtype is DType.FLOAT and self.recorded and not self.folded,
-        }  # fmt: skip
-        for name, value in ready.items():
-            object.__setattr__(self, name, value)
+    @cached_property
+    def shape_name(self) -> str:
+        """The name of its shape."""
+        return "packed" if self.packed else self.axis.label
+
+    @cached_property
+    def counted(self) -> str:
+        """The noun for its rows."""
+        return "groups" if self.axis is Axis.GROUP else "tokens" if self.packed else "completions"
+
+    @cached_property
+    def number(self) -> bool:
+        """Whether a float is recorded as it comes."""
+        return self.axis is Axis.STEP and self.dtype is DType.FLOAT and self.recorded and not self.folded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -559,19 +563,12 @@ class Plan:
     @cached_property
     def sources(self) -> dict[str, tuple[SignalOp, ...]]:
         """The needed signals by the name they are observed under; one may be needed in several phases."""
-        by_source: dict[str, tuple[SignalOp, ...]] = {}
-        for phase in self.phases.values():
-            for signal in phase.signals:
-                by_source[signal.source] = (*by_source.get(signal.source, ()), signal)
-        return by_source
+        return _by_source(op for phase in self.phases.values() for op in phase.signals)
 
     @cached_property
     def unread(self) -> dict[str, tuple[SignalOp, ...]]:
         """The signals that are kept and not read, by the name they are observed under."""
-        unread: dict[str, tuple[SignalOp, ...]] = {}
-        for signal in (signal for phase in self.phases.values() for signal in phase.unread if signal.recorded):
-            unread[signal.source] = (*unread.get(signal.source, ()), signal)
-        return unread
+        return _by_source(op for phase in self.phases.values() for op in phase.unread if op.recorded)
 
     @cached_property
     def observed(self) -> KeysView[str]:
@@ -617,6 +614,13 @@ class Plan:
     def names(self) -> list[str]:
         """The names that trackers see, as templates; a family's has ``{member}`` in it."""
         return list(dict.fromkeys(item.template for op in self.outputs if op.shown for item in op.names))
+
+
+def _by_source(signals: Iterable[SignalOp]) -> dict[str, tuple[SignalOp, ...]]:
+    by_source: dict[str, tuple[SignalOp, ...]] = {}
+    for op in signals:
+        by_source[op.source] = (*by_source.get(op.source, ()), op)
+    return by_source
 
 
 def _signals(roots: Iterable[Node]) -> Iterator[str]:

@@ -217,11 +217,6 @@ def _names(plan: Plan) -> Iterator[tuple[MetricOp | FormulaOp, NameOp]]:
     yield from ((op, item) for op in plan.outputs if op.shown for item in op.names)
 
 
-def output_words(plan: Plan) -> dict[str, str]:
-    """Each output in words, by the name that trackers see: "mean of batch means of kl, ..."."""
-    return {output["name"]: output["words"] for output in described(plan)["outputs"]}
-
-
 def _output(op: MetricOp | FormulaOp, item: NameOp, plan: Plan, places: Mapping[str, str]) -> dict[str, Any]:
     """A metric, and who shows a name of it."""
     profiles = [profile.name for profile in plan.profiles.values() if (op.key, item.alias) in profile.outputs]

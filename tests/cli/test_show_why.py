@@ -11,10 +11,11 @@ import yaml
 
 import declog
 from declog.config.files import YamlLoader
-from declog.plans.words import explain, output_words
+from declog.plans.words import explain
 from tests.cli.conftest import Cli
 from tests.conftest import WritePreset
 from tests.docs.markdown import ROOT
+from tests.running import output_words
 
 
 def lines(text: str) -> dict[str, str]:

@@ -115,7 +115,7 @@ def changed(value: Any) -> Any:
 def variants(value: Any, seen: set[str]) -> Iterator[tuple[str, Any]]:
     """The value with one field changed, for each field of each dataclass in it, each once: ``MetricOp.every``."""
     if is_dataclass(value) and not isinstance(value, type):
-        for item in (item for item in fields(value) if item.init):
+        for item in fields(value):
             label, given = f"{type(value).__name__}.{item.name}", getattr(value, item.name)
             if label not in seen and (given or label not in ("Node.args", "Node.mask")):
                 seen.add(label)

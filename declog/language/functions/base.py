@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
+
 from declog.language.absence import Kind
 from declog.language.dtypes import NUMERIC, Axis, DType, Type
 from declog.language.functions.rules import Call, Stage, broadcast, need
@@ -66,6 +68,10 @@ class Function:
     def fewest(self, node: Node) -> int:
         """How many values of a group a call of it takes at least."""
         return self.least if isinstance(self.least, int) else dict(node.params).get(self.least) or 1
+
+    def of_constants(self, *values: Any) -> Any:
+        """The value of an elementwise function of constants."""
+        return np.asarray(self.run(np, *values)).item()
 
     @property
     def signature(self) -> str:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import declog
-from declog.plans.words import output_words
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink, run_ranks
-from tests.running import profile, rows, run
+from tests.running import output_words, profile, rows, run
 
 ROWS = {"axis": "completion"}
 STEP = {"axis": "step"}

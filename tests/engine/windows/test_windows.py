@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 import declog
-from declog.plans.words import output_words
 from declog.testing import MemorySink
 from tests.language.runs import problems, record, values
-from tests.running import profile
+from tests.running import output_words, profile
 
 DATA = Path(__file__).parents[2] / "data" / "maxent.json"
 CASES: dict[str, dict[str, Any]] = {case["id"]: case for case in json.loads(DATA.read_text(encoding="utf-8"))}
