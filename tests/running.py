@@ -12,6 +12,8 @@ from declog.plans.words import described
 from declog.records import Table
 from declog.runtime.ranks.comm import Comm, Event
 from declog.runtime.recording.recorder import Recorder
+from declog.runtime.rows.batch import Batch
+from declog.runtime.values.packs import Pack
 from declog.testing import MemorySink
 
 Body = Callable[[Recorder], object]
@@ -112,3 +114,11 @@ def tables_of(
                     log.observe(**values)
 
     return run(made, body, folder).tables("t")
+
+
+def closed_batch(rows: int, *, step: int = -1, batch: int = -1, order: int = 0, packs: Sequence[Pack] = ()) -> Batch:
+    """A batch of so many completions as the worker has it, with its columns."""
+    closed = Batch.__new__(Batch)
+    closed.rows, closed.step, closed.batch = rows, step, batch
+    closed.order, closed.packs, closed.closed = order, packs, True
+    return closed

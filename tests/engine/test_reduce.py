@@ -15,10 +15,10 @@ from declog.engine.frame import Frame
 from declog.engine.reduce import Reductions
 from declog.language.dtypes import Axis
 from declog.plans.ops import Plan
-from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.window import Window
 from declog.runtime.values.packs import Pack
-from tests.running import profile
+from tests.running import closed_batch, profile
 
 REDUCTIONS = ("p05", "p99_9", "last", "mean", "std", "count")
 SIGNALS: dict[str, Any] = {
@@ -38,7 +38,7 @@ def frame(gaps: bool) -> Frame:
     random = np.random.default_rng(7)
     parts = []
     for rank in range(2):
-        records: list[BatchRecord] = []
+        records: list[Batch] = []
         for step in range(3):
             for batch in range(2):
                 rows = int(random.integers(1, 6))
@@ -53,7 +53,7 @@ def frame(gaps: bool) -> Frame:
                     Pack(Axis.COMPLETION, [("hit", None)], [torch.from_numpy(random.random(rows) < 0.5)]),
                     Pack(Axis.COMPLETION, [("f", "a"), ("f", "b")], [family]),
                 ]
-                records.append(BatchRecord(step, batch, rows, 0.0, len(records), packs, {}, {}))
+                records.append(closed_batch(rows, step=step, batch=batch, order=len(records), packs=packs))
         parts.append(Window([{"default": records}]).frames(PLAN.phases, rank, None, _raise)["default"])
     return Frame.merge(parts)
 

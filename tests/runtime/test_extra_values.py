@@ -25,12 +25,11 @@ import torch
 import declog
 from declog.language.dtypes import Axis
 from declog.runtime.recording.recorder import Recorder
-from declog.runtime.rows.batch import BatchRecord
 from declog.runtime.rows.window import Window
 from declog.runtime.values.extras import plain_value
 from declog.runtime.values.packs import Pack
 from declog.testing import MemorySink
-from tests.running import profile, rows, run
+from tests.running import closed_batch, profile, rows, run
 
 
 @dataclasses.dataclass
@@ -227,7 +226,7 @@ def test_what_cannot_be_read_later_takes_its_own_column_only() -> None:
         Pack(Axis.COMPLETION, [("a", None)], [torch.ones(2)]),
         Pack(Axis.COMPLETION, [("b", None)], [torch.ones(2, device="meta")]),
     ]
-    window = Window([{"default": [BatchRecord(0, 0, 2, 0.0, 1, packs, {}, {})]}])
+    window = Window([{"default": [closed_batch(2, step=0, batch=0, order=1, packs=packs)]}])
     reported: list[BaseException] = []
     frame = window.frames(made.phases, 0, None, reported.append)["default"]
     assert (frame.column("a") is not None, frame.column("b") is None) == (True, True)

@@ -11,7 +11,7 @@ import torch
 import declog
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT
-from declog.runtime.rows.batch import BatchRecord, OpenBatch
+from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.observation import ReadObservation
 from declog.runtime.rows.window import Window
@@ -121,7 +121,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     return made
 
 
-def take(batch: OpenBatch, **values: torch.Tensor) -> None:
+def take(batch: Batch, **values: torch.Tensor) -> None:
     """Give a batch what one call gave, as if it were on a device."""
     given = ReadObservation(batch.phase, set(values))
     for name, value in values.items():
@@ -134,17 +134,17 @@ def take(batch: OpenBatch, **values: torch.Tensor) -> None:
     batch.take(given)
 
 
-def opened() -> OpenBatch:
+def opened() -> Batch:
     """A batch in which nothing came yet."""
     [phase] = [phase for phase in declog.plan(CONFIG).phases.values() if phase.name != "logged"]
-    return OpenBatch(phase, Folds(phase, phase.reads, DEFAULT, Failures().report))
+    return Batch(phase, Folds(phase, phase.reads, DEFAULT, Failures().report))
 
 
-def closed(batch: OpenBatch) -> BatchRecord:
-    """What the batch becomes, its columns laid together."""
-    record = batch.close(0.0, grouping=None)
-    record.pack()
-    return record
+def closed(batch: Batch) -> Batch:
+    """The batch, closed, its columns laid together."""
+    batch.close(0.0, grouping=None)
+    batch.pack()
+    return batch
 
 
 def test_on_one_stream_nothing_waits_for_another(cuda: Cuda) -> None:

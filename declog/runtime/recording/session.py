@@ -18,7 +18,7 @@ from declog.plans.ops import Plan
 from declog.runtime.ranks.log_event import Answer
 from declog.runtime.recording import timing
 from declog.runtime.recording.log_events import LogEvents
-from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.batches import Intake, Locate, OpenBatches
 from declog.runtime.rows.dropped_rows import DroppedRows
 from declog.runtime.rows.packets import Packet
@@ -349,7 +349,7 @@ class Session:
         except Exception as error:  # noqa: BLE001  (raised when all else is recorded)
             refused.add(error)
 
-    def _keep(self, batches: OpenBatches, phase: str, record: BatchRecord) -> None:
+    def _keep(self, batches: OpenBatches, phase: str, record: Batch) -> None:
         """A batch closed: it is of its step."""
         step, stream = batches.step, batches.stream
         if self.events.outgoing is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Set
 from declog.engine.inactive import PHASE, Span
 from declog.engine.tables import EXTRA
 from declog.plans.ops import PhaseOp
-from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.window import Window
 
 
@@ -33,7 +33,7 @@ def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[st
     return by_phase
 
 
-def _runs(records: list[BatchRecord]) -> list[tuple[Set[str], Span]]:
+def _runs(records: list[Batch]) -> list[tuple[Set[str], Span]]:
     """Batches in a row that have the same signals, and their steps."""
     runs: list[tuple[Set[str], Span]] = []
     for record in records:

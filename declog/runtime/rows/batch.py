@@ -7,7 +7,6 @@ computed from rows, nothing is copied to the host. Imports torch and the plan.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 from typing import Any
@@ -29,75 +28,33 @@ from declog.runtime.values.streams import NO_STREAMS, Streams
 Tensor = torch.Tensor
 
 
-@dataclass(slots=True)
-class BatchRecord:
-    """One closed batch of one phase: copies and calls until they are packed, then columns, numbers and texts."""
+class Batch:
+    """The signals of one phase: those since its last batch closed, and when it has closed, the rows of its step.
 
-    step: int
-    batch: int
-    rows: int
-    elapsed: float
-    order: int
-    packs: Sequence[Pack]
-    numbers: Numbers
-    texts: Texts
-    names: Set[str] = frozenset()  # the signals that came
-    copies: Sequence[Copy] = ()  # of columns, which are not in packs yet
-    calls: Sequence[Observation] = ()  # with numbers and texts
-    ready: Mapping[torch.device, Any] | None = None  # where there is CUDA, what all waits for
-    partial: bool = False  # others of its step observe, too, so that it need not have all signals
-    bytes: int = 0  # about how many all of it takes
-
-    @property
-    def members(self) -> frozenset[tuple[str, str]]:
-        """The members of families that came; until it is packed."""
-        families = [family for call in self.calls for family in call.members.items()]
-        return frozenset((name, member) for name, members in families for member in members)
-
-    def pack(self) -> None:
-        """Lay what each call gave to what is like it. Called by the worker, but for what is on a GPU."""
-        packs: dict[PackKey, Pack] = {}
-        for call in self.calls:
-            self.numbers = {**self.numbers, **call.numbers}
-            self.texts = {**self.texts, **call.texts}
-        for (pack_key, axis, keys), data in self.copies:
-            if isinstance(data, Tensor) and data.is_cpu:
-                data = data.numpy(force=True)
-            pack = packs.get(pack_key)
-            if pack is None:
-                packs[pack_key] = Pack(axis, list(keys), [data])
-            else:
-                pack.keys.extend(keys)
-                pack.parts.append(data)
-        self.packs, self.copies, self.calls = [*self.packs, *packs.values()], (), ()
-        if self.ready:
-            for pack in self.tensors():
-                pack.ready = None if pack.device is None else self.ready.get(pack.device)
-
-    def tensors(self) -> Iterator[Pack]:
-        """All that is tensors, in packs."""
-        yield from self.packs
-        for _, values in self.texts.values():
-            if isinstance(values, Pack):
-                yield values
-
-
-class OpenBatch:
-    """The signals of one phase since its last batch closed.
-
-    A call is taken in one statement, at the end: whatever interrupts it, a batch has all of it or none. ``order``:
-    among the batches of this rank, 0 for one that is not open yet. ``size`` is how many completions it has, where
-    somebody says so beforehand.
+    A call is taken in one statement, at the end: whatever interrupts it, a batch has all of it or none. Copies and
+    calls stay as they came until the worker packs them. ``order``: among the batches of this rank, 0 for one that is
+    not open yet. ``size`` is how many completions it has, where somebody says so beforehand.
     """
 
-    order = 0
-    loose = False  # nobody declared what these columns are: where no signal has rows, they are the batch's
-    record: BatchRecord | None = None  # what it became when it closed
-    names: frozenset[str] = frozenset()
-    copies: Sequence[Copy] = ()
+    names: Set[str] = frozenset()  # the signals that came
+    copies: Sequence[Copy] = ()  # of columns, which are not in packs yet
     calls: Sequence[Observation] = ()  # that gave more than columns
     extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})
-    misfits: Sequence[InputError] = ()  # columns that were left out when it closed
+    loose = False  # nobody declared what these columns are: where no signal has rows, they are the batch's
+    order = 0
+    # of one that has closed
+    closed = False
+    step = -1  # until it is in its step
+    batch = -1
+    rows = 0
+    elapsed = 0.0
+    partial = False  # others of its step observe, too, so that it need not have all signals
+    bytes = 0  # about how many all of it takes
+    ready: Mapping[torch.device, Any] | None = None  # where there is CUDA, what all waits for
+    misfits: Sequence[InputError] = ()  # columns that were left out
+    packs: Sequence[Pack] = ()
+    numbers: Numbers = NOTHING
+    texts: Texts = NOTHING
 
     def __init__(self, phase: PhaseOp, folds: Folds, *, size: int | None = None) -> None:
         self.phase = phase
@@ -108,14 +65,20 @@ class OpenBatch:
         self.unfolded = folds.nothing
         self._streams = NO_STREAMS
 
-    def copied(self) -> OpenBatch:
+    def copied(self) -> Batch:
         """The same batch, to be changed: what it holds is replaced there, never changed."""
-        batch = object.__new__(OpenBatch)
+        batch = object.__new__(Batch)
         batch.__dict__ = self.__dict__.copy()
         return batch
 
+    def with_columns(self, packs: Sequence[Pack], texts: Texts, numbers: Numbers) -> Batch:
+        """The same batch with other columns."""
+        batch = self.copied()
+        batch.packs, batch.texts, batch.numbers = packs, texts, numbers
+        return batch
+
     @property
-    def rows(self) -> int | None:
+    def completions(self) -> int | None:
         """How many completions the batch has; None where nothing said so yet."""
         return self.counts.get("completions")
 
@@ -172,16 +135,16 @@ class OpenBatch:
 
     def add_extra(self, column: str, values: list[Any] | Tensor) -> None:
         """Keep a column of log_extra, which is a copy already."""
-        if self.rows is not None and len(values) != self.rows:
+        if (rows := self.completions) not in (None, len(values)):
             signal = self.labels["completions"]
-            raise InputError.of("DL509.values", column=column, count=len(values), rows=self.rows, signal=signal)
+            raise InputError.of("DL509.values", column=column, count=len(values), rows=rows, signal=signal)
         if isinstance(values, Tensor) and values.is_cuda:
             self._streams = self._streams.noted([values.device])
         self.extras = {**self.extras, column: values}
 
     def keep(self, call: Observation, streams: Streams) -> bool:
         """Keep columns that no metric reads, which are copies; false where they are not of the batch's completions."""
-        if self.rows is None or call.counts != {"completions": self.rows}:
+        if self.completions is None or call.counts != {"completions": self.completions}:
             return False
         self.copies = [*self.copies, *call.copies]
         if call.texts:
@@ -191,14 +154,14 @@ class OpenBatch:
 
     def close(
         self, elapsed: float, *, first: Collection[str] | None = None, grouping: Grouping | None, partial: bool = False
-    ) -> BatchRecord:
-        """Fold what has waited for signals that never came, pack the columns; its step and number are not known yet.
+    ) -> None:
+        """Fold what has waited for signals that never came; its step and number are not known yet.
 
         With ``first``, what of a phase's first batch came elsewhere, it raises where a required signal never came.
-        Columns of log_extra that are not of its rows are ``misfits``. Called again it gives the same record.
+        Columns of log_extra that are not of its rows are ``misfits``. Called again it changes nothing.
         """
-        if self.record is not None:
-            return self.record
+        if self.closed:
+            return
         names, counts, unfolded = self.names, self.counts, self.unfolded
         if first is not None and names:
             self._complete(first)
@@ -221,11 +184,12 @@ class OpenBatch:
         size = _bytes_besides(calls) if calls else 0
         for _, data in copies:
             size += data.nbytes
-        record = BatchRecord(
-            -1, -1, rows, elapsed, self.order, (), NOTHING, NOTHING, names, copies, calls, ready, partial, size
+        self.partial, self.elapsed, self.bytes = partial, elapsed, size
+        # no interrupt comes within such a statement
+        self.names, self.copies, self.calls, self.rows, self.ready, self.misfits, self.closed = (
+            names, copies, calls, rows, ready, misfits, True
         )  # fmt: skip
-        self.names, self.misfits, self.record = names, misfits, record
-        return record
+        self.unfolded, self._streams, self.extras = self.folds.nothing, NO_STREAMS, NOTHING
 
     def _columns(
         self, rows: int, names: Set[str], counts: Mapping[str, int]
@@ -247,7 +211,7 @@ class OpenBatch:
         return call, misfits
 
     def _complete(self, elsewhere: Collection[str]) -> None:
-        here = self.names.union(elsewhere)
+        here = {*self.names, *elsewhere}
         missing = [op for op in self.phase.signals if op.required and op.name not in here]
         if missing:
             shown = ", ".join(f"`{op.source}`" for op in missing)
@@ -285,6 +249,39 @@ class OpenBatch:
                 values: list[Any] = data.reshape(len(keys), -1)[list(keys).index(key)].tolist()
                 return values
         return None
+
+    @property
+    def members(self) -> frozenset[tuple[str, str]]:
+        """The members of families that came; until it is packed."""
+        families = [family for call in self.calls for family in call.members.items()]
+        return frozenset((name, member) for name, members in families for member in members)
+
+    def pack(self) -> None:
+        """Lay what each call gave to what is like it. Called by the worker, but for what is on a GPU."""
+        packs: dict[PackKey, Pack] = {}
+        for call in self.calls:
+            self.numbers = {**self.numbers, **call.numbers}
+            self.texts = {**self.texts, **call.texts}
+        for (pack_key, axis, keys), data in self.copies:
+            if isinstance(data, Tensor) and data.is_cpu:
+                data = data.numpy(force=True)
+            pack = packs.get(pack_key)
+            if pack is None:
+                packs[pack_key] = Pack(axis, list(keys), [data])
+            else:
+                pack.keys.extend(keys)
+                pack.parts.append(data)
+        self.packs, self.copies, self.calls = [*self.packs, *packs.values()], (), ()
+        if self.ready:
+            for pack in self.tensors():
+                pack.ready = None if pack.device is None else self.ready.get(pack.device)
+
+    def tensors(self) -> Iterator[Pack]:
+        """All that is tensors, in packs."""
+        yield from self.packs
+        for _, values in self.texts.values():
+            if isinstance(values, Pack):
+                yield values
 
 
 def _bytes_besides(calls: Sequence[Observation]) -> int:

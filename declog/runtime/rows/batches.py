@@ -20,7 +20,7 @@ from declog.errors import InputError, MissingSignalError, RuntimeFailure, Unknow
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
 from declog.plans.ops import Plan, SignalOp
-from declog.runtime.rows.batch import BatchRecord, OpenBatch
+from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.calls import LearnedCall, Stack
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.kept import PREFIX, SIGNALS
@@ -39,7 +39,7 @@ LEARNED = 8  # how often calls of the same names are learned: those whose dtypes
 CALLS = 1000  # and how many names of calls
 
 
-class OpenBatches(dict[str, OpenBatch]):
+class OpenBatches(dict[str, Batch]):
     """The open batches of one task or thread that works for a step, by phase.
 
     ``partial_step``: others of the step observe, too, so that no batch needs to have all signals. ``once``: it is one
@@ -79,7 +79,7 @@ class Intake:
         plan: Plan,
         elapsed: Callable[[], float],
         failures: Failures,
-        keep: Callable[[OpenBatches, str, BatchRecord], None],
+        keep: Callable[[OpenBatches, str, Batch], None],
         *,
         functions: Functions,
         locate: Locate | None = None,
@@ -156,10 +156,10 @@ class Intake:
             return False
         phase = call.phase
         batch = batches.get(phase.name)
-        if batch is None or batch.record is not None or not batch.names.isdisjoint(call.names):
+        if batch is None or batch.closed or not batch.names.isdisjoint(call.names):
             if batch is not None and (batches.once or batch.size is not None):
                 return False
-            batch = OpenBatch(phase, self._folds[phase.name])
+            batch = Batch(phase, self._folds[phase.name])
         if not batch.take_stack(call, stack, data):
             return False
         if not batch.order:
@@ -266,17 +266,17 @@ class Intake:
 
     def _take(self, batches: OpenBatches, calls: Sequence[Observation]) -> None:
         """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
-        taken: dict[str, OpenBatch] = {}
+        taken: dict[str, Batch] = {}
         new = several = len(calls) > 1
         for call in calls:
             phase = call.phase.name
             batch = batches.get(phase)
             if (
                 batch is None
-                or batch.record is not None
+                or batch.closed
                 or (not batch.names.isdisjoint(call.names) and self._again(batches, batch, call))
             ):
-                batch, new = OpenBatch(call.phase, self._folds[phase]), True
+                batch, new = Batch(call.phase, self._folds[phase]), True
             elif several:  # the batches of all phases are replaced at once, or none is
                 batch = batch.copied()
             batch.take(call)
@@ -284,7 +284,7 @@ class Intake:
         if new:
             self._put(batches, taken)
 
-    def _again(self, batches: OpenBatches, batch: OpenBatch, call: Observation) -> bool:
+    def _again(self, batches: OpenBatches, batch: Batch, call: Observation) -> bool:
         """Whether a call gives a value that the open batch has: it opens the next one."""
         if not (again := batch.again(call)):
             return False
@@ -292,7 +292,7 @@ class Intake:
             raise _given_twice(f"`{min(again)}`", batch)
         return True
 
-    def _put(self, batches: OpenBatches, taken: Mapping[str, OpenBatch]) -> None:
+    def _put(self, batches: OpenBatches, taken: Mapping[str, Batch]) -> None:
         """Batches take the place of those that are open, which close where they are others: one store for a call."""
         refused: Exception | None = None
         for phase, batch in taken.items():
@@ -324,7 +324,7 @@ class Intake:
         again = open_batch is not None and column in open_batch.extras
         if again and open_batch is not None and (batches.once or open_batch.size is not None):
             raise _given_twice(f"the column `{column}`", open_batch)
-        batch = OpenBatch(self._plan.phases[phase], self._folds[phase]) if open_batch is None or again else open_batch
+        batch = Batch(self._plan.phases[phase], self._folds[phase]) if open_batch is None or again else open_batch
         batch.add_extra(column, plain)
         self._put(batches, {phase: batch})
 
@@ -347,7 +347,7 @@ class Intake:
                 call.put(Axis.COMPLETION.label, Axis.COMPLETION, (key,), column)
             _await_end(batches, call)
 
-    def _give_kept(self, batches: OpenBatches, batch: OpenBatch) -> None:
+    def _give_kept(self, batches: OpenBatches, batch: Batch) -> None:
         """A batch ends: the columns that wait for it are among its own, where they are of its completions."""
         names, later = set[str](), [item for item in batches.kept if item[0].phase is not batch.phase]
         for call, streams in [item for item in batches.kept if item[0].phase is batch.phase]:
@@ -356,7 +356,7 @@ class Intake:
             elif not batch.keep(call, streams):
                 count = call.counts.get("completions", 0)
                 for name in sorted(call.names):
-                    why = f"it has {count} values to keep, and its batch {batch.rows} completions"
+                    why = f"it has {count} values to keep, and its batch {batch.completions} completions"
                     self._leave_out(_plain(name), why)
             names |= call.names
         batches.kept = later
@@ -387,7 +387,7 @@ class Intake:
 
     def begin(self, batches: OpenBatches, phase: str, rows: int) -> None:
         """Open a batch of so many completions, which takes each value once."""
-        self._put(batches, {phase: OpenBatch(self._plan.phases[phase], self._folds[phase], size=rows)})
+        self._put(batches, {phase: Batch(self._plan.phases[phase], self._folds[phase], size=rows)})
 
     def _report(self, failure: RuntimeFailure) -> None:
         """Report what of a batch could not be computed."""
@@ -398,11 +398,11 @@ class Intake:
         """Columns of a task that has no rows are of the rows that its scope's own code has open, where they fit."""
         for phase, batch in list(other.items()):
             main_batch = main.get(phase)
-            if batch.names or main_batch is None or main_batch.rows is None:
+            if batch.names or main_batch is None or main_batch.completions is None:
                 continue
             extras = {
                 column: values for column, values in batch.extras.items()
-                if column not in main_batch.extras and len(values) == main_batch.rows
+                if column not in main_batch.extras and len(values) == main_batch.completions
             }  # fmt: skip
             main_batch.extras = {**main_batch.extras, **extras}
             batch.extras = {column: values for column, values in batch.extras.items() if column not in extras}
@@ -428,12 +428,12 @@ class Intake:
         batch = batches.get(phase)
         if batch is None:
             return
-        if batches.kept and batch.rows is not None and batch.record is None:
+        if batches.kept and batch.completions is not None and not batch.closed:
             self._give_kept(batches, batch)
         partial = batches.partial_step
         came = None if partial or partly or phase in self.seen else self._pieces.get(phase, _NONE)
         try:
-            record = batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, partial=partial)
+            batch.close(self._elapsed(), first=came, grouping=self._plan.grouping, partial=partial)
         except Exception as error:
             del batches[phase]
             if self._locate is None or not isinstance(error, MissingSignalError):
@@ -448,8 +448,8 @@ class Intake:
                 if batch.phase.folds:
                     self._folds[phase] = batch.folds.next(batch.names)
                 if before := batches.step.batches.get(phase):
-                    self._split.compare(phase, before[-1], record)
-            self._keep(batches, phase, record)
+                    self._split.compare(phase, before[-1], batch)
+            self._keep(batches, phase, batch)
         batches.pop(phase, None)
         if batch.misfits:
             for misfit in batch.misfits[1:] if not partly else ():
@@ -503,7 +503,7 @@ def _homes(plan: Plan) -> Mapping[str, str]:
     )
 
 
-def _given_twice(what: str, batch: OpenBatch) -> InputError:
+def _given_twice(what: str, batch: Batch) -> InputError:
     return InputError.of("DL509.twice", what=what, phase=batch.phase.name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from declog.runtime.recording.timing import Timed
-from declog.runtime.rows.batch import OpenBatch
+from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.batches import Intake, OpenBatches
 from declog.runtime.rows.scopes import Origin, Scope
 from declog.runtime.rows.steps import Step
@@ -35,11 +35,11 @@ class Pending:
         """How many rows wait, those of open batches included."""
         closed = [max(record.rows, 1) for records in self.step.batches.values() for record in records]
         still = [batch for batches in self.batches.values() for batch in batches.values() if batch.names]
-        return sum(closed) + sum(batch.rows or 1 for batch in still)
+        return sum(closed) + sum(batch.completions or 1 for batch in still)
 
     def give_columns(self, scope: Scope, me: Origin) -> None:
         """Columns without rows are of the rows that a task's or thread's step begins with."""
-        batches: dict[str, OpenBatch] = self.batches.get(me, {})
+        batches: dict[str, Batch] = self.batches.get(me, {})
         if columns := {phase: batch for phase, batch in batches.items() if not batch.names}:
             self._batches_of(scope, me).update(columns)
             for phase in columns:

@@ -11,7 +11,7 @@ import logging
 
 from declog.language.dtypes import Axis
 from declog.plans.ops import Plan
-from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.batch import Batch
 
 log = logging.getLogger("declog")
 
@@ -30,7 +30,7 @@ class SplitRows:
         }
         self._paired = {name for name in signals if self._families[name] or self._required[name]}
 
-    def compare(self, phase: str, before: BatchRecord, record: BatchRecord) -> None:
+    def compare(self, phase: str, before: Batch, record: Batch) -> None:
         """Two batches of a step; one that is ``partial`` need not have what the config requires."""
         if phase not in self._paired:
             return

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from declog.engine.frame import Frame
 from declog.records import Beside
-from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.window import Window
 
 _NO_NUMBERS = Beside()
@@ -34,12 +34,12 @@ class Step:
 
     def __init__(self, number: int | None = None) -> None:
         self.number = number  # None: it is not known yet
-        self.batches: dict[str, list[BatchRecord]] = {}
+        self.batches: dict[str, list[Batch]] = {}
         self.counts: dict[str, int] = {}
         self.bytes = 0
         self.packets: frozenset[str] = _NO_PACKETS
 
-    def add(self, phase: str, record: BatchRecord) -> None:
+    def add(self, phase: str, record: Batch) -> None:
         """Take a closed batch; the same one again changes nothing."""
         if record.batch < 0 and self.number is not None:
             count = self.counts.get(phase, 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -23,7 +23,7 @@ from declog.language.dtypes import Axis, DType
 from declog.plans.ops import TRACE, Grouping, PhaseOp
 from declog.records import Beside
 from declog.runtime.recording.timing import Timed
-from declog.runtime.rows.batch import BatchRecord
+from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.kept import SIGNALS, with_kept_groups
 from declog.runtime.values.packs import Pack, land
 
@@ -34,7 +34,7 @@ Report = Callable[[BaseException], None]
 class Window:
     """The batches since the last log event: those of each of its steps, by phase."""
 
-    steps: Sequence[dict[str, list[BatchRecord]]] = ()
+    steps: Sequence[dict[str, list[Batch]]] = ()
     earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
     intact: bool = True  # whether all that should have been recorded was
     beside: Beside = field(default_factory=Beside)
@@ -52,9 +52,9 @@ class Window:
         for device, packs in devices.items():
             land(device, packs)
 
-    def batches(self) -> dict[str, list[BatchRecord]]:
+    def batches(self) -> dict[str, list[Batch]]:
         """Those of all steps, by phase, laid together. Called by the worker."""
-        by_phase: dict[str, list[BatchRecord]] = {}
+        by_phase: dict[str, list[Batch]] = {}
         for phase, records in chain.from_iterable(map(dict.items, self.steps)):
             by_phase.setdefault(phase, []).extend(records)
         for record in chain.from_iterable(by_phase.values()):
@@ -77,10 +77,8 @@ class Window:
         return frames
 
 
-def _frame(
-    phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
-) -> Frame:
-    runs: list[list[BatchRecord]] = []
+def _frame(phase: PhaseOp, records: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report) -> Frame:
+    runs: list[list[Batch]] = []
     before: Any = None
     for record in records:
         layout = _layout(record)
@@ -93,17 +91,16 @@ def _frame(
 
 
 def _counted(
-    phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
-) -> Sequence[BatchRecord]:
+    phase: PhaseOp, records: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
+) -> Sequence[Batch]:
     """The batches without values per group whose number is not that of the groups that begin in them, reported."""
     if grouping is None or not any(signal.axis is Axis.GROUP for signal in phase.signals):
         return records
     names = set(grouping.of)
     named = [
-        replace(
-            record,
-            packs=[pack for pack in record.packs if names & {name for name, _ in pack.keys}],
-            texts={key: values for key, values in record.texts.items() if key[0] in names}, numbers={},
+        record.with_columns(
+            [pack for pack in record.packs if names & {name for name, _ in pack.keys}],
+            {key: values for key, values in record.texts.items() if key[0] in names}, {},
         )
         for record in records
     ]  # fmt: skip
@@ -126,12 +123,12 @@ def _counted(
             report(RuntimeFailure.of("DL505.window", name=wrong[0], count=values[wrong[0]], where=where))
             packs = [pack for pack in record.packs if pack.axis is not Axis.GROUP]
             texts = {key: item for key, item in record.texts.items() if item[0] is not Axis.GROUP}
-            record = replace(record, packs=packs, texts=texts)
+            record = record.with_columns(packs, texts, record.numbers)
         checked.append(record)
     return checked
 
 
-def _group_counts(record: BatchRecord) -> dict[str, int]:
+def _group_counts(record: Batch) -> dict[str, int]:
     """How many values each signal per group has in a batch."""
     packs = {name: pack.rows for pack in record.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
     texts = {
@@ -141,7 +138,7 @@ def _group_counts(record: BatchRecord) -> dict[str, int]:
     return packs | texts
 
 
-def _layout(record: BatchRecord) -> tuple[object, ...]:
+def _layout(record: Batch) -> tuple[object, ...]:
     """What must be equal for the columns of two batches to be laid one after the other."""
     return (
         [pack.layout for pack in record.packs],
@@ -150,9 +147,7 @@ def _layout(record: BatchRecord) -> tuple[object, ...]:
     )
 
 
-def _joined(
-    phase: PhaseOp, records: Sequence[BatchRecord], rank: int, grouping: Grouping | None, report: Report
-) -> Frame:
+def _joined(phase: PhaseOp, records: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report) -> Frame:
     """The frame of batches of one layout, in order; what cannot be read is left out, and reported."""
 
     @contextmanager

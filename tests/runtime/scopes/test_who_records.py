@@ -8,9 +8,9 @@ import threading
 import pytest
 import trio
 
-from declog.runtime.rows.batch import BatchRecord
 from declog.runtime.rows.scopes import origin
 from declog.runtime.rows.steps import Step
+from tests.running import closed_batch
 
 
 async def _here() -> tuple[object, object]:
@@ -40,7 +40,7 @@ def test_a_loop_is_seen_wherever_it_runs() -> None:
 @pytest.mark.parametrize("moved", [0, 1, 2])
 def test_a_step_takes_batches_after_an_interrupt_at_any_of_them(moved: int) -> None:
     """What waits is absorbed batch by batch: interrupted after each, or before its phase is gone, it takes the next."""
-    records = [BatchRecord(-1, -1, 1, 0.0, order, [], {}, {}) for order in range(3)]
+    records = [closed_batch(1, order=order) for order in range(3)]
     pending, step = Step(), Step(7)
     for record in records[:2]:
         pending.add("default", record)
