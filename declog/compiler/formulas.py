@@ -32,18 +32,9 @@ def formulas(draft: Draft) -> None:
     while circle := ordered(waiting)[1]:
         draft.report("DL309.formulas", ("metrics", circle[0], "formula"), circle=" -> ".join([*circle, circle[0]]))
         waiting = {name: read - {*circle} for name, read in waiting.items() if name not in circle}
-
-    def visit(name: str) -> None:
-        for other in sorted(waiting.pop(name, ())):
-            visit(other)
-        if name not in done:
-            done.add(name)
-            with draft.at("metrics", name, "formula", off=f"metrics.{name}"):
-                _formula(draft, name, draft.spec.metrics[name])
-
-    done: set[str] = set()
-    for name in list(waiting):
-        visit(name)
+    for name in ordered(waiting)[0]:
+        with draft.at("metrics", name, "formula", off=f"metrics.{name}"):
+            _formula(draft, name, draft.spec.metrics[name])
 
 
 def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:

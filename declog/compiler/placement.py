@@ -13,6 +13,7 @@ from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.compiler.scopes import signal_node, token_mask
+from declog.errors import Problem
 from declog.language.absence import asks
 from declog.language.dtypes import Axis, DType
 from declog.language.moments import FORMULAS
@@ -247,6 +248,5 @@ def axis_signal(draft: Draft, name: str, path: str) -> Node | None:
         node = signal_node(draft, name)
         assert isinstance(node, Node)
         return node
-    if all(problem.path != tuple(path.split(".")) for problem in draft.problems):
-        draft.report("DL310.axis_off", path, name=name, reason=reason)
+    draft.report_first(Problem.of("DL310.axis_off", name=name, reason=reason), tuple(path.split(".")))
     return None

@@ -9,7 +9,7 @@ from typing import Any
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import AXES, Axis, DType, Type
-from declog.language.expression import compile_expression
+from declog.language.expression import Scope, compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
 from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
@@ -29,11 +29,10 @@ FACTS: dict[str, Type] = {  # of a log event and its window: what formulas and c
 }
 
 
-class ConstantScope:
+class ConstantScope(Scope):
     """Only constants: `enabled`."""
 
     noun = "constant"
-    groups = False
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -47,11 +46,6 @@ class ConstantScope:
             return Problem.of("DL302.run_time", name=name)
         return None
 
-    @property
-    def token_mask(self) -> frozenset[Node]:
-        """The token axis' mask; empty where none is declared."""
-        return frozenset()
-
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
         signal = self.draft.signals.get(name)
         if not isinstance(signal, Observed) or not signal.family:
@@ -60,9 +54,6 @@ class ConstantScope:
 
     def phase_order(self, phase: str) -> int:
         return self.draft.order(phase)
-
-    def measured(self, function: str, name: str) -> Node | None:
-        return None
 
     def names(self) -> Iterable[str]:
         return self.draft.constants
@@ -78,7 +69,7 @@ class SignalScope(ConstantScope):
         return self.draft.grouping is not None
 
     @property
-    def token_mask(self) -> frozenset[Node]:
+    def token_mask(self) -> frozenset[Node]:  # type: ignore[override]
         return token_mask(self.draft)
 
     def resolve(self, name: str) -> Node | Problem | None:

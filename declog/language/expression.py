@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import reduce
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -44,18 +44,12 @@ OPERATORS = frozenset(
 )
 
 
-class Scope(Protocol):
-    """What names mean in one place of the config."""
+class Scope:
+    """What names mean in one place of the config. This one knows none."""
 
-    noun: str  # "signal" or "metric": for messages
-
-    @property
-    def groups(self) -> bool:
-        """Whether the config says what a group is."""
-
-    @property
-    def token_mask(self) -> frozenset[Node]:
-        """The token axis' mask; empty where none is declared."""
+    noun = "signal"  # or "metric": for messages
+    groups = False  # whether the config says what a group is
+    token_mask: frozenset[Node] = frozenset()  # the token axis' mask; empty where none is declared
 
     def resolve(self, name: str) -> Node | Problem | None:
         """The node that a name stands for; a Problem says why it cannot be used; None: unknown."""
@@ -65,12 +59,14 @@ class Scope(Protocol):
 
     def phase_order(self, phase: str) -> int:
         """The place of a phase in a step: values of an earlier one can be looked up for the rows of a later one."""
+        return 0
 
     def measured(self, function: str, name: str) -> Node | None:
-        """The node of ``function(name)`` where it asks something of a metric: ``columns``, ``nan_count``."""
+        """The node of ``function(name)`` where it asks something of a metric: ``members``, ``nan_count``."""
 
     def names(self) -> Iterable[str]:
         """The names that can be used, for suggestions."""
+        return ()
 
 
 class Compiler:

@@ -29,8 +29,8 @@ ANCHORS = {
     "AT_NON_BOUNDARY": r"\B",
 }  # fmt: skip
 MOST = 1000  # repetitions that RE2 takes
-LAST = sys.maxunicode
-Ranges = list[tuple[int, int]]  # of code points, both ends included
+CASED = 0x20000  # no character from here on has an upper or a lower case
+NO_CHARACTER = r"[^\x{0}-\x{10FFFF}]"
 
 
 class PatternError(ValueError):
@@ -121,24 +121,22 @@ def _sequence(items: list[Any], flags: int) -> Iterator[str]:
             raise PatternError(
                 "`$` stands before the end of the pattern, where it cannot be found", "put `$` at the end"
             )
-        yield _item(str(kind), what, flags)
+        yield _item(kind, what, flags)
 
 
-def _item(kind: str, what: Any, flags: int) -> str:
+def _item(item: Any, what: Any, flags: int) -> str:
+    kind = str(item)
     if kind in REFUSED:
         raise PatternError(f"{REFUSED[kind]} cannot be searched in linear time", FIX)
     match kind:
-        case "LITERAL":
-            return _set([(what, what)], flags)
-        case "NOT_LITERAL":
-            return _set([(what, what)], flags, negated=True)
+        case "LITERAL" if not flags & re.IGNORECASE or what >= CASED:
+            return f"\\x{{{what:X}}}"
+        case "LITERAL" | "NOT_LITERAL":
+            return _set(item, what, flags)
+        case "IN":
+            return _set(item, tuple(what), flags)
         case "ANY":
             return "(?s:.)" if flags & re.DOTALL else r"[^\n]"
-        case "IN":
-            negated = bool(what) and str(what[0][0]) == "NEGATE"
-            return _set(
-                [part for one in what[negated:] for part in _ranges(one[0], one[1], flags)], flags, negated=negated
-            )
         case "AT" if str(what) == "AT_END":  # also before a line break that ends the text, which is kept as a group
             return "(?m:$)" if flags & re.MULTILINE else r"(\n?)\z"
         case "AT":
@@ -148,6 +146,8 @@ def _item(kind: str, what: Any, flags: int) -> str:
             return "(?:" + "|".join("".join(_sequence(list(branch), flags)) for branch in what[1]) + ")"
         case "SUBPATTERN":
             _, more, fewer, inside = what
+            if more & (re.ASCII | re.UNICODE):
+                flags &= ~(re.ASCII | re.UNICODE)
             return "(?:" + "".join(_sequence(list(inside), (flags | more) & ~fewer)) + ")"
         case "MAX_REPEAT" | "MIN_REPEAT":
             low, high, inside = what
@@ -159,70 +159,23 @@ def _repeated(inside: str, low: int, high: Any) -> str:
     endless = str(high) == "MAXREPEAT"
     if max(low, 0 if endless else high) > MOST:
         raise PatternError(f"it repeats something more than {MOST} times", "repeat it less often, or with `+`")
-    times = {(0, True): "*", (1, True): "+"}.get((low, endless)) or (f"{{{low},}}" if endless else f"{{{low},{high}}}")
-    return f"(?:{inside}){times}"
+    return f"(?:{inside}){{{low},{'' if endless else high}}}"
 
 
-def _ranges(kind: Any, what: Any, flags: int) -> Ranges:
-    if str(kind) == "LITERAL":
-        return [(what, what)]
-    if str(kind) == "RANGE":
-        return [(what[0], what[1])]
-    name = str(what).removeprefix("CATEGORY_")  # of DIGIT, NOT_SPACE, ...
-    ranges = _category(name.removeprefix("NOT_"), bool(flags & re.ASCII))
-    return _complement(ranges) if name.startswith("NOT_") else ranges
-
-
-def _set(ranges: Ranges, flags: int, *, negated: bool = False) -> str:
-    if flags & re.IGNORECASE:
-        ranges = ranges + [(char, char) for char in _cases(ranges, bool(flags & re.ASCII))]
-    ranges = _complement(_joined(ranges)) if negated else _joined(ranges)
-    if not ranges:
-        return r"[^\x{0}-\x{10FFFF}]"
-    return "[" + "".join(f"\\x{{{low:X}}}-\\x{{{high:X}}}" for low, high in ranges) + "]"
-
-
-def _joined(ranges: Ranges) -> Ranges:
-    joined: Ranges = []
-    for low, high in sorted(ranges):
-        if joined and low <= joined[-1][1] + 1:
-            joined[-1] = joined[-1][0], max(joined[-1][1], high)
-        else:
-            joined.append((low, high))
-    return joined
-
-
-def _complement(ranges: Ranges) -> Ranges:
-    starts, ends = [0, *(high + 1 for _, high in ranges)], [*(low - 1 for low, _ in ranges), LAST]
-    return [(low, high) for low, high in zip(starts, ends, strict=True) if low <= high]
+@functools.lru_cache(maxsize=1024)
+def _set(kind: Any, what: Any, flags: int) -> str:
+    """The characters that one item of a pattern takes in Python, which its own search says, as a set of RE2's."""
+    parser, compiler = (importlib.import_module(f"re.{name}") for name in ("_parser", "_compiler"))
+    state = parser.State()
+    state.flags, state.str = flags, ""
+    one = parser.SubPattern(state, [(kind, list(what) if str(kind) == "IN" else what)])
+    several = parser.SubPattern(state, [(parser.MAX_REPEAT, (1, parser.MAXREPEAT, one))])
+    matches = compiler.compile(several, flags).finditer(_characters(str(kind) == "LITERAL"))
+    ranges = "".join(f"\\x{{{match.start():X}}}-\\x{{{match.end() - 1:X}}}" for match in matches)
+    return f"[{ranges}]" if ranges else NO_CHARACTER
 
 
 @functools.cache
-def _category(name: str, ascii: bool) -> Ranges:
-    """The characters of one of Python's classes."""
-    some = re.compile({"DIGIT": r"\d+", "SPACE": r"\s+", "WORD": r"\w+"}[name], re.ASCII if ascii else 0)
-    return [(match.start(), match.end() - 1) for match in some.finditer("".join(map(chr, range(LAST + 1))))]
-
-
-@functools.cache
-def _folded() -> dict[int, tuple[int, ...]]:
-    """The characters that Python takes for one another where case does not matter, by each of them."""
-    extra: dict[int, tuple[int, ...]] = importlib.import_module("re._casefix")._EXTRA_CASES
-    by_lower: dict[int, list[int]] = {low: [low] for low in extra}
-    for char in range(0x20000):  # beyond are no cases
-        lower = chr(char).lower()
-        if lower != chr(char):
-            low = ord(lower[0])  # of U+0130, whose lower case is two characters, `re` takes the first
-            by_lower.setdefault(low, [low]).append(char)
-    alike = {low: tuple(c for one in (low, *extra.get(low, ())) for c in by_lower.get(one, ())) for low in by_lower}
-    return {char: alike[low] for low, chars in by_lower.items() for char in chars}
-
-
-def _cases(ranges: Ranges, ascii: bool) -> Iterator[int]:
-    if ascii:
-        for low, high in ranges:
-            yield from (ord(chr(c).swapcase()) for c in range(low, min(high, 127) + 1) if chr(c).isalpha())
-        return
-    for char, alike in _folded().items():
-        if any(low <= char <= high for low, high in ranges):
-            yield from alike
+def _characters(with_cases: bool) -> str:
+    """All characters, or all that may have an upper or a lower case."""
+    return "".join(map(chr, range(CASED if with_cases else sys.maxunicode + 1)))

@@ -48,17 +48,20 @@ def needs(outputs: Iterable[MetricOp | FormulaOp]) -> dict[str, set[str]]:
 
 def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
     """Ids, each after those that it needs; and those of a circle, in its order, if there is one."""
-    waiting, done = dict(needed), dict[str, None]()
-    while ready := [id for id, before in waiting.items() if before <= done.keys()]:
-        for id in ready:
-            del waiting[id]
-        done |= dict.fromkeys(ready)
-    circle: list[str] = []
-    at = next(iter(waiting), None)
-    while at is not None and at not in circle:  # each that waits needs another that waits
-        circle.append(at)
-        at = min(item for item in waiting[at] if item in waiting)
-    return list(done), circle if at is None else circle[circle.index(at) :]
+    done: dict[str, None] = {}
+
+    def circle(id: str, above: tuple[str, ...] = ()) -> list[str]:
+        """The circle that an id leads to; if there is none, it is done, after those that it needs."""
+        if id in above:
+            return [*above[above.index(id) :]]
+        for other in sorted(needed[id]) if id not in done else ():
+            if loop := circle(other, (*above, id)):
+                return loop
+        done[id] = None
+        return []
+
+    first = next(filter(None, map(circle, needed)), [])
+    return list(done), first
 
 
 def signals_of(plan: Plan) -> dict[str, Clauses]:
