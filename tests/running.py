@@ -116,9 +116,9 @@ def tables_of(
     return run(made, body, folder).tables("t")
 
 
-def closed_batch(rows: int, *, step: int = -1, batch: int = -1, order: int = 0, packs: Sequence[Pack] = ()) -> Batch:
+def closed_batch(rows: int, *, step: int = -1, number: int = -1, order: int = 0, packs: Sequence[Pack] = ()) -> Batch:
     """A batch of so many completions as the worker has it, with its columns."""
     closed = Batch.__new__(Batch)
-    closed.rows, closed.step, closed.batch = rows, step, batch
+    closed.rows, closed.step, closed.number = rows, step, number
     closed.order, closed.packs, closed.closed = order, packs, True
     return closed

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "declog"
 RETIRED = {
     "Step and Stream": "Lane NextStep Edge closed_to",
     "OpenBatches": "Holder",
+    "Batch": "BatchRecord OpenBatch",
     "Refused": "_openers _note_opener",
     "dropped_rows and logged_numbers": "Misplaced misplaced Reported RunsAhead",
     "hooks and a clock": "CallLog call_log.keeps calls.keeps",

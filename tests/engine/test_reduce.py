@@ -53,7 +53,7 @@ def frame(gaps: bool) -> Frame:
                     Pack(Axis.COMPLETION, [("hit", None)], [torch.from_numpy(random.random(rows) < 0.5)]),
                     Pack(Axis.COMPLETION, [("f", "a"), ("f", "b")], [family]),
                 ]
-                records.append(closed_batch(rows, step=step, batch=batch, order=len(records), packs=packs))
+                records.append(closed_batch(rows, step=step, number=batch, order=len(records), packs=packs))
         parts.append(Window([{"default": records}]).frames(PLAN.phases, rank, None, _raise)["default"])
     return Frame.merge(parts)
 

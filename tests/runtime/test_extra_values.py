@@ -226,7 +226,7 @@ def test_what_cannot_be_read_later_takes_its_own_column_only() -> None:
         Pack(Axis.COMPLETION, [("a", None)], [torch.ones(2)]),
         Pack(Axis.COMPLETION, [("b", None)], [torch.ones(2, device="meta")]),
     ]
-    window = Window([{"default": [closed_batch(2, step=0, batch=0, order=1, packs=packs)]}])
+    window = Window([{"default": [closed_batch(2, step=0, number=0, order=1, packs=packs)]}])
     reported: list[BaseException] = []
     frame = window.frames(made.phases, 0, None, reported.append)["default"]
     assert (frame.column("a") is not None, frame.column("b") is None) == (True, True)

@@ -349,17 +349,17 @@ class Session:
         except Exception as error:  # noqa: BLE001  (raised when all else is recorded)
             refused.add(error)
 
-    def _keep(self, batches: OpenBatches, phase: str, record: Batch) -> None:
+    def _keep(self, batches: OpenBatches, phase: str, batch: Batch) -> None:
         """A batch closed: it is of its step."""
         step, stream = batches.step, batches.stream
         if self.events.outgoing is not None:
             self.events.deliver()  # a window that was interrupted on its way has none of this
         if stream is not None and step.number is not None and stream.late(step.number):
-            self.dropped.late(step.number, max(record.rows, 1))
+            self.dropped.late(step.number, max(batch.rows, 1))
         else:
-            if record.ready:
+            if batch.ready:
                 self.events.on_device = True
-            step.add(phase, record)
+            step.add(phase, batch)
 
     # -- log events
 

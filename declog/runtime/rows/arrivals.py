@@ -17,29 +17,29 @@ from declog.runtime.rows.window import Window
 def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[str, Span]]:
     """The steps of each phase's batches, of each signal and each column of log_extra. Called by the worker."""
     by_phase: dict[str, dict[str, Span]] = {}
-    for phase, records in window.batches().items():
+    for phase, batches in window.batches().items():
         if phase not in phases:
             continue
         declared = {op.name for op in phases[phase].signals if not op.any}
         spans: dict[str, Span] = {}
-        for names, span in _runs(records):
+        for names, span in _runs(batches):
             for name in (PHASE, *declared.intersection(names)):
                 before = spans.get(name)
                 spans[name] = span if before is None else before.then(span)
-        for record in records:
-            for name in (key[0] for key in record.texts if key[0].startswith(EXTRA)):
-                spans[name] = spans.get(name, Span(record.step, record.step)).then(Span(record.step, record.step))
+        for batch in batches:
+            for name in (key[0] for key in batch.texts if key[0].startswith(EXTRA)):
+                spans[name] = spans.get(name, Span(batch.step, batch.step)).then(Span(batch.step, batch.step))
         by_phase[phase] = spans
     return by_phase
 
 
-def _runs(records: list[Batch]) -> list[tuple[Set[str], Span]]:
+def _runs(batches: list[Batch]) -> list[tuple[Set[str], Span]]:
     """Batches in a row that have the same signals, and their steps."""
     runs: list[tuple[Set[str], Span]] = []
-    for record in records:
-        span = Span(record.step, record.step)
-        if runs and runs[-1][0] == record.names:
-            runs[-1] = record.names, runs[-1][1].then(span)
+    for batch in batches:
+        span = Span(batch.step, batch.step)
+        if runs and runs[-1][0] == batch.names:
+            runs[-1] = batch.names, runs[-1][1].then(span)
         else:
-            runs.append((record.names, span))
+            runs.append((batch.names, span))
     return runs

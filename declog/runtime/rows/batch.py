@@ -45,7 +45,7 @@ class Batch:
     # of one that has closed
     closed = False
     step = -1  # until it is in its step
-    batch = -1
+    number = -1  # among the batches of its phase in the step
     rows = 0
     elapsed = 0.0
     partial = False  # others of its step observe, too, so that it need not have all signals

@@ -1,4 +1,4 @@
-"""What is open: of each task or thread in a scope the batch of each phase, until it closes and is a record of a window.
+"""What is open: of each task or thread in a scope the batch of each phase, until it closes and is of a window.
 
 A value goes to the open batch of its signal's phase; given again, it opens the next one. Imports torch and the plan.
 """

@@ -33,7 +33,7 @@ class Pending:
     @property
     def rows(self) -> int:
         """How many rows wait, those of open batches included."""
-        closed = [max(record.rows, 1) for records in self.step.batches.values() for record in records]
+        closed = [max(batch.rows, 1) for batches in self.step.batches.values() for batch in batches]
         still = [batch for batches in self.batches.values() for batch in batches.values() if batch.names]
         return sum(closed) + sum(batch.completions or 1 for batch in still)
 

@@ -30,16 +30,16 @@ class SplitRows:
         }
         self._paired = {name for name in signals if self._families[name] or self._required[name]}
 
-    def compare(self, phase: str, before: Batch, record: Batch) -> None:
+    def compare(self, phase: str, before: Batch, batch: Batch) -> None:
         """Two batches of a step; one that is ``partial`` need not have what the config requires."""
         if phase not in self._paired:
             return
         families, required = self._families[phase], self._required[phase]
         different = []
-        if families and (members := before.members) and (came := record.members):
+        if families and (members := before.members) and (came := batch.members):
             different = sorted(f"{name}[{one!r}]" for name, one in members ^ came if name in families)
-        if not (before.partial or record.partial) and before.names & required and record.names & required:
-            different += sorted((before.names ^ record.names) & required)
+        if not (before.partial or batch.partial) and before.names & required and batch.names & required:
+            different += sorted((before.names ^ batch.names) & required)
         if different:
             self._paired.discard(phase)
             log.warning(

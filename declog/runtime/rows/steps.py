@@ -39,27 +39,27 @@ class Step:
         self.bytes = 0
         self.packets: frozenset[str] = _NO_PACKETS
 
-    def add(self, phase: str, record: Batch) -> None:
+    def add(self, phase: str, batch: Batch) -> None:
         """Take a closed batch; the same one again changes nothing."""
-        if record.batch < 0 and self.number is not None:
+        if batch.number < 0 and self.number is not None:
             count = self.counts.get(phase, 0)
-            record.step, record.batch, self.counts[phase] = self.number, count, count + 1
-        records = self.batches.get(phase)
-        if not records:  # empty where an interrupt came before its last batch
-            self.batches[phase] = [record]
-        elif records[-1] is record:
+            batch.step, batch.number, self.counts[phase] = self.number, count, count + 1
+        batches = self.batches.get(phase)
+        if not batches:  # empty where an interrupt came before its last batch
+            self.batches[phase] = [batch]
+        elif batches[-1] is batch:
             return
         else:
-            records.append(record)
-        self.bytes += record.bytes
+            batches.append(batch)
+        self.bytes += batch.bytes
 
     def absorb(self, pending: Step, only: str | None = None) -> None:
         """Take what waited for this step's number; of one phase ``only``."""
         for phase in [phase for phase in pending.batches if only in (None, phase)]:
-            records = pending.batches[phase]
-            while records:
-                self.add(phase, records[0])
-                del records[0]
+            batches = pending.batches[phase]
+            while batches:
+                self.add(phase, batches[0])
+                del batches[0]
             del pending.batches[phase]
         if only is None:
             self.packets |= pending.packets

@@ -42,11 +42,11 @@ class Window:
 
     def hand_off(self) -> None:
         """Start the copy of what is on a CUDA device to pinned memory, one for all of it; returns at once."""
-        records = chain.from_iterable(chain.from_iterable(map(dict.values, self.steps)))
+        batches = chain.from_iterable(chain.from_iterable(map(dict.values, self.steps)))
         devices: dict[torch.device, list[Pack]] = {}
-        for record in [record for record in records if record.ready]:
-            record.pack()
-            for pack in record.tensors():
+        for batch in [batch for batch in batches if batch.ready]:
+            batch.pack()
+            for pack in batch.tensors():
                 if pack.device is not None:
                     devices.setdefault(pack.device, []).append(pack)
         for device, packs in devices.items():
@@ -55,10 +55,10 @@ class Window:
     def batches(self) -> dict[str, list[Batch]]:
         """Those of all steps, by phase, laid together. Called by the worker."""
         by_phase: dict[str, list[Batch]] = {}
-        for phase, records in chain.from_iterable(map(dict.items, self.steps)):
-            by_phase.setdefault(phase, []).extend(records)
-        for record in chain.from_iterable(by_phase.values()):
-            record.pack()
+        for phase, batches in chain.from_iterable(map(dict.items, self.steps)):
+            by_phase.setdefault(phase, []).extend(batches)
+        for batch in chain.from_iterable(by_phase.values()):
+            batch.pack()
         return by_phase
 
     def frames(
@@ -69,85 +69,85 @@ class Window:
         Called by the worker.
         """
         frames = {name: frame.with_group_ids() for name, frame in self.earlier.items() if name in phases}
-        for name, records in self.batches().items():
+        for name, batches in self.batches().items():
             if name in phases:
-                counted = _counted(phases[name], records, rank, grouping, report)
+                counted = _counted(phases[name], batches, rank, grouping, report)
                 frame = _frame(phases[name], counted, rank, grouping, report)
                 frames[name] = Frame.merge([frames[name], frame]) if name in frames else frame
         return frames
 
 
-def _frame(phase: PhaseOp, records: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report) -> Frame:
+def _frame(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report) -> Frame:
     runs: list[list[Batch]] = []
     before: Any = None
-    for record in records:
-        layout = _layout(record)
-        if runs and layout == before and (runs[-1][-1].step, runs[-1][-1].batch) < (record.step, record.batch):
-            runs[-1].append(record)
+    for batch in batches:
+        layout = _layout(batch)
+        if runs and layout == before and (runs[-1][-1].step, runs[-1][-1].number) < (batch.step, batch.number):
+            runs[-1].append(batch)
         else:
-            runs.append([record])
+            runs.append([batch])
         before = layout
     return Frame.merge([_joined(phase, run, rank, grouping, report) for run in runs])
 
 
 def _counted(
-    phase: PhaseOp, records: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
+    phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
 ) -> Sequence[Batch]:
     """The batches without values per group whose number is not that of the groups that begin in them, reported."""
     if grouping is None or not any(signal.axis is Axis.GROUP for signal in phase.signals):
-        return records
+        return batches
     names = set(grouping.of)
     named = [
-        record.with_columns(
-            [pack for pack in record.packs if names & {name for name, _ in pack.keys}],
-            {key: values for key, values in record.texts.items() if key[0] in names}, {},
+        batch.with_columns(
+            [pack for pack in batch.packs if names & {name for name, _ in pack.keys}],
+            {key: values for key, values in batch.texts.items() if key[0] in names}, {},
         )
-        for record in records
+        for batch in batches
     ]  # fmt: skip
     bare = _frame(phase, named, rank, grouping, lambda error: None)  # it is reported where all columns are read
     if grouping.size is None and bare.column(GROUP_ID) is None:
-        return records
+        return batches
     try:
         sizes = bare._sizes(Axis.GROUP).tolist()
     except RuntimeFailure:  # rows that cannot be grouped: it is reported where groups are read
-        return records
+        return batches
     places = zip(bare.batches.step.tolist(), bare.batches.batch.tolist(), strict=True)
     begun = dict(zip(places, sizes, strict=True))
     checked = []
-    for record in records:
-        groups = begun[record.step, record.batch]
-        values = _group_counts(record)
+    for batch in batches:
+        groups = begun[batch.step, batch.number]
+        values = _group_counts(batch)
         wrong = [name for name, count in values.items() if count != groups]
         if wrong:
-            where = f"step {record.step} of phase `{phase.name}` has {groups} in its batch {record.batch}"
+            where = f"step {batch.step} of phase `{phase.name}` has {groups} in its batch {batch.number}"
             report(RuntimeFailure.of("DL505.window", name=wrong[0], count=values[wrong[0]], where=where))
-            packs = [pack for pack in record.packs if pack.axis is not Axis.GROUP]
-            texts = {key: item for key, item in record.texts.items() if item[0] is not Axis.GROUP}
-            record = record.with_columns(packs, texts, record.numbers)
-        checked.append(record)
+            packs = [pack for pack in batch.packs if pack.axis is not Axis.GROUP]
+            texts = {key: item for key, item in batch.texts.items() if item[0] is not Axis.GROUP}
+            batch = batch.with_columns(packs, texts, batch.numbers)
+        checked.append(batch)
     return checked
 
 
-def _group_counts(record: Batch) -> dict[str, int]:
+def _group_counts(batch: Batch) -> dict[str, int]:
     """How many values each signal per group has in a batch."""
-    packs = {name: pack.rows for pack in record.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
+    packs = {name: pack.rows for pack in batch.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
     texts = {
         name: len(values) if isinstance(values, list) else values.rows
-        for (name, _), (axis, values) in record.texts.items() if axis is Axis.GROUP
+        for (name, _), (axis, values) in batch.texts.items() if axis is Axis.GROUP
     }  # fmt: skip
     return packs | texts
 
 
-def _layout(record: Batch) -> tuple[object, ...]:
+def _layout(batch: Batch) -> tuple[object, ...]:
     """What must be equal for the columns of two batches to be laid one after the other."""
     return (
-        [pack.layout for pack in record.packs],
-        [(key, type(number)) for key, number in record.numbers.items()],
-        [(key, axis) for key, (axis, _) in record.texts.items()],
+        [pack.layout for pack in batch.packs],
+        [(key, type(number)) for key, number in batch.numbers.items()],
+        [(key, axis) for key, (axis, _) in batch.texts.items()],
     )
 
 
-def _joined(phase: PhaseOp, records: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report) -> Frame:
+def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report) -> Frame:
     """The frame of batches of one layout, in order; what cannot be read is left out, and reported."""
 
     @contextmanager
@@ -160,31 +160,31 @@ def _joined(phase: PhaseOp, records: Sequence[Batch], rank: int, grouping: Group
             failure.__cause__ = error
             report(failure)
 
-    first = records[0]
+    first = batches[0]
     integers = {signal.name for signal in phase.signals if signal.dtype is DType.INT}
     integers |= {SIGNALS + signal.name for signal in phase.unread if signal.dtype is DType.INT}
     blocks = []
     for index, pack in enumerate(first.packs):
         with guarded(*pack.keys):
-            parts = [record.packs[index].columns() for record in records]
+            parts = [batch.packs[index].columns() for batch in batches]
             data = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
             blocks.append(Block(pack.axis, tuple(pack.keys), data))
     by_type: dict[type, list[Key]] = {}
     for key, number in first.numbers.items():
         by_type.setdefault(type(number), []).append(key)
     for keys in by_type.values():
-        numbers = [[record.numbers[key] for record in records] for key in keys]
+        numbers = [[batch.numbers[key] for batch in batches] for key in keys]
         data = np.array([[one.seconds() if isinstance(one, Timed) else one for one in row] for row in numbers])
         blocks.append(Block(Axis.STEP, tuple(keys), data))
     texts = {}
     for key, (axis, _) in first.texts.items():
         with guarded(key):
-            values = texts_of([item for record in records for item in _items(key, *record.texts[key])])
+            values = texts_of([item for batch in batches for item in _items(key, *batch.texts[key])])
             if key[0] in integers:  # a list with None in it
                 blocks.append(Block.of_integers(axis, (key,), values))
             else:
                 texts[key] = axis, values
-    entries = [(record.step, record.batch, rank, record.rows, record.elapsed, record.order) for record in records]
+    entries = [(batch.step, batch.number, rank, batch.rows, batch.elapsed, batch.order) for batch in batches]
     frame = Frame(phase.name, batches_of(entries), blocks, texts, grouping)
     return with_kept_groups(frame.with_group_ids())
 

@@ -49,6 +49,6 @@ def test_a_step_takes_batches_after_an_interrupt_at_any_of_them(moved: int) -> N
         del pending.batches["default"][0]
     pending.add("default", records[2])
     step.absorb(pending)
-    assert [(record.order, record.step, record.batch) for record in step.batches["default"]] == [
+    assert [(record.order, record.step, record.number) for record in step.batches["default"]] == [
         (0, 7, 0), (1, 7, 1), (2, 7, 2),
     ]  # fmt: skip
