@@ -74,16 +74,14 @@ def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: Sequence[MetricOp
         keys |= {"where": None, "weight": None, "by": RANK if draft.per_rank else None} if alone else {}
         preferred = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
     by_suffix = {op.suffix: op for op in preferred}
-    unlike = None
+    labelled = alone and spec.by not in (None, RANK)
+    unlike = False
     for op in ops:
         stands = by_suffix.get(op.suffix, by_suffix.get(None))
-        key = None if stands is None else stands.key
-        alike = stands is not None and (stands.family, stands.labels) == (op.family, op.labels)
-        if stands is not None and (not alike or (alone and spec.by not in (None, RANK))):
-            unlike = stands
-        yield op if key is None else replace(op, prefer=key)
+        unlike |= stands is not None and (labelled or (stands.family, stands.labels) != (op.family, op.labels))
+        yield op if stands is None else replace(op, prefer=stands.key)
     yield from preferred
-    if unlike is not None:
+    if unlike:
         draft.report("DL310.prefer", ("metrics", name, "prefer"), name=name, node=node)
 
 

@@ -10,14 +10,13 @@ from declog.compiler.names import check_template
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, UsageError, did_you_mean, in_flow
 from declog.language import patterns
-from declog.language.dtypes import NUMERIC, Axis, DType, per
+from declog.language.dtypes import ABOVE, NUMERIC, Axis, DType, per
 from declog.language.nodes import Node
 from declog.language.row_functions import RowFunction
 from declog.language.spec import IDENTIFIER
 from declog.language.spec_of_tables import ColumnSpec
 from declog.plans.ops import ColumnOp, TokensOp
 
-ROWS: dict[str, str] = {"completion": "completion", "group": "group", "step": "batch"}  # a row, in words
 FIELDS = frozenset({"id", "member"})  # of a column's name
 PIECES = "tokens"  # the key of a cell that has the pieces
 _REGISTER = "register it with @declog.column; on the command line, `--import MODULE` loads the module that does"
@@ -102,7 +101,7 @@ def _for_texts(draft: Draft, spec: ColumnSpec, type: DType | None, path: Path) -
 
 def _undeclared(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Path) -> ColumnOp | None:
     if row is not Axis.COMPLETION and spec.undeclared != "drop":
-        draft.report("DL310.extras", (*path, "undeclared"), row=ROWS[row.label])
+        draft.report("DL310.extras", (*path, "undeclared"), row=row.row)
         return None
     return _op(name, spec, DType.OBJECT, template="{member}", required=False, undeclared=spec.undeclared, role=None)
 
@@ -115,7 +114,7 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
     if not needs_axis(node.type, row):
         draft.report(
             "DL310.column", path, name=name, axis=per(node.type.axis),
-            row="has one value" if row is Axis.COMPLETION else f"is a {ROWS[row.label]}",
+            row="has one value" if row is Axis.COMPLETION else f"is a {row.row}",
             expr=in_flow(coarser(draft, node, row)),
         )  # fmt: skip
         return None
@@ -142,9 +141,9 @@ def coarser(draft: Draft, node: Node, axis: Axis) -> str:
     """An expression with a value for each row of ``axis``, for a fix."""
     how = "first" if node.type.text else "any" if node.type.dtype is DType.BOOL else "mean"
     text, at = str(node), node.type.axis
-    for fine, below in ((Axis.TOKEN, Axis.COMPLETION), (Axis.COMPLETION, Axis.GROUP), (Axis.GROUP, Axis.BATCH)):
+    for fine in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):
         if at is fine and axis < fine and (fine is Axis.TOKEN or draft.grouping is not None):
-            text, at = f"{how}({text}, over={fine.label})", below
+            text, at = f"{how}({text}, over={fine.label})", ABOVE[fine]
     return text
 
 

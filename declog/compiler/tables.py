@@ -9,7 +9,7 @@ from dataclasses import replace
 from declog.compiler.draft import Draft, SwitchedOff, has_type, needs_axis, op_of
 from declog.compiler.filters import filter_of
 from declog.compiler.formulas import over_metrics
-from declog.compiler.schemas import ROWS, coarser, columns, of_schema, of_table
+from declog.compiler.schemas import coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, Axis, DType, per
@@ -114,16 +114,16 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
     """A filter picks rows of the table's axis: what it reads has one value for each."""
     path = ("tables", table, "filter")
     if op.take == "group" and axis is Axis.STEP:
-        draft.report("DL310.filter_rows", path, filter=op.id, table=table, row=ROWS[axis.label], does="takes groups",
+        draft.report("DL310.filter_rows", path, filter=op.id, table=table, row=axis.row, does="takes groups",
                      fix="without `take`")  # fmt: skip
     for field, node in (("key", op.key), ("where", op.where)):
         if node is not None and not needs_axis(node.type, axis) and op.take == "row":
             draft.report(
                 "DL310.filter_axis", path, filter=op.id, field=field, axis=per(node.type.axis), table=table,
-                row=ROWS[axis.label], expr=in_flow(coarser(draft, node, axis)),
+                row=axis.row, expr=in_flow(coarser(draft, node, axis)),
             )  # fmt: skip
     if op.within == "group" and axis is not Axis.COMPLETION:
-        draft.report("DL310.filter_rows", path, filter=op.id, table=table, row=ROWS[axis.label],
+        draft.report("DL310.filter_rows", path, filter=op.id, table=table, row=axis.row,
                      does="chooses within a group", fix="with `within: step`")  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from declog.records import DType
 
-__all__ = ["AXES", "MEMBER", "NUMERIC", "Axis", "DType", "Type", "any_of", "finest", "per"]
+__all__ = ["ABOVE", "AXES", "MEMBER", "NUMERIC", "Axis", "DType", "Type", "any_of", "finest", "per"]
 
 
 class Axis(IntEnum):
@@ -37,8 +37,14 @@ class Axis(IntEnum):
         """The name in YAML and in messages."""
         return self.name.lower()
 
+    @property
+    def row(self) -> str:
+        """The noun for one of its rows: there is one value per step and batch."""
+        return "batch" if self is Axis.STEP else self.label
+
 
 AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.BATCH}  # what YAML can name
+ABOVE = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}  # what an aggregate leaves
 MEMBER = "member"  # the axis of a family, by name in `over=member`
 
 

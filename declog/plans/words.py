@@ -89,14 +89,14 @@ def every(n: int) -> str:
 
 
 def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+    return f"{n} {noun if n == 1 else _many(noun)}"
+
+
+def _many(noun: str) -> str:
+    return f"{noun}es" if noun == "batch" else f"{noun}s"
 
 
 _BYTES = {DType.FLOAT: 4, DType.INT: 8, DType.BOOL: 1}  # floats are recorded as they come, mostly float32
-_ROWS = {
-    Axis.TOKEN: "tokens", Axis.COMPLETION: "completions", Axis.GROUP: "groups", Axis.STEP: "batches",
-    Axis.BATCH: "batches",
-}  # fmt: skip
 
 
 def completion_bytes(phase: PhaseOp) -> int:
@@ -150,7 +150,7 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
     what = _reduced(op, plan, str)
     params = f"({', '.join(f'{name}={value}' for name, value in op.params)})" if op.params else ""
     steps = "the trainer's window" if not op.every else "each step" if op.every == 1 else f"{op.every} steps"
-    rows = _ROWS[op.axis] + (" of rank 0" if op.ranks == "main" else "")
+    rows = _many(op.axis.row) + (" of rank 0" if op.ranks == "main" else "")
     if op.pool == "window" and op.over_run == "moments":
         text = f"{op.reduction.name}{params} of {what}, over the {rows} from the start of the run"
     elif op.pool == "window":

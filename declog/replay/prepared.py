@@ -10,10 +10,10 @@ from typing import Any
 
 from declog.config.composed import Composed
 from declog.errors import Problem, did_you_mean
-from declog.language.maps import merged
 from declog.language.nodes import LOGGED
 from declog.language.spec import ConstantSpec, LogSpec, SignalSpec
 from declog.language.spec_of_tests import Input, TestSpec
+from declog.language.tree import over, tree_of
 from declog.language.validation import validate
 from declog.records import names_of
 
@@ -54,7 +54,7 @@ class Settings:
         """The config with the changes of the test's ``with``."""
         key = repr(test.with_)
         if key not in self._specs:
-            self._specs[key] = validate(merged(self._data, test.with_))
+            self._specs[key] = validate(over(tree_of(self._data), tree_of(test.with_)).plain)
         return self._specs[key]
 
     def plan(self, test: TestSpec) -> Any:

@@ -14,7 +14,7 @@ import yaml
 
 import declog
 from declog.errors import ConfigError, UsageError
-from declog.language.maps import merged
+from declog.language.tree import over, tree_of
 from declog.late import Late, ask, write
 from declog.records import Records, RunInfo
 from declog.replay import config_tests as config_tests_module
@@ -193,7 +193,7 @@ def compared(folder: Path, *, tests: int | None = None, metrics: int | None = No
             events = rehearsed(test, run)
             shown = {scalar.metric.split(".")[0] for _, records in events for scalar in records.scalars}
             pinned = {name: {"value": value} for name, value in test.spec.constants.items()}
-            data = merged(dict(composed.data), dict(test.spec.with_))
+            data = over(tree_of(composed.data), tree_of(test.spec.with_)).plain
             data["constants"] = {**data.get("constants", {}), **pinned}
             (run / "config.yaml").write_text(yaml_text({**data, "tests": {}}), encoding="utf-8")
             lines = {id: line for id, line in composed.data["metrics"].items() if line is not None}

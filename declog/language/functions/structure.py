@@ -12,28 +12,27 @@ import numpy as np
 
 from declog.errors import RuntimeFailure
 from declog.language import segmented
-from declog.language.dtypes import MEMBER, NUMERIC, Axis, DType, Type, per
+from declog.language.dtypes import ABOVE, MEMBER, NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, OVER, PATTERN, Function, Param, Rule, View
 from declog.language.functions.rules import Call, broadcast, need, readable_pattern
 from declog.language.moments import AGGREGATES, FORMULAS
 from declog.language.nodes import Node, members_of
 from declog.language.patterns import pattern
 
-_LEFT = {Axis.TOKEN: "completion", Axis.COMPLETION: "group", Axis.GROUP: "batch", Axis.STEP: "window"}
-
 
 def _without_axis(call: Call, node: Node) -> str:
     """Which axis it is over nobody can know: the nearest axis, or all rows, which is a metric's own reduction."""
     axis = node.type.axis
     nearest = f"`{call.name}({node}, over={MEMBER if axis is None else axis.label})`"
-    if axis not in _LEFT:
+    if axis in (None, Axis.BATCH):
         return nearest
-    return f"{nearest} is that of each {_LEFT[axis]}; that of all is a metric of its own, which a `formula:` can read"
+    row = "window" if axis is Axis.STEP else ABOVE[axis].row
+    return f"{nearest} is that of each {row}; that of all is a metric of its own, which a `formula:` can read"
 
 
 def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
     """A value for each of ``over`` mostly means that the next finer axis goes; or all of them go, one by one."""
-    first = f"`{call.name}({node}, over={axis.label})`, one value per {_LEFT[axis]}"
+    first = f"`{call.name}({node}, over={axis.label})`, one value per {ABOVE[axis].row}"
     if over is Axis.STEP:
         return f"{first}; a value for each step is `over: step` of the metric"
     inner = call.name if call.name in ("sum", "min", "max", "any", "all") else "mean"
@@ -41,7 +40,7 @@ def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
     for finer in (Axis.TOKEN, Axis.COMPLETION, Axis.GROUP):
         if over < finer <= axis:
             text = f"{inner}({text}, over={finer.label})"
-    return f"{first}  or  `{call.name}({text}, over={over.label})`, of those one per {_LEFT[over]}"
+    return f"{first}  or  `{call.name}({text}, over={over.label})`, of those one per {ABOVE[over].row}"
 
 
 def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
@@ -65,8 +64,7 @@ def remove_axis(call: Call, *, accept: Sequence[DType]) -> Type:
         call.fail("DL306.window")
     if over is Axis.COMPLETION and not call.groups:
         call.fail("DL306.group")
-    below = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}[over]
-    return node.type.with_axis(below)
+    return node.type.with_axis(ABOVE[over])
 
 
 _NUMBERS = (*NUMERIC, DType.BOOL)
@@ -114,12 +112,9 @@ BUILTIN.rows(
 )(lambda view, node, x: segmented.rank(x, view.segments(Axis.COMPLETION, node.param("within"))))
 
 
-_COUNTED = {Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}  # what is counted, and in each of what
-
-
 def _segments(view: View, node: Node) -> Any:
     axis = node.param("axis")
-    return view.segments(axis, _COUNTED[axis])
+    return view.segments(axis, ABOVE[axis])
 
 
 def _of_tokens(call: Call, axis: Axis) -> Type:
@@ -133,7 +128,7 @@ def _indexed(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
         return _of_tokens(call, axis)
-    if axis not in _COUNTED or not call.groups:
+    if axis not in ABOVE or not call.groups:
         call.fail("DL306.index")
     return Type(DType.INT, axis)
 
@@ -150,11 +145,11 @@ def _sized(call: Call) -> Type:
     axis = call.params["axis"]
     if axis is Axis.TOKEN:
         return _of_tokens(call, Axis.COMPLETION)
-    if axis in _COUNTED and not call.groups:
+    if axis in ABOVE and not call.groups:
         call.fail("DL306.group")
-    if axis not in _COUNTED:
+    if axis not in ABOVE:
         call.fail("DL306.size")
-    return Type(DType.INT, _COUNTED[axis])
+    return Type(DType.INT, ABOVE[axis])
 
 
 BUILTIN.rows("size", AXIS, rule=_sized, help="how many tokens a completion, completions a group, groups a batch has")(

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from declog.engine.publish import Route
-from declog.language.maps import merged
 from declog.language.secrets import without_secrets
+from declog.language.tree import over, tree_of
 from declog.plans.ops import Plan, SinkOp
 from declog.records import Records, RunInfo
 from declog.runtime.run import manifest
@@ -104,7 +104,7 @@ class Outlets:
         run, folder = self.run, self.folder
         if run is None or folder is None:
             return None
-        config = merged(run.run_config, manifest.plain(without_secrets(values)))
+        config = over(tree_of(run.run_config), tree_of(manifest.plain(without_secrets(values)))).plain
         self.run = replace(run, run_config=config)
         return lambda: folder.configured(manifest.yaml_text(config))
 
