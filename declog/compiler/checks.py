@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from declog.compiler import ranges
@@ -13,6 +12,7 @@ from declog.language.dtypes import Axis, DType
 from declog.language.nodes import Node, walk
 from declog.language.reductions import quantile_level
 from declog.plans.needs import read
+from declog.plans.ops import between
 
 _ORDERED = {"lt": ">=", "le": ">", "gt": "<=", "ge": "<"}
 
@@ -84,7 +84,7 @@ def conditions(draft: Draft) -> None:
         spec = draft.spec.alerts[op.id]
         if always is not None:
             spans = {name: bounds_of.get(name, ranges.ANY) for name in read(op.when)}
-            bounds = [f"`{name}` is {_span(span)}" for name, span in spans.items() if span != ranges.ANY]
+            bounds = [f"`{name}` is {between(*span)}" for name, span in spans.items() if span != ranges.ANY]
             why = f": {', '.join(bounds)}" if bounds and ranges.verdict(op.when, {}) is None else ""
             text = spec.when or op.when
             draft.warn(f"alerts.{op.id}: `{text}` {'always holds' if always else 'never holds'}{why}")
@@ -92,14 +92,7 @@ def conditions(draft: Draft) -> None:
         healthy = metric.about.healthy
         low, high = bounds_of[metric.key]
         if healthy is not None and (healthy[0] > high or healthy[1] < low):
-            draft.warn(f"about.{metric.id}: `healthy` is {_span(healthy)}, and the metric {_span((low, high))}")
-
-
-def _span(bounds: tuple[float, float]) -> str:
-    low, high = bounds
-    return (
-        f"at least {low:g}" if high == math.inf else f"at most {high:g}" if low == -math.inf else f"{low:g} to {high:g}"
-    )
+            draft.warn(f"about.{metric.id}: `healthy` is {between(*healthy)}, and the metric {between(low, high)}")
 
 
 def glued(draft: Draft) -> None:

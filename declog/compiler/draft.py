@@ -15,7 +15,6 @@ from declog.language.model import Model
 from declog.language.nodes import COMBINED, LOGGED, Graph, Node
 from declog.language.phases import join, latest
 from declog.language.reductions import Reductions
-from declog.language.row_functions import DEFAULT as COLUMNS
 from declog.language.row_functions import RowFunctions
 from declog.language.spec import DerivedSpec, LogSpec, Observed
 from declog.language.syntax import ExpressionError
@@ -62,8 +61,8 @@ class Draft:
     reductions: Reductions
     offered: Mapping[str, Constant]  # constants from an adapter
     requested: frozenset[str]  # profiles that sinks given in code use
-    columns: RowFunctions = COLUMNS
-    imports: frozenset[str] = frozenset()  # modules whose classes a sink's kind may name
+    columns: RowFunctions
+    imports: frozenset[str]  # modules whose classes a sink's kind may name
     modes: dict[str, ModeOp] = field(default_factory=dict)
     graph: Graph = field(default_factory=Graph)
     problems: list[Problem] = field(default_factory=list)

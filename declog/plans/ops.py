@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isfinite
+from math import inf
 from typing import Any, ClassVar, Literal
 
 from declog.language.absence import too_few
@@ -22,6 +22,13 @@ TRACE = ".trace"  # ends the name of a column of rows of tokens
 MOMENTS = frozenset({"n", "total", "m2", "min", "max"})
 NO_SINK = "the config has no sink: what it logs is written nowhere; add one, such as `sinks: [console, jsonl]`"
 Key = str  # a metric's id, or id.suffix for one of several reductions
+
+
+def between(low: float, high: float) -> str:
+    """Two bounds in words; an infinite one is none."""
+    if low == -inf:
+        return "" if high == inf else f"at most {high:g}"
+    return f"at least {low:g}" if high == inf else f"{low:g} to {high:g}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,9 +198,7 @@ class AboutOp:
     def lines(self) -> tuple[str, ...]:
         """The meaning in words, a line for each part that the config has."""
         better = {"up": "higher is better", "down": "lower is better", None: ""}[self.good]
-        low, high = self.healthy or (-inf, inf)
-        bounds = f"{low:g} to {high:g}" if isfinite(high - low) else f"at least {low:g}" if isfinite(low) else ""
-        bounds = bounds or (f"at most {high:g}" if isfinite(high) else "")
+        bounds = between(*self.healthy) if self.healthy else ""
         facts = (self.unit and f"in {self.unit}", better, bounds and f"healthy: {bounds}")
         what = ": ".join(filter(None, (self.title, self.help)))
         advice = self.runbook and f"what to do: {self.runbook}"

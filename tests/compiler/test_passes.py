@@ -58,7 +58,7 @@ def touched() -> Touched:
 
 def compiled(spec: Any, constants: dict[str, Any], found: Touched) -> None:
     """Run the passes as the compiler does."""
-    draft = Watched(spec, functions.DEFAULT, reductions.DEFAULT, constants, frozenset(), COLUMNS)
+    draft = Watched(spec, functions.DEFAULT, reductions.DEFAULT, constants, frozenset(), COLUMNS, frozenset())
     for stage in PASSES:
         for one in stage:
             before = contents(draft)

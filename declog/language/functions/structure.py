@@ -157,10 +157,16 @@ BUILTIN.rows("size", AXIS, rule=_sized, help="how many tokens a completion, comp
 )
 
 
-def _member(call: Call) -> Type:
+def _family(call: Call) -> Node:
+    """The argument, which must be a family."""
     node = call.args[0]
     if not node.type.family:
         call.fail("DL306.member", arg=0, node=node)
+    return node
+
+
+def _member(call: Call) -> Type:
+    node = _family(call)
     member, declared = call.params.get("member"), members_of(node)
     if member is not None and declared is not None and member not in declared:
         call.fail("DL302.member", node=node, name=member, known=declared)
@@ -187,9 +193,7 @@ SELECTIONS: dict[str, bool] = {"only": True, "without": False}  # of members, by
 
 
 def _selected(call: Call) -> Type:
-    node = call.args[0]
-    if not node.type.family:
-        call.fail("DL306.member", arg=0, node=node)
+    node = _family(call)
     readable_pattern(call)
     return node.type
 
