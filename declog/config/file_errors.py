@@ -14,7 +14,6 @@ import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.object_type import ObjectType
 from hydra.errors import MissingConfigException
-from hydra.plugins.config_source import ConfigSource
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
 from declog.config.diagnostics import in_file
@@ -297,8 +296,8 @@ def _bad_value(loader: ConfigLoader, origin: Origin, error: OmegaConfBaseExcepti
         problem = _bad_interpolation(str(error.value), path)
     else:
         problem = Problem.of("DL101.hydra", path, cause=first_line(error))
-    for _, file, text in _files(loader, origin, failing=key):
-        if (node := of_file(file, text).at(path)) is not None:
+    for _, file, text in _files(loader, origin):
+        if error.value is not None and (node := of_file(file, text).at(path)) is not None and node.value == error.value:
             return replace(problem, where=in_file(problem, node.location))
     return problem
 
@@ -310,8 +309,8 @@ def _bad_interpolation(text: str, path: Path) -> Problem:
     return Problem.of("DL103.unreadable", path, source=text)
 
 
-def _files(loader: ConfigLoader, origin: Origin, failing: str | None = None) -> Iterator[tuple[str, str, str]]:
-    """The files that may be composed as (name, path, text); only those that fail to load at a key, if one is given."""
+def _files(loader: ConfigLoader, origin: Origin) -> Iterator[tuple[str, str, str]]:
+    """The files that may be composed as (name, path, text)."""
     for group in groups_of(loader):
         for source in loader.get_sources():
             options = source.list(group, ObjectType.CONFIG) if source.is_group(group) else []
@@ -320,15 +319,5 @@ def _files(loader: ConfigLoader, origin: Origin, failing: str | None = None) -> 
                 names.insert(0, origin.root)
             for name in names:
                 file = source_file(source, name)
-                if file is not None and (failing is None or _fails_at(source, name, failing)):
+                if file is not None:
                     yield name, *file
-
-
-def _fails_at(source: ConfigSource, name: str, key: str) -> bool:
-    try:
-        source.load_config(name)
-    except OmegaConfBaseException as error:
-        return error.full_key == key
-    except yaml.YAMLError:
-        return False
-    return False

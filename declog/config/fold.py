@@ -187,7 +187,10 @@ def _under(package: Path, node: Node) -> Node:
 def overridden(tree: Node, override: Override) -> tuple[Node, Node]:
     """An override of a key as a layer, and the tree with it."""
     layer = _in_long_form(_of_override(override))
-    return layer, _without(tree, override) if override.is_delete() else over(tree, layer)
+    path = tuple(override.key_or_group.split("."))
+    if override.is_delete() and not (path[0] == GROUP and is_entry(path[1:])):
+        return layer, _taken_out(tree, path)
+    return layer, over(tree, layer)  # an entry that is deleted stays as null, as where a file deletes it
 
 
 def _of_override(override: Override) -> Node:
@@ -205,14 +208,6 @@ def _of_value(value: Any, text: str, path: Path) -> Node:
     if isinstance(value, list):
         return Node([_of_value(item, text, (*path, index)) for index, item in enumerate(value)], location)
     return Node(value, location, replaces=value == MISSING)  # an override takes a value away, a file leaves it
-
-
-def _without(tree: Node, override: Override) -> Node:
-    """The tree without a key; an entry of a section stays as null, as where a file deletes it."""
-    path = tuple(override.key_or_group.split("."))
-    if path[0] == GROUP and is_entry(path[1:]):
-        return over(tree, _of_override(override))
-    return _taken_out(tree, path)
 
 
 def _taken_out(node: Node, path: Path) -> Node:

@@ -71,13 +71,13 @@ class Repository(ConfigRepository):
             data = of_file(path, text).plain
         except yaml.YAMLError:
             data = None
-        if not isinstance(data, dict) or "${" in text or "\ufffd" in text:
-            source.load_config(config_path)  # which says what is wrong with it
         if not isinstance(data, dict):
             return super().load_config(config_path)
+        if "${" in text or "\ufffd" in text:
+            source.load_config(config_path)  # which says what is wrong with it
         defaults = placed_defaults(data, config_path)
         config = OmegaConf.create({key: data[key] if key == "hydra" else None for key in data})
-        if "defaults" in data or defaults is not None:
+        if "defaults" in data:
             config["defaults"] = defaults
         result = ConfigResult(source.provider, f"{source.scheme()}://{source.path}", config,
                               ConfigSource._get_header_dict(text[:512]))  # fmt: skip

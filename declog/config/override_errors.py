@@ -144,7 +144,7 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
             return problem_of(line, "DL101.null_already", key=key)
         return None if value in (None, node.plain) else problem_of(line, "DL101.other_value", key=key)
     if isinstance(node.value, dict) and isinstance(value, list):
-        return _list_of_map(line, key)
+        return problem_of(line, "DL101.map_as_list", behind=True, key=key, fix=f"'{key}={{entry: ...}}'")
     if isinstance(node.value, list) and isinstance(value, dict):
         if key == f"{GROUP}.sinks":
             return _sinks_as_map(line, key, value)
@@ -217,10 +217,6 @@ def _keys_at(path: list[str]) -> Collection[str]:
         model = below(model, key)
     fixed = model_of(model)
     return () if fixed is None else keys_of(fixed)
-
-
-def _list_of_map(line: str, key: str) -> Problem:
-    return problem_of(line, "DL101.map_as_list", behind=True, key=key, fix=f"'{key}={{entry: ...}}'")
 
 
 def _items(items: list[Any], name: str, override: Override) -> str:

@@ -104,7 +104,7 @@ def _first_comment(file: str) -> str:
 
 def pack_of(signal: str) -> str | None:
     """The pack, of those that installed packages ship, that declares a signal; the first by name."""
-    files = sorted(file for folder in preset_folders() for file in FilePath(folder, GROUP, "packs").glob("*.yaml"))
+    files = sorted(file for _, folder in preset_folders() for file in FilePath(folder, GROUP, "packs").glob("*.yaml"))
     return next((file.stem for file in files if signal in _signals_of(file.read_text("utf-8"))), None)
 
 

@@ -28,10 +28,7 @@ def load_imports(directory: FilePath | None = None) -> tuple[str, ...]:
     ``directory`` is the working directory by default. Raises ``ConfigError`` where the table is wrong (DL201, DL202),
     or one of them cannot be imported (DL403).
     """
-    table_of_project = _table((directory or FilePath.cwd()).absolute())
-    if table_of_project is None:
-        return ()
-    file, table = table_of_project
+    file, table = _table(directory)
     names = table.get("imports", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise _wrong(file, "DL202.imports", table=TABLE)
@@ -45,11 +42,10 @@ def config_dir(directory: FilePath | None = None) -> FilePath | None:
 
     Raises ``ConfigError`` where the table is wrong (DL201, DL202), or there is no such folder (DL403).
     """
-    table_of_project = _table((directory or FilePath.cwd()).absolute())
-    if table_of_project is None or "config_dir" not in table_of_project[1]:
+    file, table = _table(directory)
+    name = table.get("config_dir")
+    if name is None:
         return None
-    file, table = table_of_project
-    name = table["config_dir"]
     if not isinstance(name, str):
         raise _wrong(file, "DL202.config_dir", table=TABLE)
     folder = file.parent / name
@@ -70,8 +66,9 @@ def _load(name: str, file: FilePath) -> None:
         sys.path.remove(str(file.parent))
 
 
-def _table(directory: FilePath) -> tuple[FilePath, dict[str, object]] | None:
-    """The nearest ``pyproject.toml`` with the table, and the table."""
+def _table(directory: FilePath | None) -> tuple[FilePath, dict[str, object]]:
+    """The nearest ``pyproject.toml`` with the table, and the table; it is empty where there is none."""
+    directory = (directory or FilePath.cwd()).absolute()
     for folder in (directory, *directory.parents):
         file = folder / "pyproject.toml"
         if not file.is_file() or TABLE.encode() not in (text := file.read_bytes()):
@@ -85,7 +82,7 @@ def _table(directory: FilePath) -> tuple[FilePath, dict[str, object]] | None:
                 if key not in KEYS:
                     raise _wrong(file, "DL201.project", key=key, table=TABLE, name=key, known=KEYS)
             return file, table
-    return None
+    return directory, {}
 
 
 def _wrong(file: FilePath, key: str, /, **facts: Any) -> ConfigError:

@@ -81,22 +81,19 @@ def _places(package: str) -> list[Path]:
         return []
 
 
-def preset_folders() -> list[str]:
-    """The folders of presets that installed packages bring, declog's own among them."""
-    return [*shipped_folders(), *(folder for _, folder in team_folders())]
+def preset_folders() -> list[tuple[str, str]]:
+    """The installed packages with presets, declog first, each with the folder of its `conf`.
 
-
-def shipped_folders() -> list[str]:
-    """Where declog's own presets may be: in the package (a wheel) or beside it (a checkout)."""
+    declog's own may be in the package (a wheel) or beside it (a checkout).
+    """
     package = Path(__file__).resolve().parent.parent
-    return [str(package / "conf"), str(package.parent / "conf")]
+    return [*((PROVIDER, str(folder / "conf")) for folder in (package, package.parent)), *team_folders()]
 
 
 def provider_of(file: str) -> str | None:
     """The installed package that ships a preset's file, declog among them; None for a file of one's own."""
     parents = Path(file).parents
-    folders = [*((PROVIDER, folder) for folder in shipped_folders()), *team_folders()]
-    return next((name for name, folder in folders if Path(folder) in parents), None)
+    return next((name for name, folder in preset_folders() if Path(folder) in parents), None)
 
 
 def package_of(file: str) -> str | None:

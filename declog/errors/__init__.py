@@ -29,6 +29,7 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 from declog.errors.elsewhere import SYNONYMS, same_signal
@@ -218,7 +219,7 @@ class Problem:
 
         Words are wrapped to ``width`` columns, long lines cut around what is marked; what is to be pasted is neither.
         """
-        paint = _Paint(colour)
+        paint = partial(_painted, colour)
         head = paint(RED, f"error[{self.code}]")
         lines = [f"{head} {paint('1', visible(self._head()))}".rstrip()]
         lines += [part for line in self.message.split("\n") for part in _wrapped(f"  {visible(line)}", width)]
@@ -270,14 +271,9 @@ def _fix(text: str) -> str:
 RED = "1;31"
 
 
-class _Paint:
-    """ANSI colours, or none."""
-
-    def __init__(self, colour: bool) -> None:
-        self._colour = colour
-
-    def __call__(self, style: str, text: str) -> str:
-        return f"\033[{style}m{text}\033[0m" if self._colour and text else text
+def _painted(colour: bool, style: str, text: str) -> str:
+    """A text in one of ANSI's colours, or as it is."""
+    return f"\033[{style}m{text}\033[0m" if colour and text else text
 
 
 def _wrapped(line: str, width: int | None) -> list[str]:
