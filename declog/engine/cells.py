@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from declog.engine import cell_index
 from declog.engine.cell_index import Names
 from declog.engine.evaluator import View
-from declog.engine.partials import Piece, alone, fold_states, here, known_tokens
+from declog.engine.partials import Piece, alone, cells_here, fold_states, known_tokens, members_here
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
@@ -162,14 +162,10 @@ class MetricValues(MutableMapping[str, Cells]):
         self.pieces |= other.pieces
         self.cells |= other.cells
 
-    def add_whole(self, keys: Sequence[str], values: Iterable[float]) -> None:
-        """Add metrics of one cell each, with finite values of which nothing is missing."""
-        self.numbers.update(zip(keys, values, strict=True))
-
     def add_numbers(self, keys: Sequence[str], values: Array, skipped: Array) -> None:
         """Add those metrics of one cell each whose values are finite."""
         finite = np.isfinite(values)
-        self.add_whole([*itertools.compress(keys, finite.tolist())], values[finite].tolist())
+        self.numbers.update(zip(itertools.compress(keys, finite.tolist()), values[finite].tolist(), strict=True))
         self.missing.update(
             (keys[position], int(skipped[position])) for position in np.flatnonzero(finite & (skipped > 0)).tolist()
         )
@@ -289,7 +285,9 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
     chosen, label = placed.rows, placed.label
     labels: tuple[str, ...] = ()
-    rest, came = None, here(op, view)
+    rest, came = None, cells_here(op, view)
+    if op.family:
+        came = came & members_here(op, view)
     if op.by is not None:
         shown = tuple(cell_index.shown(item, op.by.type.dtype) for item in placed.labels)
         names, position = cell_index.named(shown, np.bincount(label, minlength=len(shown)), op.max_labels, run)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from declog.engine.cells import WHOLE, Cells
 from declog.engine.evaluator import Value, applied
+from declog.engine.partials import Names, reindexed
 from declog.errors import RuntimeFailure
 from declog.language.absence import absent
 from declog.language.functions import DEFAULT, Functions
@@ -27,7 +28,6 @@ from declog.plans.ops import FormulaOp
 Array = NDArray[Any]
 NOWHERE: Value = np.full((1, 1, 1), np.nan), True
 NO_FACTS: Mapping[str, float] = {}
-Names = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -133,20 +133,13 @@ class Sheet:
         """A metric's values among the members, labels and pieces of all."""
         axes = ((cells.members, self.members), (cells.labels, self.labels), (cells.pieces, self.pieces))
         for axis, (names, target) in enumerate(axes):
-            if names != target and (names or not values.shape[axis]):  # without names it is one for all of them
+            if names or not values.shape[axis]:  # without names it is one for all of them
                 values = reindexed(values, axis, names, target, nothing)
         return values
 
 
 def _union(parts: Iterable[Names]) -> Names:
     return tuple(dict.fromkeys(item for part in parts for item in part))
-
-
-def reindexed(values: Array, axis: int, names: Names, wanted: Names, fill: float | bool) -> Array:
-    """Values of some names among those of more."""
-    padding = np.full_like(np.take(values, [0], axis) if values.shape[axis] else values.sum(axis, keepdims=True), fill)
-    order = [names.index(name) if name in names else -1 for name in wanted]
-    return np.take(np.concatenate([values, padding], axis), order, axis)
 
 
 def formula(

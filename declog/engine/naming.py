@@ -36,7 +36,6 @@ class _Entry:
     """A metric's names before it has values; ``names`` are None where they depend on its cells."""
 
     op: Op
-    key: str
     integer: bool
     names: tuple[tuple[Output, str], ...] | None
 
@@ -67,7 +66,7 @@ class Naming:
         """The values of the metrics of one period; ``partial``: ranks are missing from its window."""
         numbers, taken, owners, scalars = results.numbers, set[str](), self._owners, named.scalars
         for entry in self._entries[period]:
-            key, names = entry.key, entry.names
+            key, names = entry.op.key, entry.names
             value = numbers.get(key)
             if value is None or names is None:
                 if key in results:
@@ -134,7 +133,7 @@ def _entry(op: Op) -> _Entry:
         and op.pool == "window"
         and op.ema is None
     )
-    return _Entry(op, op.key, integer, names if len(names) == len(op.names) else None)
+    return _Entry(op, integer, names if len(names) == len(op.names) else None)
 
 
 def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:

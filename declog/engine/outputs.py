@@ -97,7 +97,7 @@ class Outputs:
             if states[part].pieces != WHOLE:
                 results.pieces[key] = states[part].pieces
         if len(keys) == self._count and state.complete and np.isfinite(values).all():  # most metrics
-            results.add_whole(keys, values.ravel().tolist())
+            results.numbers.update(zip(keys, values.ravel().tolist(), strict=True))
             return
         index = self._index
         block = self._rules.apply(values, state.missing[index], state.moments.n[index], state.sums["here"][index] > 0)

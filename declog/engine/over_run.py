@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from declog.engine.cell_index import NAMELESS, Names
 from declog.engine.cells import Cells, came_at_all
-from declog.engine.formulas import reindexed
 from declog.engine.outputs import cells_of
-from declog.engine.partials import State, rows_of
+from declog.engine.partials import State, reindexed, rows_of
 from declog.language.moments import FORMULAS, Moments
 from declog.plans.ops import FormulaOp, MetricOp
 
@@ -90,8 +89,9 @@ class OverRun:
             if state is not None:
                 missing = state.within(merged.rows, merged.labels, merged.pieces).missing
             latest = replace(merged, sums={**merged.sums, "missing": missing})
-            return cells_of(op, latest.with_labels(names.all), names.rest, merged.with_labels(names.all).missing)
-        merged = merged.with_labels(names.all)
+            latest = latest.within(merged.rows, names.all, merged.pieces)
+            return cells_of(op, latest, names.rest, reindexed(merged.missing, 1, merged.labels, names.all, 0.0))
+        merged = merged.within(merged.rows, names.all, merged.pieces)
         values, n = FORMULAS[op.combine].of(merged.moments), merged.moments.n
         infinite = np.isnan(values) & (n > (1 if op.combine == "var" else 0))
         return _shown(op, Cells(values, merged.members, names.all, rest=names.rest), infinite, n > 0, window)

@@ -26,6 +26,7 @@ from declog.plans.ops import MetricOp
 Array = NDArray[Any]
 Piece = tuple[int, ...]
 Row = tuple[Hashable, str | None]  # a source of values, and the member of a family
+Names = tuple[Any, ...]
 _STORED = {"missing": "lacking"}  # names in checkpoints, where they differ
 
 
@@ -45,6 +46,16 @@ def places_of(rows: Sequence[Row], start: int = 0) -> dict[Hashable, list[int]]:
     for row, (of, _) in enumerate(rows, start):
         places.setdefault(of, []).append(row)
     return places
+
+
+def reindexed(values: Array, axis: int, names: Names, wanted: Names, fill: float | bool) -> Array:
+    """Values of some names along an axis among those of other names; ``fill`` stands where a name is new."""
+    if names == wanted:
+        return values
+    padding = np.full_like(np.take(values, [0], axis) if values.shape[axis] else values.sum(axis, keepdims=True), fill)
+    position = {name: at for at, name in enumerate(names)}
+    order = np.array([position.get(name, -1) for name in wanted], np.int64)
+    return np.take(np.concatenate([values, padding], axis), order, axis)
 
 
 @dataclass(frozen=True)
@@ -161,30 +172,16 @@ class State:
         """The same among more rows, labels and pieces, in their order; a row that is not among them is left out."""
         if (self.rows, self.labels, self.pieces) == (rows, labels, pieces):
             return self
-        places = {row: at for at, row in enumerate(rows)}
-        kept = [at for at, row in enumerate(self.rows) if row in places]
-        axes = ((self.labels, labels, self.missing.shape[1]), (self.pieces, pieces, self.missing.shape[2]))
-        index = [np.array([places[self.rows[at]] for at in kept], np.int64)]
-        shape = [len(rows)]
-        for names, wanted, size in axes:
-            order = {name: at for at, name in enumerate(wanted)}
-            index.append(np.array([order[name] for name in names] if names else range(size), np.int64))
-            shape.append(len(wanted) if wanted else size)
-        cells = np.ix_(*index)
 
-        def scattered(values: Array, neutral: float = 0.0) -> Array:
-            result = np.full(shape, neutral)
-            result[cells] = values if len(kept) == len(self.rows) else values[kept]
-            return result
+        def among(values: Array, neutral: float = 0.0) -> Array:
+            for axis, (names, wanted) in enumerate(axes):
+                values = reindexed(values, axis, names, wanted, neutral)
+            return values
 
-        counts = np.zeros(shape[1])
-        counts[index[1]] = self.counts
-        sums = {name: scattered(array) for name, array in self.sums.items()}
-        return State(rows, labels, pieces, self.moments.map(scattered), sums, counts)
-
-    def with_labels(self, labels: tuple[str, ...]) -> State:
-        """The same, with some more labels, in their order."""
-        return self.within(self.rows, labels, self.pieces)
+        axes: list[tuple[Names, Names]] = [(self.rows, rows), (self.labels, labels), (self.pieces, pieces)]
+        sums = {name: among(array) for name, array in self.sums.items()}
+        counts = reindexed(self.counts, 0, self.labels, labels, 0.0)
+        return State(rows, labels, pieces, self.moments.map(among), sums, counts)
 
     def pooled(self, names: tuple[str, ...], index: Array) -> State:
         """The state by fewer labels; ``index`` is the place of each label among ``names``."""
@@ -239,12 +236,6 @@ def aligned(states: Sequence[State], rows: tuple[Row, ...] | None = None) -> lis
     labels = tuple(sorted({label for state in states for label in state.labels}))
     pieces = tuple(sorted({piece for state in states for piece in state.pieces}))
     return [state.within(state.rows if rows is None else rows, labels, pieces) for state in states]
-
-
-def here(op: MetricOp, view: View) -> Array:
-    """In which pieces each cell of a metric came; see ``cells_here`` and ``members_here``."""
-    came = cells_here(op, view)
-    return came & members_here(op, view) if op.family else came
 
 
 def cells_here(op: MetricOp, view: View) -> Array:

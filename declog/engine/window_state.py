@@ -72,7 +72,7 @@ class WindowState:
         self._bytes = 0
         self._states: dict[int, State] = {}  # of what is folded, by the places of blocks
         self._failed: set[str] = set()  # metrics whose states could not be made
-        self._folded = False
+        self.folded = False  # whether there are states instead of rows
         self._kept: list[Frames] = []  # of what is folded: rows for other metrics
         self._picked: list[Frames] = []  # and for tables
         self._reported = False
@@ -87,7 +87,7 @@ class WindowState:
             self.partial = event.partial if self.partial is None else min(self.partial, event.partial)
         if not frames:
             return
-        if self._parts or self._folded:  # a window of several log events: it holds what it will read
+        if self._parts or self.folded:  # a window of several log events: it holds what it will read
             frames = _only(self._all, frames)
         self._parts.append(frames)
         self._bytes += sum(map(_size, frames.values()))
@@ -96,7 +96,7 @@ class WindowState:
 
     def end(self, report: Report) -> WindowState:
         """The window, whole, and an empty one in its place."""
-        if self._folded:
+        if self.folded:
             self._fold(report)
         self._parts = [merged(self._parts)] if self._parts else []  # once, for metrics and tables
         ended = copy.copy(self)
@@ -104,24 +104,19 @@ class WindowState:
         return ended
 
     def __bool__(self) -> bool:
-        return bool(self._parts or self._folded)
+        return bool(self._parts or self.folded)
 
     # -- what is read at the end
 
     @property
     def rows(self) -> dict[str, Frame]:
         """The rows for metrics that ``cells`` does not have, by phase."""
-        return merged(self._kept if self._folded else self._parts)
+        return merged(self._kept if self.folded else self._parts)
 
     @property
     def table_rows(self) -> dict[str, Frame]:
         """The rows for tables, by phase."""
-        return merged(self._picked) if self._folded else self.rows
-
-    @property
-    def folded(self) -> bool:
-        """Whether there are states instead of rows."""
-        return self._folded
+        return merged(self._picked) if self.folded else self.rows
 
     def state_of(self, op: MetricOp) -> State | None:
         """The state that there is of a metric instead of rows."""
@@ -148,7 +143,7 @@ class WindowState:
         for number, state in self._reductions.states(views, failed).items():
             states = [self._states[number], state] if number in self._states else [state]
             self._states[number] = State.merged(states)
-        self._folded = True
+        self.folded = True
         self._kept.append(_only(self._of_rows, frames))
         picked = merged([*self._picked, _only(self._tables, frames)])
         self._picked = [{phase: self._candidates(phase, frame) for phase, frame in picked.items()}]
@@ -191,7 +186,7 @@ class WindowState:
         frames = {f"{kind}/{phase}": frame for kind, parts in kinds.items() for phase, frame in merged(parts).items()}
         states = {op.key: state.plain() for op in self._folding if (state := self.state_of(op)) is not None}
         return frames, {
-            "folded": self._folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
+            "folded": self.folded, "states": states, "failed": sorted(self._failed), "partial": self.partial,
             "seconds": self.seconds,
         }  # fmt: skip
 
@@ -203,7 +198,7 @@ class WindowState:
             if stored:
                 parts.append(stored)
         self._bytes = sum(_size(frame) for part in self._parts for frame in part.values())
-        self._folded = bool(data.get("folded"))
+        self.folded = bool(data.get("folded"))
         self.partial = data.get("partial")
         self.seconds = data.get("seconds", 0.0)
         for number, block in enumerate(self._reductions.blocks):
