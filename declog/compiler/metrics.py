@@ -218,7 +218,12 @@ class _Metric:
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
                 takes, letters = _takes(reduction), ", ".join("xyz"[: reduction.arity])
-                fix = idioms.of_library(reduction.name, body.args) or f"{reduction.name}({letters})"
+                shown = (
+                    ", ".join(map(ast.unparse, body.args[: reduction.arity]))
+                    if len(body.args) > reduction.arity
+                    else letters
+                )
+                fix = idioms.of_library(reduction.name, body.args) or f"{reduction.name}({shown})"
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
@@ -228,7 +233,8 @@ class _Metric:
         constants = dict(reduction.params or {})
         for keyword in call.keywords:
             if keyword.arg in idioms.AXES:
-                compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg)
+                fix = f"{reduction.name}({', '.join(map(ast.unparse, call.args)) or self.spec.expr})"
+                compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg, fix=fix)
             if keyword.arg not in constants:
                 compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
             value = compiler.visit(keyword.value)
@@ -268,9 +274,8 @@ class _Metric:
             reduction = self.draft.reductions.named(name)
             if reduction is None and re.fullmatch(r"p\d+(\.\d+)?", name):
                 refuse(
-                    "DL311.quantile", text, (0, len(name)), name=name,
-                    fix=f"did you mean `p{float(f'{name[1:3]}.{name[3:]}0'):g}`?" if name[1:].isdigit() else None,
-                )  # fmt: skip
+                    "DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{nearest(name, ['p95'])}`?"
+                )
             if reduction is None and (several := idioms.of_reductions(text)) is not None:
                 refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
             if reduction is None:

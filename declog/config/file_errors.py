@@ -55,6 +55,8 @@ def file_problem(loader: ConfigLoader, origin: Origin, error: Exception) -> Prob
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
         return _bad_value(loader, origin, cause, cause.full_key)
+    if (chosen := re.search(rf"Could not override '{GROUP}/(?!sinks)([^'@]+)", str(error))) is not None:
+        return Problem.of("DL101.override", name=chosen[1])
     if f"Could not override '{GROUP}/sinks'" in str(error):
         fix = "drop `override sinks` from the defaults list: `sinks: [...]` below"
         return Problem.of("DL101.sinks_listed", fix=fix)
@@ -123,7 +125,8 @@ def _malformed_defaults(loader: ConfigLoader, origin: Origin, name: str, cause: 
     for config, file, text in _files(loader, origin):
         if config == name and (node := of_file(file, text).at(("defaults",))) is not None:
             raw = node.location.written_value if node.location.style is not None else ""
-            problem = Problem.of("DL101.no_list", option=raw) if raw else problem
+            words = ", ".join(word for word in raw.split() if word != "_self_")
+            problem = Problem.of("DL101.no_list", option=words) if words else problem
             return replace(problem, where=in_file(problem, node.location))
     return problem
 
@@ -201,6 +204,8 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
     elif context is not None and "while scanning a quoted scalar" in (error.context or ""):
         row, column, line = context.line, context.column, lines[context.line]
         problem = Problem.of("DL101.yaml_quote")
+    elif line.startswith("- ") and (listed := re.fullmatch(r"(\w+: *\[.*)\] *", lines[row - 1])) is not None:
+        problem = Problem.of("DL101.yaml_two_lists", fix=f"{listed[1]}, {line[2:].strip()}]")
     elif "expected <block end>" in cause:
         problem = Problem.of("DL101.yaml_indentation")
     elif "expected a comment or a line break" in cause and (block := re.search(r": +([>|].*)", line)) is not None:
@@ -262,6 +267,8 @@ def _missing_default(loader: ConfigLoader, origin: Origin, error: Exception, mis
     options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
     fix = did_you_mean(option, options, what="presets" if group == GROUP else "options")
     presets = loader.get_group_options(GROUP)
+    if option == "self":
+        fix = "did you mean `_self_`?"
     if not group and option in presets:
         fix = f"for an application, `{GROUP}: {option}`; a config has no node `{GROUP}:`, its keys stand at the top"
     bare = option.removesuffix(".yaml").rpartition("/")[2]

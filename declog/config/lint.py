@@ -87,7 +87,7 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         return
     for path in paths:
         layers = provenance.layers.get((*config.prefix, *path), ())
-        if not layers or not all(map(_is_null, layers)) or _is_of_composed(layers[-1]):
+        if path[0] == GROUP or not layers or not all(map(_is_null, layers)) or _is_of_composed(layers[-1]):
             continue
         above = path[:-1]
         names = {path_of_signal[-1]: path_of_signal for path_of_signal, _ in declared(config.data, "signals")}

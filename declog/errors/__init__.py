@@ -71,10 +71,11 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     for word in (synonym, SYNONYMS.get(str(synonym))):  # a condition is `where` of a metric, and `when` of an alert
         if word in names:
             return word
-    if "p95" in names and (quantile := re.fullmatch(r"(?:percentile|quantile|perc|pct|q|p)_?(\d+)(?:th)?", name)):
-        return f"p{quantile[1]}"
-    if re.fullmatch(r"p[\doOlI]+", name) and "p95" in names:
-        return name.translate(str.maketrans("oOlI", "0011"))
+    if "p95" in names and (quantile := re.fullmatch(r"(?:percentile|quantile|perc|pct|q|p)_?([\doOlI]+)(?:th)?", name)):
+        level = quantile[1].translate(str.maketrans("oOlI", "0011"))
+        return (
+            f"p{level}" if int(level) <= 100 else f"p{level[:2]}.{level[2:]}".rstrip("0.") if level[0] == "9" else "p99"
+        )
     if name == "sample" and "completion" in names:  # of filters it is `random`
         return "completion"
     if (signal := same_signal(name, names)) is not None:

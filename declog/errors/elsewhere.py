@@ -1,4 +1,4 @@
-"""What is written elsewhere and has other words here: ``synonyms.txt``, ``signal_names.txt``, ``calls.txt``.
+"""What has other words elsewhere: ``synonyms.txt``, ``signal_names.txt``, ``calls.txt``, ``keys.txt``.
 
 Names of signals are those of TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers. A name that a config does not
 know stands for the name of its line that the config knows, in either direction: who comes from verl and who writes for
@@ -23,6 +23,7 @@ SYNONYMS: Mapping[str, str] = {
     for word in words.split()
 }
 CALLS: Mapping[str, str] = dict(line.split(": ", 1) for line in _lines("calls.txt"))  # of libraries: in our words
+KEYS: Mapping[str, str] = dict(line.split(": ", 1) for line in _lines("keys.txt"))  # `tables.limit`: what to write
 SIGNALS = tuple(line.split() for line in _lines("signal_names.txt"))  # names of one thing each
 _ALIKE = {name: names for names in SIGNALS for name in names}
 

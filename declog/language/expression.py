@@ -280,7 +280,8 @@ class Compiler:
         function = self.registry.named(name)
         if function is None or name in OPERATORS:
             names = [item for item in self.registry.names() if item not in OPERATORS]
-            if not node.keywords and (fix := idioms.of_library(name, node.args)) is not None:
+            values = [keyword.value for keyword in node.keywords if keyword.arg not in idioms.AXES]
+            if (fix := idioms.of_library(name, [*node.args, *values])) is not None:
                 self.fail(node, "DL307.library", name=name, fix=fix)
             if isinstance(value := self.scope.resolve(name), Node):
                 self.fail(node.func, "DL303.called_value", name=name, noun=self.scope.noun, type=value.type)
@@ -337,7 +338,8 @@ class Compiler:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
                 names = [slot.name for slot in slots]
                 if keyword.arg in idioms.AXES and {"over", "within"} & set(names):
-                    self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg)
+                    fix = f"{function.name}(x, over=completion), or over=token"
+                    self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg, fix=fix)
                 self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=names)
             if keyword.arg in arguments:
                 self.fail(keyword, "DL304.twice", name=keyword.arg, fix=function.signature)

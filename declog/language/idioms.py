@@ -50,7 +50,7 @@ def of_call(node: ast.Call) -> str:
     if match := re.fullmatch(r"(.+)\.groupby\('?(\w+)'?\)(?:\[.*\])?\.(\w+)\(\)", ast.unparse(node)):
         return f"{{expr: {match[1]}, reduce: {match[3]}, by: {match[2]}}}"
     module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
-    arguments = [*([] if module else [node.func.value]), *node.args]
+    arguments = list(map(_plain, [*([] if module else [node.func.value]), *node.args]))
     name = node.func.attr
     if name in _CONVERSIONS and not module:
         return f"{ast.unparse(node.func.value)}: values are converted where they are observed"
@@ -59,6 +59,15 @@ def of_call(node: ast.Call) -> str:
     if len(arguments) == 2 and (level := quantile(name, arguments[1])) is not None:
         return f"{level}({ast.unparse(arguments[0])})"
     return of_library(name, arguments) or f"{name}({', '.join(map(ast.unparse, arguments))})"
+
+
+def _plain(node: ast.expr) -> ast.expr:
+    """``x.mean(dim=1)`` inside another call is `mean(x, over=completion)`."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return node
+    text = of_call(node)
+    along = any(keyword.arg in AXES for keyword in node.keywords)
+    return ast.Name(f"{text[:-1]}, over=completion)" if along and text.endswith(")") else text)
 
 
 _TEMPLATES: Mapping[tuple[str, int], tuple[list[str], str]] = {
@@ -98,7 +107,7 @@ def quantile(name: str, level: ast.expr | None) -> str | None:
     """
     if name not in QUANTILES or not isinstance(level, ast.Constant) or not isinstance(level.value, int | float):
         return None
-    fraction = name.endswith("quantile") and level.value <= 1
+    fraction = 0 < level.value < 1 or (name.endswith("quantile") and level.value <= 1)
     return f"p{level.value * (100 if fraction else 1):g}"
 
 
@@ -107,6 +116,11 @@ def of_subscript(node: ast.Subscript) -> str:
     of, inside = ast.unparse(node.value), node.slice
     if isinstance(inside, ast.Constant) and isinstance(inside.value, str):
         return f"member({of}, {ast.unparse(inside)})"
+    if isinstance(inside, ast.Slice) and (inside.lower is None) != (inside.upper is None) and inside.step is None:
+        bound = f">= {ast.unparse(inside.lower)}" if inside.lower else f"< {ast.unparse(inside.upper or inside)}"
+        return (
+            f"a place is a condition of the metric: `{{expr: {of}, where: index(completion) {bound}}}`, or index(token)"
+        )
     if isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp):
         return f"which values count is a key of the metric: `{{expr: {of}, where: {ast.unparse(inside)}}}`"
     return "a member of a family is member(family, 'name')"
@@ -195,16 +209,30 @@ def of_text(text: str, marked: str) -> str | None:
         match := re.fullmatch(r"(?:\s*(\w+)\()?(.+?)\s+(?:where|if|when)\s+(.+?)", text, re.IGNORECASE)
     ):
         reduce, of, which = match[1], match[2].strip(), match[3].strip().removesuffix(")" if match[1] else "")
+        if prose := re.fullmatch(rf"({_REDUCTIONS})\s+of\s+(.+)", of):
+            reduce, of = prose.groups()
         keys = f"expr: {of}, reduce: {reduce}" if reduce else f"expr: {of}"
         if which.count("(") == which.count(")"):
             return f"which values count is a key of the metric: `{{{keys}, where: {which}}}`"
+    if match := re.fullmatch(
+        r"\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s+(\w+)\s*", text
+    ):
+        reduce, of, label = match[1] or "mean", match[2].strip(), match[3]
+        if label in ("group", "prompt", "completion", "token"):
+            over = {"completion": "token"}.get(label, "completion")
+            return f"write `mean({reduce}({of}, over={over}))`"
+        return f"write `{{expr: {of}, reduce: {reduce}, by: {label}}}`"
+    if match := re.fullmatch(r"\s*(?:\w+\()?([^()]+?)\)?\s+over\s+(?:the\s+)?last\s+\d+\s*\w*\s*", text):
+        return f"write `{{expr: {match[1].strip()}, over: step, combine: ema(0.9)}}`"
     if match := re.search(r"([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", text, re.IGNORECASE):
         return f"write `{match[2]} <= {match[1]} <= {match[3]}`"
     if match := re.search(r"([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]", text, re.IGNORECASE):
         return f"write `contains({match[1]}, '{match[2]}')`, or startswith or matches"
-    if match := re.fullmatch(r"\s*(top|bottom|best|worst|random|sample|first)\s+(\d+)\s*", text):
+    if match := re.fullmatch(
+        r"\s*(top|bottom|best|worst|random|sample|first)\s+(\d+)(?:\s+(?:by|of)\s+(\w+))?\s*", text
+    ):
         word = {"best": "top", "worst": "bottom", "sample": "random"}.get(match[1], match[1])
-        key = "key: reward, " if word in ("top", "bottom") else ""
+        key = f"key: {match[3] or 'reward'}, " if word in ("top", "bottom") else ""
         return f"a filter is a map: {{{key}{word}: {match[2]}}}"
     if match := re.search(r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", text):
         return f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"

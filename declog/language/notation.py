@@ -63,6 +63,11 @@ def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
     return signal
 
 
+def words_of(value: Any) -> list[str]:
+    """The words of a text, or those that were written as a list."""
+    return [str(item) for item in value] if isinstance(value, list) else str(value).replace("per-", "per_").split()
+
+
 def with_axis(words: list[str]) -> str | None:
     """The words of a signal that names no axis, or another library's, with one; None for an expression."""
     words = [SYNONYMS[word] if SYNONYMS.get(word) in TYPES else word for word in words]

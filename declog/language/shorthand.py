@@ -61,10 +61,12 @@ class _Writer:
         if isinstance(node.value, dict):
             moved = any((key := node.entries.get(word)) is not None and key.value for word in ("expr", "phase"))
             return self._refused(name, node, at) if moved and at[0] == "signals" else node
-        words = str(node.value).split()
+        words = notation.words_of(node.plain)
         declared = notation.signal_words(words, at)
+        if isinstance(node.value, list) and declared is not None:
+            declared = Problem.of("DL202.signal_list", at, name=name, fix=f"{name}: {' '.join(words)}")
         if declared is None and words and words[0] not in self.signals and (axis := notation.with_axis(words)):
-            declared = Problem.of("DL202.no_axis", at, words=node.value, fix=f"{name}: {axis}")
+            declared = Problem.of("DL202.no_axis", at, words=" ".join(words), fix=f"{name}: {axis}")
         if declared is None and at[0] == "metrics":
             declared = Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
         if declared is None:
@@ -77,10 +79,10 @@ class _Writer:
     def _refused(self, name: str, node: Node, at: Path) -> Node:
         """A value that is no signal of a phase stays as it is; the problem says where it belongs."""
         keys = node.entries
-        words = [] if keys else str(node.value).split()
+        words = [] if keys else notation.words_of(node.plain)
         if words and words[0] not in self.signals and (axis := notation.with_axis(words)):
             fix = f"signals: {{any: {{{name}: {axis}}}}}"
-            self.problems.append(Problem.of("DL202.no_axis", at, words=node.value, fix=fix))
+            self.problems.append(Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix))
             return node
         if "expr" in keys or (not keys and notation.signal_words(words, at) is None):
             fix = f"derived: {{{name}: {in_flow(node.plain)}}}"

@@ -17,7 +17,8 @@ from pydantic import ValidationError
 
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
-from declog.errors.elsewhere import SYNONYMS
+from declog.errors.elsewhere import KEYS, SYNONYMS
+from declog.language.functions import BUILTIN
 from declog.language.keys import (
     SECTIONS,
     atoms,
@@ -30,9 +31,10 @@ from declog.language.keys import (
     sections_with,
 )  # fmt: skip
 from declog.language.model import Scalar
+from declog.language.notation import is_reduction, reduced
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
-from declog.language.spec_of_tables import FilterSpec, Length, TableSpec
+from declog.language.spec_of_tables import ColumnType, Length
 from declog.language.spec_of_tests import TestSpec
 from declog.language.tree import tree_of
 
@@ -75,7 +77,8 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     cause = {piece: problem for problem, pieces in cut for piece in pieces}
     problems = [item for item in problems if all(cause.get(item.path[:depth], item) is item for depth in range(4))]
     if problems:
-        raise ConfigError([_misplaced(problem, data) for problem in problems])
+        outer = [problem for problem in problems if problem.path == ("declog",)]  # a config in a config
+        raise ConfigError([_misplaced(problem, data) for problem in outer or problems])
     return spec
 
 
@@ -89,7 +92,10 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, path=problem.path[:3], fix=fix)
     if problem.code == "DL201" and len(problem.path) == 3 and (moved := _MOVED.get(str(problem.path[0]))) is not None:
         section, name, word = map(str, problem.path)
-        return replace(problem, fix=moved(word, name, data[section][name]) or problem.fix)
+        if (fix := moved(word, name, data[section][name])) is not None:
+            return replace(problem, fix=fix)
+    if problem.code == "DL201" and (fix := _of_other_tools(problem.path, data)) is not None:
+        return replace(problem, fix=fix)
     key = str(problem.path[0]) if len(problem.path) == 1 or problem.path[0] == "sinks" else None
     if key is None:
         return problem
@@ -107,11 +113,10 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return problem
     empty = [section for section in SECTIONS if section in data and data[section] is None]
     if key == "declog":
-        return replace(problem, fix="write its keys at the top, without `declog:`: a preset stands under it already")
+        fix = "write its keys at the top, without `declog:`; in a defaults list a preset is `grpo`, not `/declog/grpo`"
+        return replace(problem, fix=fix)
     if key == "per_rank":
         return replace(problem, fix=f"axes: {{rank: {'each' if data[key] else 'all'}}}")
-    if key == "first":
-        return replace(problem, fix=f"modes: {{train: {{first: {in_flow(data[key])}}}}}")
     if key in sinks_and_options(data.get("sinks") or [])[0]:
         return replace(problem, fix=f"sink_options: {{{key}: {in_flow(data[key])}}}")
     if data[key] is None and set(data) == {key}:  # a file with one word
@@ -122,7 +127,10 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         base = data[key] if isinstance(data[key], str) else ", ".join(map(str, data[key] or ["grpo"]))
         return replace(problem, fix=f"defaults: [{base}, _self_]")
     if key == "defaults":
-        return replace(problem, fix="a mapping has no defaults list: write it to a YAML file, and start with its path")
+        return replace(
+            problem,
+            fix="a defaults list stands at the top of a YAML file, outside of `declog:`; start with that file's path",
+        )
     if nearest(key, ["defaults"]):
         return replace(problem, fix="did you mean `defaults`?")
     if key in ("packs", "pack"):
@@ -133,18 +141,42 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, fix=f"run: {{{in_flow({key.removeprefix('run_'): data[key]})[1:-1]}}}")
     if empty and nearest(key, keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
         return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
-    if nearest(key, keys(LogSpec)) is None and (elsewhere := _elsewhere(key, data[key])) is not None:
+    if nearest(key, keys(LogSpec)) is not None:
+        return problem
+    if (elsewhere := _elsewhere(key, data[key])) is not None:
         return replace(problem, fix=elsewhere)
+    is_metric = isinstance(data[key], str) and (is_reduction(data[key], 1) or reduced(data[key]) is not None)
+    if is_metric or key in {
+        str(path[-1]) for section in ("signals", "derived", "metrics") for path, _ in entries(data, section)
+    }:
+        return replace(problem, fix=f"metrics: {{{key}: {in_flow(data[key])}}}")
+    if isinstance(data[key], Scalar):
+        how = f"run: {{config: {{{key}: {in_flow(data[key])}}}}}, which records it with the run"
+        return replace(problem, fix=f"{how}\n{problem.fix}")
     return problem
+
+
+def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
+    """What to write for a key of another tool, such as `limit` of a table; None where nobody knows it."""
+    section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
+    template = KEYS.get(f"{section}.{key}" if section else key) if len(path) in (1, 3) else None
+    if template is None:
+        return None
+    value: Any = data
+    for word in path:
+        value = value[word]
+    return template.replace("<value>", in_flow(value)).replace("<id>", "".join(ids))
 
 
 def _elsewhere(key: str, value: Any) -> str | None:
     """Where a key stands that is not one of the top: `group_size` is `size` of `axes.group`, `expr` is of a metric."""
     first, _, last = ("group_size" if SYNONYMS.get(key) == "size" else key).partition("_")
-    for section in keys(LogSpec):
-        inner = model_of(below(below(LogSpec, section), first))
-        if inner is not None and section not in SECTIONS and last in keys(inner):
-            return f"{section}: {{{first}: {{{last}: {in_flow(value)}}}}}"
+    for section in keys(LogSpec).keys() - set(SECTIONS):
+        for name in keys(model) if (model := model_of(below(LogSpec, section))) is not None else ():
+            inner = model_of(below(model, name))
+            word = last if name == first else key
+            if inner is not None and word in keys(inner):
+                return f"{section}: {{{name}: {{{word}: {in_flow(value)}}}}}"
     homes = sections_with(key)
     return f"it is a key of an entry: {homes[0]}: {{my_id: {{{key}: {in_flow(value)}}}}}" if homes else None
 
@@ -156,7 +188,11 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if key in _OBSERVED:
         signal = {word: value for word, value in entry.items() if word in _OBSERVED}
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
-    return {"per_rank": "by: rank", "cumulative": "over: run", "ema": f"combine: ema({entry.get(key)})"}.get(key)
+    if key in BUILTIN.names() and entry[key] is not None:
+        further: list[Any] = entry[key] if isinstance(entry[key], list) else [entry[key]]
+        arguments = ", ".join(map(str, [entry.get("expr", name), *further]))
+        return f"expr: {in_flow(f'{key}({arguments})')}"
+    return None
 
 
 def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
@@ -211,12 +247,25 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
     if section == "tables" and key == "to" and isinstance(value, str | list):
         return f"to: {in_flow(dict.fromkeys(value if isinstance(value, list) else [value], True))}"
+    if section == "tables" and key == "filter" and isinstance(value, list):
+        return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
+    if section == "schemas" and not key and isinstance(value, list):
+        return f"{name}: {in_flow(_columns(value))}"
     if section == "tables" and key in ("columns", "schema") and isinstance(value, Mapping | list):
-        columns = value if isinstance(value, Mapping) else dict(_pairs(value, {}))
+        columns = value if isinstance(value, Mapping) else _columns(value)
         return f"schemas: {{{name}: {in_flow(columns)}}}   and in the table `schema: {name}`"
     if section == "schemas" and isinstance(value, str):
-        return f"{key}: {{expr: {in_flow(value)}}}"
+        type_ = nearest(value, typing.get_args(ColumnType))
+        return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
     return None
+
+
+def _columns(items: Iterable[Any]) -> dict[str, Any]:
+    """The columns of a list of names and of maps, as a schema: a name alone is a signal's."""
+    columns: dict[str, Any] = {}
+    for item in items:
+        columns.update([(item, {})] if isinstance(item, str) else filter(None, [_entry("schemas", item)]))
+    return columns
 
 
 def as_map(section: str, value: Any) -> str:
@@ -230,11 +279,19 @@ def as_map(section: str, value: Any) -> str:
 
 def sinks_and_options(value: Any) -> tuple[list[str], dict[str, Any]]:
     """The names of sinks in a list or a map that also holds their options, and those options by name."""
-    pairs = [*_pairs(value if isinstance(value, list) else [value], None)]
+    pairs = [*_pairs((_named(item) for item in (value if isinstance(value, list) else [value])), None)]
     options = {str(name): {"profile": item} if isinstance(item, str) else item for name, item in pairs}
     return [str(name) for name, item in pairs if item is not False], {
         name: item for name, item in options.items() if item
     }
+
+
+def _named(item: Any) -> Any:
+    """``{kind: wandb, project: x}`` as ``{wandb: {project: x}}``."""
+    entry = (
+        _entry("sinks", item) if isinstance(item, Mapping) and not {"kind", "name", "type"}.isdisjoint(item) else None
+    )
+    return item if entry is None else dict([entry])
 
 
 def _pairs(items: Iterable[Any], empty: Any) -> Iterator[tuple[Any, Any]]:
@@ -298,6 +355,9 @@ def _cut(
             continue
         if len(parts) > 1 and not is_open:
             first, text = next(iter(parts)), ", ".join(parts.values())
+            text = re.sub(
+                r"(?<=\d), (\d{1,3})\Z", lambda match: match[1].zfill(3), text
+            )  # `1,000`, whose end YAML read
             plain = all(map(IDENTIFIER.match, parts.values()))
             fix = f"{first}: [{text}]" if plain else f"{first}: {json.dumps(text, ensure_ascii=False)}"
             problem = Problem.of("DL201.cut", (*path, [*parts][1]), value=parts[first], fix=fix)
@@ -368,6 +428,8 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                 fix = f"call it `{plain}`"
                 if (deleted := re.fullmatch(r"~([a-z_]\w*)", str(key))) is not None:
                     fix = f"{deleted[1]}: null"
+                elif entry is None and (assigned := re.fullmatch(r"([a-z_]\w*) *= *(\S.*)", str(key))) is not None:
+                    fix = f"{assigned[1]}: {in_flow(assigned[2])}"
                 elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
                     fix = f'{of[1]}: "{of[2]}"'
                 elif section in ("metrics", "tables"):
@@ -412,10 +474,8 @@ def _problem(item: Any) -> Problem | None:
         if path[-1:] == ("rows",) and isinstance(item["input"], int):
             count = item["input"]
             fix = f"how many rows is a filter's: filter: {{random: {count}}}, or {{key: reward, bottom: {count}}}"
-        if path[:1] == ("alerts",) and path[-1] == "do" and item["input"] not in _ENDS:
-            fix = (
-                "drop `do`, or end the run, do: [stop]; every sink is told of an alert, also one of your own for Slack"
-            )
+        if path[:1] == ("alerts",) and path[-1] == "do":
+            fix = _do(str(item["input"]))
         if fix is None:
             fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
         return Problem.of(
@@ -431,6 +491,19 @@ def _problem(item: Any) -> Problem | None:
         if len(path) == 2 and path[0] == "profiles" and isinstance(value, str | list):
             fix = f"{path[1]}: {{only: {in_flow(value if isinstance(value, list) else [value])}}}"
             return Problem.of("DL202.value", path, cause="a profile is a map", fix=fix)
+        if path[0] == "alerts" and path[-1] == "do":
+            return Problem.of("DL202.value", path, cause="`do` is a list", fix=_do(str(value)))
+        if path[-1] in ("random", "first") and isinstance(value, float) and 0 < value < 1:
+            return Problem.of("DL202.value", path, cause=f"`{path[-1]}` counts rows", fix=f"fraction: {value}")
+        if path[-1] == "columns" and value in ("all", "*"):
+            return Problem.of(
+                "DL202.value", path, cause="`columns` are names", fix="columns: [prompt, completion, reward]"
+            )
+        if path[-1] in ("where", "when") and isinstance(value, list):
+            together = in_flow(" and ".join(map(str, value)))
+            return Problem.of(
+                "DL202.value", path, cause=f"`{path[-1]}` is one condition", fix=f"{path[-1]}: {together}"
+            )
         if noun == "text" and isinstance(value, bool | int | float):
             example = f'"{value}"'
         elif isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
@@ -444,6 +517,13 @@ def _problem(item: Any) -> Problem | None:
             example = in_flow(re.split(r"[\s,]+", value.strip()) if words else [value])
         return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
     return Problem.of("DL202.value", path, cause=f"{message[0].lower()}{message[1:]}", fix=None)
+
+
+def _do(word: str) -> str:
+    """The fix for what an alert cannot do."""
+    if "stop" in word or word in _ENDS:
+        return "do: [stop]"
+    return "drop `do`, or end the run, do: [stop]; every sink is told of an alert, also one of your own for Slack"
 
 
 _ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "terminate")  # words for `stop`
@@ -474,30 +554,12 @@ def _nearest_key(path: Path) -> str | None:
     for part in path[:-1]:
         model = below(model, part)
     inside = model_of(model)
-    if inside is TableSpec and path[-1] in _FILTERS:
-        return _FILTERS[str(path[-1])]
     if inside is None:
         return None
-    if inside is FilterSpec and path[-1] in _OF_FILTERS:
-        return _OF_FILTERS[str(path[-1])]
     homes = sections_with(str(path[-1])) if len(path) > 1 else []
     if len(homes) == 1 and nearest(str(path[-1]), keys(inside)) is None:
         return f"it is a key of the entries of {homes[0]}"
     return _meant(str(path[-1]), keys(inside))
-
-
-_FILTERS = {  # keys that a table's filter has
-    "top": "filter: {key: reward, top: 4}", "bottom": "filter: {key: reward, bottom: 4}",
-    "key": "filter: {key: reward, top: 4}", "by": "filter: {key: reward, top: 4}",
-    "random": "filter: {random: 8}", "first": "filter: {first: 8}",
-    "where": "filter: {where: reward > 0}", "fraction": "filter: {fraction: 0.1}",
-    "unique": "filter: {unique: prompt}", "within": "filter: {key: reward, top: 1, within: group}",
-}  # fmt: skip
-_OF_FILTERS = {
-    "kind": "its keys say it: {key: reward, top: 2}, {first: 8}, {unique: prompt}, {where: reward > 0}, ...",
-    "n": "random: 8, or first: 8",
-    "enabled": "a table is switched off: `enabled: false` there",
-}
 
 
 def _meant(key: str, allowed: Collection[str]) -> str:

@@ -695,7 +695,8 @@ def test_interpolations_that_lead_into_each_other_end() -> None:
     [
         (
             {"declog": None},
-            "error[DL202]\n  the node `declog` is empty; a config is a mapping\n  fix: defaults: [declog: grpo]",
+            "error[DL202]\n  the config is empty; a config is a map, such as `metrics: {reward: mean}`\n  "
+            "fix: `defaults: [grpo, _self_]` extends a preset; an application has `defaults: [declog: grpo]`",
         ),
         (
             {"declog": "???"},

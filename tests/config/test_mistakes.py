@@ -13,6 +13,7 @@ UNANSWERED = {
     "hydra": 1,
     "loops": 2,
     "names": 0,
+    "other_tools": 0,
     "new_python": 1,
     "new_shell": 1,
     "new_yaml": 0,

@@ -63,7 +63,8 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:
         if node.type.dtype not in dtypes:
             call.fail(
                 "DL305.needs", arg=index, name=symbol(call.name), needed=any_of(dtypes), node=node,
-                dtype=node.type.dtype, fix=of_type(node, dtypes),
+                dtype=node.type.dtype,
+                fix=f"how many there are is `count({node})`" if call.name == "len" else of_type(node, dtypes),
             )  # fmt: skip
 
 
