@@ -191,9 +191,8 @@ def start(
     compiled = make(profiles=(composed.profile,) if sinks or role != "rank" else ())
     channel = comm if comm is not None else opening.connect(compiled, role, rank, world_size, process_group, start_s)
     if any(channel.agree("sinks", "given" if sinks else "", start_s)) and not sinks:
-        compiled = make(
-            profiles=(composed.profile,)
-        )  # sinks may be given on rank 0 only; all plans have what they show
+        # sinks may be given on rank 0 only; the plans of all ranks have what they show
+        compiled = make(profiles=(composed.profile,))
     if capture is not None:
         compiled = replace(compiled, capture=captures.capture(validate({"run": {"capture": capture}}).run.capture))
     compiled = with_texts(compiled, tokenizer)

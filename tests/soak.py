@@ -42,7 +42,7 @@ from tests.config.mistakes import score
 from tests.config.test_mistakes import UNANSWERED
 from tests.faults import jobs, test_faults, test_resume
 from tests.faults.cases import FAULTS
-from tests.faults.resuming import STEPS
+from tests.faults.resuming import SAVES, STEPS
 from tests.integrations import ppo_runs
 from tests.late.test_late import compared
 from tests.oracle import ppo
@@ -278,7 +278,7 @@ def kills(folder: Path, rounds: int) -> Iterator[str]:
     for turn in range(rounds):
         where = folder / str(turn)
         for _ in range(6):
-            victim, at = random.randrange(2), random.randrange(STEPS)
+            victim, at = random.randrange(2), random.randrange(SAVES, STEPS)  # a checkpoint is there
             test_resume.resume(where, 2, victim, at)
             killed += 1
         ended = test_resume.resume(where, 2)

@@ -77,7 +77,11 @@ def unreadable(line: str, tree: Node | None = None) -> Problem:
     if not equals or not key:
         if re.fullmatch(r"\+*[a-z_][\w./@]*", line):
             return problem_of(line, "DL101.no_value", line=line)
-        return problem_of(line, "DL101.no_override")
+        pair = re.fullmatch(r"([a-z_][\w.]*)\s*:\s*(\S.*)", line)
+        fix = f"{pair[1]}={pair[2]}" if pair else "an override is key=value, +key=value or ~key"
+        return problem_of(line, "DL101.no_override", fix=fix)
+    if key.removeprefix(f"{GROUP}.").startswith("--"):
+        return problem_of(line, "DL101.dashes", fix=line.replace("--", "", 1))
     fixed = f"{key}={taken(value)}"
     if not key.startswith("~"):
         key = key.lstrip("+")

@@ -78,6 +78,8 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
         )
     if name == "sample" and "completion" in names:  # of filters it is `random`
         return "completion"
+    if (tail := name.rpartition("/")[2]) != name and tail in names:  # `train/loss`
+        return tail
     if (signal := same_signal(name, names)) is not None:
         return signal
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)

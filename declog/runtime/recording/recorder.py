@@ -235,7 +235,7 @@ class Recorder(Observing):
         """
         self._records()
         if name not in self.plan.modes:
-            close = nearest(name, self.plan.modes)
+            close = nearest(getattr(name, "__name__", str(name)), self.plan.modes)  # `eval` is a function, too
             raise UsageError.of(
                 "DL510.mode", config=self.plan.name, name=name,
                 fix=f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`",

@@ -106,7 +106,7 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
     if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
         raise InputError.of(
             "DL504.dtype", label=label, declared=_declared(op), dtype=str(dtype).removeprefix("torch."), name=op.name,
-            to=_METHODS[op.dtype],
+            to="real" if dtype.is_complex else f"{_METHODS[op.dtype]}()",
         )  # fmt: skip
     return value
 
