@@ -234,6 +234,8 @@ def of_text(text: str, marked: str) -> str | None:
         word = {"best": "top", "worst": "bottom", "sample": "random"}.get(match[1], match[1])
         key = f"key: {match[3] or 'reward'}, " if word in ("top", "bottom") else ""
         return f"a filter is a map: {{{key}{word}: {match[2]}}}"
+    if match := re.search(r"\|\s*(\w+)\s*\|", text):
+        return f"write `abs({match[1]})`"
     if match := re.search(r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", text):
         return f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"
     if match := re.fullmatch(r"\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*", text, re.IGNORECASE):

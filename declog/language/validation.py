@@ -159,13 +159,14 @@ def _misplaced(problem: Problem, data: Mapping[str, Any]) -> Problem:
 def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     """What to write for a key of another tool, such as `limit` of a table; None where nobody knows it."""
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
-    template = KEYS.get(f"{section}.{key}" if section else key) if len(path) in (1, 3) else None
+    section = "filters" if ids[1:] == ["filter"] else section
+    template = KEYS.get(f"{section}.{key}" if section else key)
     if template is None:
         return None
     value: Any = data
     for word in path:
         value = value[word]
-    return template.replace("<value>", in_flow(value)).replace("<id>", "".join(ids))
+    return template.replace("<value>", in_flow(value)).replace("<id>", "".join(ids[:1]))
 
 
 def _elsewhere(key: str, value: Any) -> str | None:
@@ -185,7 +186,9 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     """The fix for a key that a metric does not have: its right section, or the key for the same purpose."""
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
-    if key in _OBSERVED:
+    if key == "type" and is_reduction(str(entry[key]), 1):
+        return f"reduce: {entry[key]}"
+    if key in _OBSERVED and key != "mask":
         signal = {word: value for word, value in entry.items() if word in _OBSERVED}
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
     if key in BUILTIN.names() and entry[key] is not None:
@@ -508,7 +511,9 @@ def _problem(item: Any) -> Problem | None:
             example = f'"{value}"'
         elif isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
             example = in_flow(value[0])
-        elif isinstance(value, str) and (number := re.match(r"\s*(\d+)([kK]?)\b", value)) and "number" in noun:
+        elif noun == "a map" and value is False and len(path) == 2:
+            example = "null"
+        elif isinstance(value, str) and (number := re.match(r"\s*(\d+)\s*([kK]\b)?", value)) and "number" in noun:
             example = number[1] + "000" * bool(number[2])
         elif noun == "a map" and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
             example = in_flow({key: item for one in value for key, item in one.items()})
