@@ -122,7 +122,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "complex numbers": (
         {"reward": torch.ones(2, dtype=torch.complex64)},
         "[DL504] `reward` is declared float per completion, and a tensor of complex64 came\n"
-        "  fix: `reward.float()`, or declare `reward: {type: float}`",
+        "  fix: `reward.real`, or declare `reward: {type: float}`",
     ),
     "texts for numbers": (
         {"reward": [1.0, "2"]},
