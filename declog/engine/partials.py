@@ -50,11 +50,17 @@ def places_of(rows: Sequence[Row], start: int = 0) -> dict[Hashable, list[int]]:
 
 def reindexed(values: Array, axis: int, names: Names, wanted: Names, fill: float | bool) -> Array:
     """Values of some names along an axis among those of other names; ``fill`` stands where a name is new."""
-    if names == wanted:
-        return values
-    padding = np.full_like(np.take(values, [0], axis) if values.shape[axis] else values.sum(axis, keepdims=True), fill)
+    return values if names == wanted else _taken(values, axis, _order(names, wanted), fill)
+
+
+def _order(names: Names, wanted: Names) -> Array:
+    """Where each of the names that are wanted stands among others; -1 where it is new."""
     position = {name: at for at, name in enumerate(names)}
-    order = np.array([position.get(name, -1) for name in wanted], np.int64)
+    return np.array([position.get(name, -1) for name in wanted], np.int64)
+
+
+def _taken(values: Array, axis: int, order: Array, fill: float | bool) -> Array:
+    padding = np.full_like(np.take(values, [0], axis) if values.shape[axis] else values.sum(axis, keepdims=True), fill)
     return np.take(np.concatenate([values, padding], axis), order, axis)
 
 
@@ -174,11 +180,12 @@ class State:
             return self
 
         def among(values: Array, neutral: float = 0.0) -> Array:
-            for axis, (names, wanted) in enumerate(axes):
-                values = reindexed(values, axis, names, wanted, neutral)
+            for axis, order in orders:
+                values = _taken(values, axis, order, neutral)
             return values
 
         axes: list[tuple[Names, Names]] = [(self.rows, rows), (self.labels, labels), (self.pieces, pieces)]
+        orders = [(axis, _order(*pair)) for axis, pair in enumerate(axes) if pair[0] != pair[1]]
         sums = {name: among(array) for name, array in self.sums.items()}
         counts = reindexed(self.counts, 0, self.labels, labels, 0.0)
         return State(rows, labels, pieces, self.moments.map(among), sums, counts)
