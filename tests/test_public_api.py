@@ -113,6 +113,13 @@ def test_importing_declog_is_light() -> None:
     assert result.stdout == "[]\n"
 
 
+def test_composing_is_light() -> None:
+    """An application of Hydra that composes a config loads neither numpy nor torch: only planning and answers do."""
+    program = "import sys, declog; declog.compose('grpo', ['every=2']); print({'numpy', 'torch'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout == "set()\n"
+
+
 @pytest.mark.parametrize(
     "order", ["hydra", "hydra, declog", "declog, hydra", "declog, hydra.core.plugins", "declog.api"]
 )

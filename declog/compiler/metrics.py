@@ -217,13 +217,10 @@ class _Metric:
         with self.draft.at(*self._where_from(), off=f"metrics.{self.id}"):
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
-                takes, letters = _takes(reduction), ", ".join("xyz"[: reduction.arity])
-                shown = (
-                    ", ".join(map(ast.unparse, body.args[: reduction.arity]))
-                    if len(body.args) > reduction.arity
-                    else letters
-                )
-                fix = idioms.of_library(reduction.name, body.args) or f"{reduction.name}({shown})"
+                arguments = list(map(ast.unparse, body.args)) if len(body.args) > reduction.arity else [*"xyz"]
+                plain = f"{reduction.name}({', '.join(arguments[: reduction.arity])})"
+                fix = idioms.of_library(reduction.name, body.args) or plain
+                takes = _takes(reduction)
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}

@@ -65,11 +65,11 @@ class SignalScope(ConstantScope):
     noun = "signal"
 
     @property
-    def groups(self) -> bool:  # type: ignore[override]
+    def groups(self) -> bool:
         return self.draft.grouping is not None
 
     @property
-    def token_mask(self) -> frozenset[Node]:  # type: ignore[override]
+    def token_mask(self) -> frozenset[Node]:
         return token_mask(self.draft)
 
     def resolve(self, name: str) -> Node | Problem | None:

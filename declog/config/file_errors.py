@@ -27,7 +27,7 @@ from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
-from declog.language.validation import as_map, as_sinks
+from declog.language.mistakes import as_map, as_sinks
 
 
 def first_line(error: Exception) -> str:
@@ -204,7 +204,7 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
     elif context is not None and "while scanning a quoted scalar" in (error.context or ""):
         row, column, line = context.line, context.column, lines[context.line]
         problem = Problem.of("DL101.yaml_quote")
-    elif line.startswith("- ") and (listed := re.fullmatch(r"(\w+: *\[.*)\] *", lines[row - 1])) is not None:
+    elif row and line.startswith("- ") and (listed := re.fullmatch(r"(\w+: *\[.*)\] *", lines[row - 1])) is not None:
         problem = Problem.of("DL101.yaml_two_lists", fix=f"{listed[1]}, {line[2:].strip()}]")
     elif "expected <block end>" in cause:
         problem = Problem.of("DL101.yaml_indentation")

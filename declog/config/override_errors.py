@@ -20,9 +20,9 @@ from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, nearest
 from declog.language.keys import SECTIONS, below, model_of
 from declog.language.keys import keys as keys_of
+from declog.language.mistakes import sinks_and_options
 from declog.language.spec import LogSpec
 from declog.language.tree import Node
-from declog.language.validation import sinks_and_options
 
 CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})

@@ -72,10 +72,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
         if word in names:
             return word
     if "p95" in names and (quantile := re.fullmatch(r"(?:percentile|quantile|perc|pct|q|p)_?([\doOlI]+)(?:th)?", name)):
-        level = quantile[1].translate(str.maketrans("oOlI", "0011"))
-        return (
-            f"p{level}" if int(level) <= 100 else f"p{level[:2]}.{level[2:]}".rstrip("0.") if level[0] == "9" else "p99"
-        )
+        return _quantile(quantile[1].translate(str.maketrans("oOlI", "0011")))
     if name == "sample" and "completion" in names:  # of filters it is `random`
         return "completion"
     if (tail := name.rpartition("/")[2]) != name and tail in names:  # `train/loss`
@@ -86,6 +83,13 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     if not close and name != name.lower():
         return nearest(name.lower(), names)
     return close[0] if close else None
+
+
+def _quantile(level: str) -> str:
+    """The quantile that digits stand for: `p95`; of more than 100 percent p999 is p99.9, and p101 the last one."""
+    if int(level) <= 100:
+        return f"p{level}"
+    return f"p{float(f'{level[:2]}.{level[2:]}'):g}" if level[0] == "9" else "p99"
 
 
 _SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")

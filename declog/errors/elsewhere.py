@@ -8,6 +8,7 @@ it are served alike. Standard library only.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 
 
@@ -22,10 +23,20 @@ SYNONYMS: Mapping[str, str] = {
     for meaning, _, words in (line.partition(": ") for line in _lines("synonyms.txt"))
     for word in words.split()
 }
-CALLS: Mapping[str, str] = dict(line.split(": ", 1) for line in _lines("calls.txt"))  # of libraries: in our words
-KEYS: Mapping[str, str] = dict(line.split(": ", 1) for line in _lines("keys.txt"))  # `tables.limit`: what to write
 SIGNALS = tuple(line.split() for line in _lines("signal_names.txt"))  # names of one thing each
 _ALIKE = {name: names for names in SIGNALS for name in names}
+
+
+@cache
+def calls() -> Mapping[str, str]:
+    """Calls of other libraries, such as ``where(c, a, b)``, and the same in our words."""
+    return dict(line.split(": ", 1) for line in _lines("calls.txt"))
+
+
+@cache
+def keys() -> Mapping[str, str]:
+    """Keys of other tools with their sections, such as ``tables.limit``, and what to write."""
+    return dict(line.split(": ", 1) for line in _lines("keys.txt"))
 
 
 def same_signal(name: str, names: Collection[str]) -> str | None:

@@ -48,8 +48,16 @@ class Scope:
     """What names mean in one place of the config. This one knows none."""
 
     noun = "signal"  # or "metric": for messages
-    groups = False  # whether the config says what a group is
-    token_mask: frozenset[Node] = frozenset()  # the token axis' mask; empty where none is declared
+
+    @property
+    def groups(self) -> bool:
+        """Whether the config says what a group is."""
+        return False
+
+    @property
+    def token_mask(self) -> frozenset[Node]:
+        """The token axis' mask; empty where none is declared."""
+        return frozenset()
 
     def resolve(self, name: str) -> Node | Problem | None:
         """The node that a name stands for; a Problem says why it cannot be used; None: unknown."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 
-from declog.errors.elsewhere import CALLS
+from declog.errors import elsewhere
 
 MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re", "pl"})
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
@@ -70,15 +71,18 @@ def _plain(node: ast.expr) -> ast.expr:
     return ast.Name(f"{text[:-1]}, over=completion)" if along and text.endswith(")") else text)
 
 
-_TEMPLATES: Mapping[tuple[str, int], tuple[list[str], str]] = {
-    (call.partition("(")[0], call.count(",") + 1): (re.findall(r"\w+", call.partition("(")[2]), template)
-    for call, template in CALLS.items()
-}
+@cache
+def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
+    """The parameters and the template of each call of `calls.txt`, by its name and how many arguments it has."""
+    return {
+        (call.partition("(")[0], call.count(",") + 1): (re.findall(r"\w+", call.partition("(")[2]), template)
+        for call, template in elsewhere.calls().items()
+    }
 
 
 def of_library(name: str, arguments: Sequence[ast.expr]) -> str | None:
     """A call of another library, such as ``where(c, a, b)``, in our words; None if `calls.txt` does not have it."""
-    if (call := _TEMPLATES.get((name, len(arguments)))) is None:
+    if (call := _templates().get((name, len(arguments)))) is None:
         return None
     parameters, template = call
     tree = _Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))

@@ -12,7 +12,7 @@ import yaml
 
 import declog
 from declog.errors import Problem
-from declog.errors.elsewhere import CALLS
+from declog.errors.elsewhere import calls
 from declog.plans.words import explain
 from declog.testing import MemorySink
 from tests.running import profile
@@ -223,7 +223,7 @@ def test_a_member_that_is_shown_wins_over_its_family_that_is_hidden(tmp_path: Pa
 ARGUMENTS = {"c": "correct", "m": "correct", "t": "completion", "s": "'a'", "g": "source", "k": "0.9"}
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("call", calls())
 def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> None:
     """Class: numpy's, torch's, pandas' and SQL's functions by their own names, called plainly or as methods of `np`."""
     name, parameters = call.partition("(")[0], re.findall(r"\w+", call.partition("(")[2])
@@ -243,3 +243,22 @@ def test_a_call_of_another_library_is_answered_with_what_compiles(call: str) -> 
         (problem,) = problems(text)
         assert problem.fix is not None
         assert problems(yaml.safe_load(problem.fix) if problem.fix.startswith("{") else problem.fix) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "quantile"),
+    [
+        ("p9O", "p90"),
+        ("p900", "p90"),
+        ("p950", "p95"),
+        ("p999", "p99.9"),
+        ("p9999", "p99.99"),
+        ("p101", "p99"),
+        ("q95", "p95"),
+    ],
+)
+def test_digits_that_are_no_quantile_name_the_one_they_stand_for(word: str, quantile: str) -> None:
+    """Class: a level above 100, or with letters for digits."""
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan({"signals": {"any": {"x": "completion"}}, "metrics": {"a": {"expr": "x", "reduce": word}}})
+    assert caught.value.problems[0].fix == f"did you mean `{quantile}`?"

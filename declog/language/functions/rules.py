@@ -56,15 +56,14 @@ def _on_device(call: Call, index: int, node: Node) -> None:
             call.fail("DL205.fold", arg=index, item=f"`{item}`", fix=fix)
 
 
-def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None) -> None:
-    """Refuse arguments of other dtypes."""
+def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None, fix: str | None = None) -> None:
+    """Refuse arguments of other dtypes; ``fix`` has `{node}` for the argument."""
     for index in range(len(call.args)) if args is None else args:
         node = call.args[index]
         if node.type.dtype not in dtypes:
             call.fail(
                 "DL305.needs", arg=index, name=symbol(call.name), needed=any_of(dtypes), node=node,
-                dtype=node.type.dtype,
-                fix=f"how many there are is `count({node})`" if call.name == "len" else of_type(node, dtypes),
+                dtype=node.type.dtype, fix=of_type(node, dtypes) if fix is None else fix.format(node=node),
             )  # fmt: skip
 
 

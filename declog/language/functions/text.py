@@ -25,9 +25,9 @@ from declog.language.segmented import NOTHING, present
 Array = NDArray[Any]
 
 
-def _of_text(dtype: DType) -> Callable[[Call], Type]:
+def _of_text(dtype: DType, fix: str | None = None) -> Callable[[Call], Type]:
     def rule(call: Call) -> Type:
-        need(call, DType.TEXT)
+        need(call, DType.TEXT, fix=fix)
         return call.args[0].type.with_dtype(dtype)
 
     return rule
@@ -42,7 +42,8 @@ def _tested(texts: Array, test: Callable[[str], bool]) -> Array:
     return np.array([item is not None and test(item) for item in texts.ravel()], bool).reshape(texts.shape)
 
 
-BUILTIN.rows("len", "text", rule=_of_text(DType.INT), help="how many characters a text has")(
+_COUNT = "how many there are is `count({node})`"  # what `len` is elsewhere
+BUILTIN.rows("len", "text", rule=_of_text(DType.INT, _COUNT), help="how many characters a text has")(
     lambda view, node, texts: _counted(texts, len)
 )
 BUILTIN.rows("words", "text", rule=_of_text(DType.INT), help="how many whitespace-separated words a text has")(
