@@ -18,6 +18,8 @@ VERBS = {
     "compute": "add RUN 'NAME: EXPR'", "replay": "preview RUN CONFIG", "presets": "ls presets",
     "compare": "diff A B",
     "freeze": "check CONFIG --lock", "lock": "check CONFIG --lock", "why": "show CONFIG --why KEY", "help": "--help",
+    "version": "--version", "run": "check CONFIG`; a run begins in Python, `with declog.start(CONFIG) as log:",
+    "start": "check CONFIG`; a run begins in Python, `with declog.start(CONFIG) as log:",
 }  # fmt: skip
 CONDITION = r"([a-z_]\w*(?:\.\w+)+)\s*([<>]=?\s*\S+)"  # a condition of an alert
 DASHES = ("\u2014", "\u2013")  # dashes that a word processor writes for `--`
@@ -45,6 +47,8 @@ def option(word: str, options: Sequence[str], words: Sequence[str]) -> str | Non
         rest = list(words)[list(words).index(word) + 1 :]
         value = rest[0] if rest and not rest[0].startswith("-") else "VALUE"
         return f"keys have no dashes: {key}={value}"
+    if name in ("--metric", "--signal", "--table", "--alert"):
+        return f"did you mean `--why`? It takes the id of any entry, such as {name[2:]}s.my_id"
     if name in ("--cfg", "--config", "--info", "-c"):
         return "declog show CONFIG --yaml prints it, with the place of each value"
     if name in ("--config-path", "-cp", "--config_path", "--config_dir", "-cd"):
@@ -66,8 +70,14 @@ def override(word: str, words: Sequence[str]) -> str:
     before = " ".join(words[:at])
     if any(before.count(opening) > before.count(closing) for opening, closing in ("{}", "[]", "()")):
         return "put the whole override in single quotes: 'key={...}'"
-    if re.match(r"[\w.]+\.[\w.]+:[^/]", word) or word.partition(":")[0] in _keys():
+    if re.match(r"[\w.]+\.[\w.]+:[^/]", word) or (":" in word and word.partition(":")[0] in _keys()):
         return word.replace(":", "=", 1)
+    if word in _keys():
+        from declog.language.keys import SECTIONS
+
+        value = words[at + 1] if at + 1 < len(words) and "=" not in words[at + 1] else "VALUE"
+        changed = "" if word in SECTIONS else f"a key is changed by {_keys()[word]}={value}; "
+        return f"{changed}`declog show {words[0]} --key {_keys()[word]}` shows it"
     if (condition := re.fullmatch(CONDITION, word)) is not None:
         return f"an alert's condition is its value: '{condition[1]}={condition[2]}'"
     earlier = [item for item in words[:at] if "=" in item]

@@ -171,6 +171,9 @@ class _Metric:
             if intended_fix is not None:
                 all_of_it = (0, len(problem.source or "")) if intended_fix.startswith("did you mean") else problem.span
                 problem = replace(problem, fix=intended_fix, span=all_of_it)
+            elif problem.code == "DL302" and problem.marked in self.draft.spec.metrics:
+                formula = suggestions.of_metrics(parsed.body, self.draft.spec.metrics, self.draft.constants)
+                problem = problem if formula is None else replace(problem, fix=f"{self.id}: {formula}")
             elif problem.code == "DL302" and (id := self.draft.metric_named(problem.marked)) is not None:
                 problem = replace(problem, fix=f"the metric `{id}` logs it: `{self.id}: {{formula: {id}}}`")
             if self.spec.expr is None and problem.code == "DL302":

@@ -35,6 +35,22 @@ def as_formula(
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
 
 
+def of_metrics(body: ast.expr, metrics: Container[str], constants: Container[str]) -> str | None:
+    """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already. None where it reads signals."""
+
+    class Reduced(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> ast.expr:
+            self.generic_visit(node)
+            first = node.args[0] if len(node.args) == 1 else None
+            return first if isinstance(first, ast.Name) and first.id in metrics else node
+
+    rest = Reduced().visit(tree_of(ast.unparse(body)).body)
+    called = {node.func.id for node in ast.walk(rest) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    names = {node.id for node in ast.walk(rest) if isinstance(node, ast.Name)} - called
+    plain = all(name in metrics or name in constants for name in names)
+    return in_flow({"formula": ast.unparse(rest)}) if plain else None
+
+
 class _Parts(ast.NodeTransformer):
     """Takes the reductions out of an expression, each as a metric of its own."""
 

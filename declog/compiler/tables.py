@@ -12,12 +12,19 @@ from declog.compiler.formulas import over_metrics
 from declog.compiler.schemas import coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
-from declog.language.dtypes import AXES, Axis, DType, per
-from declog.language.nodes import JOIN, METRIC, Node, reads_other_ranks, walk
+from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
+from declog.language.nodes import CONST, JOIN, METRIC, Node, reads_other_ranks, walk
 from declog.language.spec import AlertSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
+
+# of a table's `filter`: words for which rows, and the filter that takes four of those
+_FILTERS = {
+    "random": "{random: 4}", "sample": "{random: 4}", "first": "{first: 4}", "head": "{first: 4}",
+    "top": "{key: reward, top: 4}", "best": "{key: reward, top: 4}",
+    "bottom": "{key: reward, bottom: 4}", "worst": "{key: reward, bottom: 4}",
+}  # fmt: skip
 
 
 def tables(draft: Draft) -> None:
@@ -73,7 +80,10 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     if spec.filter is not None:
         id = filter_of(draft, name)
         if isinstance(spec.filter, str) and id not in draft.spec.filters:
-            draft.report("DL403.name", (*path, "filter"), noun="filter", name=id, known=draft.spec.filters)
+            if (fix := _FILTERS.get(id)) is not None:
+                draft.report("DL403.filter", (*path, "filter"), name=id, fix=fix)
+            else:
+                draft.report("DL403.name", (*path, "filter"), noun="filter", name=id, known=draft.spec.filters)
         chosen = draft.filters.get(id)
         if f"filters.{id}" in draft.inactive:
             draft.inactive[f"tables.{name}"] = f"its filter `{id}` is off"
@@ -201,6 +211,9 @@ def alerts(draft: Draft) -> None:
         text = spec.when if spec.when is not None else " or ".join(bounds)
         with draft.at(*path, *(["when"] if spec.when is not None else []), off=f"alerts.{name}"):
             node = over_metrics(draft, text, of_alert=name)
+            if node.op == CONST and node.type.dtype in NUMERIC:  # kl: "0.5"
+                draft.report("DL305.alert", path, name=name, value=node.param("value"))
+                continue
             if not has_type(draft, node, (*path, "when"), [DType.BOOL]):
                 continue
             shown, fields = spec.text, None

@@ -105,10 +105,12 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if not file.is_file():
         beside = [sibling.name for sibling in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
         close = nearest(file.name, beside)
-        presets = [path for folder in ("", "*/") for path in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
-        same = [str(path) for path in presets if path.stem == file.stem or str(path).replace("/", "") == name]
+        files = [path for folder in ("", "*/") for path in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
+        same = [str(path) for path in files if path.stem == file.stem or str(path).replace("/", "") == name]
         close = same[0] if same else str(FilePath(name).with_name(close)) if close else None
         fix = f"did you mean `{close}`?" if close else "give the path of a YAML file"
+        if close is None and file.stem in presets():
+            fix = f"did you mean the preset `{file.stem}`?"
         raise _refused("DL101.no_file", "config", name=name, fix=fix)
     if file.suffix != ".yaml":
         raise _refused("DL101.suffix", "config", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))

@@ -19,7 +19,9 @@ from declog.config.override_errors import Refused, problem_of, unreadable
 from declog.config.overrides import ADDS, parsed, quoted
 from declog.config.packages import known_presets, notes
 from declog.config.search_path import GROUP, HYDRA_ERRORS
-from declog.errors import CompositionError, Problem, Where, did_you_mean, nearest
+from declog.errors import CompositionError, Problem, Where, did_you_mean, elsewhere, nearest
+from declog.language.keys import keys
+from declog.language.spec import LogSpec
 from declog.language.tree import Node
 
 _PROFILES = ("slim", "full")  # of every preset
@@ -60,6 +62,10 @@ def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None =
     fix = known_presets(name, names)
     if name in _PROFILES:
         fix = f"what a preset shows is its profile: grpo profile={name}"
+    elif name in keys(LogSpec):
+        fix = f"a key is changed by {name}=VALUE"
+    elif elsewhere.keys().get(name, "").startswith("sink_options"):
+        fix = f"sinks are chosen by sinks=[{name}]"
     elif nearest(name, names) is None and (beside := sorted(FilePath().glob(f"*/{GROUP}/{name}.yaml"))):
         fix = f"did you mean the file `{beside[0]}`?"
     if directory is not None and directory.name == GROUP and (directory / f"{name}.yaml").is_file():

@@ -43,7 +43,7 @@ _MEANT: Mapping[str, str] = {
         ("save Artifact log_artifact log_artifacts log_model use_artifact restore", _FILES),
         ("summary define_metric", _SUMMARY),
         ("run get_run active_run recorder", _RUN),
-        ("begin_step start_step end_step next_step set_step", _STEPS),
+        ("begin_step start_step end_step next_step set_step log_step new_step global_step", _STEPS),
         ("evaluation evaluate eval validate validation", 'with LOG.mode("eval"): LOG.observe(...)'),
         ("watch unwatch", "norms of gradients are numbers that the loop observes: LOG.observe(grad_norm=...)"),
         ("SummaryWriter add_graph add_pr_curve add_embedding", "a writer is wrapped: writer = declog.tee(writer)"),

@@ -136,7 +136,7 @@ class Compiler:
                 self.fail(node, "DL307.syntax", what="a comprehension", fix=idioms.of_comprehension(node))
             case ast.BinOp(op=ast.FloorDiv() | ast.Mod()):
                 self.fail(node, "DL307.syntax", what=idioms.describe(node.op), fix=idioms.of_division(node))
-        what, fix = idioms.of_syntax(node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node)
+        what, fix = idioms.of_syntax(node, self.part(node))
         self.fail(node, "DL307.syntax", what=what, fix=fix)
 
     def _plain_call(self, node: ast.Call) -> str:
@@ -179,10 +179,18 @@ class Compiler:
     def _attribute(self, node: ast.Attribute) -> Node:
         assert isinstance(node.value, ast.Name)
         value = self._resolved(node, self.scope.attribute(node.value.id, node.attr))
-        return self.fail(node, "DL307.attribute") if value is None else value
+        if value is not None:
+            return value
+        base = node.value.id
+        is_plain = isinstance(self.scope.resolve(node.attr), Node)  # signals.reward
+        fix = node.attr if is_plain else f"{node.attr}({base})" if self.scope.resolve(base) is not None else "abs(x)"
+        self.fail(node, "DL307.attribute", fix=fix)
 
     def _binary(self, node: ast.BinOp) -> Node:
         name = _BINARY[type(node.op)]
+        right = node.right.id if name == "div" and isinstance(node.right, ast.Name) else ""
+        if self._is_word(node.left) and isinstance(self.scope.resolve(right), Node):  # train/reward
+            self.fail(node, "DL302.prefix", noun=self.scope.noun, word=self.part(node.left), name=right)
         base = self.visit(node.left)
         if name == "div" and base.type.family and self._is_word(node.right):
             self.fail(node, "DL302.slash", family=ast.unparse(node.left), member=self.part(node.right))

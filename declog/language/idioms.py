@@ -32,10 +32,10 @@ _UNITS = {"k": 1000, "%": 0.01}
 
 _NAME = re.compile(r"[a-z]\w*")
 _REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
+_PIPE = re.compile(rf"\s*([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({_REDUCTIONS})\s*")  # reward | mean
 
 _HINTS: dict[type[ast.AST], str] = {
     ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
-    ast.BitXor: "a power is `**`",
     ast.Lambda: "register a function with @declog.function",
 }  # fmt: skip
 _OWN = "register a function of your own with @declog.function, and call it"
@@ -116,8 +116,10 @@ def quantile(name: str, level: ast.expr | None) -> str | None:
 
 
 def of_subscript(node: ast.Subscript) -> str:
-    """A member of a family, or which values count."""
+    """A member of a family, or which values count; ``E[x]`` is a mean."""
     of, inside = ast.unparse(node.value), node.slice
+    if of == "E" or re.fullmatch(_REDUCTIONS, of):
+        return f"write `{'mean' if of == 'E' else of}({ast.unparse(inside)})`"
     if isinstance(inside, ast.Constant) and isinstance(inside.value, str):
         return f"member({of}, {ast.unparse(inside)})"
     if isinstance(inside, ast.Slice) and (inside.lower is None) != (inside.upper is None) and inside.step is None:
@@ -170,11 +172,26 @@ def items(node: ast.expr) -> Sequence[ast.expr]:
     return node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
 
 
-def of_syntax(node: ast.AST) -> tuple[str, str]:
-    """The name of a construct of Python that the language does not have, and the fix."""
+def of_syntax(node: ast.expr, text: str) -> tuple[str, str]:
+    """The name of a construct of Python that the language does not have, and the fix; ``text`` is what was written."""
     if isinstance(node, ast.Set):  # of a template: {{ reward }}
         return describe(node), f"write `{ast.unparse(node).strip('{} ')}`"
-    return describe(node), _HINTS.get(type(node), _OWN)
+    if isinstance(node, ast.Tuple):
+        return describe(node), _of_tuple(node, text)
+    if isinstance(node, ast.BinOp) and (call := _PIPE.fullmatch(text)) is not None:
+        return describe(node.op), f"write `{call[2]}({call[1]})`"
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitXor):
+        return describe(node.op), f"write `{ast.unparse(ast.BinOp(node.left, ast.Pow(), node.right))}`"
+    kind = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
+    return describe(kind), _HINTS.get(type(kind), _OWN)
+
+
+def _of_tuple(node: ast.Tuple, text: str) -> str:
+    """``0,5`` and ``1,000`` are numbers; ``reward, length`` are two metrics."""
+    if all(isinstance(item, ast.Name) for item in node.elts):
+        return f"a metric for each: metrics: {{{', '.join(f'{ast.unparse(item)}: mean' for item in node.elts)}}}"
+    number = re.sub(r"(?<=\d),(?=\d)", ".", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text))
+    return f"write `{number}`" if number != text else "a metric for each"
 
 
 def describe(node: ast.AST) -> str:
@@ -203,6 +220,15 @@ def of_text(text: str, marked: str) -> str | None:
     """The fix for a text that cannot be parsed; None if it has no known idiom."""
     if (sign := _SIGNS.get(marked)) is not None:
         return f"write `{sign}`"
+    if (call := _PIPE.fullmatch(text)) is not None:
+        return f"write `{call[2]}({call[1]})`"
+    if match := re.fullmatch(r"\s*(.+?)\s+as\s+([a-z_]\w*)\s*", text, re.IGNORECASE):
+        return f"a metric's key is its name: `{match[2]}: {match[1]}`"
+    if match := re.fullmatch(r"\s*(\w+)\s*;\s*(\w+)\s*", text):
+        return f"a metric for each: metrics: {{{match[1]}: mean, {match[2]}: mean}}"
+    if re.search(r"[$][{a-z]", text):
+        plain = re.sub(r"[$][{]?(\w+)[}]?", r"\1", text).strip()
+        return f"write `{plain}`"
     if (turned := re.search(r"=([<>])", text)) is not None:
         return f"write `{turned[1]}=`"
     if "?" in text and ":" in text.partition("?")[2]:

@@ -171,7 +171,7 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     value = data[section]
     for word in (name, key):
         value = value.get(word) if isinstance(value, Mapping) else None if word else value
-    if section == "alerts" and name and not key and isinstance(value, int | float):
+    if section == "alerts" and name and not key and isinstance(value, int | float) and not isinstance(value, bool):
         return f'{name}: "> {value}"'
     if section == "metrics" and name and not key and isinstance(value, list) and len(value) > 1:
         *reductions, expr = value

@@ -225,9 +225,10 @@ def _problem(item: Any) -> Problem | None:
             fix = fix or f"{path[-1]}: {in_flow(names[:1])}"
         if path == ("spec",) and isinstance(item["input"], int) and item["input"] > 1:
             fix = f"it is of a later language, which a later declog reads: pip install -U {NAME}"
-        if path[-1:] == ("rows",) and isinstance(item["input"], int):
-            count = item["input"]
+        if path[-1:] == ("rows",) and isinstance(count := item["input"], int):
             fix = f"how many rows is a filter's: filter: {{random: {count}}}, or {{key: reward, bottom: {count}}}"
+        if path[-1:] == ("rows",) and isinstance(item["input"], Mapping):
+            fix = f"which rows is a filter's: filter: {in_flow(item['input'])}"
         if path[:1] == ("alerts",) and path[-1] == "do":
             fix = _do(str(item["input"]))
         if fix is None:

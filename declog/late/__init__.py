@@ -72,6 +72,15 @@ class Late:
         """The ids of the metrics."""
         return tuple(self.lines)
 
+    @property
+    def empty(self) -> list[str]:
+        """The ids of the metrics without a single value."""
+        logged = {scalar.metric for _, records in self.events for scalar in records.scalars}
+        logged |= {histogram.metric for _, records in self.events for histogram in records.histograms}
+        ids = {op.key: op.id for op in self.plan.outputs}
+        there = {ids.get(metric, metric) for metric in logged}
+        return [name for name in self.names if name not in there]
+
 
 def ask(
     run: str | FilePath,
@@ -79,11 +88,13 @@ def ask(
     *,
     to: Sequence[str] = (),
     files: Mapping[str, FilePath] = MappingProxyType({}),
+    goes_on: bool = False,
 ) -> Late:
     """The history of some metrics: ``lines`` are the YAML of each, by id.
 
     ``to`` names sinks that get the values, too, with the options in the run's config. ``files`` are the files whose
-    `metrics` contain a line, by id: errors give the place there. Raises ``UsageError`` DL607 if the run kept no rows,
+    `metrics` contain a line, by id: errors give the place there. In a job that ``goes_on`` a metric may have no value
+    yet, for instance because its filter held for no row. Raises ``UsageError`` DL607 if the run kept no rows,
     ``ConfigError`` and ``CompositionError`` for wrong lines, and ``ConfigError`` DL612 for lines that the rows cannot
     answer.
     """
@@ -100,7 +111,7 @@ def ask(
             late.through = event.facts.number + 1
     late.state = encode(*answer.evaluation.state())
     with places(typed):
-        _nothing_empty(late, answer.inactive)
+        _nothing_empty(late, answer.inactive, goes_on)
     return late
 
 
@@ -179,7 +190,7 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
     options.pop("id", None)  # the run's, whose steps are further
     sink = make_sink(op.kind, options)
     sink.open(replace(info, name=late.plan.name))
-    if isinstance(sink, Rewindable):
+    if isinstance(sink, Rewindable) and late.events:
         sink.rewind(min(step for step, _ in late.events) - 1)
     try:
         for step, records in late.events:
@@ -437,16 +448,13 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _nothing_empty(late: Late, inactive: Mapping[str, str]) -> None:
-    """Raise for metrics without a single value, with the reason."""
-    logged = {scalar.metric for _, records in late.events for scalar in records.scalars}
-    logged |= {histogram.metric for _, records in late.events for histogram in records.histograms}
-    ids = {op.key: op.id for op in late.plan.outputs}
-    there = {ids.get(metric, metric) for metric in logged}
+def _nothing_empty(late: Late, inactive: Mapping[str, str], goes_on: bool) -> None:
+    """Raise for metrics without a single value, with the reason; of a job that goes on, for those that are inactive."""
     problems, compiled = [], dict(late.plan.inactive)
-    for name in late.names:
-        if name not in there:
-            why = compiled.get(f"metrics.{name}") or inactive.get(name) or "no log event has a value of it"
+    for name in late.empty:
+        why = compiled.get(f"metrics.{name}") or inactive.get(name)
+        if why is not None or not goes_on:
+            why = why or "no log event has a value of it"
             problems.append(Problem.of("DL612.empty", ("metrics", name), name=name, why=why))
     if problems:
         raise ConfigError(problems)

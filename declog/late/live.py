@@ -43,9 +43,8 @@ def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
     """Ask the job that writes to a folder to continue metrics; returns its answer, or None if none comes in time."""
     folder = folder / FOLDER_OF_LATE / late.names[0]
     (folder / STATE).write_bytes(late.state)
-    replace_text(
-        folder / REQUEST, json.dumps({"lines": dict(late.lines), "through": late.through, "step": late.events[-1][0]})
-    )
+    step = late.events[-1][0] if late.events else BEFORE_ALL
+    replace_text(folder / REQUEST, json.dumps({"lines": dict(late.lines), "through": late.through, "step": step}))
     end = time.monotonic() + wait_s
     while not (folder / ANSWER).exists():
         if time.monotonic() > end:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import threading
 import time
@@ -167,6 +168,30 @@ def test_a_job_that_takes_none_up(tmp_path: Path, capsys: pytest.CaptureFixture[
         train(log, 0, range(4, 6))
     assert "the job" not in capsys.readouterr().out
     assert not (run / "late/most" / REQUEST).exists()
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["beside another", "alone"])
+def test_a_filter_that_holds_for_no_row_yet(
+    beside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job that goes on takes the metric up, and logs it from the first row on for which its filter holds."""
+    monkeypatch.setattr(importlib.import_module("declog.cli.verbs.add"), "WAIT_S", 0.0)  # the next log event answers
+    run = tmp_path / "run"
+    profile = {"signals": {"any": {"a": "completion"}}, "metrics": {"a": "mean(a)"}, "sinks": ["parquet"], "run": RUN}
+    with declog.start(profile, output_dir=run) as log:
+        for step in range(6):
+            with log.step(step):
+                log.observe(a=[float(step)])
+            if step == 2:
+                log.written()
+                words = ["high: {expr: a, where: a > 3}", *(["most: max(a)"] if beside else [])]
+                assert main(["add", str(run), *words]) == 0
+                printed = capsys.readouterr().out
+                assert "high" in printed and "no value yet" in printed and "goes on with it at its next" in printed
+    assert curves(run, "high")[""] == [(4, "4.0"), (5, "5.0")]
+    assert [step for step, _ in curves(run, "most").get("", ())] == (list(range(6)) if beside else [])
+    assert main(["add", str(run), "never: {expr: a, where: a > 9}"]) == 2
+    assert "no log event has a value of it" in capsys.readouterr().err
 
 
 def test_a_branch_goes_on_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

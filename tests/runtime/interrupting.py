@@ -7,6 +7,7 @@ interrupting FOLDER times SEED COUNT            SIGINT and SIGTERM at random mom
 
 from __future__ import annotations
 
+import dis
 import json
 import logging
 import os
@@ -47,6 +48,7 @@ PROFILE: dict[str, Any] = {
 }  # fmt: skip
 MORE: dict[str, Any] = {**PROFILE, "sinks": ["jsonl", "parquet", "tensorboard"]}
 WHOLE = {"n": ROWS, "na": ROWS, "nb": ROWS, "pairs": ROWS}
+RAISING = ("CALL", "BINARY", "FOR_ITER", "BUILD", "BEFORE_WITH", "STORE_SUBSCR", "COMPARE", "CONTAINS")  # opcodes
 Strike = Callable[[FrameType], None]
 
 
@@ -72,13 +74,30 @@ def train(
                 file.write(b".")
 
 
-class Lines:
-    """Counts the lines of declog that a thread executes, and strikes at one of them."""
+def may_raise(frame: FrameType) -> bool:
+    """Whether Python itself may raise at the line that a frame begins: it calls something.
 
-    def __init__(self, at: int, strike: Strike) -> None:
+    At the end of `with` the line of the `with` begins once more, with three times None for `__exit__`: an exception in
+    front of it would keep the lock, and is none that Python raises.
+    """
+    names = list[str]()
+    for item in dis.get_instructions(frame.f_code):
+        if item.offset >= frame.f_lasti:
+            if names and item.starts_line is not None:
+                break
+            names.append(item.opname)
+    return names[:3] != ["LOAD_CONST"] * 3 and any(name.startswith(RAISING) for name in names)
+
+
+class Lines:
+    """Counts the lines of declog that a thread executes, and strikes at one of them, or at the next that ``may``."""
+
+    def __init__(self, at: int, strike: Strike, may: Callable[[FrameType], bool] = lambda frame: True) -> None:
         self.count = 0
         self._at = at
         self._strike = strike
+        self._may = may
+        self._due = False
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
         return self._line if f"{os.sep}declog{os.sep}" in frame.f_code.co_filename else None
@@ -86,7 +105,9 @@ class Lines:
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":
             self.count += 1
-            if self.count == self._at:
+            self._due = self._due or self.count == self._at
+            if self._due and self._may(frame):
+                self._due = False
                 self._strike(frame)
         return self._line
 
@@ -111,7 +132,7 @@ def in_worker(folder: Path, at: int) -> None:
     def strike(frame: FrameType) -> None:
         raise MemoryError("injected")
 
-    lines = Lines(at, strike)
+    lines = Lines(at, strike, may_raise)
     threading.settrace(lambda *args: lines(*args) if threading.current_thread().name == "declog-worker" else None)
     train(folder, PROFILE, STEPS)
     (folder / "lines").write_text(str(lines.count))

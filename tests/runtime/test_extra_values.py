@@ -25,6 +25,7 @@ import torch
 import declog
 from declog.language.dtypes import Axis
 from declog.runtime.recording.recorder import Recorder
+from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.window import Window
 from declog.runtime.values.extras import plain_value
 from declog.runtime.values.packs import Pack
@@ -218,16 +219,24 @@ def test_a_lazy_view_is_read(tmp_path: Path) -> None:
     assert table.data["x"] == [-2.0, -4.0]
 
 
-def test_what_cannot_be_read_later_takes_its_own_column_only() -> None:
-    """A tensor whose device fails after it was given: what stands beside it is logged, and the columns are named."""
+def test_what_cannot_be_read_later_takes_its_own_batch_only() -> None:
+    """A tensor whose device fails after it was given: calls stay whole, and the batches beside it are logged."""
     made = declog.plan({"name": "t", "signals": {"any": {"a": {"axis": "completion"}, "b": {"axis": "completion"}}},
                         "metrics": {"a": "mean(a)", "b": "mean(b)"}})  # fmt: skip
-    packs = [
-        Pack(Axis.COMPLETION, [("a", None)], [torch.ones(2)]),
-        Pack(Axis.COMPLETION, [("b", None)], [torch.ones(2, device="meta")]),
-    ]
-    window = Window([{"default": [closed_batch(2, step=0, number=0, order=1, packs=packs)]}])
+
+    def batch(number: int, device: str) -> Batch:
+        packs = [
+            Pack(Axis.COMPLETION, [("a", None)], [torch.ones(2)]),
+            Pack(Axis.COMPLETION, [("b", None)], [torch.ones(2, device=device)]),
+        ]
+        return closed_batch(2, step=0, number=number, order=number + 1, packs=packs)
+
     reported: list[BaseException] = []
+    window = Window([{"default": [batch(0, "cpu"), batch(1, "meta"), batch(2, "cpu")]}])
     frame = window.frames(made.phases, 0, None, reported.append)["default"]
-    assert (frame.column("a") is not None, frame.column("b") is None) == (True, True)
-    assert ["`b` of phase `default` could not be read" in str(error) for error in reported] == [True]
+    assert frame.batches.batch.tolist() == [0, 2]
+    columns = [frame.column(name) for name in "ab"]
+    assert [frame.count(Axis.COMPLETION), *(None if one is None else len(one) for one in columns)] == [4, 4, 4]
+    text = "a batch of step 0 in phase `default` could not be read, and is left out"
+    assert [text in str(error) for error in reported] == [True]
+    assert Window([{"default": [batch(0, "meta")]}]).frames(made.phases, 0, None, reported.append) == {}

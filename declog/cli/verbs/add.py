@@ -64,7 +64,8 @@ def run(args: argparse.Namespace) -> int:
         files |= {} if file is None else dict.fromkeys(asked, file)
     for name in lines.keys() & (reading.info.get("late") or {}).keys() if goes_on else ():
         raise Wrong(f"the run logs `{name}` since it was asked", "give the metric another name")
-    late = ask(folder, lines, to=[name.strip() for name in args.to.split(",") if name.strip()], files=files)
+    to = [name.strip() for name in args.to.split(",") if name.strip()]
+    late = ask(folder, lines, to=to, files=files, goes_on=goes_on)
     file = None if args.dry_run else write(folder, late)
     answer = hand_over(folder, late, WAIT_S) if goes_on else None
     if args.format == "json":
@@ -75,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         about = f"{counted(len(values), 'value')}, {steps}"
         print(f"{name:<32} {value:<12.6g} {paint(about, DIM)}")
+    for name in late.empty:
+        print(f"{name:<32} {paint('no value yet', DIM)}")
     if late.first:
         print(f"the first {late.first} log events of the run are not kept any more")
     for message, count in late.failures.items():

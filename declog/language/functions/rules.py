@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, finest
-from declog.language.nodes import BUILTIN, Node, symbol, walk
+from declog.language.nodes import BUILTIN, CONST, Node, symbol, walk
 from declog.language.patterns import PatternError, pattern
 
 Stage = Literal["elementwise", "aggregate", "rows"]
@@ -119,12 +119,21 @@ def logic(call: Call) -> Type:
     return broadcast(call).with_dtype(DType.BOOL)
 
 
+def _alike(call: Call) -> str:
+    """The fix for ``done == 1``, and for any other comparison of unlike things."""
+    truths = [node for node in call.args if node.type.dtype is DType.BOOL]
+    numbers = [node.param("value") for node in call.args if node.op == CONST]
+    if len(truths) == 1 and numbers in ([0], [1]):
+        return f"write `{truths[0]}`" if numbers == [int(call.name == "eq")] else f"write `not {truths[0]}`"
+    return "compare numbers with numbers, texts with texts: `len(x) > 3`, `x == '3'`; a word stands in quotes"
+
+
 def equality(call: Call) -> Type:
     """Numbers with numbers, texts with texts, bools with bools."""
     dtypes = {_broad(node.type.dtype) for node in call.args}
     if len(dtypes) > 1 or DType.OBJECT in dtypes:
         shown = " and ".join(f"`{node}` ({node.type.dtype})" for node in call.args)
-        call.fail("DL305.comparison", shown=shown)
+        call.fail("DL305.comparison", shown=shown, fix=_alike(call))
     return broadcast(call).with_dtype(DType.BOOL)
 
 

@@ -23,9 +23,10 @@ from declog.language.patterns import pattern
 def _without_axis(call: Call, node: Node) -> str:
     """Which axis it is over nobody can know: the nearest axis, or all rows, which is a metric's own reduction."""
     axis = node.type.axis
-    nearest = f"`{call.name}({node}, over={MEMBER if axis is None else axis.label})`"
     if axis in (None, Axis.BATCH):
-        return nearest
+        return f"`{call.name}({node}, over={MEMBER})`" if node.type.family else f"`{node}`: it is one value"
+    assert axis is not None
+    nearest = f"`{call.name}({node}, over={axis.label})`"
     row = "window" if axis is Axis.STEP else ABOVE[axis].row
     return f"{nearest} is that of each {row}; that of all is a metric of its own, which a `formula:` can read"
 

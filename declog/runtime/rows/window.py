@@ -6,8 +6,7 @@ Imports torch and the plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
@@ -72,12 +71,17 @@ class Window:
         for name, batches in self.batches().items():
             if name in phases:
                 counted = _counted(phases[name], batches, rank, grouping, report)
-                frame = _frame(phases[name], counted, rank, grouping, report)
-                frames[name] = Frame.merge([frames[name], frame]) if name in frames else frame
+                read = _frames(phases[name], counted, rank, grouping, report)
+                before = [frames[name]] if name in frames else []
+                if before or read:
+                    frames[name] = Frame.merge(before + read)
         return frames
 
 
-def _frame(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report) -> Frame:
+def _frames(
+    phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
+) -> list[Frame]:
+    """One per layout, in order."""
     runs: list[list[Batch]] = []
     before: Any = None
     for batch in batches:
@@ -87,7 +91,22 @@ def _frame(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Groupi
         else:
             runs.append([batch])
         before = layout
-    return Frame.merge([_joined(phase, run, rank, grouping, report) for run in runs])
+    return [frame for run in runs for frame in _readable(phase, run, rank, grouping, report)]
+
+
+def _readable(
+    phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
+) -> list[Frame]:
+    """The frame of batches of one layout; one per batch where a batch cannot be read, which is left out, reported."""
+    try:
+        return [_joined(phase, batches, rank, grouping)]
+    except Exception as error:  # noqa: BLE001  (the other batches are logged)
+        if len(batches) > 1:
+            return [frame for batch in batches for frame in _readable(phase, [batch], rank, grouping, report)]
+        failure = RuntimeFailure.of("DL605.read", step=batches[0].step, phase=phase.name, error=error_text(error))
+        failure.__cause__ = error
+        report(failure)
+        return []
 
 
 def _counted(
@@ -104,7 +123,10 @@ def _counted(
         )
         for batch in batches
     ]  # fmt: skip
-    bare = _frame(phase, named, rank, grouping, lambda error: None)  # it is reported where all columns are read
+    frames = _frames(phase, named, rank, grouping, lambda error: None)  # it is reported where all columns are read
+    if not frames:
+        return batches
+    bare = Frame.merge(frames)
     if grouping.size is None and bare.column(GROUP_ID) is None:
         return batches
     try:
@@ -115,8 +137,8 @@ def _counted(
     begun = dict(zip(places, sizes, strict=True))
     checked = []
     for batch in batches:
-        groups = begun[batch.step, batch.number]
-        values = _group_counts(batch)
+        groups = begun.get((batch.step, batch.number))
+        values = _group_counts(batch) if groups is not None else {}
         wrong = [name for name, count in values.items() if count != groups]
         if wrong:
             where = f"step {batch.step} of phase `{phase.name}` has {groups} in its batch {batch.number}"
@@ -147,28 +169,16 @@ def _layout(batch: Batch) -> tuple[object, ...]:
     )
 
 
-def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report) -> Frame:
-    """The frame of batches of one layout, in order; what cannot be read is left out, and reported."""
-
-    @contextmanager
-    def guarded(*keys: Key) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001  (the other columns are logged)
-            names = ", ".join(f"`{name.removeprefix('extra:')}`" for name, _ in keys)
-            failure = RuntimeFailure.of("DL605.read", names=names, phase=phase.name, error=error_text(error))
-            failure.__cause__ = error
-            report(failure)
-
+def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None) -> Frame:
+    """The frame of batches of one layout, in order."""
     first = batches[0]
     integers = {signal.name for signal in phase.signals if signal.dtype is DType.INT}
     integers |= {SIGNALS + signal.name for signal in phase.unread if signal.dtype is DType.INT}
     blocks = []
     for index, pack in enumerate(first.packs):
-        with guarded(*pack.keys):
-            parts = [batch.packs[index].columns() for batch in batches]
-            data = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-            blocks.append(Block(pack.axis, tuple(pack.keys), data))
+        parts = [batch.packs[index].columns() for batch in batches]
+        data = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+        blocks.append(Block(pack.axis, tuple(pack.keys), data))
     by_type: dict[type, list[Key]] = {}
     for key, number in first.numbers.items():
         by_type.setdefault(type(number), []).append(key)
@@ -178,12 +188,11 @@ def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Group
         blocks.append(Block(Axis.STEP, tuple(keys), data))
     texts = {}
     for key, (axis, _) in first.texts.items():
-        with guarded(key):
-            values = texts_of([item for batch in batches for item in _items(key, *batch.texts[key])])
-            if key[0] in integers:  # a list with None in it
-                blocks.append(Block.of_integers(axis, (key,), values))
-            else:
-                texts[key] = axis, values
+        values = texts_of([item for batch in batches for item in _items(key, *batch.texts[key])])
+        if key[0] in integers:  # a list with None in it
+            blocks.append(Block.of_integers(axis, (key,), values))
+        else:
+            texts[key] = axis, values
     entries = [(batch.step, batch.number, rank, batch.rows, batch.elapsed, batch.order) for batch in batches]
     frame = Frame(phase.name, batches_of(entries), blocks, texts, grouping)
     return with_kept_groups(frame.with_group_ids())

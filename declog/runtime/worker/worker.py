@@ -95,22 +95,19 @@ class Worker:
 
     def _main(self) -> None:
         try:
-            self._work()
+            # The worker outlives any event: what goes wrong is counted and reported, and raised under `strict`.
+            while not self._ended:
+                try:
+                    self._next()
+                except BaseException as error:  # noqa: BLE001
+                    self._failures.report(error)
+            if self._collector is not None:
+                try:
+                    self._collector.close()
+                except BaseException as error:  # noqa: BLE001
+                    self._failures.report(error)
         finally:
             self._over.set()
-
-    def _work(self) -> None:
-        while not self._ended:
-            try:
-                self._next()
-            # The worker outlives any event: what goes wrong is counted and reported, and raised under `strict`.
-            except BaseException as error:  # noqa: BLE001
-                self._failures.report(error)
-        if self._collector is not None:
-            try:
-                self._collector.close()
-            except BaseException as error:  # noqa: BLE001  (as above)
-                self._failures.report(error)
 
     def _next(self) -> None:
         if self._stop is not None:
