@@ -56,6 +56,13 @@ def _alone() -> Iterator[None]:
 
 
 @pytest.fixture
+def caplog(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What this test logs: asyncio tells of a task that an earlier one left when it is collected."""
+    caplog.handler.addFilter(lambda record: record.name != "asyncio")
+    return caplog
+
+
+@pytest.fixture
 def write_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WritePreset:
     """Writes ``declog/<name>.yaml`` below the working directory, and returns the directory to compose from."""
     monkeypatch.chdir(tmp_path)

@@ -390,8 +390,8 @@ class Schedule:
         self._check()
 
     def _check(self) -> None:
-        for task in self._actors:
-            error = task.exception() if task.done() else None
+        errors = [task.exception() for task in self._actors if task.done()]  # of all: asyncio logs what nobody asked for
+        for error in errors:
             if error is not None and not isinstance(error, Raised):
                 raise error  # else the others would wait for it
 
