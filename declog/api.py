@@ -42,6 +42,7 @@ from declog.language.secrets import without_secrets
 from declog.language.spec import LogSpec
 from declog.language.validation import named_nulls, validate
 from declog.plans.ops import Plan
+from declog.registry import module_of
 
 if TYPE_CHECKING:
     from declog.runtime.ranks.comm import Comm
@@ -196,7 +197,7 @@ def start(
     if capture is not None:
         compiled = replace(compiled, capture=captures.capture(validate({"run": {"capture": capture}}).run.capture))
     compiled = with_texts(compiled, tokenizer)
-    modules = [entry.run.__module__ for registry in (functions, reductions, columns) for entry in registry]
+    modules = [module_of(entry.run) for registry in (functions, reductions, columns) for entry in registry]
     options = opening.Start(
         sinks=sinks, output_dir=output_dir, base_dir=base_dir, application=application_directory(), resume=resume,
         wait_s=wait_s, start_s=start_s, functions=functions, modules=modules, packages=composed.packages(),

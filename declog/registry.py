@@ -93,7 +93,7 @@ class Registry(abc.ABC, Generic[T]):
         """The source of an entry: the package and its version, or the module that registered it; "" for declog."""
         if (homes := self._provided(name)) or (entry := self._registered(name)) is None:
             return " and ".join(map(home, homes))
-        return "" if self._parent is not None and name in self._parent else str(entry.run.__module__)
+        return "" if self._parent is not None and name in self._parent else module_of(entry.run)
 
     def _registered(self, name: str) -> T | None:
         entry = self._entries.get(name)
@@ -110,11 +110,20 @@ class Registry(abc.ABC, Generic[T]):
     def adopt(self, name: str, run: Callable[..., Any]) -> T:
         """Register a plain function under a name."""
 
-    def decorator(self, run: Callable[..., Any] | None, name: str | None) -> Any:
-        """``@registered`` and ``@registered(name=...)``: a function under a name, by default its own."""
+    def decorator(
+        self, run: Callable[..., Any] | None, name: str | None, adopt: Callable[[str, Any], object] | None = None
+    ) -> Any:
+        """``@registered`` and ``@registered(name=...)``: a function under a name, by default its own.
+
+        Raises ``UsageError`` DL303 for what is no function, and for one without a name.
+        """
 
         def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-            self.adopt(name or fn.__name__, fn)
+            id = name or getattr(fn, "__name__", None)
+            if not callable(fn) or id is None:
+                shown = fn if isinstance(fn, str) else "my_name"
+                raise UsageError.of("DL303.decorated", word=(self.group or "")[7:-1], came=fn, name=shown)
+            (adopt or self.adopt)(id, fn)
             return fn
 
         return register if run is None else register(run)
@@ -131,7 +140,12 @@ class Registry(abc.ABC, Generic[T]):
 
 
 def _origin(run: Callable[..., Any]) -> tuple[str, str]:
-    return run.__module__, run.__qualname__
+    return module_of(run), getattr(run, "__qualname__", repr(run))
+
+
+def module_of(run: Callable[..., Any]) -> str:
+    """The module of a function; of one that ``exec`` made in a bare namespace, which has none, the program's."""
+    return getattr(run, "__module__", None) or "__main__"
 
 
 # -- installed packages

@@ -203,7 +203,13 @@ class _Metric:
         return suggestions.as_formula(self.id, self.spec, parsed.body, draft.reductions, draft.constants, taken)
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
-        return None if text is None else typed(self.draft, text, *path)
+        before = len(self.draft.problems)
+        node = None if text is None else typed(self.draft, text, *path)
+        signals = self.draft.signals.keys() & {*re.findall(r"[a-z_]\w*", text or "")}
+        for index, problem in enumerate(self.draft.problems[before:], before):
+            if path[-1] == "where" and problem.marked in self.draft.spec.metrics and not signals:
+                self.draft.problems[index] = replace(problem, fix=f"a condition over metrics is `when: {text}`")
+        return node
 
     def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, Reduced] | None:
         """``p95(reward)``: a call of a reduction without ``over`` reduces its arguments."""

@@ -29,6 +29,8 @@ from declog.config.overrides import ADDS, taken, written
 from declog.config.project import config_dir as config_folder
 from declog.config.search_path import GROUP, HYDRA_ERRORS, current_hydra, folders_of, settle
 from declog.errors import CompositionError, Problem, Where, did_you_mean, nearest
+from declog.language.keys import SECTIONS
+from declog.language.mistakes import EXTENDS
 
 PACKAGE = "pkg://"  # a place of presets: the package that holds their folder `declog`
 
@@ -55,7 +57,22 @@ def compose(
         return composed(overridden(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
     if overrides:
         raise _refused("DL101.composed", "overrides")
+    if isinstance(config, Mapping) and not isinstance(config, DictConfig):
+        _extends_nothing(config)
     return config if isinstance(config, Composed) else of_config(config)
+
+
+def _extends_nothing(config: Mapping[Any, Any]) -> None:
+    """Raise where a mapping names a preset that it would extend: in code the rest of it are overrides."""
+    for word in ("defaults", *EXTENDS):
+        bases = [config[word]] if isinstance(config.get(word), str) else config.get(word)
+        if isinstance(bases, list) and bases and all(isinstance(base, str) for base in bases):
+            rest = {str(key): value for key, value in config.items() if key != word}
+            maps = {key: value for key, value in rest.items() if key in SECTIONS and isinstance(value, Mapping)}
+            flat = {f"{key}.{id}": entry for key, section in maps.items() for id, entry in section.items()}
+            texts = [f"{key}={written(value)}" for key, value in ({**rest, **flat}).items() if key not in maps]
+            call = ", ".join([repr(bases[0]), *([repr(texts)] if texts else [])])
+            raise _refused("DL101.mapping_extends", "config", name=word, fix=f"declog.start({call})")
 
 
 def _as_texts(overrides: object) -> Iterator[str]:
@@ -108,7 +125,7 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
         files = [path for folder in ("", "*/") for path in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
         same = [str(path) for path in files if path.stem == file.stem or str(path).replace("/", "") == name]
         close = same[0] if same else str(FilePath(name).with_name(close)) if close else None
-        fix = f"did you mean `{close}`?" if close else "give the path of a YAML file"
+        fix = f"did you mean `{close}`?" if close else "write that file, or start with a preset's name: grpo"
         if close is None and file.stem in presets():
             fix = f"did you mean the preset `{file.stem}`?"
         raise _refused("DL101.no_file", "config", name=name, fix=fix)

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Collection
 from typing import Any
 
+import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -18,6 +19,7 @@ from declog.config.overrides import ADDS, may_be_added, parsed, pasted, taken, w
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Problem, Where, did_you_mean, nearest
+from declog.language import mistakes
 from declog.language.keys import SECTIONS, below, model_of
 from declog.language.keys import keys as keys_of
 from declog.language.mistakes import sinks_and_options
@@ -210,8 +212,30 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
         plus = "" if near in names else "+"
         intended = pasted(f"{plus}{before}{near}{after}")
         return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=intended)
+    if here == GROUP and wrong not in allowed and (moved := _moved(tree, wrong, override)) is not None:
+        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=moved)
     fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
     return problem_of(line, "DL101.key_to_add", span, name=wrong, place=where, added=added, fix=fix)
+
+
+def _moved(tree: Node, name: str, override: Override) -> str | None:
+    """The override of a key for one that no config has at its top: `num_generations` is `axes.group.size`."""
+    problem = mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), {name: override.value()})
+    if name == GROUP or problem.fix is None or (match := _EDIT.match(problem.fix)) is None:
+        return None
+    edit = yaml.safe_load(match[0])
+    path: list[str] = []
+    while isinstance(edit, dict) and len(edit) == 1:
+        (key,) = edit
+        path.append(str(key))
+        edit = edit[key]
+    if path[0] not in keys_of(LogSpec):
+        return None
+    plus = "" if tree.at((GROUP, *path)) is not None else "+"
+    return pasted(f"{plus}{GROUP}.{'.'.join(path)}={written(edit)}")
+
+
+_EDIT = re.compile(r"\w+: (?:\{.*\}|\S+)(?=,|$)", re.MULTILINE)  # at the beginning of a fix
 
 
 def _keys_at(path: list[str]) -> Collection[str]:

@@ -130,7 +130,9 @@ def failure(what: str, error: BaseException) -> RuntimeFailure:
     """An error while something was evaluated, saying what it was; its own cause is kept."""
     if isinstance(error, RuntimeFailure):
         return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
-    failed = RuntimeFailure.of("DL605.failed", what=what, error=error_text(error))
+    text = error_text(error)
+    fix = "a reducer gets numpy arrays, [rows] of float64, one per parameter: torch.from_numpy(x) is a tensor of one"
+    failed = RuntimeFailure.of("DL605.failed", what=what, error=text, fix=fix if "numpy.ndarray" in text else None)
     failed.__cause__ = error
     return failed
 

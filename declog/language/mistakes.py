@@ -19,7 +19,7 @@ from declog.language.notation import is_reduction, reduced
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import ColumnType
 
-_EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "include", "from")
+EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "include", "from")
 
 
 def answered(problem: Problem, data: Mapping[str, Any]) -> Problem:
@@ -59,7 +59,7 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(
             problem, fix=f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
         )
-    if key in _EXTENDS:
+    if key in EXTENDS:
         base = data[key] if isinstance(data[key], str) else ", ".join(map(str, data[key] or ["grpo"]))
         return replace(problem, fix=f"defaults: [{base}, _self_]")
     if key == "defaults":
@@ -90,6 +90,23 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem:
         how = f"run: {{config: {{{key}: {in_flow(data[key])}}}}}, which records it with the run"
         return replace(problem, fix=f"{how}\n{problem.fix}")
     return problem
+
+
+def application(data: Mapping[str, Any]) -> Problem | None:
+    """The problem of an application's configuration without a node ``declog``: no key is nearly one of a config."""
+    if len(data) < 2 or any(_of_a_config(name, value) for name, value in data.items()):
+        return None
+    return Problem.of("DL201.application", keys=", ".join(f"`{name}`" for name in list(data)[:5]))
+
+
+def _of_a_config(key: str, value: Any) -> bool:
+    """Whether a key is, or seems to be meant as, one of a logging config."""
+    if key in {*keys(LogSpec), *EXTENDS, *elsewhere.keys(), "defaults", "declog", "packs", "pack"}:
+        return True
+    if isinstance(value, str) and (is_reduction(value, 1) or reduced(value) is not None):
+        return True
+    near = nearest(key, [*keys(LogSpec), "defaults"])
+    return near is not None and key != "model" and isinstance(value, Mapping if near in SECTIONS else Scalar)
 
 
 def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:

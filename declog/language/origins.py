@@ -1,6 +1,6 @@
 """The origin of a function as a text that two processes can compare: module, name, package, version, digest of code.
 
-Standard library only.
+Standard library and the registry.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import types
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
+
+from declog.registry import module_of
 
 _NAMED = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 _PROGRAM = ("__main__", "__mp_main__")  # what a program's own module is called in it, and in what it spawns
@@ -52,7 +54,7 @@ def _module(named: Any) -> str:
 
     Code without a file, such as a notebook's cell and the text after ``-c``, stays in ``__main__``.
     """
-    module = str(named.__module__)
+    module = module_of(named)
     if module not in _PROGRAM:
         return module
     inner = named.__func__ if isinstance(named, types.MethodType) else named

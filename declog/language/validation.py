@@ -27,7 +27,7 @@ from declog.language.keys import (
     says,
     sections_with,
 )  # fmt: skip
-from declog.language.mistakes import answered
+from declog.language.mistakes import answered, application
 from declog.language.model import Scalar
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
@@ -74,6 +74,8 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     cause = {piece: problem for problem, pieces in cut for piece in pieces}
     problems = [item for item in problems if all(cause.get(item.path[:depth], item) is item for depth in range(4))]
     if problems:
+        if (problem := application(data)) is not None:
+            raise ConfigError([problem])
         outer = [problem for problem in problems if problem.path == ("declog",)]  # a config in a config
         raise ConfigError([answered(problem, data) for problem in outer or problems])
     return spec

@@ -14,9 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from declog.errors import UsageError, did_you_mean, nearest
+from declog.errors.habits import OF_A_RUN, meant
 from declog.runs.files import Source, sources
 from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
@@ -82,6 +83,12 @@ class Run:
             fix = "runs of this folder: " + (", ".join(self.ids) or "it does not say")
             raise UsageError.of("DL607.run_id", path=path, run_id=run_id, fix=fix)
         self.id = run_id or (self.ids[-1] if self.ids else self._latest())
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            public = [member for member in dir(type(self)) if not member.startswith("_")]
+            raise AttributeError(f"'Run' object has no attribute {name!r}{meant(name, public, 'run', OF_A_RUN)}")
 
     def __repr__(self) -> str:
         return f"<run {self.name} {self.id} ({self.state}) in {self.path}>"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import pickle
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 import declog
 import declog.config
 from declog.errors import SinkError
+from declog.language.reductions import DEFAULT
 from declog.testing import MemorySink
 
 PROFILE = {"signals": {"any": {"loss": {"axis": "step"}}}, "metrics": {"loss": "mean(loss)"}}
@@ -61,9 +66,113 @@ def test_a_recorder_is_another_logger(log: Any, name: str, edit: str) -> None:
     assert edit in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "edit"),
+    [
+        ("history", 'run["reward"].values'), ("to_pandas", "run.wide().pandas()"), ("table", 'run.tables["samples"]'),
+        ("summary", 'run["reward"].values[-1]'), ("alert", "run.alerts"), ("scalar", 'run["reward"]'),
+        ("promts", "did you mean `run.prompts`?"),
+    ],
+)  # fmt: skip
+def test_a_run_that_was_read_is_one_of_another_logger(log: Any, name: str, edit: str) -> None:
+    """The same of a run on disk."""
+    log.close()
+    with pytest.raises(AttributeError) as caught:
+        getattr(declog.read(log.output_dir), name)
+    assert str(caught.value).startswith(f"'Run' object has no attribute '{name}'\n  fix: ")
+    assert edit in str(caught.value)
+
+
+CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "a mapping": (lambda log: log.log_metric({"kl": 1}), 'scalars({"kl": 0.1, "lr": 1e-6})'),
+    "a step": (lambda log: log.log_metric("kl", 1, step=3), 'log_metric("kl", 0.1)'),
+    "by keyword": (lambda log: log.log_metric(kl=1), 'log_metric("kl", 0.1)'),
+    "a module's": (lambda log: declog.log_metric({"kl": 1}), 'scalars({"kl": 0.1, "lr": 1e-6})'),  # type: ignore
+    "no name": (lambda log: log.log_extra([1, 2]), 'log_extra("source", values)'),
+    "no name of a time": (lambda log: log.timer(), 'with log.timer("generate"):'),
+    "a mode": (lambda log: log.step(0, mode="eval"), 'with log.mode("eval", step=k):'),
+    "a step without a mode": (lambda log: log.mode(step=3), 'with log.mode("eval", step=k):'),
+    "numbers by keyword": (lambda log: log.scalars(kl=1), 'scalars({"kl": 0.1}, step)'),
+    "a handle's": (lambda log: log.at(3).log_metric(kl=1), 'log_metric("kl", 0.1)'),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_calls_of_another_logger(log: Any, case: str) -> None:
+    """What has other arguments elsewhere: Python's own words, and how it is called here."""
+    call, edit = CALLS[case]
+    with pytest.raises(TypeError, match=r"argument.*\n  fix: ") as caught:
+        call(log)
+    assert edit in str(caught.value)
+
+
+def test_an_error_inside_a_call_is_its_own(log: Any) -> None:
+    """A ``TypeError`` of what a call does says nothing of how it is called."""
+
+    class Wrong:
+        def __index__(self) -> int:
+            raise TypeError("mine")
+
+        def __repr__(self) -> str:
+            raise TypeError("mine, too")
+
+    with pytest.raises(TypeError, match=r"^mine, too$"):
+        log.step(Wrong())
+
+
+@pytest.mark.parametrize("decorator", [declog.function, declog.reducer, declog.column])
+def test_a_decorator_that_is_given_no_function(decorator: Any) -> None:
+    """A name in its place, a value, or a function without a name."""
+    for given, name in (("mine", "mine"), (3, "my_name"), (functools.partial(max, 1), "my_name")):
+        with pytest.raises(declog.UsageError, match=r"^\[DL303\] .* takes a function with a name") as caught:
+            decorator(given)
+        assert f'@declog.{decorator.__name__}(name="{name}")' in str(caught.value)
+
+
+def test_a_function_that_was_made_by_exec(tmp_path: Path) -> None:
+    """It has no module, and is registered as one of the program's: later runs start as ever."""
+    space: dict[str, Any] = {"__name__": None}
+    exec("def of_no_module(x): return float(x.max())", space)
+    declog.reducer(space["of_no_module"])
+    try:
+        config = {"signals": {"any": {"reward": "completion"}}, "metrics": {"best": "of_no_module(reward)"}}
+        sink = MemorySink()
+        with declog.start(config, sinks=[sink], output_dir=tmp_path / "run") as log, log.step(0):
+            log.observe(reward=[1.0, 3.0])
+        assert sink.scalars[0]["best"] == 3.0
+    finally:
+        DEFAULT.discard("of_no_module")
+
+
+def test_a_config_of_an_application() -> None:
+    """All of it in place of a config, as data: one error, not one for each key."""
+    for config in ({"lr": 1e-6, "steps": 100}, {"model": {"name": "x"}, "trainer": {"epochs": 1}, "seed": 1}):
+        with pytest.raises(declog.ConfigError, match=r"no key here is one of a logging config: `") as caught:
+            declog.plan(config)
+        assert len(caught.value.problems) == 1
+        assert 'declog.start("grpo", run_config=config)' in str(caught.value)
+    for config in ({"metric": {"reward": "mean"}, "signal": {}}, {"reward": "mean", "lr": "max"}):
+        with pytest.raises(declog.ConfigError) as caught:
+            declog.plan(config)
+        assert "no key here" not in str(caught.value)
+
+
+def test_a_mapping_that_would_extend_a_preset() -> None:
+    """In code the rest of it are overrides; they give what is meant."""
+    config = {"preset": "grpo", "every": 3, "metrics": {"best": "max(reward)"}}
+    with pytest.raises(declog.CompositionError) as caught:
+        declog.start(config)
+    call = re.search(r"declog\.start\(('grpo', .*)\)$", str(caught.value))
+    assert call is not None
+    name, overrides = ast.literal_eval(call[1])
+    plan = declog.plan(name, overrides)
+    assert (plan.every, "best" in plan.user_metrics) == (3, True)
+
+
 def test_names_of_python_are_asked_as_ever(log: Any) -> None:
     """What copying, pickling and inspection look for is not there, without advice."""
-    for owner in (declog, log, declog.config):
+    log.close()
+    for owner in (declog, log, declog.config, declog.read(log.output_dir)):
         with pytest.raises(AttributeError, match=r"has no attribute '__of_python__'$"):
             _ = owner.__of_python__
     assert isinstance(declog.__version__, str)
@@ -85,6 +194,7 @@ def test_the_package_that_is_no_config_of_wandb(code: str) -> None:
         ({"profile": "slim"}, 'declog.start(config, ["profile=slim"])'),
         ({"every": 10}, 'declog.start(config, ["every=10"])'),
         ({"log_dir": "runs"}, "declog.start(config, output_dir='runs')"),
+        ({"name": "a", "project": "mine"}, '["name=a", "sinks=[console,wandb]", "sink_options.wandb.project=mine"]'),
         ({"project": "mine"}, '["sinks=[console,wandb]", "sink_options.wandb.project=mine"]'),
         ({"report_to": "wandb"}, '["sinks=[wandb]"]'),
         ({"log_every": 5}, '["every=5"]'),

@@ -77,8 +77,8 @@ def train(
 def may_raise(frame: FrameType) -> bool:
     """Whether Python itself may raise at the line that a frame begins: it calls something.
 
-    At the end of `with` the line of the `with` begins once more, with three times None for `__exit__`: an exception in
-    front of it would keep the lock, and is none that Python raises.
+    At the end of `with`, also by `return`, its line begins once more, with three times None for `__exit__`: an
+    exception in front of it would keep the lock, and is none that Python raises.
     """
     names = list[str]()
     for item in dis.get_instructions(frame.f_code):
@@ -86,6 +86,7 @@ def may_raise(frame: FrameType) -> bool:
             if names and item.starts_line is not None:
                 break
             names.append(item.opname)
+    names = names[1:] if names[:1] == ["SWAP"] else names  # what `return` gives is below
     return names[:3] != ["LOAD_CONST"] * 3 and any(name.startswith(RAISING) for name in names)
 
 

@@ -62,10 +62,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
         "shape (2,) came\n  fix: reduce or index it, or declare `logprobs: {axis: completion}`",
     ),
-    "a batch of images": (
+    "logits, or a batch of images": (
         {"logprobs": torch.ones(2, 3, 4)},
         "[DL503] `logprobs` is declared float per token: shape [completions, tokens] is expected, and a tensor of "
-        "shape (2, 3, 4) came\n  fix: reduce or index it",
+        "shape (2, 3, 4) came\n  fix: of logits `torch.log_softmax(logprobs, -1).gather(-1, ids.unsqueeze(-1))"
+        ".squeeze(-1)`",
+    ),
+    "values by name where there is no family": (
+        {"reward": {"a": [1.0, 2.0]}},
+        "[DL503] `reward` is declared float per completion, and a mapping came\n  fix: give its values, one per "
+        "completion; values by name are a family: declare `reward: completion family`",
     ),
     "a value per row where one per step is declared": (
         {"loss": torch.ones(3)},
@@ -213,7 +219,8 @@ def test_what_does_not_fit_is_refused_where_it_is_given(values: dict[str, Any], 
 AT_THE_END: dict[str, tuple[list[dict[str, Any]], str]] = {
     "tokens of different widths": (
         [{"logprobs": torch.ones(2, 3), "mask": torch.ones(2, 4).bool()}],
-        "[DL503] `logprobs` has shape (2, 3), and `mask` (2, 4)\n  fix: observe signals of the same tokens together",
+        "[DL503] `logprobs` has shape (2, 3), and `mask` (2, 4)\n  fix: observe signals of the same tokens together: "
+        "log-probs are of the tokens from the second on, `mask=mask[:, 1:]`",
     ),
     "a mask that would broadcast": (
         [{"logprobs": torch.ones(2, 3), "mask": torch.ones(2, 1).bool()}],

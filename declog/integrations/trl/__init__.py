@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Never
 
+from transformers import TrainingArguments
+
 import declog
 from declog.errors import CommError, UsageError
 from declog.errors.habits import no_more_arguments
@@ -75,7 +77,12 @@ def attach(
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
     for needed in ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train"):
         if not hasattr(trainer, needed):
-            raise UsageError.of("DL510.trainer", type=type(trainer).__name__, needed=needed)
+            fix = "call declog.start, and observe in the loop"
+            if hasattr(config, "add_callback"):
+                fix = f"the trainer comes first: declog.attach(trainer, {trainer!r})"
+            elif isinstance(trainer, TrainingArguments):
+                fix = "declog.attach(trainer), the trainer that is made with these arguments"
+            raise UsageError.of("DL510.trainer", type=type(trainer).__name__, needed=needed, fix=fix)
     before = vars(trainer).get(MARK)
     if isinstance(before, Hooks):
         if not before.recorder.closed:

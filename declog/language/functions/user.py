@@ -26,8 +26,4 @@ def function(
     ...     return torch.nn.functional.softplus(x)
     """
 
-    def register(fn: Callable[..., Any]) -> Callable[..., Any]:
-        registry.add(of_tensors(fn, name or fn.__name__, returns))
-        return fn
-
-    return register if run is None else register(run)
+    return registry.decorator(run, name, lambda name, fn: registry.add(of_tensors(fn, name, returns)))

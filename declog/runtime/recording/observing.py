@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from declog.errors import InputError, UsageError
+from declog.errors.habits import answered
 from declog.runtime.ranks.log_event import GREATEST
 from declog.runtime.recording import timing
 from declog.runtime.recording.in_trainer import InTrainer
@@ -59,10 +60,12 @@ class Observing(InTrainer, Recording):
         if self._caller is None:
             self._observe(arguments, signals, step)
         elif not self._idle:
-            guarded = self._inside.guards
-            with self._taking(", ".join(f"`{name}`" for name in signals)):
+            names = {name: None for one in (*arguments, signals) if isinstance(one, Mapping) for name in one}
+            reserved = frozenset() if self._inside.guards else self._reserved.intersection(names)
+            alone = len(reserved) == len(names) and all(isinstance(one, Mapping) for one in arguments)
+            left_out = "the trainer's own is recorded" if reserved and alone else ""
+            with self._taking(", ".join(f"`{name}`" for name in names), left_out):
                 packets, together = named(arguments, signals)
-                reserved = frozenset() if guarded else self._reserved.intersection(together)
                 if reserved:
                     raise InputError.of("DL509.signal", name=min(reserved))
                 self._observe(packets, together, step)
@@ -111,6 +114,7 @@ class Observing(InTrainer, Recording):
             else:
                 session.dropped.unopened(scope, _rows(packets, signals))
 
+    @answered
     def log_metric(self, name: str, value: Any) -> None:
         """Record a number under a name of its own; its mean over the window is logged as ``name``.
 
@@ -128,6 +132,7 @@ class Observing(InTrainer, Recording):
         with self._taking(f"`{next(iter(values))}`" if len(values) == 1 else "numbers"), session.lock:
             session.intake.metrics(session.batches(usable(scope), origin()), values)
 
+    @answered
     def scalars(
         self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/"
     ) -> dict[str, Any]:
@@ -149,6 +154,7 @@ class Observing(InTrainer, Recording):
             self._logged_numbers.end()
         return rest
 
+    @answered
     def timer(self, name: str) -> AbstractContextManager[None]:
         """Time a block of the step: seconds, summed over the blocks of one name in a step. No device is waited for.
 
@@ -172,6 +178,7 @@ class Observing(InTrainer, Recording):
             with session.lock:
                 session.timed(usable(scope or self._here()), origin(), str(name), stop())
 
+    @answered
     def log_extra(self, column: str, values: Any) -> None:
         """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from declog.errors import UnknownSignalError, UsageError, nearest
-from declog.errors.habits import meant
+from declog.errors.habits import answered, meant
 from declog.imports import after
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import Plan
@@ -184,6 +184,7 @@ class Recorder(Observing):
 
     # -- scopes
 
+    @answered
     def step(self, step: int = NO_NUMBER) -> Scope:
         """One optimizer step, as a `with` block: its end closes the batches, and says that the step is complete.
 
@@ -193,6 +194,7 @@ class Recorder(Observing):
         """
         return Scope(self, "step", step_number(step))
 
+    @answered
     def at(self, step: int = NO_NUMBER) -> Scope:
         """A block that contributes to a step that somebody owns: a prefetch, a task, a thread, before it or in it.
 
@@ -200,6 +202,7 @@ class Recorder(Observing):
         """
         return Scope(self, "at", step_number(step))
 
+    @answered
     def commit(self, step: int = NO_NUMBER) -> None:
         """End a step around all that came since the last commit: with ``declog.start(..., steps="commit")``."""
         if not self._session.commits:
@@ -226,6 +229,7 @@ class Recorder(Observing):
         scope = here(self)
         return scope is not None and not scope.closed
 
+    @answered
     def mode(self, name: str, step: int | None = None) -> Scope:
         """A block of another mode, such as ``eval``: its own windows and names; the end of the block logs it.
 

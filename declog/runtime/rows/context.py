@@ -2,7 +2,7 @@
 
 The context says which one is meant; where it knows none, as in a bare thread, the innermost of the process is: a
 reward function three calls below the loop needs no recorder in its hands.
-Imports the scopes only.
+Imports the scopes and the errors.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
+from declog.errors.habits import answered
 from declog.runtime.rows.scopes import Recording, here
 
 log = logging.getLogger("declog")
@@ -98,12 +99,14 @@ def merge(exports: Iterable[bytes], wait_s: float | None = None) -> None:
         recorder.merge(exports, wait_s)
 
 
+@answered
 def timer(name: str) -> AbstractContextManager[None]:
     """``Recorder.timer`` of the current recorder, from anywhere; nothing if no run is open."""
     recorder = current() or _nobody("timer")
     return nullcontext() if recorder is None else recorder.timer(name)
 
 
+@answered
 def log_metric(name: str, value: Any) -> None:
     """``Recorder.log_metric`` of the current recorder, from anywhere; nothing if no run is open."""
     recorder = current() or _nobody("log_metric")
@@ -111,12 +114,14 @@ def log_metric(name: str, value: Any) -> None:
         recorder.log_metric(name, value)
 
 
+@answered
 def scalars(values: Mapping[str, Any], step: int | None = None) -> dict[str, Any]:
     """``Recorder.scalars`` of the current recorder, from anywhere; nothing if no run is open."""
     recorder = running() or _nobody("scalars")
     return dict(values) if recorder is None else recorder.scalars(values, step)
 
 
+@answered
 def log_extra(column: str, values: Any) -> None:
     """``Recorder.log_extra`` of the current recorder, from anywhere; nothing if no run is open."""
     recorder = current() or _nobody("log_extra")
@@ -131,6 +136,6 @@ def _nobody(function: str) -> Recording | None:
         _told = True
         log.warning(
             "declog.%s: no run is open here, so nothing is recorded; what it gives belongs inside "
-            "`with declog.start(...) as log:`, or behind `declog.attach(trainer)`", function,
+            "`with declog.start(...) as log, log.step(k):`, or behind `declog.attach(trainer)`", function,
         )  # fmt: skip
     return None

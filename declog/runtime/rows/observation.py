@@ -198,8 +198,13 @@ class ReadObservation(Observation):
 
 def of_other_tokens(first: Tokens, other: Tokens) -> InputError:
     """The error of values per token that are of other tokens than those before."""
+    (shape, name), (other_shape, other_name) = (tuple(first[0]), first[1]), (tuple(other[0]), other[1])
+    fix = "observe signals of the same tokens together"
+    if shape[0] == other_shape[0] and len(shape) == 2 and abs(shape[1] - other_shape[1]) == 1:
+        longer = name if shape[1] > other_shape[1] else other_name
+        fix += f": log-probs are of the tokens from the second on, `{longer}={longer}[:, 1:]`"
     return InputError.of(
-        "DL503.token_shapes", name=first[1], shape=tuple(first[0]), other=other[1], other_shape=tuple(other[0])
+        "DL503.token_shapes", name=name, shape=shape, other=other_name, other_shape=other_shape, fix=fix
     )
 
 

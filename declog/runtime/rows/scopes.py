@@ -21,6 +21,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar
 
 from declog.errors import UsageError
+from declog.errors.habits import answered
 from declog.imports import after
 
 if TYPE_CHECKING:  # who only looks for the scope of here needs no torch
@@ -229,14 +230,17 @@ class Scope:
         """``Recorder.observe`` into this scope, from any task or thread; each has batches of its own."""
         self.recorder._observe_in(self, arguments, signals)
 
+    @answered
     def log_metric(self, name: str, value: Any) -> None:
         """``Recorder.log_metric`` into this scope."""
         self.recorder._metrics_in(self, {name: value})
 
+    @answered
     def log_extra(self, column: str, values: Any) -> None:
         """``Recorder.log_extra`` into this scope."""
         self.recorder._extra_in(self, column, values)
 
+    @answered
     def timer(self, name: str) -> AbstractContextManager[None]:
         """``Recorder.timer`` into this scope."""
         return self.recorder._timer_in(self, name)

@@ -40,6 +40,8 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
         return _of_array(op, label, value)
     if isinstance(value, list | tuple):
         return _list(op, label, value)
+    if isinstance(value, Mapping):
+        raise InputError.of("DL503.mapping", label=label, declared=_declared(op), name=op.name, axis=op.axis.label)
     raise InputError.of("DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label)
 
 
@@ -132,6 +134,8 @@ def _shape_fix(op: SignalOp, label: str, value: Any) -> str:
         edit = f"`sum({label}) / len({label})`" if isinstance(value, Sequence) else f"`{label}.mean()`"
     elif op.axis is Axis.COMPLETION and ndim == 2:
         edit = f"`{label}.flatten()` for groups of completions"
+    elif op.axis is Axis.TOKEN and ndim == 3 and "logp" in label:
+        edit = f"of logits `torch.log_softmax({label}, -1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)`"
     guess = {0: "step", 1: "completion", 2: "token"}.get(ndim)
     return f"{edit}, or declare `{op.name}: {{axis: {guess}}}`" if guess else edit
 

@@ -387,7 +387,7 @@ MISTAKES: Mapping[str, tuple[Callable[[int], None], str]] = {
     "a metric": (lambda count: declog.log_metric("score", "high"), "`score` of the reward function `mistaken`"),
     "an unknown signal": (observed(wrong=[1.0]), "`wrong` of the reward function `mistaken`"),
     "another length": (observed(size=[1.0]), "`size` of the reward function `mistaken`"),
-    "the trainer's": (observed(length=[9] * 4), "`length` is a signal that the trainer is observed for"),
+    "the trainer's": (observed(length=[9] * 4), "`length` is recorded of the trainer already"),
 }  # fmt: skip
 MINE = [
     override
@@ -423,6 +423,8 @@ def test_a_mistake_with_declog_itself(name: str, mistakes: Any) -> None:
     _, _, values = cases.events(sink)[at]
     assert values["reward"] == pytest.approx(np.mean([len(each) for each in found[at]["completion"]]))
     assert values["completions/mean_length"] > 0
+    if name == "the trainer's":  # nothing of the log event is lost
+        assert "declog/ranks" not in values
 
 
 @pytest.mark.parametrize("name", ["too few", "a metric", "an unknown signal"])

@@ -390,7 +390,7 @@ class Schedule:
         self._check()
 
     def _check(self) -> None:
-        errors = [task.exception() for task in self._actors if task.done()]  # of all: asyncio logs what nobody asked for
+        errors = [task.exception() for task in self._actors if task.done()]  # asyncio logs those nobody asked for
         for error in errors:
             if error is not None and not isinstance(error, Raised):
                 raise error  # else the others would wait for it
