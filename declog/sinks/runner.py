@@ -21,6 +21,7 @@ from declog.errors import RuntimeFailure, SinkError, error_text
 from declog.records import DType, Records, RunInfo, Table
 from declog.sinks import Coalescing, Live, Rewindable, Sink
 from declog.sinks._folder import FolderSink
+from declog.sinks.waiting import Latch, until
 
 logger = logging.getLogger("declog")
 
@@ -62,7 +63,8 @@ class SinkRunner:
         self._released = False  # a full queue drops events
         self._max_bytes = max_bytes
         self._on_error = on_error
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)  # waited for by the sink's thread and the worker
         self._queue: deque[tuple[int, Records, int]] = deque()
         self._bytes = 0
         self._asked: Callable[[], None] | None = None
@@ -79,7 +81,7 @@ class SinkRunner:
         self._raised = False
         self._thread: threading.Thread | None = None
         self._opened: Future[None] = Future()
-        self._done = threading.Event()
+        self._done = Latch()
         self._report: CloseReport | None = None
 
     def open(self, run: RunInfo, timeout_s: float | None = None) -> None:
@@ -92,7 +94,7 @@ class SinkRunner:
         )
         self._thread.start()
         wait([self._opened], timeout_s)
-        with self._changed:
+        with self._lock:
             self._abandoned = not self._opened.done()
         slow = SinkError.of("DL601.slow", timeout_s=f"{timeout_s:.3g}") if self._abandoned else None
         self._first_error = slow or self._opened.exception()
@@ -122,7 +124,7 @@ class SinkRunner:
     def _ask(self, action: Callable[[], None], what: str, timeout_s: float) -> None:
         """Run an action on the sink's thread, and wait for it."""
         done: Future[None] = Future()
-        with self._changed:
+        with self._lock:
             self._asked = partial(self._run, action, done)
             self._changed.notify_all()
         try:
@@ -134,7 +136,7 @@ class SinkRunner:
 
     def watch(self, where: Progress) -> None:
         """Let a sink that is ``Live`` show the progress: the last step that ended, and the number of all steps."""
-        with self._changed:
+        with self._lock:
             self._where = where if isinstance(self._sink, Live) and self._sink.live else None
             self._changed.notify_all()
 
@@ -146,25 +148,25 @@ class SinkRunner:
     @property
     def queued_bytes(self) -> int:
         """Roughly how many bytes wait to be written; safe to read from any thread."""
-        with self._changed:
+        with self._lock:
             return self._bytes
 
     @property
     def dropped(self) -> int:
         """The number of log events that found no room, or came too late; safe to read from any thread."""
-        with self._changed:
+        with self._lock:
             return self._dropped
 
     @property
     def stuck_s(self) -> float:
         """For how many seconds a submit has waited for room in the queue; safe to read from any thread."""
-        with self._changed:
+        with self._lock:
             return 0.0 if self._waiting_since is None else time.monotonic() - self._waiting_since
 
     @property
     def lost(self) -> dict[str, int]:
         """The counts of log events that this sink does not have, by the reason; safe to read from any thread."""
-        with self._changed:
+        with self._lock:
             pending = 0 if self._report is None else self._report.pending
             counts = {"could not be written": self._failed, "dropped": self._dropped, "not written in time": pending}
         return {
@@ -173,7 +175,7 @@ class SinkRunner:
 
     def release(self) -> None:
         """Drop the oldest log events of a full queue from now on, instead of waiting for room."""
-        with self._changed:
+        with self._lock:
             self._released = True
             self._changed.notify_all()
 
@@ -183,7 +185,7 @@ class SinkRunner:
         An empty queue takes an event of any size. With ``on_error: raise``, an earlier failure is raised here.
         """
         size = estimate_bytes(records)
-        with self._changed:
+        with self._lock:
             self._raise_failure()
             while self._queue and self._bytes + size > self._max_bytes and not self._closing:
                 if self._released:
@@ -206,10 +208,13 @@ class SinkRunner:
 
         With ``on_error: raise``, a failure is raised here.
         """
-        with self._changed:
-            idle = self._changed.wait_for(lambda: not self._queue and not self._writing, timeout_s)
-            self._raise_failure()
-            return idle
+        idle = until(self._idle, timeout_s)
+        self._raise_failure()
+        return idle
+
+    def _idle(self) -> bool:
+        with self._lock:
+            return not self._queue and not self._writing
 
     def raise_unraised(self) -> None:
         """With ``on_error: raise``, raise a failure that ``submit`` and ``flush`` have not raised."""
@@ -226,14 +231,14 @@ class SinkRunner:
         if self._thread is None:
             self._report = CloseReport(dropped=self._dropped, first_error=self._first_error)
             return self._report
-        with self._changed:
+        with self._lock:
             self._closing = True
             self._changed.notify_all()
         finished, seen = False, -1
         while not finished and seen != self._calls:
             seen = self._calls
             finished = self._done.wait(max(0.0, deadline_s))
-        with self._changed:
+        with self._lock:
             self._abandoned = not finished
             pending = len(self._queue) + self._writing
             self._report = CloseReport(self._dropped, self._failed, pending, self._first_error, finished)
@@ -244,7 +249,7 @@ class SinkRunner:
         self._run(partial(self._sink.open, run), self._opened)
         if self._opened.exception() is not None:
             return
-        with self._changed:
+        with self._lock:
             self._closing |= self._abandoned  # nobody waits any more: close what was opened
         while (work := self._take()) is not None:
             work()
@@ -255,7 +260,7 @@ class SinkRunner:
         self._done.set()
 
     def _take(self) -> Callable[[], None] | None:
-        with self._changed:
+        with self._lock:
             self._writing = 0
             self._calls += 1
             self._changed.notify_all()
@@ -330,7 +335,7 @@ class SinkRunner:
         return {}
 
     def _fail(self, what: str, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             self._failed += 1
             first = self._first_error is None
             if first:

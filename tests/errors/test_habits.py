@@ -146,6 +146,7 @@ def test_a_function_that_was_made_by_exec(tmp_path: Path) -> None:
 
 def test_a_config_of_an_application() -> None:
     """All of it in place of a config, as data: one error, not one for each key."""
+    config: dict[str, Any]
     for config in ({"lr": 1e-6, "steps": 100}, {"model": {"name": "x"}, "trainer": {"epochs": 1}, "seed": 1}):
         with pytest.raises(declog.ConfigError, match=r"no key here is one of a logging config: `") as caught:
             declog.plan(config)
@@ -172,7 +173,8 @@ def test_a_mapping_that_would_extend_a_preset() -> None:
 def test_names_of_python_are_asked_as_ever(log: Any) -> None:
     """What copying, pickling and inspection look for is not there, without advice."""
     log.close()
-    for owner in (declog, log, declog.config, declog.read(log.output_dir)):
+    owners: list[Any] = [declog, log, declog.config, declog.read(log.output_dir)]
+    for owner in owners:
         with pytest.raises(AttributeError, match=r"has no attribute '__of_python__'$"):
             _ = owner.__of_python__
     assert isinstance(declog.__version__, str)

@@ -7,6 +7,7 @@ interrupting FOLDER times SEED COUNT            SIGINT and SIGTERM at random mom
 
 from __future__ import annotations
 
+import atexit
 import dis
 import json
 import logging
@@ -74,34 +75,50 @@ def train(
                 file.write(b".")
 
 
-def may_raise(frame: FrameType) -> bool:
-    """Whether Python itself may raise at the line that a frame begins: it calls something.
-
-    At the end of `with`, also by `return`, its line begins once more, with three times None for `__exit__`: an
-    exception in front of it would keep the lock, and is none that Python raises.
-    """
+def _opcodes(frame: FrameType) -> list[str]:
+    """Those of the line that a frame begins."""
     names = list[str]()
     for item in dis.get_instructions(frame.f_code):
         if item.offset >= frame.f_lasti:
             if names and item.starts_line is not None:
                 break
             names.append(item.opname)
-    names = names[1:] if names[:1] == ["SWAP"] else names  # what `return` gives is below
-    return names[:3] != ["LOAD_CONST"] * 3 and any(name.startswith(RAISING) for name in names)
+    return names
+
+
+def may_interrupt(frame: FrameType) -> bool:
+    """Whether a signal may be handled at the line that a frame begins: not where a `with` ends, also by `return`.
+
+    Its line begins once more, with three times None for `__exit__`: Python looks for signals behind that call only. An
+    exception in front of it, which is the tracer's alone, would keep the lock.
+    """
+    names = _opcodes(frame)
+    return names[names[:1] == ["SWAP"] :][:3] != ["LOAD_CONST"] * 3
+
+
+def may_raise(frame: FrameType) -> bool:
+    """Whether Python itself may raise at the line that a frame begins: it calls something."""
+    return may_interrupt(frame) and any(name.startswith(RAISING) for name in _opcodes(frame))
 
 
 class Lines:
-    """Counts the lines of declog that a thread executes, and strikes at one of them, or at the next that ``may``."""
+    """Counts the lines of declog that a thread executes, and strikes at one of them, or at the next that ``may``.
 
-    def __init__(self, at: int, strike: Strike, may: Callable[[FrameType], bool] = lambda frame: True) -> None:
+    With ``locks`` also those of ``threading``: an interrupt inside of it may keep a lock.
+    """
+
+    def __init__(
+        self, at: int, strike: Strike, may: Callable[[FrameType], bool] = lambda frame: True, *, locks: bool = False
+    ) -> None:
         self.count = 0
         self._at = at
         self._strike = strike
         self._may = may
+        self._places = (f"{os.sep}declog{os.sep}", threading.__file__) if locks else (f"{os.sep}declog{os.sep}",)
         self._due = False
 
     def __call__(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._line if f"{os.sep}declog{os.sep}" in frame.f_code.co_filename else None
+        return self._line if any(place in frame.f_code.co_filename for place in self._places) else None
 
     def _line(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "line":
@@ -114,17 +131,15 @@ class Lines:
 
 
 def at_lines(folder: Path, number: int, at: int) -> None:
-    """Strike while steps 1 and 2 are recorded."""
-    lines = Lines(at, lambda frame: os.kill(os.getpid(), number))
+    """Strike while steps 1 and 2 are recorded, or while the last one is, and the run ends."""
+    lines = Lines(at, lambda frame: os.kill(os.getpid(), number), may_interrupt, locks=True)
 
     def around(step: int) -> None:
-        if step == 1:
-            sys.settrace(lines)
-        elif step == 3:
-            sys.settrace(None)
-            (folder / "lines").write_text(str(lines.count))
+        sys.settrace(lines if step in (1, 2, STEPS - 1) else None)
 
     train(folder, PROFILE, STEPS, around)
+    sys.settrace(None)
+    (folder / "lines").write_text(str(lines.count))
 
 
 def in_worker(folder: Path, at: int) -> None:
@@ -151,6 +166,8 @@ def child(run: Callable[[], None], delay: Callable[[int], None] | None = None) -
         except KeyboardInterrupt:
             code = 130
         finally:
+            sys.settrace(None)
+            atexit._run_exitfuncs()  # as where a process ends by itself
             os._exit(code)
     if delay is not None:
         delay(pid)

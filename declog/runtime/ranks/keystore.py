@@ -50,11 +50,12 @@ class Store:
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
 
     def set(self, key: str, value: bytes) -> None:
         """Put a value under a key."""
-        with self._changed:
+        with self._lock:
             self._values[key] = value
             self._changed.notify_all()
 
@@ -64,7 +65,7 @@ class Store:
 
     def pop(self, key: str) -> bytes | None:
         """The value of a key, which is deleted; None where there is none."""
-        with self._changed:
+        with self._lock:
             return self._values.pop(key, None)
 
     def has(self, keys: Sequence[str]) -> bool:

@@ -5,7 +5,6 @@ Imports the window only.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ from declog.errors import CommError
 from declog.runtime.ranks.comm import Event
 from declog.runtime.ranks.wire import UNREADABLE
 from declog.runtime.rows.window import Window
+from declog.sinks.waiting import Latch
 
 GREATEST = 2**62
 SENT = (
@@ -30,7 +30,7 @@ class Answer:
 
     def __init__(self, wait_s: float) -> None:
         self.deadline = time.monotonic() + wait_s
-        self._answered = threading.Event()
+        self._answered = Latch()
         self._values: dict[str, float] | None = None
 
     @property

@@ -101,8 +101,10 @@ class Recorder(Observing):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._runs.pop().__exit__(kind, error, trace)
-        self.close(failed=error is not None)
+        try:
+            self._runs.pop().__exit__(kind, error, trace)
+        finally:
+            self.close(failed=error is not None)
 
     def close(self, *, failed: bool = False) -> None:
         """Flush the tail window, wait for the worker and the sinks, each within a deadline; idempotent.

@@ -28,6 +28,7 @@ from declog.runtime.ranks.wire import Packer
 from declog.runtime.run.call_log import Clock
 from declog.runtime.values.extras import plain_column
 from declog.runtime.values.snapshots import Full, Redact, Snapshot, encode
+from declog.sinks.waiting import Latch
 
 log = logging.getLogger("declog")
 
@@ -225,7 +226,7 @@ class _Writer:
             self._file: BinaryIO = path.open("wb")
         except OSError as error:
             raise SinkError.of("DL601.capture", error=error) from error
-        self._over = threading.Event()
+        self._over = Latch()
         self._thread = threading.Thread(target=self._main, name="declog-capture", daemon=True)
 
     def begin(self, run: Mapping[str, Any]) -> None:

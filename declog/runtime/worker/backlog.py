@@ -11,6 +11,7 @@ import threading
 from declog.errors import RuntimeFailure
 from declog.plans.ops import Plan
 from declog.runtime.run.failures import Failures
+from declog.sinks.waiting import until
 
 log = logging.getLogger("declog")
 
@@ -29,7 +30,6 @@ class Backlog:
         self._failures = failures
         self._patience_s = patience_s
         self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
         self._reported = False
         self._stalled = -1  # what was finished when it was waited in vain
 
@@ -45,12 +45,11 @@ class Backlog:
 
     def done(self, size: int | None = None) -> None:
         """The worker has finished something: a log event of so many bytes, or something else."""
-        with self._changed:
+        with self._lock:
             self.finished += 1
             if size is not None:
                 self.events -= 1
                 self.bytes -= size
-            self._changed.notify_all()
 
     def wait(self) -> None:
         """On the training thread: until there is room. One log event alone always has."""
@@ -62,10 +61,9 @@ class Backlog:
                 "steps wait for declog's worker: %d log events of %d bytes wait for it, over backlog_bytes (%d); "
                 "log less often, or with fewer metrics", self.events, self.bytes, self._limit,
             )  # fmt: skip
-        with self._changed:
-            while self.bytes > self._limit and self.events > 1:
-                finished = self.finished
-                if not self._changed.wait(self._patience_s) and self.finished == finished:
-                    self._stalled = finished
-                    self._failures.report(RuntimeFailure.of("DL605.backlog", seconds=f"{self._patience_s:g}"))
-                    return
+        while self.bytes > self._limit and self.events > 1:
+            finished = self.finished
+            if not until(lambda: self.finished != finished, self._patience_s):  # noqa: B023
+                self._stalled = finished
+                self._failures.report(RuntimeFailure.of("DL605.backlog", seconds=f"{self._patience_s:g}"))
+                return

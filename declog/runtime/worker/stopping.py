@@ -14,6 +14,7 @@ import time
 from declog.errors import RuntimeFailure
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.run.failures import Failures
+from declog.sinks.waiting import Latch
 
 log = logging.getLogger("declog")
 
@@ -36,7 +37,7 @@ class Stop:
         self._passed = BEFORE_ALL  # the last step after which training went on
         self._promised: int | None = None  # training goes past no later step before the verdict
         self._step: int | None = None  # the verdict: training ends after this step
-        self._decided = threading.Event()
+        self._decided = Latch()
         self._alert: str | None = None  # rank 0: the alert that asked
         self._answers: dict[str, int] = {}  # rank 0: the steps that processes promised
         self._give_up = 0.0  # rank 0: when no more answers are waited for

@@ -24,6 +24,7 @@ from declog.runtime.run.self_metrics import Meter
 from declog.runtime.worker.backlog import Backlog
 from declog.runtime.worker.collector import SHORT_WAIT_S, Collector
 from declog.runtime.worker.stopping import POLL_S, Stop
+from declog.sinks.waiting import Latch
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Task:
     report: Callable[[BaseException], None] | None = None  # where nobody waits
     result: Any = None
     error: BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
+    done: Latch = field(default_factory=Latch)
 
     def check(self) -> None:
         """Raise what went wrong."""
@@ -57,7 +58,7 @@ class Worker:
         self._stop = stop
         self._meter = Meter()
         self._ended = False
-        self._over = threading.Event()
+        self._over = Latch()
         self._last: Event | None = None
         self._queue: queue.SimpleQueue[LogEvent | Task | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._main, name="declog-worker", daemon=True)
