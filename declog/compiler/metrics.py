@@ -239,7 +239,10 @@ class _Metric:
         constants = dict(reduction.params or {})
         for keyword in call.keywords:
             if keyword.arg in idioms.AXES:
-                fix = f"{reduction.name}({', '.join(map(ast.unparse, call.args)) or self.spec.expr})"
+                inside = ", ".join(map(ast.unparse, call.args)) or self.spec.expr
+                fix = f"{reduction.name}({inside})"
+                if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
+                    fix = f"mean({reduction.name}({inside}, over=completion)), the mean over groups"
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg, fix=fix)
             if keyword.arg not in constants:
                 compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)

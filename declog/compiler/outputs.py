@@ -107,9 +107,10 @@ def destinations(draft: Draft) -> None:
             able = [other for other in sinks.built_in() if sinks.traits(other).per_rank]
             draft.report("DL405.rank_0", (*here, "ranks"), kind=kind, able=", ".join(able))
         profile = spec.profile or draft.spec.profile
-        if profile not in draft.spec.profiles and profile != "full":
-            path = (*here, "profile") if spec.profile else ("profile",)
-            draft.report("DL403.name", path, noun="profile", name=profile, known={"full", *draft.spec.profiles})
+        names = {"full", "slim", *draft.spec.profiles}
+        if profile not in names:
+            if spec.profile:
+                draft.report("DL403.name", (*here, "profile"), noun="profile", name=profile, known=names)
             continue
         draft.sinks.append(op_of(
             SinkOp, spec, id=name, kind=kind, options=tuple(options.items()), profile=profile, accepts=accepts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Iterable
 from dataclasses import replace
@@ -25,6 +26,7 @@ _FILTERS = {
     "top": "{key: reward, top: 4}", "best": "{key: reward, top: 4}",
     "bottom": "{key: reward, bottom: 4}", "worst": "{key: reward, bottom: 4}",
 }  # fmt: skip
+_LEVELS = {"low": "<", "small": "<", "high": ">", "large": ">", "big": ">"}  # what an alert may be meant to say
 
 
 def tables(draft: Draft) -> None:
@@ -80,7 +82,9 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
     if spec.filter is not None:
         id = filter_of(draft, name)
         if isinstance(spec.filter, str) and id not in draft.spec.filters:
-            if (fix := _FILTERS.get(id)) is not None:
+            word = re.fullmatch(r"([a-z]+?)_?(\d*)", id)
+            if word is not None and (fix := _FILTERS.get(word[1])) is not None:
+                fix = fix.replace("4", word[2] or "4")
                 draft.report("DL403.filter", (*path, "filter"), name=id, fix=fix)
             else:
                 draft.report("DL403.name", (*path, "filter"), noun="filter", name=id, known=draft.spec.filters)
@@ -207,6 +211,9 @@ def alerts(draft: Draft) -> None:
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
             near = draft.metric_named(name) or _named_in(name, draft.output_keys)
             draft.report("DL302.alert", path, name=name, when=" or ".join(bounds).replace(name, near or "kl"))
+            continue
+        if (bound := _LEVELS.get(spec.when or "")) is not None:
+            draft.report("DL203.alert", path, fix=f'{name}: "{bound} 0.5"')
             continue
         text = spec.when if spec.when is not None else " or ".join(bounds)
         with draft.at(*path, *(["when"] if spec.when is not None else []), off=f"alerts.{name}"):

@@ -84,7 +84,8 @@ def _list_and_map(error: ListOverMap) -> Problem:
     if is_list and above[-1] == "profiles":
         fix = f"{key}: {{only: {in_flow(section)}}}"
     elif is_list:
-        fix = f"write a map, an id for each entry: {key}: {as_map(str(key), section)}"
+        words = as_map("signals" if error.path[1:-1] == ("signals",) else str(key), section)
+        fix = f"write a map, an id for each entry: {key}: {words}"
     problem = Problem.of("DL101.merged", error.path[1:], key=key, what=what, other=other, fix=fix)
     location, low = error.high.location, error.low.location
     if not isinstance(location, FileLocation):

@@ -28,6 +28,8 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem:
         return replace(problem, path=problem.path[:3], fix=fix)
     if problem.code == "DL201" and len(problem.path) == 3 and (moved := _MOVED.get(str(problem.path[0]))) is not None:
         section, name, word = map(str, problem.path)
+        if section == "metrics" and _is_signal(word, data) and is_reduction(str(data[section][name][word]), 1):
+            return replace(problem, fix=f"expr: {word}, reduce: {data[section][name][word]}")
         if (fix := moved(word, name, data[section][name])) is not None:
             return replace(problem, fix=fix)
     if problem.code == "DL201" and (fix := _of_other_tools(problem.path, data)) is not None:
@@ -97,6 +99,10 @@ def application(data: Mapping[str, Any]) -> Problem | None:
     if len(data) < 2 or any(_of_a_config(name, value) for name, value in data.items()):
         return None
     return Problem.of("DL201.application", keys=", ".join(f"`{name}`" for name in list(data)[:5]))
+
+
+def _is_signal(name: str, data: Mapping[str, Any]) -> bool:
+    return any(path[-1] == name for section in ("signals", "derived") for path, _ in entries(data, section))
 
 
 def _of_a_config(key: str, value: Any) -> bool:
@@ -190,6 +196,15 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         value = value.get(word) if isinstance(value, Mapping) else None if word else value
     if section == "alerts" and name and not key and isinstance(value, int | float) and not isinstance(value, bool):
         return f'{name}: "> {value}"'
+    if section == "alerts" and name and not key and isinstance(value, list):
+        bounds = [match for item in value if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", str(item)))]
+        return f"{name}: {{{', '.join(f'{match[1]}: {match[2]}' for match in bounds)}}}" if bounds else None
+    if section == "axes" and not key and isinstance(value, int):
+        return f"group: {{size: {value}}}"
+    if section == "modes" and name and not key and isinstance(value, Scalar) and value is not False:
+        return f"{name}: {{prefix: {name}/}}"
+    if section == "signals" and name and not key and isinstance(value, list) and {*map(type, value)} == {str}:
+        return f"{name}: {in_flow(dict.fromkeys(value, 'completion'))}"
     if section == "metrics" and name and not key and isinstance(value, list) and len(value) > 1:
         *reductions, expr = value
         return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
@@ -268,6 +283,8 @@ _NAMES = ("id", "name", "key", "metric", "signal", "kind", "type")  # keys by wh
 
 def _entry(section: str, value: Any) -> tuple[str, Any] | None:
     """An entry of a list as one of a map; None where nothing in it could be its id."""
+    if section == "modes":
+        return (value, {"prefix": f"{value}/"}) if isinstance(value, str) else None
     if isinstance(value, str):
         id = "_".join(re.findall(r"[a-z_]\w*", value)) or "my_id"
         if section in ("signals", "metrics") and re.match(r"[a-z_]\w*\Z", value):

@@ -86,6 +86,8 @@ class _Writer:
             return node
         if "expr" in keys or (not keys and notation.signal_words(words, at) is None):
             fix = f"derived: {{{name}: {in_flow(node.plain)}}}"
+            if isinstance(node.plain, list) and name == "any":
+                fix = f"any: {in_flow(dict.fromkeys(node.plain, 'completion'))}"
             self.problems.append(Problem.of("DL202.derived", at, name=name, fix=fix))
             return node
         said_phases = keys["phase"].plain if "phase" in keys else at[1] if len(at) > 2 else None
