@@ -113,7 +113,10 @@ def test_a_closed_recorder_says_so(call: str, tmp_path: Path) -> None:
             log.observe(reward=[1.0])
         else:
             log.__enter__()
-    assert str(error.value) == "[DL510] this recorder is closed\n  fix: call declog.start for another run"
+    assert str(error.value) == (
+        "[DL510] this recorder is closed\n  fix: indent this into its block, `with declog.start(...) as log:`, whose "
+        "end closes it; another run is another declog.start"
+    )
 
 
 def test_observe_outside_a_step_says_so(tmp_path: Path) -> None:

@@ -212,7 +212,8 @@ def test_lists_of_different_lengths_need_a_mask(tmp_path: Path) -> None:
         logged(config, tmp_path, x=[[1.0, 2.0], [3.0]])
     assert str(caught.value) == (
         "[DL503] `x` came as lists of different lengths, and the config says that every token exists\n"
-        "  fix: set `axes.token.mask` or `axes.token.lengths`"
+        "  fix: observe how long they are, length=[len(row) for row in x], with `length: completion int` among the "
+        "signals and axes: {token: {lengths: length}} in place of `mask: all`"
     )
 
 

@@ -254,7 +254,12 @@ def step_number(step: Any) -> int:
         if step is NO_NUMBER:
             raise UsageError.of("DL510.no_number") from None
         if not isinstance(step, float) or not step.is_integer():
-            raise UsageError.of("DL510.number", step=step) from None
+            fix = "log.step(int(step)), which counts optimizer steps"
+            if isinstance(step, float):
+                fix = "count optimizer steps"
+            elif callable(step):
+                fix = "log.wrap(function) makes each call a step; a block is `with log.step(k):`"
+            raise UsageError.of("DL510.number", step=step, fix=fix) from None
         number = int(step)
     if abs(number) >= GREATEST:
         raise UsageError.of("DL510.bounds", step=number)

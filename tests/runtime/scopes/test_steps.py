@@ -54,7 +54,12 @@ def test_numbers_that_rise(every: int, numbers: Sequence[Any], expected: Any, tm
             "  fix: number steps on from 4, or say that the trainer goes back: log.rewind(0)"),
         (4.5, "a step is a whole number, and 4.5 came\n  fix: count optimizer steps"),
         (float("nan"), "a step is a whole number, and nan came\n  fix: count optimizer steps"),
-        ("5", "a step is a whole number, and '5' came\n  fix: count optimizer steps"),
+        ("5", "a step is a whole number, and '5' came\n  fix: log.step(int(step)), which counts optimizer steps"),
+        (
+            print,
+            "a step is a whole number, and <built-in function print> came\n  fix: log.wrap(function) makes each call a "
+            "step; a block is `with log.step(k):`",
+        ),
         (2**70, f"step {2**70} is out of bounds\n  fix: count optimizer steps"),
     ],
 )  # fmt: skip
