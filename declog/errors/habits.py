@@ -88,7 +88,7 @@ _CALLS = _table(
     ("log_metric", 'a number of the open step is log_metric("kl", 0.1), several are scalars({"kl": 0.1, "lr": 1e-6})'),
     ("log_extra", 'a column of the open step is log_extra("source", values), one value per completion'),
     ("timer", 'a time has a name: `with log.timer("generate"):`'),
-    ("step at commit", 'a step has a number only: `with log.step(k):`; a mode is `with log.mode("eval", step=k):`'),
+    ("at", 'a step has a number only: `with log.at(k):`; a mode is `with log.mode("eval", step=k):`'),
     ("mode", 'a mode has a name and a step: `with log.mode("eval", step=k):`'),
     ("scalars", 'numbers by name are scalars({"kl": 0.1}, step)'),
 )  # fmt: skip

@@ -90,7 +90,7 @@ CALLS: dict[str, tuple[Callable[[Any], object], str]] = {
     "a module's": (lambda log: declog.log_metric({"kl": 1}), 'scalars({"kl": 0.1, "lr": 1e-6})'),  # type: ignore
     "no name": (lambda log: log.log_extra([1, 2]), 'log_extra("source", values)'),
     "no name of a time": (lambda log: log.timer(), 'with log.timer("generate"):'),
-    "a mode": (lambda log: log.step(0, mode="eval"), 'with log.mode("eval", step=k):'),
+    "a mode": (lambda log: log.at(0, mode="eval"), 'with log.mode("eval", step=k):'),
     "a step without a mode": (lambda log: log.mode(step=3), 'with log.mode("eval", step=k):'),
     "numbers by keyword": (lambda log: log.scalars(kl=1), 'scalars({"kl": 0.1}, step)'),
     "a handle's": (lambda log: log.at(3).log_metric(kl=1), 'log_metric("kl", 0.1)'),

@@ -186,7 +186,6 @@ class Recorder(Observing):
 
     # -- scopes
 
-    @answered
     def step(self, step: int = NO_NUMBER) -> Scope:
         """One optimizer step, as a `with` block: its end closes the batches, and says that the step is complete.
 
@@ -204,7 +203,6 @@ class Recorder(Observing):
         """
         return Scope(self, "at", step_number(step))
 
-    @answered
     def commit(self, step: int = NO_NUMBER) -> None:
         """End a step around all that came since the last commit: with ``declog.start(..., steps="commit")``."""
         if not self._session.commits:
