@@ -291,8 +291,7 @@ def _further(
     except ConfigError as error:
         names = {str(path[-1]) for path in wrong}
         of_names = [item for item in error.problems if item.code.startswith("DL3") or item.code == "DL403"]
-        told = {problem.path for problem in problems}
-        return [item for item in of_names if item.path not in told and not _about(item, names)]
+        return [item for item in of_names if not _about(item, names)]
     return []
 
 

@@ -122,7 +122,8 @@ class Registry(abc.ABC, Generic[T]):
             id = name or getattr(fn, "__name__", None)
             if not callable(fn) or id is None:
                 shown = fn if isinstance(fn, str) else "my_name"
-                raise UsageError.of("DL303.decorated", word=(self.group or "")[7:-1], came=fn, name=shown)
+                word = (self.group or self.noun).removeprefix("declog.").removesuffix("s")
+                raise UsageError.of("DL303.decorated", word=word, came=fn, name=shown)
             (adopt or self.adopt)(id, fn)
             return fn
 

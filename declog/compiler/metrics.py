@@ -101,7 +101,7 @@ class _Metric:
         args, reductions = self._expressions()
         if args is None:
             return []
-        where = self._compile(self.spec.where, ("metrics", self.id, "where"))
+        where = self._where()
         per_token = any(node.type.axis is Axis.TOKEN for node in args)
         buckets = [self._buckets_of_tokens(text) if per_token else {} for text in self._by_texts()]
         by = self._by([not of_tokens for of_tokens in buckets])
@@ -203,12 +203,17 @@ class _Metric:
         return suggestions.as_formula(self.id, self.spec, parsed.body, draft.reductions, draft.constants, taken)
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
-        before = len(self.draft.problems)
-        node = None if text is None else typed(self.draft, text, *path)
-        signals = self.draft.signals.keys() & {*re.findall(r"[a-z_]\w*", text or "")}
-        for index, problem in enumerate(self.draft.problems[before:], before):
-            if path[-1] == "where" and problem.marked in self.draft.spec.metrics and not signals:
-                self.draft.problems[index] = replace(problem, fix=f"a condition over metrics is `when: {text}`")
+        return None if text is None else typed(self.draft, text, *path)
+
+    def _where(self) -> Node | None:
+        """Which rows; a condition that names metrics, and no signal, is one for ``when``."""
+        text, problems = self.spec.where, self.draft.problems
+        before = len(problems)
+        node = self._compile(text, ("metrics", self.id, "where"))
+        if problems[before:] and self.draft.signals.keys().isdisjoint(re.findall(r"[a-z_]\w*", str(text))):
+            fix = f"a condition over metrics is `when: {text}`"
+            metrics = self.draft.spec.metrics
+            problems[before:] = [replace(one, fix=fix) if one.marked in metrics else one for one in problems[before:]]
         return node
 
     def _short(self, parsed: Parsed) -> tuple[tuple[Node, ...] | None, Reduced] | None:

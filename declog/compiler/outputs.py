@@ -107,10 +107,9 @@ def destinations(draft: Draft) -> None:
             able = [other for other in sinks.built_in() if sinks.traits(other).per_rank]
             draft.report("DL405.rank_0", (*here, "ranks"), kind=kind, able=", ".join(able))
         profile = spec.profile or draft.spec.profile
-        names = {"full", "slim", *draft.spec.profiles}
-        if profile not in names:
-            if spec.profile:
-                draft.report("DL403.name", (*here, "profile"), noun="profile", name=profile, known=names)
+        if profile not in (specs := _specs(draft)):
+            if spec.profile:  # that of the config is told of once, below
+                draft.report("DL403.name", (*here, "profile"), noun="profile", name=profile, known=specs)
             continue
         draft.sinks.append(op_of(
             SinkOp, spec, id=name, kind=kind, options=tuple(options.items()), profile=profile, accepts=accepts,
@@ -168,13 +167,18 @@ def profiles(draft: Draft) -> None:
     active = {sink.profile for sink in draft.sinks} | draft.requested
     if not draft.sinks and not draft.requested:
         active.add(draft.spec.profile)
-    specs = {"full": ProfileSpec(), "slim": ProfileSpec(), **draft.spec.profiles}
+    specs = _specs(draft)
     if draft.spec.profile not in specs:
         draft.report("DL403.name", "profile", noun="profile", name=draft.spec.profile, known=specs)
     for name, spec in specs.items():
         if name in active or name in draft.spec.profiles:
             profile = _profile(draft, name, spec)
             draft.profiles |= {name: profile} if name in active else {}
+
+
+def _specs(draft: Draft) -> dict[str, ProfileSpec]:
+    """The profiles by name; `full` and `slim` are there unless they are declared otherwise."""
+    return {"full": ProfileSpec(), "slim": ProfileSpec(), **draft.spec.profiles}
 
 
 def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:

@@ -203,8 +203,6 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         return f"group: {{size: {value}}}"
     if section == "modes" and name and not key and isinstance(value, Scalar) and value is not False:
         return f"{name}: {{prefix: {name}/}}"
-    if section == "signals" and name and not key and isinstance(value, list) and {*map(type, value)} == {str}:
-        return f"{name}: {in_flow(dict.fromkeys(value, 'completion'))}"
     if section == "metrics" and name and not key and isinstance(value, list) and len(value) > 1:
         *reductions, expr = value
         return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"

@@ -68,6 +68,11 @@ def words_of(value: Any) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list) else str(value).replace("per-", "per_").split()
 
 
+def are_names(words: list[str]) -> bool:
+    """Whether these are names of one's own: words that say nothing of a signal."""
+    return bool(words) and all(map(WORD.match, words)) and {*AXES, *TYPES, *_AXIS_WORDS}.isdisjoint(words)
+
+
 def with_axis(words: list[str]) -> str | None:
     """The words of a signal that names no axis, or another library's, with one; None for an expression."""
     words = [SYNONYMS[word] if SYNONYMS.get(word) in TYPES else word for word in words]

@@ -80,19 +80,21 @@ class _Writer:
         """A value that is no signal of a phase stays as it is; the problem says where it belongs."""
         keys = node.entries
         words = [] if keys else notation.words_of(node.plain)
+        if isinstance(node.plain, list) and notation.are_names(words):  # the signals of a phase
+            fix = f"{name}: {in_flow(dict.fromkeys(words, 'completion'))}"
+            self.problems.append(Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix))
+            return node
         if words and words[0] not in self.signals and (axis := notation.with_axis(words)):
             fix = f"signals: {{any: {{{name}: {axis}}}}}"
             self.problems.append(Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix))
             return node
         if "expr" in keys or (not keys and notation.signal_words(words, at) is None):
             fix = f"derived: {{{name}: {in_flow(node.plain)}}}"
-            if isinstance(node.plain, list) and name == "any":
-                fix = f"any: {in_flow(dict.fromkeys(node.plain, 'completion'))}"
             self.problems.append(Problem.of("DL202.derived", at, name=name, fix=fix))
             return node
         said_phases = keys["phase"].plain if "phase" in keys else at[1] if len(at) > 2 else None
         phases = list(said_phases.values()) if isinstance(said_phases, dict) else [said_phases or "any"]
-        rest = {key: value.plain for key, value in keys.items() if key != "phase"} if keys else node.plain
+        rest = {key: value.plain for key, value in keys.items() if key != "phase"} if keys else " ".join(words)
         entries = ", ".join(f"{phase}: {{{name}: {in_flow(rest)}}}" for phase in phases)
         self.problems.append(Problem.of("DL202.phase", at, name=name, fix=f"signals: {{{entries}}}"))
         return node

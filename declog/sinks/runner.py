@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -21,7 +20,7 @@ from declog.errors import RuntimeFailure, SinkError, error_text
 from declog.records import DType, Records, RunInfo, Table
 from declog.sinks import Coalescing, Live, Rewindable, Sink
 from declog.sinks._folder import FolderSink
-from declog.sinks.waiting import Latch, until
+from declog.sinks.waiting import Latch, Outcome, until
 
 logger = logging.getLogger("declog")
 
@@ -80,7 +79,7 @@ class SinkRunner:
         self._first_error: BaseException | None = None
         self._raised = False
         self._thread: threading.Thread | None = None
-        self._opened: Future[None] = Future()
+        self._opened = Outcome()
         self._done = Latch()
         self._report: CloseReport | None = None
 
@@ -93,11 +92,11 @@ class SinkRunner:
             target=self._main, args=(replace(run, sink=self.id),), name=f"declog-sink-{self.id}", daemon=True
         )
         self._thread.start()
-        wait([self._opened], timeout_s)
+        self._opened.wait(timeout_s)
         with self._lock:
-            self._abandoned = not self._opened.done()
+            self._abandoned = not self._opened.is_set()
         slow = SinkError.of("DL601.slow", timeout_s=f"{timeout_s:.3g}") if self._abandoned else None
-        self._first_error = slow or self._opened.exception()
+        self._first_error = slow or self._opened.error
         if self._first_error is not None:
             self._thread = None
             raise self._refusal("opened", self._first_error) from self._first_error
@@ -123,14 +122,12 @@ class SinkRunner:
 
     def _ask(self, action: Callable[[], None], what: str, timeout_s: float) -> None:
         """Run an action on the sink's thread, and wait for it."""
-        done: Future[None] = Future()
+        done = Outcome()
         with self._lock:
             self._asked = partial(self._run, action, done)
             self._changed.notify_all()
-        try:
-            cause = done.exception(timeout_s)
-        except TimeoutError:
-            cause = TimeoutError(f"it was not done in {timeout_s:g} s")
+        in_time = done.wait(timeout_s)
+        cause = done.error if in_time else TimeoutError(f"it was not done in {timeout_s:g} s")
         if cause is not None:
             raise self._refusal(what, cause) from cause
 
@@ -247,7 +244,7 @@ class SinkRunner:
 
     def _main(self, run: RunInfo) -> None:
         self._run(partial(self._sink.open, run), self._opened)
-        if self._opened.exception() is not None:
+        if self._opened.error is not None:
             return
         with self._lock:
             self._closing |= self._abandoned  # nobody waits any more: close what was opened
@@ -298,13 +295,12 @@ class SinkRunner:
             self._fail("show the progress", error)
 
     @staticmethod
-    def _run(action: Callable[[], None], done: Future[None]) -> None:
+    def _run(action: Callable[[], None], done: Outcome) -> None:
         try:
             action()
         except BaseException as error:  # noqa: BLE001  (handed to the thread that waits)
-            done.set_exception(error)
-        else:
-            done.set_result(None)
+            done.error = error
+        done.set()
 
     def _refusal(self, what: str, cause: BaseException) -> SinkError:
         reason = cause.message if isinstance(cause, RuntimeFailure) else error_text(cause)

@@ -39,6 +39,12 @@ class Latch:
         return self._is_set
 
 
+class Outcome(Latch):
+    """The end of what another thread does, and what went wrong with it."""
+
+    error: BaseException | None = None
+
+
 def until(condition: Callable[[], bool], seconds: float) -> bool:
     """Whether a condition holds, which is asked every few milliseconds, for at most so long."""
     end, pause = time.monotonic() + seconds, 0.0002

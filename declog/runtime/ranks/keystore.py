@@ -75,7 +75,7 @@ class Store:
     def wait(self, keys: Sequence[str], seconds: float, *, every: bool = True) -> bool:
         """Whether all of some keys are there, or with ``every=False`` one of them: waited for at most so long."""
         enough = all if every else any
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: enough(key in self._values for key in keys), seconds)
 
     def __len__(self) -> int:
@@ -92,7 +92,7 @@ class Server(Store):
         super().__init__()
         self._secret = secret
         self._strangers: dict[socket.socket, None] = {}  # the one that came first is first
-        self._greeted = threading.Condition()
+        self._greeted = threading.Condition(self._lock)
         self._peers: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._listener = _listen(hosts)
         self.host, self.port = self._listener.getsockname()[:2]
@@ -100,7 +100,7 @@ class Server(Store):
 
     def close(self) -> None:
         """Listen no more, and end every connection; idempotent."""
-        with self._greeted:
+        with self._lock:
             strangers = list(self._strangers)
         for one in (self._listener, *strangers, *self._peers):
             shut(one)
@@ -120,7 +120,7 @@ class Server(Store):
 
     def _make_room(self, peer: socket.socket) -> None:
         """One more that has to prove itself: who knows the secret does so at once, however many do not."""
-        with self._greeted:
+        with self._lock:
             if not self._greeted.wait_for(lambda: len(self._strangers) < STRANGERS, ROOM_S):
                 slowest = next(iter(self._strangers))
                 del self._strangers[slowest]
@@ -133,7 +133,7 @@ class Server(Store):
             try:
                 line = _greet(peer, self._secret, serves=True, seconds=GREETING_S)
             finally:
-                with self._greeted:
+                with self._lock:
                     self._strangers.pop(peer, None)
                     self._greeted.notify()
             self._peers.add(peer)

@@ -200,7 +200,7 @@ def of_other_tokens(first: Tokens, other: Tokens) -> InputError:
     """The error of values per token that are of other tokens than those before."""
     (shape, name), (other_shape, other_name) = (tuple(first[0]), first[1]), (tuple(other[0]), other[1])
     fix = "observe signals of the same tokens together"
-    if shape[0] == other_shape[0] and len(shape) == 2 and abs(shape[1] - other_shape[1]) == 1:
+    if len(shape) == len(other_shape) == 2 and shape[0] == other_shape[0] and abs(shape[1] - other_shape[1]) == 1:
         longer = name if shape[1] > other_shape[1] else other_name
         fix += f": log-probs are of the tokens from the second on, `{longer}={longer}[:, 1:]`"
     return InputError.of(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import partial
 
 from declog.errors import RuntimeFailure
 from declog.plans.ops import Plan
@@ -63,7 +64,10 @@ class Backlog:
             )  # fmt: skip
         while self.bytes > self._limit and self.events > 1:
             finished = self.finished
-            if not until(lambda: self.finished != finished, self._patience_s):  # noqa: B023
+            if not until(partial(self._is_past, finished), self._patience_s):
                 self._stalled = finished
                 self._failures.report(RuntimeFailure.of("DL605.backlog", seconds=f"{self._patience_s:g}"))
                 return
+
+    def _is_past(self, finished: int) -> bool:
+        return self.finished != finished
