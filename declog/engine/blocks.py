@@ -1,4 +1,4 @@
-"""The parts of a frame: columns of one axis and dtype, and the batches that their rows are of.
+"""The parts of a frame: blocks of columns that share an axis and a dtype, and the table of its batches.
 
 Imports numpy, axes and kernels only.
 """
@@ -18,14 +18,15 @@ from declog.language.dtypes import Axis, DType
 from declog.language.segmented import NOTHING
 
 Array = NDArray[Any]
-Key = tuple[str, str | None]  # a signal or fold column, and the member of a family
+Key = tuple[str, str | None]  # the name of a signal or fold column, and the member if it is a family
 
 
 @dataclass(frozen=True)
 class Block:
-    """Columns of one axis and dtype: ``data[k, rows]``, one row of it per key.
+    """Columns that share an axis and a dtype: ``data[k, rows]``, with one entry along ``k`` per key.
 
-    ``valid``, of the same shape, says which integers or bools are there; None: all. A missing float is NaN.
+    ``valid`` has the same shape and is False where an integer or bool is missing; None: nothing is missing. A missing
+    float is NaN.
     """
 
     axis: Axis
@@ -35,13 +36,16 @@ class Block:
 
     @classmethod
     def of_integers(cls, axis: Axis, keys: tuple[Key, ...], values: Array) -> Block:
-        """Columns of objects, integers and None: ``[k, rows]`` or, of one key, ``[rows]``."""
+        """A block from object arrays of integers and None: ``[k, rows]``, or ``[rows]`` for a single key."""
         valid = np.asarray(np.not_equal(values, NOTHING), bool).reshape(len(keys), -1)
         data = np.where(valid, values.reshape(valid.shape), 0).astype(np.int64)
         return cls(axis, keys, data, None if valid.all() else valid)
 
     def column(self, row: int | slice, *, exact: bool = False) -> Array:
-        """One row or several in their own dtype; where something is missing floats, or ``exact`` objects."""
+        """One column or several in their own dtype.
+
+        If values are missing they become floats with NaN; with ``exact``, integers become objects with None instead.
+        """
         data = self.data[row]
         if self.valid is None or self.valid[row].all():
             return data
@@ -51,23 +55,23 @@ class Block:
 
     @cached_property
     def floats(self) -> Array:
-        """All columns as float64, NaN where something is missing; made once."""
+        """All columns as float64 with NaN for missing values; cached."""
         data = self.data if self.data.dtype == np.float64 else self.data.astype(np.float64)
         return data if self.valid is None else np.where(self.valid, data, np.nan)
 
     def some(self, rows: Sequence[int] | slice) -> Block:
-        """Some of the columns."""
+        """A block with a selection of the columns."""
         valid = None if self.valid is None else self.valid[rows]
         keys = self.keys[rows] if isinstance(rows, slice) else tuple(self.keys[row] for row in rows)
         return Block(self.axis, keys, self.data[rows], valid)
 
     def pick(self, rows: Array) -> Block:
-        """Some of the rows, in some order."""
+        """A block with these rows, in this order."""
         return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
 
 
 class Layout:
-    """A key: frames with equal keys hold the same columns in the same blocks, and one plan serves them all."""
+    """A hashable key: frames with equal layouts hold the same columns in the same blocks, so they share one program."""
 
     __slots__ = ("_hash", "_key")
 
@@ -91,18 +95,18 @@ class Batches:
     rank: NDArray[np.int64]
     rows: NDArray[np.int64]
     elapsed: NDArray[np.float64]
-    order: NDArray[np.int64]  # in which a rank opened its batches, of all phases
+    order: NDArray[np.int64]  # the position of the batch among all batches that its rank opened, of any phase
 
     def __len__(self) -> int:
         return len(self.step)
 
     def take(self, order: Array) -> Batches:
-        """Some batches, in some order."""
+        """These batches, in this order."""
         return Batches(*(getattr(self, name)[order] for name in PARTS))
 
     @classmethod
     def join(cls, parts: Sequence[Batches]) -> Batches:
-        """The batches of several frames, one after the other."""
+        """The batches of several frames, concatenated."""
         return cls(*(np.concatenate([part.__dict__[name] for part in parts]) for name in PARTS))
 
 
@@ -110,15 +114,15 @@ PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")
 
 
 def typed(values: Array, dtype: DType) -> Array:
-    """A recorded column as the evaluators read it: by its dtype, and by whether something is missing."""
+    """A recorded column as evaluators read it: in its declared dtype, or as floats if values are missing."""
     if dtype in (DType.TEXT, DType.OBJECT):
         return values
-    if values.dtype.kind == "O":  # given as a list with None in it
+    if values.dtype.kind == "O":  # a list that contains None
         flat = [math.nan if item is None else float(item) for item in values.ravel()]
         values = np.array(flat, np.float64).reshape(values.shape)
     if dtype is DType.FLOAT:
         return values if values.dtype == np.float64 else values.astype(np.float64)
-    if values.dtype.kind == "f":  # something is missing
+    if values.dtype.kind == "f":  # integers or bools, some of which are missing
         if dtype is DType.INT:
             return values
         return np.where(np.isnan(values), values, values != 0) if np.isnan(values).any() else values != 0
@@ -128,13 +132,13 @@ def typed(values: Array, dtype: DType) -> Array:
 
 
 def batches_of(entries: Sequence[tuple[int, int, int, int, float, int]]) -> Batches:
-    """Batches from (step, batch, rank, rows, elapsed, order)."""
+    """The table of batches from tuples (step, batch, rank, rows, elapsed, order)."""
     step, batch, rank, rows, order = np.array([(*one[:4], one[5]) for one in entries], np.int64).reshape(-1, 5).T
     return Batches(step, batch, rank, rows, np.array([one[4] for one in entries], np.float64), order)
 
 
 def texts_of(values: Sequence[Any]) -> Array:
-    """A list as an object array ``[rows]``; lists inside it stay values."""
+    """A list as an object array ``[rows]``; a nested list stays one value."""
     array = np.empty(len(values), object)
     for row, item in enumerate(values):
         array[row] = item

@@ -1,4 +1,4 @@
-"""The cell of a metric that each row belongs to: its label, by ``by``, and its piece of the window, by ``pool``.
+"""Which cell of a metric each row belongs to: its label (from ``by``) and its piece of the window (from ``pool``).
 
 Imports the plan and the evaluation of one frame, no torch.
 """
@@ -20,20 +20,20 @@ from declog.language.segmented import ordered, present, truth
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
-OTHER = "_other"  # the label of rows beyond max_labels; with more underscores where a row has that label
-Label = str | float  # as it was observed
+OTHER = "_other"  # the label of the rows beyond max_labels; it gets more underscores if a real label has this name
+Label = str | float  # a value of `by` as it was observed
 
 
 def row_axis(op: MetricOp) -> Axis:
-    """The axis of the rows that are reduced: a fold has one state per completion."""
+    """The axis of the rows that a metric reduces. A fold over tokens has one state per completion."""
     return Axis.COMPLETION if op.axis is Axis.TOKEN else op.axis
 
 
 @dataclass(frozen=True)
 class Placed:
-    """The rows that count for a metric, and the cell of each: its place among the labels and the pieces.
+    """The rows that count for a metric, and the cell of each: the index of its label and of its piece.
 
-    A row of several tags stands there once for each.
+    A row with several tags appears once per tag.
     """
 
     rows: Array
@@ -44,13 +44,13 @@ class Placed:
 
 
 def place_key(op: MetricOp) -> tuple[object, ...]:
-    """A key: metrics of one phase with equal keys count the same rows, in the same cells."""
+    """A cache key: metrics of one phase with equal keys count the same rows, in the same cells."""
     nodes = (None if node is None else node.index for node in (op.where, op.weight, op.by))
     return row_axis(op), op.pool, op.ranks, *nodes
 
 
 def placed(op: MetricOp, view: View) -> Placed:
-    """The rows that count, and their cells; computed once per key and view."""
+    """The rows that count, and their cells; cached in the view by `place_key`."""
     key = place_key(op)
     cached = view.placed.get(key)
     if cached is None:
@@ -62,7 +62,7 @@ def _placed(op: MetricOp, view: View) -> Placed:
     axis = row_axis(op)
     count = view.frame.count(axis)
     keep = None if op.where is None else truth(np.array(view.rows(op.where, axis)))
-    if op.weight is not None:  # a row of no weight does not count
+    if op.weight is not None:  # rows without a weight, or with weight 0, do not count
         weighs = ~(view.absent(op.weight, axis) | (view.rows(op.weight, axis) == 0))
         keep = weighs if keep is None else keep & weighs
     if op.ranks == "main":
@@ -75,14 +75,14 @@ def _placed(op: MetricOp, view: View) -> Placed:
 
 
 def ranks(view: View, axis: Axis) -> Array:
-    """The rank of each row; a value per batch over all ranks counts as the main one's."""
+    """The rank of each row. A value per batch belongs to all ranks and counts as rank 0's."""
     if axis is Axis.BATCH:
         return np.zeros(view.frame.count(axis), np.int64)
     return view.frame.spread(view.frame.batches.rank, Axis.STEP, axis)
 
 
 def latest(view: View, axis: Axis) -> Array:
-    """A sort key per row: the greatest is the latest row."""
+    """A sort key per row; the latest row has the greatest."""
     if axis is Axis.BATCH:
         return np.arange(view.frame.count(axis))
     order = np.empty(len(view.frame.batches), np.int64)
@@ -91,9 +91,10 @@ def latest(view: View, axis: Axis) -> Array:
 
 
 def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple[Label, ...], Array, Array]:
-    """The labels of `by`, sorted; of the rows that count those that have one, and the place of each among them.
+    """The sorted labels of `by`, the counting rows that have a label, and the index of each row's label.
 
-    A comparison of what is missing has none: neither true nor false. A row of several tags stands there once for each.
+    A row where a comparison reads a missing value has no label: it is neither true nor false. A row with several tags
+    appears once per tag.
     """
     if op.by is None:
         return (), counting, np.zeros(len(counting), np.int64)
@@ -101,7 +102,7 @@ def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple
     every_row = np.arange(view.frame.count(axis))
     raw = np.asarray(view.picked(op.by, axis, every_row) if integers else view.counted(op.by, axis))
     rows = counting[present(raw)[counting]]
-    if by_rank(op):  # a rank is there though none of its rows counts
+    if by_rank(op):  # a rank is a label even if none of its rows counts
         names = np.unique(view.frame.batches.rank)
         names = names if op.ranks == "all" else names[names == 0]
         return tuple(names.tolist()), rows, np.searchsorted(names, raw[rows])
@@ -112,7 +113,7 @@ def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple
         tag_lists = [tags(item) for item in raw[rows]]
         rows = np.repeat(rows, list(map(len, tag_lists)))
         texts = [text for row in tag_lists for text in row]
-    else:  # an array of texts would give each the room of the longest
+    else:  # a list: an array of texts would allocate the length of the longest for each
         texts = [str(item) for item in raw[rows]]
     position = {text: at for at, text in enumerate(sorted(set(texts)))}
     return tuple(position), rows, np.array([position[text] for text in texts], np.int64)
@@ -124,7 +125,7 @@ def by_rank(op: MetricOp) -> bool:
 
 
 def pooled(labels: Iterable[str]) -> str:
-    """The name of the rows beyond the limit, which no label has."""
+    """A name for the pooled rows beyond the limit that no label has."""
     names, name = set(labels), OTHER
     while name in names:
         name = f"_{name}"
@@ -133,18 +134,18 @@ def pooled(labels: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Names:
-    """The labels that are shown by their names, and as what the others are pooled, if any are."""
+    """The labels that are shown by name, and the name under which the rest is pooled (None: there is no rest)."""
 
     shown: tuple[str, ...] = ()
     rest: str | None = None
 
     @property
     def all(self) -> tuple[str, ...]:
-        """All names."""
+        """All names, the rest's last."""
         return self.shown if self.rest is None else (*self.shown, self.rest)
 
     def with_others(self, names: Names) -> Names:
-        """These names, and then others."""
+        """These names, followed by those of ``names`` that are new."""
         return Names(tuple(dict.fromkeys((*self.shown, *names.shown))), self.rest or names.rest)
 
 
@@ -152,9 +153,9 @@ NAMELESS = Names()
 
 
 def named(labels: tuple[str, ...], counts: Array, limit: int, run: Names = NAMELESS) -> tuple[Names, Array]:
-    """The names of labels, at most ``limit``, in their order, and the place of each label among them.
+    """At most ``limit`` names of labels, in the labels' order, and for each label the index of its name.
 
-    What has its name over the run keeps it; beside that those that are the most frequent have one.
+    Labels that are named in ``run`` keep their names; the most frequent of the others get the free ones.
     """
     old = np.isin(np.array(labels, object), np.array(run.shown, object)) if run.shown else np.zeros(len(labels), bool)
     new, free = np.flatnonzero(~old), limit - len(run.shown)
@@ -167,14 +168,14 @@ def named(labels: tuple[str, ...], counts: Array, limit: int, run: Names = NAMEL
 
 
 def shown(value: Label, dtype: DType) -> str:
-    """A label in a name."""
+    """A label as text, as it appears in the name of a scalar."""
     return label_text(value, truth=dtype is DType.BOOL)
 
 
 def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
-    """The pieces that `pool` makes of the window, and each row's, -1 where its rank does not count.
+    """The pieces into which `pool` cuts the window, and the index of each row's piece (-1: its rank does not count).
 
-    The latest is last, the lowest rank of equal ones.
+    Pieces are in the order of time, and for equal times from the highest rank to the lowest.
     """
     key = "pieces", axis is Axis.BATCH, op.pool, op.ranks
     cached = view.placed.get(key)
@@ -189,10 +190,10 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]],
 
 
 def _pieces_of_batches(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
-    """The names of the pieces, and the piece of each batch."""
+    """The names of the pieces, and the index of each batch's piece."""
     batches = view.frame.batches
     counts = np.ones(len(batches), bool) if op.ranks == "all" else batches.rank == 0
-    if axis is Axis.BATCH:  # a value over all ranks counts as the first one's
+    if axis is Axis.BATCH:  # a value per batch belongs to all ranks: the lowest one there stands for them
         counts |= np.r_[True, (np.diff(batches.step) != 0) | (np.diff(batches.batch) != 0)][: len(counts)]
     if op.pool == "window":
         return [()], np.where(counts, 0, -1)

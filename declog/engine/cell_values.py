@@ -1,4 +1,4 @@
-"""The values of a table's cells: converted to the column's type, redacted, shortened, measured.
+"""The values of table cells: their conversion to the column's type, redaction, shortening and size.
 
 Pure functions of plain Python values; None is null. Imports numpy and the plan.
 """
@@ -21,7 +21,7 @@ INT64 = range(-(2**63), 2**63)
 
 
 def plain(values: NDArray[Any]) -> list[Any]:
-    """An array as plain Python values; NaN is null."""
+    """An array as a list of plain Python values; NaN becomes None."""
     items = values.tolist()
     if values.dtype.kind == "f":
         return [None if item != item else item for item in items]
@@ -37,7 +37,7 @@ def _plain(item: Any) -> Any:
 
 
 def _json(item: Any) -> Any:
-    json.dumps(item)  # raises TypeError for what no sink could write
+    json.dumps(item)  # raises TypeError for a value that no sink could write
     return item
 
 
@@ -47,7 +47,7 @@ CONVERT: Mapping[DType, Callable[[Any], Any]] = {
 
 
 def natural(values: Iterable[Any]) -> DType | None:
-    """The type of a run-time column, by its first values; None where all are null."""
+    """The type of a run-time column, inferred from its first values; None if all of them are null."""
     items = [item for item in values if item is not None]
     types = {type(item) for item in items}
     if not types:
@@ -60,7 +60,7 @@ def natural(values: Iterable[Any]) -> DType | None:
 
 
 def fits(type: DType, item: Any) -> bool:
-    """Whether a value can stand in a column of this type without a loss."""
+    """Whether a column of this type can hold a value without loss."""
     if item is None or type is DType.OBJECT:
         return True
     if type is DType.INT:
@@ -79,7 +79,7 @@ def _is_float(item: int) -> bool:
 
 
 def returned(type: DType, item: Any) -> Any:
-    """The result of a registered function as a value of its column; raises ``TypeError`` for another type."""
+    """The result of a registered function, converted to its column's type; raises ``TypeError`` if it does not fit."""
     item = _plain(item)
     if not fits(type, item):
         raise TypeError(f"it returned {item!r:.60}, and the column is {type}")
@@ -90,7 +90,7 @@ def returned(type: DType, item: Any) -> Any:
 
 
 def shortened(column: ColumnOp, value: Any) -> Any:
-    """A value with its texts redacted, then cut; those inside lists and maps too."""
+    """A value whose texts are redacted and then cut, also inside lists and mappings."""
     if isinstance(value, str):
         value = redacted(value, column.redact)
         return value if column.max_chars is None else cut(value, column.max_chars)
@@ -104,12 +104,12 @@ def shortened(column: ColumnOp, value: Any) -> Any:
 
 
 def cut(text: str, most: int | tuple[int, int]) -> str:
-    """A text of at most so many characters, or its head and its tail, and how much is left out between them."""
+    """A text of at most ``most`` characters; for a pair, its head and tail with a note of how much was cut between."""
     if isinstance(most, int):
         return text if len(text) <= most else text[: most - 1] + "…"
     head, tail = most
     omission = f"… {len(text) - head - tail:,} characters …"
-    if len(text) <= head + tail + len(omission):  # what says so would be as long
+    if len(text) <= head + tail + len(omission):  # the note would be as long as the part that it replaces
         return text
     return text[:head] + omission + (text[-tail:] if tail else "")
 
@@ -118,7 +118,7 @@ def cut(text: str, most: int | tuple[int, int]) -> str:
 
 
 def row_bytes(columns: Sequence[Column], data: Mapping[str, Sequence[Any]], rows: int) -> NDArray[np.int64]:
-    """The bytes of each row: 8 for a number, 1 for a bool, texts and JSON in UTF-8, none for a null."""
+    """The bytes of each row: 8 for a number, 1 for a bool, 0 for a null, the UTF-8 length of texts and JSON."""
     sizes = np.zeros(rows, np.int64)
     for column in columns:
         sizes += np.array([_size(column.type, item) for item in data[column.name]], np.int64)

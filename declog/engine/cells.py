@@ -1,8 +1,8 @@
 """Metrics' values: reductions over a window's rows.
 
-A metric has one value per cell: ``[members, labels]``, of a family and of ``by``. It is reduced over the
-pieces that its ``pool`` names and combined over them. Metrics that reduce the same rows are reduced in
-``reduce.py``. Imports no torch.
+A metric has one value per cell ``[members, labels]``: members of a family, labels of ``by``. It is reduced within
+each piece of the window that its ``pool`` names, and the pieces' values are combined. Metrics that reduce the same
+rows are reduced together in ``reduce.py``. Imports no torch.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from declog.language.segmented import present
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
-WHOLE: tuple[Piece, ...] = ((),)  # the only piece of a window that is not cut
+WHOLE: tuple[Piece, ...] = ((),)  # the single piece of a window that is not cut
 
 
 @dataclass
 class Cells:
-    """A metric's values over a window: ``values[members, labels, pieces]``, NaN for none.
+    """A metric's values over a window: ``values[members, labels, pieces]``, NaN where there is none.
 
-    ``kept`` marks a NaN that is a value: of nothing but missing values, or under ``nan: propagate``, or of infinities,
-    which ``infinite`` marks, too. ``skipped`` counts missing values, ``nonfinite`` those that made a NaN, and the
-    values that are infinite. ``histograms`` holds (counts, edges) instead, by (member, label). ``pieces`` names each
-    piece: by step, batch and rank, as far as the metric distinguishes them.
+    ``kept`` marks each NaN that is a value: all values were missing, or one was under ``nan: propagate``, or the NaN
+    comes from infinities. ``infinite`` marks the last kind. ``skipped`` counts the missing values, ``nonfinite`` those
+    that made a NaN and the infinite results. A histogram metric has ``histograms`` instead of values: (counts, edges)
+    by (member, label). ``pieces`` names each piece by step, batch and rank, as far as the metric distinguishes them.
     """
 
     values: Array
@@ -50,12 +50,13 @@ class Cells:
     nonfinite: int = 0
     histograms: dict[tuple[int, int], tuple[Array, Array]] = field(default_factory=dict)
     pieces: tuple[Piece, ...] = WHOLE
-    rest: str | None = None  # the label of the pooled rest, which is another one for other labels
-    block: tuple[ValueBlock, slice] | None = field(default=None, init=False, repr=False)  # of what they are some rows
+    rest: str | None = None  # the label of the pooled rest, chosen so that no other label has it
+    # where these cells lie among those of the metrics that were reduced together
+    block: tuple[ValueBlock, slice] | None = field(default=None, init=False, repr=False)
 
     @property
     def there(self) -> Array:
-        """Bools of the shape of ``values``: the cell has a value, which may be NaN."""
+        """Bools of the shape of ``values``: whether the cell has a value, which may be NaN."""
         return present(self.values) if self.kept is None else present(self.values) | self.kept
 
     @property
@@ -65,22 +66,22 @@ class Cells:
 
     @property
     def counted(self) -> Array:
-        """Bools of the shape of ``values``: the value is a number, or NaN of infinities, not NaN of missing values."""
+        """Bools of the shape of ``values``: a number, or a NaN that comes from infinities, not from missing values."""
         return present(self.values) if self.infinite is None else present(self.values) | self.infinite
 
     @property
     def infinities(self) -> Array:
-        """Bools of the shape of ``values``: the value is infinite, or NaN of infinities."""
+        """Bools of the shape of ``values``: infinite, or a NaN that comes from infinities."""
         return np.isinf(self.values) if self.infinite is None else np.isinf(self.values) | self.infinite
 
     def of_labels(self, places: list[int]) -> Cells:
-        """The cells of some labels, by position."""
+        """The cells of a selection of labels, by position."""
         kept, infinite = (None if marks is None else marks[:, places] for marks in (self.kept, self.infinite))
         labels = tuple(self.labels[position] for position in places)
         return replace(self, values=self.values[:, places], labels=labels, kept=kept, infinite=infinite)
 
     def mark(self, kept: Array, infinite: Array) -> None:
-        """Say which NaN are values, and which of these come of infinities; they and the infinite ones are counted."""
+        """Set which NaN are values and which of them come from infinities, and count them with the infinite values."""
         self.kept, self.infinite = (marks if marks.any() else None for marks in (kept, infinite))
         self.nonfinite = int(np.isinf(self.values).sum() + kept.sum())
 
@@ -89,14 +90,14 @@ class Cells:
         return Cells(np.full((1, 1, self.values.shape[-1]), np.nan), pieces=self.pieces)
 
     def combined(self, how: str) -> tuple[Array, Array]:
-        """One value per cell over the pieces, and which of them there are: both ``[members, labels]``."""
+        """The pieces combined to one value per cell, and whether the cell has a value: both ``[members, labels]``."""
         if self.block is None:
             return combined(self.values, self.there, how)
         values, there = self.block[0].combined(how)
         return values[self.block[1]], there[self.block[1]]
 
     def logged(self, how: str) -> Cells:
-        """The same metric with one value per cell over the pieces."""
+        """The same metric with its pieces combined to one value per cell."""
         values, kept = self.values, self.kept
         if values.shape[-1] != 1 or how == "var":
             values, there = (array[..., None] for array in self.combined(how))
@@ -106,12 +107,12 @@ class Cells:
 
 
 def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
-    """One value over the last axis, and which of them there are."""
+    """The values combined over the last axis, and whether each result is there."""
     if values.shape[-1] == 1 and how != "var":  # the variance of one value is absent
         return values[..., 0], there[..., 0]
     if how == "last":
         position = np.where(there, np.arange(values.shape[-1]), -1).max(-1, initial=-1)
-        padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # -1: there is none
+        padded = np.concatenate([values, np.full((*values.shape[:-1], 1), np.nan)], -1)  # position -1 reads this NaN
         return np.take_along_axis(padded, position[..., None], -1)[..., 0], position >= 0
     moments = Moments.of(values, FORMULAS[how].mergeable, there)
     return FORMULAS[how].of(moments), moments.n > (1 if how == "var" else 0)
@@ -120,8 +121,8 @@ def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
 class MetricValues(MutableMapping[str, Cells]):
     """Metrics' cells by key.
 
-    Of most there is one finite value, in ``numbers`` until somebody asks for its cells. ``missing`` says how many
-    values it leaves out, if any, and ``pieces`` names its piece of the window, where that has a name.
+    Most metrics have one finite value. It is stored in ``numbers``, and becomes `Cells` when somebody asks. For such a
+    metric ``missing`` counts the values left out, and ``pieces`` names its piece of the window if that has a name.
     """
 
     def __init__(self) -> None:
@@ -156,14 +157,14 @@ class MetricValues(MutableMapping[str, Cells]):
         return len(self.numbers) + len(self.cells)
 
     def join(self, other: MetricValues) -> None:
-        """Add what other metrics have."""
+        """Add the values of other metrics."""
         self.numbers |= other.numbers
         self.missing |= other.missing
         self.pieces |= other.pieces
         self.cells |= other.cells
 
     def add_numbers(self, keys: Sequence[str], values: Array, skipped: Array) -> None:
-        """Add those metrics of one cell each whose values are finite."""
+        """Add the finite values of metrics that have one cell each; ``skipped`` counts what each left out."""
         finite = np.isfinite(values)
         self.numbers.update(zip(itertools.compress(keys, finite.tolist()), values[finite].tolist(), strict=True))
         self.missing.update(
@@ -171,15 +172,14 @@ class MetricValues(MutableMapping[str, Cells]):
         )
 
     def skipped(self) -> dict[str, int]:
-        """How many values each metric leaves out, where it does."""
+        """The number of values that each metric left out, for the metrics that did."""
         return self.missing | {key: cells.skipped for key, cells in self.cells.items() if cells.skipped}
 
 
 class Rules:
-    """The rules of metrics about missing values: `nan` and `empty`.
+    """Applies the keys `nan` and `empty` of several metrics, whose values are stacked: ``[rows, labels, pieces]``.
 
-    Their values stand one below the other, ``[rows, labels, pieces]``: of each metric ``heights`` rows, which are its
-    ``members``, where it has any.
+    Metric i has ``heights[i]`` rows: one per member of a family, else one.
     """
 
     def __init__(self, ops: Sequence[MetricOp], members: Sequence[Sequence[str]], heights: Sequence[int]) -> None:
@@ -196,7 +196,7 @@ class Rules:
         self._of_missing = column(0.0 if value is None else value for value in of_missing)
         self._least = column(2 if op.reduction.name in ("std", "var") else 1 for op in ops)
         self._alone = column(alone(op.args) for op in ops)
-        # a total is not added to by what did not count, and a family that never came has no cell
+        # `empty` adds nothing to a total over the run, and a family that never came has no cell to fill
         tells_empty = [
             op.over_run is None and bool(names or not op.family) for op, names in zip(ops, members, strict=True)
         ]
@@ -205,17 +205,16 @@ class Rules:
         self._empty = column(0.0 if value is None else float(value) for value in empty)
 
     def apply(self, values: Array, missing: Array, n: Array, here: Array, between: Array | None = None) -> ValueBlock:
-        """The values with what `nan` and `empty` say.
+        """The values after `nan` and `empty` are applied.
 
-        ``missing`` and ``n`` count the values of each cell that are missing and that came, and ``here`` says in which
-        pieces a cell came. ``between`` says where a result is NaN of infinities; by default where enough values came
-        and it is NaN. What is missing here and there may be left out. Where nothing else came it is NaN, and not
-        absent. `empty` is for cells in pieces in which they came and nothing counted: an absent member or label is
-        left out.
+        ``missing`` and ``n`` count the missing values and the present ones of each cell; ``here`` says in which pieces
+        a cell came. ``between`` marks results that are NaN because of infinities; by default these are NaNs of cells
+        with enough values. A cell with missing values skips them; if all its values are missing it is NaN, not
+        absent. `empty` fills cells that came but had no value that counts; absent members and labels stay absent.
         """
         some_missing = bool(missing.any())
         none = np.zeros(self._count, np.int64)
-        if np.isfinite(values).all() and not (some_missing and self._propagates):  # most: what is missing is left out
+        if np.isfinite(values).all() and not (some_missing and self._propagates):  # the usual case: nothing to mark
             return ValueBlock(values, None, None, self._of_ops(missing) if some_missing else none, none)
         there, incomplete = present(values), missing > 0
         values = np.where(incomplete & ~there & ~self._propagate & self._has_of_missing, self._of_missing, values)
@@ -230,7 +229,7 @@ class Rules:
         return ValueBlock(values, kept, infinite & ~shown, skipped, nonfinite + self._of_ops(np.isinf(values)))
 
     def _came(self, counted: Array) -> Array:
-        """Whether a value came in any cell of a metric, or of a member where members are observed one by one."""
+        """Whether any cell of the metric had a value; for members that are observed one by one, any of the member's."""
         by_row: Array = np.asarray(counted.any((1, 2)))
         by_op = np.bincount(self._op, by_row, minlength=self._count)[self._op] > 0
         return np.where(self._alone, by_row[:, None, None], by_op[:, None, None])
@@ -243,7 +242,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class ValueBlock:
-    """Values of several metrics, ``[rows, labels, pieces]``, as `Cells` has those of one; counts are by metric."""
+    """The stacked values of several metrics, ``[rows, labels, pieces]``; see `Cells`. Counts are per metric."""
 
     values: Array
     kept: Array | None
@@ -253,14 +252,14 @@ class ValueBlock:
     _combined: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
     def combined(self, how: str) -> tuple[Array, Array]:
-        """All values over the pieces, as `Cells` combines those of one metric."""
+        """All values combined over the pieces, as in `Cells.combined`; cached."""
         if how not in self._combined:
             there = present(self.values)
             self._combined[how] = combined(self.values, there if self.kept is None else there | self.kept, how)
         return self._combined[how]
 
     def cells(self, index: int, rows: slice, **names: Any) -> Cells:
-        """The cells of one metric, by its place among them and its rows."""
+        """The cells of the metric at an index, which has these rows."""
         kept, infinite = (
             None if marks is None or not marks[rows].any() else marks[rows] for marks in (self.kept, self.infinite)
         )
@@ -273,7 +272,7 @@ class ValueBlock:
 
 
 def came_at_all(op: MetricOp, counted: Array) -> Array:
-    """Whether a value came in any cell, of members that come each for itself by member: else what is missing is NaN."""
+    """Whether any cell had a value; by member, where members are observed one by one."""
     return np.asarray(counted.any((1, 2), keepdims=True) if alone(op.args) else counted.any())
 
 
@@ -281,7 +280,7 @@ def came_at_all(op: MetricOp, counted: Array) -> Array:
 
 
 def by_values(op: MetricOp, view: View, run: Names) -> Cells:
-    """A reduction that needs the values themselves, cell by cell."""
+    """The cells of a reduction that has no mergeable state: it gets the values of each cell."""
     axis, placed = cell_index.row_axis(op), cell_index.placed(op, view)
     chosen, label = placed.rows, placed.label
     labels: tuple[str, ...] = ()
@@ -311,11 +310,11 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     missing, counted = np.zeros((height, *shape)), np.zeros((height, *shape), bool)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     order = cell_index.latest(view, axis) if op.reduction.ordered else None
-    # of what did not come nothing is missing: it is absent
+    # where the signal did not come, values are absent and do not count as missing
     nowhere = either(*(view.absent(node, axis) for node in op.args))
     asked = ~np.broadcast_to(nowhere, (height, view.frame.count(axis)))[:, chosen]
-    between = np.zeros(values.shape, bool)  # NaN, of infinities
-    outside = 0  # infinities are outside of all bins
+    between = np.zeros(values.shape, bool)  # results that are NaN because of infinities
+    outside = 0  # infinite values, which no bin of a histogram holds
     for member in range(height):
         parts = [column[min(member, len(column) - 1)][chosen] for column in columns]
         ok = np.logical_and.reduce([present(part) for part in parts])
@@ -349,7 +348,7 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
 
 
 def by_sketch(op: MetricOp, view: View) -> Cells:
-    """A reduction over tokens that needs more than moments: of the histograms of the batches in each piece."""
+    """The cells of a reduction over tokens that moments cannot give: from the merged histograms of each piece."""
     assert op.fold is not None and op.reduction.sketch is not None
     pieces, piece = cell_index.pieces(op, view, Axis.STEP)
     counts = view.frame.column(f"{op.fold}.hist")

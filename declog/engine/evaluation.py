@@ -1,6 +1,6 @@
-"""A run's log events one after the other: the rows of all ranks go in, and each sink gets its share. No torch.
+"""Evaluates the log events of a run in order: takes the rows of all ranks and sends each sink its records. No torch.
 
-While a run goes on, rank 0's collector brings the rows; for a metric that is asked for late they come from files.
+During a run, rank 0's collector delivers the rows; when a metric is asked for later they come from files.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Frames = dict[str, Frame]
 
 
 class Evaluation:
-    """The windows of each mode, and the rows that its joins carry over; ``dispatcher`` gets the windows that end.
+    """Holds the windows of each mode and the rows that joins carry over; windows that end go to ``dispatcher``.
 
-    ``report`` gets what fails.
+    ``report`` is called with each failure.
     """
 
     def __init__(self, plan: Plan, dispatcher: Dispatcher, report: Report, functions: Functions = DEFAULT) -> None:
         self._plan = plan
         self._dispatcher = dispatcher
         self._report = report
-        self._unseen = not (plan.sinks or plan.in_code or plan.capture)  # nobody gets what is logged
+        self._unseen = not (plan.sinks or plan.in_code or plan.capture)  # there is no sink: logged values go nowhere
         self._windows = {
             mode: {period: WindowState(plan, period, functions) for period in plan.periods} for mode in plan.modes
         }
@@ -44,10 +44,10 @@ class Evaluation:
         self, event: EventFacts, frames: Frames, *, figures: Callable[[], Mapping[str, float]] = dict,
         beside: Beside | None = None, asked: bool = True,
     ) -> dict[str, float]:  # fmt: skip
-        """Evaluate the windows that end at a log event, given its rows; slower metrics keep the rows until theirs do.
+        """Add a log event's rows to all windows, and evaluate the windows that end with it.
 
-        Returns the scalars that were logged, by name. ``figures`` are what declog itself cost. ``asked``: somebody gets
-        the values, if no sink does.
+        Returns the logged scalars by name. ``figures`` returns declog's own costs. ``asked``: the caller uses the
+        returned values, so the warning about missing sinks is not needed.
         """
         windows, tail = self._windows[event.mode], event.tail
         over = {
@@ -59,13 +59,13 @@ class Evaluation:
             frames = self._carries[event.mode].apply(frames, self._report)
             for period, window in windows.items():
                 window.add(event, frames, self._report)
-                if period in over and (window or not tail):  # at the tail what ended with the last step is over already
+                if period in over and (window or not tail):  # an empty window at the tail ended with the last step
                     due[period] = window.end(self._report)
-        except BaseException:  # one that fails leaves no rows to the next
+        except BaseException:  # the next window must not start with the rows of the failed one
             for period in over:
                 windows[period].clear()
             raise
-        if not any(due.values()):  # nothing came since the last log event
+        if not any(due.values()):  # no rows came since the last log event
             if event.mode == "train" and not event.part:
                 periods = self._plan.periods if tail else tuple(due)
                 self._dispatcher.inactive.judge(event, periods, MetricValues())
@@ -76,7 +76,7 @@ class Evaluation:
         return self._dispatcher.dispatch(event, due, self._report, figures=figures(), beside=beside)
 
     def rewind(self, mode: str, step: int) -> None:
-        """The run of a mode goes on behind an earlier step."""
+        """Take a mode back to an earlier step; its run continues behind that step."""
         self._carries[mode].rewind(step)
         self._dispatcher.rewind(mode, step)
         self._dispatcher.inactive.rewind(mode, step)
@@ -84,7 +84,7 @@ class Evaluation:
     # -- checkpoints
 
     def state(self) -> tuple[Frames, dict[str, Any]]:
-        """For a checkpoint: the frames, by name, and the plain data that the next log events need."""
+        """The state for a checkpoint: frames by name, and plain data."""
         frames: Frames = {}
         data: dict[str, Any] = {"dispatch": self._dispatcher.state(), "carry": {}, "held": {}}
         for mode, carry in self._carries.items():
@@ -97,7 +97,7 @@ class Evaluation:
         return frames, data
 
     def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
-        """Continue from a state of an equal plan."""
+        """Restore the state of an equal plan."""
         self.load_totals(data)
         for mode, carry in self._carries.items():
             carry.load(_below(frames, f"carry/{mode}/"), data["carry"].get(mode, {}))
@@ -107,7 +107,7 @@ class Evaluation:
                 window.load(_below(frames, f"held/{name}/"), data["held"].get(name, {}))
 
     def load_totals(self, data: Mapping[str, Any]) -> None:
-        """Continue the totals of the run alone, from the state of another plan."""
+        """Restore only the totals over the run, from the state of a different plan."""
         self._dispatcher.load(data["dispatch"])
 
 

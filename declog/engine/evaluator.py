@@ -1,8 +1,8 @@
 """Evaluates typed trees over a frame: numpy in, numpy out, each node once.
 
-The arrays are float64 with NaN for what is missing, int64, bool, or objects. A value has the rows of its
-node's axis; a family has its members in front: ``[members, rows]``. Beside it stands its kind: which rows are absent,
-and of a bool which are neither true nor false (see ``language/absence.py``).
+A value is an array of float64 (NaN: missing), int64, bool or objects, with the rows of its node's axis; a family
+has its members in front: ``[members, rows]``. With each value comes its kind: which rows are absent, and for bools
+which are neither true nor false (see ``language/absence.py``).
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ Members = tuple[str, ...]
 Value = tuple[Array, Kind]
 COLUMNS = ("signal", "local", "carried")
 PICKS = ("member", *SELECTIONS)  # functions that pick members of a family
-_CHOOSING = (PRESENT, "if", "and", "or")  # of an argument that never came they may have a value
+_CHOOSING = (PRESENT, "if", "and", "or")  # these may have a value although an argument never came
 
 
 class View:
-    """One frame's values by node. Holds what was computed, so that equal expressions are computed once."""
+    """Evaluates nodes over one frame. Results are cached, so equal expressions are computed once."""
 
     def __init__(self, frame: Frame, functions: Functions = DEFAULT) -> None:
         self.frame = frame
         self._functions = functions
         self._values: dict[int, Value] = {}
         self._members: dict[int, Members] = {}
-        self.placed: dict[tuple[object, ...], Any] = {}  # which cells rows are in: many metrics ask alike
+        self.placed: dict[tuple[object, ...], Any] = {}  # the cells of rows, shared by metrics that cut rows alike
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
-        """How the entries of an axis fall into those of a coarser one; ``STEP`` pools a batch over its ranks."""
+        """The segments of ``fine`` entries that belong to each ``coarse`` one; ``STEP`` means a batch of all ranks."""
         return self.frame.parts(fine, Axis.BATCH if coarse is Axis.STEP and fine is not Axis.STEP else coarse)
 
     def members(self, node: Node) -> Members:
-        """The members of a family's value."""
+        """The members of a family's value, in its order."""
         self.value(node)
         return self._members.get(node.index, ())
 
@@ -64,17 +64,17 @@ class View:
         return function
 
     def came(self, node: Node) -> bool:
-        """Whether anything of a value is there: what is computed of a signal that never came is absent."""
+        """Whether any row of a value is there; a value computed from a signal that never came is absent."""
         return self.kind(node) is not True
 
     def value(self, node: Node) -> Array:
-        """The value of a node on its own axis, missing where it is absent; 0-dimensional: a constant, or all absent."""
+        """The value of a node on its own axis; absent rows are missing. 0-dimensional: a constant, or all absent."""
         return self._evaluated(node)[0]
 
     def kind(self, node: Node, axis: Axis | None = None) -> Kind:
-        """Where a value is absent, and where a bool is missing, on its own axis or over a finer one.
+        """The kind of a node's value, on its own axis or spread over a finer one: absent rows, and missing bools.
 
-        False, True, ``[rows]`` or ``[members, rows]``.
+        False (nothing is absent), True (all is absent), ``[rows]`` or ``[members, rows]``.
         """
         kind = self._evaluated(node)[1]
         if isinstance(kind, bool) or axis is None or node.type.axis is None:
@@ -82,7 +82,7 @@ class View:
         return self.frame.spread(kind, node.type.axis, axis)
 
     def absent(self, node: Node, axis: Axis | None = None) -> Kind:
-        """Where a value is absent, on its own axis or over a finer one: False, True, or bools."""
+        """Where a value is absent, on its own axis or spread over a finer one: False, True, or bools."""
         return absent(self.kind(node, axis))
 
     def rows(self, node: Node, axis: Axis) -> Array:
@@ -90,9 +90,9 @@ class View:
         return self._spread(node, self.value(node), axis)
 
     def counted(self, node: Node, axis: Axis) -> Array:
-        """The value over ``axis`` as it is reduced: a comparison of a missing value is missing, neither true nor false.
+        """The value over ``axis`` as reductions read it: a comparison with a missing value is missing, not false.
 
-        So a mean of comparisons is of those that could be made, and not healthy where none could.
+        So a mean of comparisons covers only those that could be made, and is missing if none could.
         """
         return self._spread(node, self._counted(node), axis)
 
@@ -104,7 +104,7 @@ class View:
         return self.frame.spread(values, node_axis, axis)
 
     def _evaluated(self, node: Node) -> Value:
-        """A value and its kind."""
+        """A node's value and its kind; cached."""
         cached = self._values.get(node.index)
         if cached is None:
             cached = self._values[node.index] = self._compute(node)
@@ -154,7 +154,7 @@ class View:
         return typed(values, node.type.dtype), kind
 
     def _fold(self, node: Node) -> Value:
-        """A token aggregate, from the statistics that the device folded."""
+        """An aggregate over tokens, from the statistics that were folded on the device."""
         name, formula = node.param("name"), FORMULAS[node.param("stat")]
         counts = self.frame.column(f"{name}.n")
         if counts is None:
@@ -167,22 +167,22 @@ class View:
         return _blanked(values, _simplified(kind))
 
     def _counted(self, node: Node) -> Array:
-        """A value that is missing where it is neither true nor false."""
+        """A value in which bools that are neither true nor false are missing."""
         values, kind = self._evaluated(node)
         return values if isinstance(kind, bool) else _missing_where(kind == MISSING, values)
 
     def _of_rows(self, node: Node, function: Function) -> Value:
-        """An elementwise value, by those of its arguments."""
+        """The value of an elementwise node, from the values of its arguments."""
         order = self._order(node) if node.type.family else {}
         args: list[Value] = []
         for arg in node.args:
             args.append(self._evaluated(arg))
             if args[-1][1] is True and node.op not in _CHOOSING:
                 return _nothing(node)
-        if node.op == WRITTEN[DType.INT]:  # with every bit
+        if node.op == WRITTEN[DType.INT]:  # large integers must not pass through floats
             args = [(self._exact(node.args[0]), args[0][1])]
         axes = {arg.type.axis for arg in node.args if arg.op != "const"}
-        if len(axes) > 1 or node.type.family:  # else nothing is to be brought anywhere
+        if len(axes) > 1 or node.type.family:  # else the arguments lie on the same rows already
             args = [
                 (self._across(node, position, values, order), self._across(node, position, kind, order))
                 for position, (values, kind) in enumerate(args)
@@ -190,16 +190,16 @@ class View:
         return applied(node, function, args)
 
     def _across(self, node: Node, position: int, values: Any, order: dict[int, list[int]]) -> Any:
-        """Bring the values of an argument, or its kind, to the rows of a node, and its members into one order."""
+        """Spread an argument's values, or its kind, over the rows of the node, and put its members in order."""
         arg_axis, axis = node.args[position].type.axis, node.type.axis
         if np.ndim(values) and arg_axis is not None and axis is not None:
             values = self.frame.spread(values, arg_axis, axis)
         return values[order[position]] if position in order and np.ndim(values) > 1 else values
 
-    # -- the kind of what is not elementwise
+    # -- kinds of nodes that are not elementwise
 
     def _kind(self, node: Node, function: Function) -> Kind:
-        """The kind of a value that is not elementwise: False, True, ``[rows]`` or ``[members, rows]``."""
+        """The kind of a node that is not elementwise: False, True, ``[rows]`` or ``[members, rows]``."""
         if node.op in PICKS:
             kind = either(self._ungrouped(node), self._picked_members(node, self.kind(node.args[0])))
         else:
@@ -207,12 +207,12 @@ class View:
         return True if kind is True else either(kind, self._too_few(node, function.fewest(node)))
 
     def _within(self, node: Node, arg: Node) -> Kind:
-        """The rows of a value of a coarser axis in which all rows of an argument are absent."""
-        if node.op in QUESTIONS:  # of texts
+        """The rows of the coarser axis for which all rows of an argument are absent."""
+        if node.op in QUESTIONS:  # comparisons of texts
             return _counting(node, arg.type.dtype, *self._evaluated(arg))
         where = self.absent(arg)
         begun: Kind = False
-        if node.over is Axis.GROUP:  # a batch in which no group begins has no values of its groups
+        if node.over is Axis.GROUP:  # a batch in which no group begins has no values per group
             empty = self.frame.parts(Axis.GROUP, Axis.BATCH).counts == 0
             begun = empty if empty.any() else False
         if where is True or where is False:
@@ -225,7 +225,7 @@ class View:
         return either(begun, _all_of(where, self.frame.parts(fine, coarse)))
 
     def _picked_members(self, node: Node, kind: Kind) -> Kind:
-        """The kind of the members of a family that a node picks; True: none of them came."""
+        """The kind of the family members that a node picks; True: none of them came."""
         members = self.members(node.args[0])
         if node.op == "member":
             position = members.index(node.param("member")) if node.param("member") in members else None
@@ -234,7 +234,7 @@ class View:
         return True if not places else kind[places] if np.ndim(kind) > 1 else kind
 
     def _ungrouped(self, node: Node) -> Kind:
-        """The rows of a value that reads groups in which no signal names the group."""
+        """For a node that reads groups: the rows whose group is unknown, because no signal names it."""
         grouping, axis = self.frame.grouping, node.type.axis
         if grouping is None or grouping.size is not None or axis is None or not reads_groups(node):
             return False
@@ -246,7 +246,7 @@ class View:
         return _all_of(where, self.frame.parts(Axis.COMPLETION, axis))
 
     def _too_few(self, node: Node, least: int) -> Kind:
-        """The rows of a value whose group, batch or family has fewer values than the function takes."""
+        """The rows whose group, batch or family has fewer values than the function needs."""
         if least < 2 or not np.ndim(self.value(node.args[-1])):
             return False
         arg, over = node.args[-1], node.over or Axis.COMPLETION
@@ -254,12 +254,12 @@ class View:
         parts = None if over == MEMBER or arg.type.axis is None else self.frame.parts(arg.type.axis, coarse)
         return groups.too_few(self._all_rows(arg, self._counted(arg)), parts, least)
 
-    # -- some rows
+    # -- a selection of rows
 
     def picked(self, node: Node, axis: Axis, rows: Array) -> Array:
-        """The value at some rows of ``axis``; what is elementwise is computed for those alone.
+        """The value at these rows of ``axis``; elementwise nodes are computed for these rows only.
 
-        An integer keeps its bits also where others are missing: the values are objects then.
+        Integers stay exact also if some are missing: the values are objects then.
         """
         values, _ = self._picked(node, axis, rows)
         if node.type.dtype is DType.INT and values.dtype.kind == "f" and self.came(node):
@@ -282,7 +282,7 @@ class View:
         return values[..., rows if node_axis is axis else self.frame.parts(axis, node_axis).index[rows]]
 
     def _exact(self, node: Node) -> Array:
-        """An integer's value where something is missing: objects where it is a column, or its first or last."""
+        """An integer's value without rounding: objects if values of a column, or its first or last, are missing."""
         if node.op in COLUMNS:
             values = self.frame.column(node.param("name"), exact=True)
             return self.value(node) if values is None else values
@@ -294,7 +294,7 @@ class View:
         return self.value(node)
 
     def _all_rows(self, node: Node, values: Array) -> Array:
-        """A value with all its rows, also where it is absent."""
+        """A value with all its rows, also if it is a constant or absent."""
         axis = node.type.axis
         return values if axis is None or values.ndim else np.broadcast_to(values, (self.frame.count(axis),))
 
@@ -305,7 +305,7 @@ class View:
         if over == MEMBER:
             if not values.ndim or not len(values) or (values.ndim < 2 and not self.members(arg)):
                 return np.asarray(np.nan)
-            if node.op in ("first", "last"):  # by name: whatever else came before must not decide
+            if node.op in ("first", "last"):  # in the order of names, not in the order in which members came
                 values = values[np.argsort(self.members(arg))]
             turned = np.ascontiguousarray(values.T)  # [rows, members] or [members]
             flat = turned.reshape(-1, turned.shape[-1])
@@ -319,7 +319,10 @@ class View:
         return segmented.aggregate(run, values, self.frame.parts(fine, coarse))
 
     def _order(self, node: Node) -> dict[int, list[int]]:
-        """How to bring the members of families into the order of the first; different members are an error."""
+        """The order that brings the members of each family into the order of the first.
+
+        Families with different members raise DL503.
+        """
         families = [
             (position, self.members(arg))
             for position, arg in enumerate(node.args)
@@ -340,7 +343,7 @@ class View:
 
 
 def reads_groups(node: Node) -> bool:
-    """Whether an operation itself depends on which rows are a group."""
+    """Whether an operation itself depends on which rows form a group."""
     if node.op == "rank":
         return node.param("within") is Axis.GROUP
     if node.op in ("index", "size", "pass_at", "pass_all", "best_at", "majority", "majority_at"):
@@ -349,7 +352,7 @@ def reads_groups(node: Node) -> bool:
 
 
 def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
-    """An elementwise function of values and their kinds, which lie on the rows of the node."""
+    """Apply an elementwise function to values and their kinds, which lie on the rows of the node."""
     kind: Kind = False
     if node.type.dtype is DType.BOOL or any(of_arg is not False for _, of_arg in args):
         kinds = [_counting(node, arg.type.dtype, *value) for arg, value in zip(node.args, args, strict=True)]
@@ -357,16 +360,19 @@ def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
     if kind is True:
         return _nothing(node)
     arrays = [values for values, _ in args]
-    if node.op == WRITTEN[DType.BOOL]:  # as a label; what is neither true nor false is none
+    if node.op == WRITTEN[DType.BOOL]:  # a bool as a label: neither true nor false is no label
         arrays = [_missing_where(args[0][1] == MISSING, arrays[0])]
     result = by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
     return (result, False) if kind is False else _blanked(result, kind)
 
 
 def _counting(node: Node, dtype: DType, values: Array, kind: Kind) -> Kind:
-    """The kind of an argument as an operation passes it on: what is missing makes bools alone missing, besides NaN."""
+    """The kind that an argument passes on to the operation's result.
+
+    A missing value makes a bool result missing; in numbers NaN says it already.
+    """
     bool_of_bool = node.type.dtype is dtype is DType.BOOL
-    if kind is not False and not bool_of_bool:  # whether two comparisons are equal, is known
+    if kind is not False and not bool_of_bool:  # only operations on bools pass on that a bool is missing
         kind = absent(kind)
     if kind is True or not (bool_of_bool or node.op in QUESTIONS) or values.dtype.kind not in "fO":
         return kind
@@ -375,19 +381,19 @@ def _counting(node: Node, dtype: DType, values: Array, kind: Kind) -> Kind:
 
 
 def _simplified(kind: Kind) -> Kind:
-    """A kind without an array where it is the same of all rows."""
+    """A kind as a single bool, if it is the same for all rows."""
     if isinstance(kind, bool):
         return kind
     return kind if np.ndim(kind) and kind.any() else bool(kind.any() and kind & ABSENT)
 
 
 def _nothing(node: Node) -> Value:
-    """The value of what is absent altogether."""
+    """The value and kind of a node that is absent in all rows."""
     return np.asarray(None, object) if node.type.dtype in (DType.TEXT, DType.OBJECT) else np.asarray(np.nan), True
 
 
 def _blanked(values: Array, kind: Kind) -> Value:
-    """A value that is missing where it is absent."""
+    """A value that is missing where its kind is absent, with that kind."""
     return values if isinstance(kind, bool) else _missing_where(absent(kind), values), kind
 
 
@@ -403,7 +409,7 @@ def _all_of(where: Array, parts: Segments) -> Array:
 
 
 def by_tensors(run: Callable[..., Any], arrays: list[Array]) -> Array:
-    """A user's function of tensors, of arrays."""
+    """Call a user's function of tensors with arrays."""
     import torch
 
     arguments = np.broadcast_arrays(*(array.astype(np.float64) for array in arrays))

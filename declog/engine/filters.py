@@ -1,11 +1,10 @@
-"""Which rows a filter takes: exact over all ranks, because every rank sends its own candidates.
+"""Which rows a filter takes. The result is exact over all ranks, because every rank sends its own candidates.
 
-A filter runs twice: on each rank's rows, to choose the candidates whose text is sent, and on the rows of all
-ranks, to choose what is logged. What the second run takes is always among the first run's candidates. Imports
-no torch.
+A filter runs twice: on each rank's rows, to choose the candidates whose texts are sent, and on the rows of all
+ranks, to choose the rows that are logged. The second choice is always a subset of the candidates. Imports no torch.
 
-To add a kind: a function from (op, view, rows) to rows under ``@_kind``, its keys in ``FilterSpec``, and those in
-``KINDS`` of the compiler.
+To add a kind: write a function from (op, view, rows) to rows under ``@_kind``, and add its keys to ``FilterSpec`` and
+to ``KINDS`` of the compiler.
 """
 
 from __future__ import annotations
@@ -29,20 +28,21 @@ Array = NDArray[Any]
 Rows = NDArray[np.int64]
 Chooser = Callable[[FilterOp, View, Rows], Rows]
 
-KINDS: dict[str, Chooser] = {}  # the functions below that say so, by name
+KINDS: dict[str, Chooser] = {}  # the functions below with the decorator `_kind`, by name
 
 
 def _kind(choose: Chooser) -> Chooser:
-    """A kind of filter: its name is the function's, its help the docstring."""
+    """Register a kind of filter: the function's name is the kind's, its docstring the help."""
     KINDS[choose.__name__.removeprefix("_")] = choose
     return choose
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows of a table's axis, in row order; and how many were left out for want of a key, by the filters of a chain.
+    """The rows of a table's axis that a filter took, in row order.
 
-    ``without_key`` has those only that left any out. ``taken`` is what each filter took: of its own axis.
+    ``without_key`` counts the rows that each filter of a chain left out because they have no key; filters that left
+    none out are not in it. ``taken`` holds the rows that each filter took, on that filter's axis.
     """
 
     rows: Rows
@@ -51,13 +51,13 @@ class Selection:
 
 
 def select(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Selection:
-    """The rows that a filter takes of some; they are of ``axis``, where that is not its own."""
+    """The rows that a filter takes among ``rows``, which are of ``axis`` (default: the filter's own)."""
     axis = op.axis if axis is None else axis
     without_key: dict[str, int] = {}
     taken = []
     among = rows
     for one in op.chain:
-        groups = one.axis is not axis  # it takes groups, and the rows are their completions
+        groups = one.axis is not axis  # the filter takes groups, and the rows are completions
         if groups:
             index = view.frame.parts(axis, one.axis).index
             rows = np.unique(index[rows])
@@ -65,7 +65,7 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Se
             rows = rows[truth(view.picked(one.where, one.axis, rows))]
         if one.key is not None:
             there = present(view.picked(one.key, one.axis, rows))
-            # the key's text may have stayed on its rank: what says whether it is there has travelled
+            # the key's text may have stayed on its rank; `keyed`, which says whether it exists, was sent
             keyed = there if one.keyed is None else truth(view.picked(one.keyed, one.axis, rows))
             if not keyed.all():
                 without_key[one.id] = int(np.count_nonzero(~keyed))
@@ -80,7 +80,7 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Se
 
 
 def reasons(selection: Selection, view: View, axis: Axis) -> list[str]:
-    """For each row the filters that took it, as `unique, worst:bottom`: a filter of extremes says of which end."""
+    """For each row the filters that took it, as `unique, worst:bottom`; `top_bottom` also says which end."""
     reasons_of_rows: list[list[str]] = [[] for _ in selection.rows]
     for op, taken in selection.taken:
         end = dict.fromkeys(taken.tolist(), op.id)
@@ -95,9 +95,9 @@ def reasons(selection: Selection, view: View, axis: Axis) -> list[str]:
 
 
 def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Rows:
-    """Those of some rows of this rank that may be taken when all ranks' are known: a superset of what will be.
+    """The rows of this rank that the filter may take once all ranks' rows are there: a superset of its choice.
 
-    The rows are of ``axis``, where that is not the filter's own.
+    ``rows`` are of ``axis`` (default: the filter's own).
     """
     first = op.chain[0]
     axis = first.axis if axis is None else axis
@@ -107,20 +107,20 @@ def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -
     if spread or any(reads_other_ranks(node, split) for node in (first.key, first.where) if node is not None):
         return rows
     picked = select(replace(first, limit=None), view, rows, axis).rows
-    if any(one.axis is not axis for one in op.chain[1:]):  # whole groups of what the first one took
+    if any(one.axis is not axis for one in op.chain[1:]):  # a later filter takes groups: keep them complete
         index = view.frame.parts(axis, Axis.GROUP).index
         picked = rows[np.isin(index[rows], index[picked])]
     return picked
 
 
 def _batches(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """The batch of each row, as a place among the frame's."""
+    """The index of each row's batch in the frame."""
     frame = view.frame
     return np.asarray(frame.spread(np.arange(len(frame.batches)), Axis.STEP, op.axis)[rows])
 
 
 def _scopes(op: FilterOp, view: View, rows: Rows) -> Segments:
-    """The rows that are chosen from together."""
+    """The segments of rows among which the filter chooses: per window, step, batch or group."""
     frame = view.frame
     if op.within == "window" or not len(rows):
         return Segments.single(len(rows))
@@ -132,7 +132,7 @@ def _scopes(op: FilterOp, view: View, rows: Rows) -> Segments:
 
 
 def _best(order: Array, scopes: Segments, n: int, ties: Array) -> Array:
-    """Places of the first ``n`` of each scope, by ascending ``order``, then by ``ties``."""
+    """The positions of the first ``n`` rows of each scope, by ascending ``order``, then by ``ties``."""
     if n <= 0 or not len(order):
         return np.zeros(0, np.int64)
     sorted_rows = np.lexsort((ties, order, scopes.index))
@@ -142,22 +142,22 @@ def _best(order: Array, scopes: Segments, n: int, ties: Array) -> Array:
 
 @_kind
 def _all(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Every row that ``where`` allows."""
+    """Takes every row for which ``where`` holds."""
     return rows
 
 
 @_kind
 def _top_bottom(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """The greatest ``top`` and, of the others, the smallest ``bottom`` by ``key``."""
+    """Takes the ``top`` rows with the greatest ``key`` and, of the others, the ``bottom`` rows with the smallest."""
     chosen: Rows = rows[np.union1d(*_ends(op, view, rows))]
     return chosen
 
 
 def _ends(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array]:
-    """Places of the greatest ``top`` among some rows and, of the others, of the smallest ``bottom``."""
+    """The positions of the greatest ``top`` rows, and of the smallest ``bottom`` among the remaining rows."""
     assert op.key is not None
     key = view.picked(op.key, op.axis, rows)
-    key = key.astype(np.int64) if key.dtype.kind in "Ob" else key  # integers, some of which were missing
+    key = key.astype(np.int64) if key.dtype.kind in "Ob" else key  # objects are integers, none of which is missing here
     ties = _ties(op, view, rows)
     top = _best(-key if key.dtype.kind == "f" else ~key, _scopes(op, view, rows), op.top, ties)
     rest = np.setdiff1d(np.arange(len(key)), top)
@@ -167,25 +167,25 @@ def _ends(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array]:
 
 @_kind
 def _random(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """So many rows by chance, the same again in another run."""
+    """Takes ``n`` random rows; the same rows again in a repeated run."""
     return rows[_best(_hashes(op, view, rows), _scopes(op, view, rows), op.n, _ties(op, view, rows))]
 
 
 @_kind
 def _fraction(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Each row with the probability ``fraction``."""
+    """Takes each row with the probability ``fraction``."""
     return rows[_hashes(op, view, rows) < op.fraction * 2.0**64]
 
 
 @_kind
 def _first(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """So many of the first rows."""
+    """Takes the first ``n`` rows."""
     return rows[_best(rows, _scopes(op, view, rows), op.n, rows)]
 
 
 @_kind
 def _unique(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """The first row of each value: a text, a number or an object."""
+    """Takes the first row of each distinct ``key``: a text, a number or an object."""
     assert op.key is not None
     key = view.picked(op.key, op.axis, rows)
     if key.dtype.kind == "O":
@@ -196,11 +196,11 @@ def _unique(op: FilterOp, view: View, rows: Rows) -> Rows:
     return picked
 
 
-# ---- rows by name: the same on any number of ranks
+# ---- rows by id: the same choice on any number of ranks
 
 
 def _ids(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array] | None:
-    """A 64-bit number for each row's id, and whether it has one; None where rows have no ids."""
+    """A 64-bit number for each row's id, and whether the row has an id; None if the signal of ids never came."""
     if op.ids is None or not view.came(op.ids):
         return None
     ids = view.picked(op.ids, op.axis, rows)
@@ -217,7 +217,7 @@ def _digest(text: str) -> int:
 
 
 def _ties(op: FilterOp, view: View, rows: Rows) -> Array:
-    """The order in which rows of equal keys are taken: by (step, id) where rows have ids, else as they stand."""
+    """The order of rows with equal keys: by (step, id) if rows have ids, else the order of the rows."""
     named = _ids(op, view, rows)
     if named is None:
         return rows
@@ -229,11 +229,11 @@ def _ties(op: FilterOp, view: View, rows: Rows) -> Array:
 
 
 def _hashes(op: FilterOp, view: View, rows: Rows) -> Array:
-    """A uniform 64-bit number per row from (step, id), or (step, batch, rank, place in the batch)."""
+    """A uniform 64-bit number per row, hashed from (step, id), or (step, batch, rank, position in the batch)."""
     batches = view.frame.batches
     batch = _batches(op, view, rows)
     state = np.full(len(rows), np.uint64(0x632BE59BD9B4E019))
-    alone = op.axis is Axis.STEP  # a batch of a rank is one row
+    alone = op.axis is Axis.STEP  # one row per batch and rank
     position = np.zeros_like(rows) if alone else view.frame.parts(op.axis, Axis.STEP).position[rows]
     keys = (batches.step[batch], batches.batch[batch], batches.rank[batch], position)
     by_place = _hashed(state, keys)

@@ -1,8 +1,8 @@
-"""Computes with the values of metrics: formulas, the conditions of `when` and of alerts, the numbers in their texts.
+"""Computes with the values of metrics: formulas, conditions of `when` and of alerts, and the numbers in alert texts.
 
-One evaluator for all. Metrics are laid out by their members, labels and pieces, each by its name: values of different
-steps, batches or ranks never meet. A metric that has no value is absent, and so is what is computed of it, but for
-``present`` (see ``language/absence.py``). Imports no torch.
+One evaluator for all of them. Metrics are aligned by the names of their members, labels and pieces, so that values of
+different steps, batches or ranks are never combined. A metric without a value is absent, and so is any result computed
+from it, except that of ``present`` (see ``language/absence.py``). Imports no torch.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ NO_FACTS: Mapping[str, float] = {}
 
 @dataclass(frozen=True)
 class CellName:
-    """A cell: the member and the label of a condition that held there; None: it has none."""
+    """The member and the label of the cell in which a condition holds; None: the condition has no members or labels."""
 
     member: str | None = None
     label: str | None = None
 
 
 class Sheet:
-    """Some metrics side by side, ``[members, labels, pieces]``; an expression's value over them."""
+    """Evaluates expressions over metrics that are aligned to common axes ``[members, labels, pieces]``."""
 
     def __init__(
         self, cells: Mapping[str, Cells], keys: Iterable[str], functions: Functions = DEFAULT,
@@ -53,13 +53,13 @@ class Sheet:
         self.labels: tuple[str, ...] = tuple(sorted(_union(item.labels for item in values)))
         labelled = {(frozenset(item.labels), item.rest) for item in values if item.labels}
         rests = {rest for _, rest in labelled if rest is not None}
-        self._unlike = rests if len(labelled) > 1 else set()  # rests of other labels each: they do not compare
+        self._unlike = rests if len(labelled) > 1 else set()  # rests that pool different labels cannot be compared
         self.rest = next(iter(rests - self._unlike), None)
         self.pieces = tuple(sorted(_union(item.pieces for item in values))) or WHOLE
         self._memo: dict[int, Value] = {}
 
     def value(self, node: Node) -> Value:
-        """A node's value, NaN where it is absent, and where that is."""
+        """A node's value, with NaN where it is absent, and its kind: where it is absent. Cached."""
         cached = self._memo.get(node.index)
         if cached is None:
             values, kind = self._compute(node)
@@ -69,9 +69,9 @@ class Sheet:
         return cached
 
     def nonfinite(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """The cells in which a metric that an expression reads is NaN or infinite; and those of infinities alone.
+        """The cells in which a metric that the expression reads is NaN or infinite, and those due to infinities.
 
-        A NaN there is a value, and not absent.
+        A NaN in these cells is a value; the cell is not absent.
         """
         nonfinite, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
 
@@ -102,7 +102,7 @@ class Sheet:
         args = [self.value(arg) for arg in node.args]
         if function.stage == "elementwise":
             values, kind = applied(node, function, args)
-            return values, absent(kind)  # of a metric that is NaN a comparison is false
+            return values, absent(kind)  # a comparison with a metric that is NaN is false
         ((values, kind),) = args
         if node.op == "member":
             if kind is True or node.param("member") not in self.members:
@@ -115,7 +115,7 @@ class Sheet:
         return reduced, kind if isinstance(kind, bool) else np.broadcast_to(kind, shape).all(0, keepdims=True)
 
     def _metric(self, name: str) -> Value:
-        """A metric, or a function of it: ``columns:id``, ``nan_count:id``, which there always is."""
+        """The value of a metric, or of ``members:id`` or ``nan_count:id``, which are counts and never absent."""
         function, _, key = name.rpartition(":")
         cells = self._cells.get(key)
         if function:
@@ -130,10 +130,10 @@ class Sheet:
         return self._reindexed(cells, cells.values, np.nan), False if there.size and there.all() else ~there
 
     def _reindexed(self, cells: Cells, values: Array, nothing: float | bool) -> Array:
-        """A metric's values among the members, labels and pieces of all."""
+        """A metric's values aligned to the members, labels and pieces of the sheet."""
         axes = ((cells.members, self.members), (cells.labels, self.labels), (cells.pieces, self.pieces))
         for axis, (names, target) in enumerate(axes):
-            if names or not values.shape[axis]:  # without names it is one for all of them
+            if names or not values.shape[axis]:  # a metric without names on this axis is broadcast
                 values = reindexed(values, axis, names, target, nothing)
         return values
 
@@ -145,7 +145,7 @@ def _union(parts: Iterable[Names]) -> Names:
 def formula(
     op: FormulaOp, cells: Mapping[str, Cells], functions: Functions = DEFAULT, facts: Mapping[str, float] = NO_FACTS
 ) -> Cells | None:
-    """A formula's values, piece by piece; None where none of its metrics are of this window."""
+    """A formula's values, piece by piece; None if this window has none of its metrics."""
     keys = read(op.expr)
     sources = [cells[key] for key in keys if key in cells]
     if keys and not sources:
@@ -161,7 +161,7 @@ def formula(
     if missing.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
         nonfinite, infinite = sheet.nonfinite(op.expr, shape)
         kept = missing & ~np.broadcast_to(kind, shape) & nonfinite
-    if op.empty is not None and (sheet.labels or not op.labels):  # without labels it has no cell
+    if op.empty is not None and (sheet.labels or not op.labels):  # a formula by label has no cell before a label comes
         logged.values = np.where(missing & ~kept, op.empty, result)
     logged.mark(kept, kept & infinite)
     return logged
@@ -171,7 +171,7 @@ def first_place(
     condition: Node, cells: Mapping[str, Cells], combine: Mapping[str, str], functions: Functions = DEFAULT,
     facts: Mapping[str, float] = NO_FACTS,
 ) -> CellName | None:  # fmt: skip
-    """The first cell in which a condition over metrics, as they are logged, is true; None: it does not hold."""
+    """The first cell in which a condition over the logged metrics is true; None: it holds nowhere."""
     sheet = Sheet(_logged(cells, read(condition), combine), read(condition), functions, facts)
     true = np.atleast_3d(truth(np.asarray(sheet.value(condition)[0])))
     if not true.any():
@@ -185,14 +185,14 @@ def first_place(
 def shown(
     fields: Mapping[str, Node], cells: Mapping[str, Cells], combine: Mapping[str, str], cell_name: CellName
 ) -> dict[str, float | None]:
-    """The values of metrics for a text about a condition that held: those that it read; None for one that is absent."""
+    """The numbers for an alert's text, taken from the cell in which its condition held; None for an absent value."""
     numbers: dict[str, float | None] = {}
     for name, node in fields.items():
         keys = read(node)
         sheet = Sheet(_logged(cells, keys, combine), keys)
         values, kind = sheet.value(node)
         at = [
-            names.index(one) if one in names and size > 1 else 0  # one value stands for all members, or labels
+            names.index(one) if one in names and size > 1 else 0  # a single value stands for all members or labels
             for names, one, size in (
                 (sheet.members, cell_name.member, values.shape[0]), (sheet.labels, cell_name.label, values.shape[1])
             )
@@ -203,5 +203,5 @@ def shown(
 
 
 def _logged(cells: Mapping[str, Cells], keys: Sequence[str], combine: Mapping[str, str]) -> dict[str, Cells]:
-    """Metrics with one value per cell, as they are logged."""
+    """Metrics with their pieces combined, as they are logged."""
     return {key: cells[key].logged(combine[key]) for key in keys if key in cells}

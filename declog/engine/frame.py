@@ -1,8 +1,8 @@
-"""The rows of one phase of one window, on the host: numpy columns and how their axes nest.
+"""The rows of one phase in one window, on the host: numpy columns, and how their axes nest.
 
-Rows stand in the order (step, batch, rank, row). A frame is built from the batches that the training
-thread recorded, merged with the frames of other ranks, and read by every evaluator; it is also what is
-sent and captured. Imports numpy, axes and kernels only.
+Rows are in the order (step, batch, rank, row). A frame is built from the batches that the training thread recorded,
+merged with the frames of other ranks, and read by all evaluators. Frames are also what ranks send to rank 0 and what a
+capture stores. Imports numpy, axes and kernels only.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from declog.language.segmented import Segments
 from declog.plans.ops import Grouping
 
 Array = NDArray[Any]
-KIND = ".kind"  # ends the name of the column that says of another which rows are absent or missing
-GROUP_ID = "GROUP"  # the column of what names each completion's group, as digests; no signal can have the name
+KIND = ".kind"  # the suffix of a column that marks which rows of another column are absent or missing
+GROUP_ID = "GROUP"  # the column of group ids, as digests; no signal can have this name
 
 
 @dataclass
 class Frame:
-    """The columns of one phase. ``texts`` holds what is no number: object arrays by key, with their axis."""
+    """The columns of one phase. ``texts`` holds texts and other objects: arrays by key, with their axis."""
 
     phase: str
     batches: Batches
@@ -54,11 +54,11 @@ class Frame:
 
     @cached_property
     def layout(self) -> Layout:
-        """The columns and their order: one plan evaluates all frames of one layout."""
+        """The columns and their order, as a key; frames of one layout are evaluated by the same programs."""
         return Layout(tuple((block.axis, block.keys, block.data.dtype) for block in self.blocks), tuple(self.texts))
 
     def has(self, name: str) -> bool:
-        """Whether a column, or a member of a family, came."""
+        """Whether the frame has a column of this name, or a member of a family."""
         return name in self._places or any(text == name for text, _ in self.texts)
 
     def columns(self, name: str) -> list[tuple[str | None, int, int]]:
@@ -67,18 +67,18 @@ class Frame:
 
     @property
     def keys(self) -> set[Key]:
-        """The columns that there are, a family's by member."""
+        """The keys of all columns, one per member of a family."""
         return {key for block in self.blocks for key in block.keys} | self.texts.keys()
 
     def members(self, name: str) -> tuple[str, ...]:
-        """The members of a family, in the order in which they were first seen; none where it never came."""
+        """The members of a family, in the order in which they were first seen; empty if it never came."""
         members = [member for member, _, _ in self._places.get(name, []) if member is not None]
         return tuple(members) + tuple(member for text, member in self.texts if text == name and member is not None)
 
     def column(self, name: str, *, exact: bool = False) -> Array | None:
-        """A column ``[rows]`` or a family ``[members, rows]`` in its own dtype; None where it never came.
+        """A column ``[rows]`` or a family ``[members, rows]`` in its own dtype; None if it never came.
 
-        Where an integer is missing, the column is of floats, with NaN for that; ``exact``: of objects, with None.
+        A column of integers with missing values is returned as floats with NaN; ``exact``: as objects with None.
         """
         places = self._places.get(name)
         if places is None:
@@ -94,12 +94,12 @@ class Frame:
         return np.stack([other.column(position, exact=exact) for _, other, position in places])
 
     def plain(self, name: str) -> tuple[Block, int] | None:
-        """The block and row of a column of numbers ``[rows]``; None: it is something else, or never came."""
+        """The block and row of a column of numbers ``[rows]``; None for a family, for texts, and if it never came."""
         places = self._places.get(name)
         return None if places is None or places[0][0] is not None else places[0][1:]
 
     def floats(self, names: Sequence[str]) -> Array:
-        """Columns of completions, ``[k, rows]`` of float64; of NaN where one never came."""
+        """Several columns per completion as float64 ``[k, rows]``; a column that never came is NaN."""
         rows = self.count(Axis.COMPLETION)
         nothing = np.full(rows, np.nan)
         columns = [nothing if (one := self.plain(name)) is None else one[0].floats[one[1]] for name in names]
@@ -107,13 +107,13 @@ class Frame:
 
     @cached_property
     def has_kinds(self) -> bool:
-        """Whether it says of any column which rows are absent or missing."""
+        """Whether any column has a column of kinds."""
         return any(name.endswith(KIND) for name in self._places)
 
     def kind(self, name: str, axis: Axis) -> Kind:
-        """Which rows of a column are absent or missing: ``[rows]`` of an axis, of a family ``[members, rows]``.
+        """Which rows of a column are absent or missing, spread over an axis: ``[rows]``, a family ``[members, rows]``.
 
-        NaN that is missing needs no mark.
+        False: none is. A missing float is NaN and needs no mark.
         """
         by_member = {
             member: self.spread(block.data[row], block.axis, axis)
@@ -125,7 +125,7 @@ class Frame:
         return np.stack([by_member.get(member, here) for member in self.members(name)])
 
     def count(self, axis: Axis) -> int:
-        """How many entries an axis has."""
+        """The number of entries along an axis."""
         if axis is Axis.COMPLETION:
             return self._completions
         if axis is Axis.STEP:
@@ -143,7 +143,7 @@ class Frame:
         return {}
 
     def parts(self, fine: Axis, coarse: Axis) -> Segments:
-        """The partition of the entries of an axis by those of a coarser one."""
+        """The entries of ``fine`` that belong to each entry of ``coarse``; cached."""
         cached = self._memo.get((fine, coarse))
         if cached is None:
             cached = self._memo[fine, coarse] = self._parts(fine, coarse)
@@ -160,7 +160,7 @@ class Frame:
             return Segments.of_keys(self.batches.step, self.batches.batch)
         if fine is Axis.GROUP and coarse is Axis.STEP:
             groups = self.parts(Axis.COMPLETION, Axis.GROUP)
-            if not groups.count:  # also where nothing says what a group is
+            if not groups.count:  # no rows, or no signal names the groups
                 return Segments(np.zeros(0, np.int64), len(self.batches))
             first = np.zeros(groups.count, np.int64)
             first[groups.index[::-1]] = np.arange(len(groups.index))[::-1]
@@ -172,7 +172,7 @@ class Frame:
     def _groups(self) -> Segments:
         grouping, batches = self.grouping, self.batches
         assert grouping is not None
-        pieces = Segments(np.repeat(np.arange(len(batches)), batches.rows), len(batches))  # no group is in two of them
+        pieces = Segments(np.repeat(np.arange(len(batches)), batches.rows), len(batches))  # a group never spans two
         if grouping.split != "none":
             within = ("step", "batch") if grouping.split == "ranks" else ("step", "rank")
             pieces = Segments.of_keys(*(batches.__dict__[part][pieces.index] for part in within))
@@ -187,14 +187,14 @@ class Frame:
 
     @cached_property
     def latest(self) -> NDArray[np.int64]:
-        """Batches ordered so that the last one is the latest: of the last step and batch, of the lowest rank."""
+        """An order of the batches that ends with the latest: the last step and batch, and of these the lowest rank."""
         batches = self.batches
         return np.lexsort((-batches.rank, batches.batch, batches.step))
 
     # -- building
 
     def last(self, axis: Axis) -> NDArray[np.int64]:
-        """The rows of an axis in the last step and batch, of all ranks; a group is in the batch that it begins in."""
+        """The rows of an axis in the last batch of the last step, of all ranks. A group counts where it begins."""
         if not len(self.batches):
             return np.zeros(0, np.int64)
         last = self.latest[-1]
@@ -202,7 +202,7 @@ class Frame:
         return np.flatnonzero(self.spread(keep, Axis.STEP, axis))
 
     def take(self, order: NDArray[np.int64]) -> Frame:
-        """Some batches, in some order, with their rows."""
+        """A frame with these batches, in this order, and their rows."""
         picks: dict[Axis, Array] = {}
 
         def pick(axis: Axis) -> Array:
@@ -215,7 +215,7 @@ class Frame:
         return Frame(self.phase, self.batches.take(order), blocks, texts, self.grouping)
 
     def named(self, name_of: Callable[[str, Array], str | None]) -> Frame:
-        """The frame with columns by other names; ``name_of`` gets a name and its values, and None leaves it out."""
+        """The frame with renamed columns; ``name_of`` gets a name and values, and returns None to drop the column."""
         texts = {
             (name, key[1]): column for key, column in self.texts.items()
             if (name := name_of(key[0], column[1])) is not None
@@ -256,7 +256,7 @@ class Frame:
         return replace(self, blocks=[*self.blocks, block])
 
     def with_group_ids(self) -> Frame:
-        """The frame with what names groups, as digests of the first signal for it that is there."""
+        """The frame with a column of group ids: digests of the first signal in ``grouping.of`` that came."""
         sources = () if self.grouping is None else self.grouping.of
         ids = next((ids for name in sources if (ids := self.column(name, exact=True)) is not None), None)
         if ids is None or (GROUP_ID, None) in self.keys:
@@ -290,13 +290,13 @@ class Frame:
 
 
 def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
-    """Each phase's rows of several parts together."""
+    """The frames of several parts, merged phase by phase."""
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 
 
 def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
-    """The rows of some batches: ranges of the given sizes, laid one after the other in the given order."""
+    """The rows of the batches in ``order``, where batch i has ``sizes[i]`` rows."""
     starts = np.cumsum(sizes) - sizes
     counts = sizes[order]
     begin = np.repeat(starts[order] - (np.cumsum(counts) - counts), counts)
@@ -304,7 +304,7 @@ def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
 
 
 def _joined(frames: Sequence[Frame]) -> list[Block]:
-    """The columns of frames that do not all have the same, and where some of them did not come."""
+    """The blocks of frames whose columns differ, with kinds that mark where a column did not come."""
     columns = [
         {key: block.some(slice(at, at + 1)) for block in frame.blocks for at, key in enumerate(block.keys)}
         for frame in frames
@@ -318,7 +318,7 @@ def _joined(frames: Sequence[Frame]) -> list[Block]:
 
 
 def _column(key: Key, axis: Axis, parts: Sequence[Block | None], rows: Sequence[int]) -> Block:
-    """One column of several frames; missing in those that lack it, a float where any has it as floats."""
+    """One column of several frames: missing where a frame lacks it, float if any frame has floats."""
     here = [block.data for block in parts if block is not None]
     integers = all(data.dtype.kind in "iub" for data in here)
     dtype = np.result_type(*here) if integers else np.dtype(np.float64)
@@ -334,9 +334,9 @@ def _column(key: Key, axis: Axis, parts: Sequence[Block | None], rows: Sequence[
 
 
 def _kinds(frames: Sequence[Frame], columns: Sequence[Mapping[Key, Block]]) -> list[Block]:
-    """The kinds of signals and of other whole values: a signal is absent in the frames that lack it.
+    """The kinds of signals and of computed columns: absent in the frames that lack the column.
 
-    A fold says it itself: its count is missing where its tokens did not come.
+    A fold needs no kind: its count is missing where its tokens did not come.
     """
     present = [{*column, *frame.texts} for column, frame in zip(columns, frames, strict=True)]
     kinds = []
@@ -356,7 +356,7 @@ def _kinds(frames: Sequence[Frame], columns: Sequence[Mapping[Key, Block]]) -> l
 
 
 def _end_to_end(blocks: Sequence[Block]) -> Block:
-    """Blocks of the same columns, one after the other."""
+    """Blocks of the same columns, concatenated along rows."""
     data = np.concatenate([block.data for block in blocks], axis=1)
     valid = None
     if any(block.valid is not None for block in blocks):

@@ -1,7 +1,7 @@
-"""Groups of completions: their ids, as digests that are alike on every rank, and their rows.
+"""Groups of completions: their ids, as digests that are equal on all ranks, and their rows.
 
-An id is a number, a text, or whatever JSON can hold, such as the messages of a prompt. Its digest is that of its
-canonical JSON, so that no text travels for it. Imports numpy, segments and the plan.
+An id is a number, a text, or anything that JSON can hold, such as the messages of a prompt. Ranks send a digest of
+its canonical JSON, so that no text is sent for grouping. Imports numpy, segments and the plan.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Array = NDArray[Any]
 
 
 def digests(ids: Iterable[Any]) -> Array:
-    """A digest of 64 bits for each id; None where there is none, and then the array is of objects."""
-    memo: dict[Any, int] = {}  # prompts stand once per completion
+    """A 64-bit digest of each id, None for a row without an id; the array has objects only if one is None."""
+    memo: dict[Any, int] = {}  # a prompt is repeated for each of its completions
 
     def digest(item: Any) -> int | None:
         if item is None or item != item:
@@ -47,7 +47,7 @@ def _digest(item: Any) -> int:
 
 
 def _canonical(item: Any) -> Any:
-    """Equal for what is the same id: a whole number in any dtype, a map in any order; an image by its content."""
+    """The same JSON for equal ids: an integer of any dtype, a mapping in any order, an image by its content."""
     if isinstance(item, np.generic):
         item = item.item()
     if isinstance(item, float) and item.is_integer():
@@ -63,13 +63,13 @@ def _canonical(item: Any) -> Any:
 
 
 def segments(grouping: Grouping, ids: Array | None, pieces: Segments) -> Segments:
-    """The groups of rows, by their ids or by their number; ``pieces`` are the parts that no group reaches beyond."""
+    """The group of each row, by id or by a fixed group size; no group spans two of the ``pieces``."""
     size = grouping.size
-    if size is None and ids is None:  # no groups: what is computed of them is absent
+    if size is None and ids is None:  # no groups: values per group are absent
         return Segments(np.zeros(len(pieces.index), np.int64), 0)
     if size is None:
         assert ids is not None
-        there = present(ids)  # a row without an id belongs to nobody's group: it is alone
+        there = present(ids)  # a row without an id is a group of its own
         alone = np.where(there, -1, np.arange(len(ids)))
         return Segments.of_keys(pieces.index, np.where(there, ids, 0).astype(np.int64), alone)
     if (pieces.counts % size).any():
@@ -88,17 +88,17 @@ def segments(grouping: Grouping, ids: Array | None, pieces: Segments) -> Segment
 
 
 class Contradiction(NamedTuple):
-    """Ids and a group size that contradict each other, in the words of a message: the ids, and a size that fits."""
+    """How ids and a group size contradict each other, for a message: what the ids show, and a size that fits them."""
 
     seen: str
     fix: str
 
 
 def contradiction(ids: Array, groups: Array, pieces: Array, size: int) -> Contradiction | None:
-    """Compare ids with groups of a size; None: they agree. Ids, groups and pieces are ``[rows]``.
+    """Compare ids with groups of a fixed size; None: they agree. Ids, groups and pieces are ``[rows]``.
 
-    A group of several ids is wrong, and so is a size where each id has several groups, one after the other. An id
-    that comes again elsewhere is no contradiction: a prompt may be drawn twice.
+    A group with several ids is a contradiction, and so is a size for which each id fills several groups in a row. An
+    id that comes again elsewhere is none: a prompt may be drawn twice.
     """
     rows = np.flatnonzero(present(ids))
     if not len(rows):
@@ -123,12 +123,12 @@ def names_of(grouping: Grouping) -> str:
 
 
 def too_few(values: Array, parts: Segments | None, least: int) -> Kind:
-    """The parts with fewer values than ``least``; without parts, the rows of a family ``[members, rows]``."""
+    """The segments with fewer values than ``least``; without segments, the rows of a family ``[members, rows]``."""
     counts = present(values).sum(0) if parts is None else aggregate(count, values, parts)
     return few(counts, least)
 
 
 def few(counts: Array, least: int) -> Kind:
-    """The counts that are too small; 0 is not, since a value of nothing but missing values is missing, not absent."""
+    """Which counts are too small. 0 is not: an aggregate of only missing values is missing, not absent."""
     too_small: Array = (counts > 0) & (counts < least)
     return too_small if too_small.any() else False

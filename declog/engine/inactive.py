@@ -1,7 +1,7 @@
-"""Metrics that have no values because signals do not come: named once, and by name for those who ask.
+"""Finds metrics that have no values because signals do not come, and warns once about each.
 
-A metric is inactive where its first window has no value of it and a signal that it reads never came. A signal that
-came has a rhythm; one that misses it has stopped. Rank 0 only, on its worker; no torch.
+A metric is inactive if its first window gave no value and a signal that it reads never came. A signal has stopped if
+it stays away for twice as many steps as ever before. Runs on rank 0's worker only; no torch.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from declog.plans.needs import Clause, Need, groups_of, signals_of
 from declog.plans.ops import Plan, SignalOp
 
 log = logging.getLogger("declog")
-PHASE = ""  # stands for a phase's batches, among the names of its signals
-GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many of each a message names
-RARE = 10  # batches of its phase after which a signal that came once has stopped
+PHASE = ""  # this name among a phase's signals stands for the phase's batches
+GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
+RARE = 10  # a signal that came only once has stopped after so many batches of its phase
 Arrivals = Mapping[str, Mapping[str, "Span"]]  # by phase and signal
 
 
 class Span(NamedTuple):
-    """The steps at which something came: the first, the last, and the longest way from one to the next."""
+    """The first and the last step at which a signal came, and the longest gap between two of them, in steps."""
 
     first: int
     last: int
     gap: int = 0
 
     def then(self, later: Span) -> Span:
-        """Both together."""
+        """The span of both."""
         between = max(later.first - self.last, 0)
         return Span(min(self.first, later.first), max(self.last, later.last), max(self.gap, later.gap, between))
 
 
 def spans(data: Any) -> Arrivals:
-    """The signals that came, from a message; raises ``ValueError``, ``TypeError`` or the like for anything else."""
+    """The spans of signals from a decoded message; malformed data raises ``ValueError``, ``TypeError`` or the like."""
     return {
         str(phase): {str(name): Span(*map(int, span)) for name, span in names.items()} for phase, names in data.items()
     }
@@ -49,23 +49,26 @@ def spans(data: Any) -> Arrivals:
 
 @dataclass
 class _Mode:
-    """The signals of a mode that came, those that stopped, and the metrics that are inactive for it."""
+    """One mode: when its signals came, which of them stopped, and which metrics are inactive."""
 
     spans: dict[Need, Span] = field(default_factory=dict)
-    counts: dict[Need, int] = field(default_factory=dict)  # steps of the mode at the last log event that each came in
-    begun: tuple[int, int] | None = None  # the step, and the count of steps, of the first log event
+    counts: dict[Need, int] = field(default_factory=dict)  # how many steps the mode had when each signal last came
+    begun: tuple[int, int] | None = None  # the step and the count of steps at the first log event
     judged: set[str] = field(default_factory=set)  # metrics whose first window has ended
-    inactive: dict[str, str] = field(default_factory=dict)  # metrics, and why
-    stopped: dict[Need, int] = field(default_factory=dict)  # signals, and the last step at which each came
+    inactive: dict[str, str] = field(default_factory=dict)  # inactive metrics, with the reason
+    stopped: dict[Need, int] = field(default_factory=dict)  # stopped signals, with the last step at which each came
     warned: set[Need] = field(default_factory=set)
 
 
 class Inactive:
-    """Keeps account of a plan's signals and metrics, by mode."""
+    """Tracks by mode which signals of a plan came and which metrics are inactive.
+
+    ``changed`` is called with the reasons by metric whenever they change.
+    """
 
     def __init__(self, plan: Plan, changed: Callable[[Mapping[str, str]], None]) -> None:
         self._plan = plan
-        self._changed = changed  # gets the reasons when others are known
+        self._changed = changed
         self._needs = signals_of(plan)
         self._keys: dict[str, list[str]] = {}
         self._every = {op.id: op.every for op in plan.outputs}
@@ -79,12 +82,12 @@ class Inactive:
         self._masks = {name for fold in plan.folds.values() for name in fold.masks}
         self._modes = {mode: _Mode() for mode in plan.modes}
 
-    # -- what comes
+    # -- signals that come
 
     def came(self, mode: str, event: int, count: int, arrivals: Arrivals) -> None:
-        """Note the signals of one rank at a log event, ``count`` steps after the mode began.
+        """Note the signals of one rank at log event ``event``; the mode has had ``count`` steps by then.
 
-        A mode whose blocks are its windows is counted in log events.
+        A mode that logs once per block is counted in log events instead of steps.
         """
         state = self._modes[mode]
         for phase, names in arrivals.items():
@@ -96,17 +99,17 @@ class Inactive:
                 state.counts[need] = max(at, state.counts.get(need, at))
 
     def rewind(self, mode: str, step: int) -> None:
-        """The run of a mode goes on after an earlier step."""
+        """Take a mode back to an earlier step; its run continues behind that step."""
         state = self._modes[mode]
         state.spans = {
             need: span._replace(first=min(span.first, step), last=min(span.last, step))
             for need, span in state.spans.items()
         }
 
-    # -- what does not
+    # -- signals that do not come
 
     def judge(self, event: EventFacts, periods: Collection[int], results: MetricValues) -> None:
-        """A log event: windows of these periods end with these values."""
+        """Update the inactive metrics at a log event at which windows of these periods end with these values."""
         mode, state = event.mode, self._modes[event.mode]
         if mode == "train" and not event.count:  # no step has ended
             return
@@ -122,7 +125,7 @@ class Inactive:
 
     def _note_inactive(self, mode: str, state: _Mode, periods: Collection[int], results: MetricValues) -> None:
         first = [id for id in self._keys if id not in state.judged and self._every[id] in periods]
-        if mode != "train":  # what nothing is observed for is not meant to be in it
+        if mode != "train":  # a phase without any batch is not meant to be in this mode
             first = [
                 id
                 for id in first
@@ -149,10 +152,10 @@ class Inactive:
         )  # fmt: skip
 
     def _why(self, id: str, state: _Mode) -> str:
-        """Why a metric has no value; empty where all that it reads came."""
+        """Why a metric has no value; empty if all signals that it reads came."""
         absent = [clause for clause in sorted(self._needs[id]) if not state.spans.keys() & clause]
         train = self._modes["train"]
-        if not self._plan.every and state is not train:  # a trainer's numbers of a step are of training alone
+        if not self._plan.every and state is not train:  # a trainer reports its numbers of a step in training only
             steps = {need for need, op in self._signals.items() if op.axis is Axis.STEP} & train.spans.keys()
             absent = [clause for clause in absent if not steps.issuperset(clause)]
         for clause in absent:
@@ -182,10 +185,10 @@ class Inactive:
         return _listed(list(dict.fromkeys(names)), SIGNALS, "or")
 
     def _note_stopped(self, mode: str, state: _Mode, now: tuple[int, int], results: MetricValues) -> None:
-        """Signals that came, and have not come for twice as long as they ever stayed away."""
+        """Warn of signals that have stopped, and mark the metrics that lack them as inactive."""
         stopped: dict[int, list[Need]] = {}
         step, count = state.begun or now
-        stride = max((now[0] - step) / max(now[1] - count, 1), 1.0)  # from one step's number to the next
+        stride = max((now[0] - step) / max(now[1] - count, 1), 1.0)  # by how much step numbers grow per step
         for need, span in state.spans.items():
             if need not in self._signals:
                 continue
@@ -210,13 +213,13 @@ class Inactive:
             )  # fmt: skip
 
     def _missed(self, state: _Mode, need: Need, span: Span, count: int, stride: float) -> bool:
-        """Whether a signal has stayed away for twice as many steps as ever before."""
+        """Whether a signal has stayed away for twice as many steps as its longest gap."""
         phase = state.spans[Need(need.phase, PHASE)]
         gap = max(span.gap, phase.gap) if span.gap else phase.gap * RARE / 2
         return bool(gap) and count - state.counts[need] >= 2 * max(gap / stride, 1.0)
 
     def _in_steps(self, mode: str) -> bool:
-        """Whether a mode is counted in steps; else it is in log events."""
+        """Whether a mode is counted in steps, not in log events."""
         return mode == "train" or bool(self._plan.modes[mode].every)
 
     def _when(self, mode: str, number: int) -> str:
@@ -229,11 +232,11 @@ class Inactive:
             for key in self._keys[id]
         )
 
-    # -- for those who ask
+    # -- reports
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each inactive metric is so; of one that is so in another mode only, with its name."""
+        """Why each inactive metric is so; the reason begins with the mode's name if it is not training."""
         reasons: dict[str, str] = {}
         for mode, state in self._modes.items():
             for id, why in state.inactive.items():
@@ -242,9 +245,12 @@ class Inactive:
 
     @property
     def errors(self) -> list[MissingSignalError]:
-        """For `strict`, at the end: what stopped for good, what own metrics lack, what is required and never came."""
+        """The errors of `strict` at the end of a run.
+
+        DL502: signals that stopped, the user's metrics that lack signals, and required signals that never came.
+        """
         train = self._modes["train"]
-        began = train.judged and not self._signals.keys().isdisjoint(train.spans)  # else it says so of all
+        began = train.judged and not self._signals.keys().isdisjoint(train.spans)  # any declared signal came at all
         errors = [
             MissingSignalError.of(
                 "DL502.stopped", source=self._signals[need].source, phase=need.phase, when=self._when(mode, last)
@@ -258,7 +264,7 @@ class Inactive:
         absent: dict[str, list[SignalOp]] = {}
         for need, op in self._signals.items():
             phase = train.spans.get(Need(need.phase, PHASE))
-            if phase is not None and not phase.gap:  # one step, in which it may have been refused
+            if phase is not None and not phase.gap:  # only one step, whose call may have been refused
                 continue
             if began and op.required and need not in train.spans:
                 absent.setdefault(need.phase, []).append(op)
@@ -272,7 +278,7 @@ class Inactive:
 
 
 def _listed(names: Collection[str], most: int, last: str = "and") -> str:
-    """A list of names, the first of them where there are many."""
+    """A list of names in words; of too many, the first ``most`` and how many more there are."""
     shown = list(names)[: most if len(names) > most + 1 else most + 1]
     unnamed = len(names) - len(shown)
     if unnamed:

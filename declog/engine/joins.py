@@ -1,7 +1,7 @@
-"""Carries values from window to window: rows of an earlier phase to join with, and previous values.
+"""Carries values from window to window: rows of an earlier phase for joins, and the previous values of expressions.
 
-Kept on rank 0, by mode. Each base window passes through here once, in order, and gets the columns that its
-metrics will read. Imports no torch.
+The state is kept on rank 0, by mode. The frames of each log event pass through here once, in order, and get the
+joined columns that metrics read. Imports no torch.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from declog.plans.ops import JoinOp, Plan, PreviousOp
 
 Array = NDArray[Any]
 Report = Callable[[BaseException], None]
-KEPT = 4096  # steps of which is known what a run needs that goes back to one of them
+KEPT = 4096  # a run can go back by at most so many steps
 
 
 class Carryover:
-    """The state of one mode between its windows."""
+    """What one mode carries from window to window."""
 
     def __init__(self, plan: Plan, functions: Functions = DEFAULT) -> None:
         self._plan = plan
         self._functions = functions
-        self._rows: dict[str, Frame] = {}  # each source phase's batches of its latest step, by rank
+        self._rows: dict[str, Frame] = {}  # by source phase: each rank's batches of the latest step
         self._steps: dict[str, deque[Frame]] = {
             op.source: deque(maxlen=KEPT) for op in plan.joins if op.axis is Axis.STEP
         }
         self._previous: dict[str, dict[int, deque[tuple[int, float]]]] = {op.name: {} for op in plan.previous}
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
-        """For a checkpoint: the rows by phase, and the previous values."""
+        """The state for a checkpoint: rows by phase, and the previous values."""
         held = {
             name: [[rank, *steps[-1]] for rank, steps in values.items() if steps]
             for name, values in self._previous.items()
@@ -48,7 +48,7 @@ class Carryover:
         return dict(self._rows), {"previous": held}
 
     def load(self, rows: Mapping[str, Frame], data: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore the state of a checkpoint."""
         self._rows = dict(rows)
         for phase in self._steps.keys() & rows.keys():
             self._steps[phase].append(rows[phase])
@@ -56,7 +56,7 @@ class Carryover:
             self._previous[name] = {rank: deque([(step, value)], KEPT) for rank, step, value in values}
 
     def rewind(self, step: int) -> None:
-        """Forget the steps after one: the run goes on behind it."""
+        """Forget all steps after ``step``; the run continues behind it."""
         for by_rank in self._previous.values():
             for held in by_rank.values():
                 while held and held[-1][0] > step:
@@ -72,7 +72,7 @@ class Carryover:
                 del self._rows[phase]
 
     def apply(self, frames: Mapping[str, Frame], report: Report) -> dict[str, Frame]:
-        """The window's frames with the columns that come from other rows than theirs."""
+        """The frames with the columns that come from other phases or earlier steps."""
         joined = dict(frames)
         for previous in self._plan.previous:
             if previous.phase in joined:
@@ -98,14 +98,14 @@ class Carryover:
         return joined
 
     def _searched(self, phase: str, frames: Mapping[str, Frame]) -> Frame | None:
-        """The rows of a source that a window's rows may be looked up in: its own, and those that it still needs."""
+        """The rows of a source phase in which the targets' rows may be looked up: new ones, and held ones if needed."""
         held, new = self._rows.get(phase), frames.get(phase)
         if held is None or new is None:
             rows = new if held is None else held
             return _held(rows) if rows is not None and phase in self._steps else rows
         if phase in self._steps:
             return _held(held, new)
-        if not held.keys <= new.keys:  # members that only rows have which nobody asks for are no members here
+        if not held.keys <= new.keys:  # drop held batches that no target needs: they may have members that others lack
             batches = Batches.join([held.batches, new.batches])
             needed = {
                 int(item)
@@ -119,18 +119,19 @@ class Carryover:
     # -- previous values
 
     def _with_previous(self, op: PreviousOp, frame: Frame) -> Frame:
-        """Per rank, the value of the step before this one; ``first`` where there is none."""
+        """The frame with a column of the value at each rank's previous step; ``first`` if there was none."""
         view = View(frame, self._functions)
         values = np.asarray(view.rows(op.expr, Axis.STEP), np.float64)
         column = np.array(view.rows(op.first, Axis.STEP), np.float64)
-        nowhere = np.array(np.broadcast_to(view.absent(op.expr, Axis.STEP), column.shape))  # there is no step before it
+        nowhere = np.array(np.broadcast_to(view.absent(op.expr, Axis.STEP), column.shape))  # rows without a value
         previous = self._previous[op.name]
-        pending: dict[int, tuple[int, float]] = {}  # of the step that is being read, by rank
+        pending: dict[int, tuple[int, float]] = {}  # by rank: the value of the step that is being read
         batches = zip(frame.batches.step.tolist(), frame.batches.rank.tolist(), strict=True)
         for position, (step, rank) in enumerate(batches):
             if rank in pending and pending[rank][0] != step:
                 previous.setdefault(rank, deque(maxlen=KEPT)).append(pending.pop(rank))
-            earlier = (value for at, value in reversed(previous.get(rank, ())) if at < step)  # a flush may cut a step
+            # a flush may cut a step in two, so the latest value may be of this step itself
+            earlier = (value for at, value in reversed(previous.get(rank, ())) if at < step)
             if (value := next(earlier, None)) is not None:
                 column[position], nowhere[position] = value, False
             if values[position] == values[position]:
@@ -143,9 +144,9 @@ class Carryover:
     # -- joins
 
     def _of_step(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
-        """The value of a batch's step, from a phase without rows: whenever it came in it, or held from before."""
+        """Join a phase that has values per step only: each batch gets its rank's latest value up to its step."""
         if source is None:
-            return target  # it never came: absent
+            return target  # the source never came: the column is absent
         view = View(source, self._functions)
         values, kind = np.asarray(view.rows(op.expr, Axis.STEP)), view.kind(op.expr, Axis.STEP)
         places = np.full(len(target.batches), -1, np.int64)
@@ -174,7 +175,7 @@ class Carryover:
             raise RuntimeFailure.of("DL511.twice", ids=self._plan.ids, phase=op.source, count=count, expr=op.expr)
         members = view.members(op.expr) if op.expr.type.family else ()
         if op.expr.type.family and not members:
-            return target  # it never came
+            return target  # the family never came
         if not values.shape[-1]:
             values = np.full((*values.shape[:-1], len(places)), None if text else np.nan)
         else:
@@ -184,9 +185,9 @@ class Carryover:
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)
 
     def _places(self, op: JoinOp, source: Frame, target: Frame) -> tuple[NDArray[np.int64], set[tuple[int, int]]]:
-        """For each row of the target, its row in the source: by id, or by position where that is unambiguous.
+        """For each row of the target its row in the source: by id, or by position if that is unambiguous.
 
-        And the rows of one batch, two by two, that have one id, which is asked for.
+        Also returns the pairs of source rows in one batch that share an id which the target asks for.
         """
         ids = self._plan.ids
         source_ids = None if ids is None else source.column(ids, exact=True)
@@ -224,8 +225,8 @@ class Carryover:
 
 
 def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int64]:
-    """The batches that a batch's rows are looked up in: of its rank, of the latest step that came before it."""
-    now = int(target.step[batch])  # rows of later steps may be there already
+    """The source batches in which a target batch looks up its rows: its rank's, of the latest step before it."""
+    now = int(target.step[batch])  # the source may have rows of later steps already
     before = (source.rank == target.rank[batch]) & (
         (source.step < now) | ((source.step == now) & (source.order < target.order[batch]))
     )
@@ -235,10 +236,10 @@ def _candidates(source: Batches, target: Batches, batch: int) -> NDArray[np.int6
 
 
 def _by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDArray[np.int64], list[tuple[int, int]]]:
-    """The row of each id, the latest of equal ones; -1 where it is not known. And each with the others of its id."""
+    """The source row of each id, the latest if several have it, -1 if none has; and pairs of rows with the same id."""
     pairs = list(zip(source_ids.tolist(), rows.tolist(), strict=True))
     table = dict(pairs)
-    table.pop(None, None)  # a row without an id is nobody's
+    table.pop(None, None)  # rows without an id are never looked up
     wanted = ids.tolist()
     doubled: list[tuple[int, int]] = []
     if len(table) < len(pairs):
@@ -248,13 +249,13 @@ def _by_id(source_ids: Array, rows: NDArray[np.int64], ids: Array) -> tuple[NDAr
 
 
 def _same(one: Array, other: Array) -> bool:
-    """Whether two values, or those of two families, are equal; what is missing in both is."""
+    """Whether two values, or two families' values, are equal; values that are missing in both are equal."""
     pairs = zip(one.ravel().tolist(), other.ravel().tolist(), strict=True)
     return all(a == b or (a != a and b != b) for a, b in pairs)
 
 
 def _latest_rows(held: Frame | None, new: Frame) -> Frame:
-    """Each rank's batches of its latest step in either; most often all of it is in the new one, and nothing merges."""
+    """Each rank's batches of its latest step, from held and new rows. Usually the new rows have them all."""
     new = _latest_step(new)
     if held is None:
         return new
@@ -265,7 +266,7 @@ def _latest_rows(held: Frame | None, new: Frame) -> Frame:
 
 
 def _held(*frames: Frame | None) -> Frame:
-    """The batches of a phase without rows: each value, of each member, holds on its rank until another comes."""
+    """The batches of a phase with values per step: each value, of each member, holds on its rank until the next."""
     frame = Frame.merge([frame for frame in frames if frame is not None])
     if not frame.has_kinds:
         return frame
@@ -274,7 +275,7 @@ def _held(*frames: Frame | None) -> Frame:
     here = np.zeros(len(batches), np.uint8)
 
     def latest(name: str, member: str | None) -> NDArray[np.int64]:
-        """For each batch the latest one of its rank, up to it, in which a column came; else itself."""
+        """For each batch its rank's latest batch so far in which the column came; the batch itself if there is none."""
         there = ~absent(rows.get((name.partition(".")[0] + KIND, member), here))
         places = np.arange(len(batches))
         for rank in np.unique(batches.rank):
@@ -290,7 +291,7 @@ def _held(*frames: Frame | None) -> Frame:
 
 
 def _latest_step(frame: Frame) -> Frame:
-    """Each rank's batches of the latest step in which it had any."""
+    """Each rank's batches of its latest step."""
     keep = np.zeros(len(frame.batches), bool)
     for rank in np.unique(frame.batches.rank):
         of_rank = frame.batches.rank == rank

@@ -1,4 +1,4 @@
-"""Columns that are computed where the rows are: of texts, so that numbers travel and texts do not.
+"""Columns that each rank computes from its own texts, so that ranks send numbers and not texts.
 
 Imports no torch.
 """
@@ -19,11 +19,11 @@ from declog.plans.ops import Plan
 
 
 def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = DEFAULT) -> dict[str, Frame]:
-    """A rank's frames with the columns that are computed where its rows are."""
+    """A rank's frames with the columns that are computed on the rank itself."""
     result = dict(frames)
     ops = [op for phase in plan.phases.values() if phase.name in frames for op in phase.locals]
     views: dict[str, View] = {}
-    for op in sorted(ops, key=lambda op: int(op.name.removeprefix("local"))):  # each after what it reads
+    for op in sorted(ops, key=lambda op: int(op.name.removeprefix("local"))):  # a column follows those that it reads
         frame, axis = result[op.phase], op.expr.type.axis
         source = result.get(op.source or op.phase)
         if axis is None or source is None:
@@ -41,10 +41,10 @@ def with_locals(frames: Mapping[str, Frame], plan: Plan, functions: Functions = 
 
 
 def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:
-    """For each row of a rank, the same one of a later phase in its step; -1 where that is not known.
+    """For each row of a rank the row of the same sample in a later phase of its step; -1 if it cannot be told.
 
-    Rows are known by their ids. Without ids they are the rows of the batch that follows, where that has as many, and
-    of several batches in a step each is followed by its own.
+    Samples are matched by id. Without ids, a batch is matched with the next batch of the later phase if both have
+    the same number of rows; with several batches in a step, only if the two phases take turns.
     """
     rows = np.full(frame.count(Axis.COMPLETION), -1, np.int64)
     here, there = (np.cumsum(one.batches.rows) - one.batches.rows for one in (frame, later))
@@ -71,7 +71,7 @@ def same_rows(frame: Frame, later: Frame, ids: str | None) -> NDArray[np.int64]:
 
 
 def _in_turns(one: NDArray[np.int64], other: NDArray[np.int64]) -> bool:
-    """Whether batches of two phases come in pairs, one after the other."""
+    """Whether the batches of two phases take turns: each is followed by its counterpart."""
     if len(one) != len(other):
         return False
     first, last = np.minimum(one, other), np.maximum(one, other)

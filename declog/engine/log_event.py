@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EventFacts:
-    """Where in the run a log event is. ``event`` counts those of its mode, and ``count`` the mode's steps so far.
+    """The position of a log event in the run, and its times.
 
-    A ``part`` is rows only: no window ends with it; at the ``tail`` all windows of the mode end. The run goes on after
-    the step ``back``, where it is rewound. ``seconds`` are what its steps took, ``elapsed`` those since the recorder's
-    start. ``partial``: of how many ranks there are rows, where some are missing. ``number`` is that among the log
-    events whose rows the run's folder has, whichever process wrote them.
+    ``event`` counts the log events of its mode, and ``count`` the mode's steps so far. A ``part`` only delivers rows:
+    no window ends with it. At the ``tail`` all windows of the mode end. ``back`` is the step behind which a rewound run
+    continues. ``seconds`` is how long its steps took, ``elapsed`` the time since the recorder started. ``partial`` is
+    how many ranks delivered rows, if some are missing. ``number`` counts the log events whose rows are in the run's
+    folder, across all processes that wrote there.
     """
 
     event: int

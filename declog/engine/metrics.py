@@ -1,4 +1,4 @@
-"""The metrics of a log event: reductions of a window, what goes on over the run, formulas, conditions. No torch."""
+"""The metrics of a log event: reductions of a window, values over the run, formulas and conditions. No torch."""
 
 from __future__ import annotations
 
@@ -26,27 +26,30 @@ Outputs = Sequence[MetricOp | FormulaOp]
 
 
 class Metrics:
-    """Evaluates windows. What a plan's metrics of one period have in common is found once."""
+    """Evaluates the metrics of windows. What metrics of one period share is planned once."""
 
     def __init__(self, plan: Plan, functions: Functions = DEFAULT) -> None:
         self.over_run = OverRun()
         self.combine = {op.key: op.combine if op.over_run is None else "mean" for op in plan.outputs}
         self._functions = functions
-        self._facts: Mapping[str, float] = {}  # of the window that is evaluated, by the names of expressions
+        self._facts: Mapping[str, float] = {}  # `step`, `elapsed` and `seconds` of the window that is evaluated
         self._by_key = {op.key: op for op in plan.metrics}
-        self._incomplete: set[str] = set()  # metrics whose missing values are reported already
+        self._incomplete: set[str] = set()  # metrics whose missing values have been reported
         computed = _computed(plan)
         self._periods = {period: _Period(plan, computed, period) for period in plan.periods}
 
     def at(self, step: int, held: WindowState) -> None:
-        """Formulas and conditions read these facts of the window beside metrics; one that is 0 is absent."""
+        """Set the facts of a window that formulas and conditions can read; a time of 0 is absent."""
         times = {"elapsed": held.elapsed, "seconds": held.seconds}
         self._facts = {"step": float(step), **{name: value for name, value in times.items() if value}}
 
     def of(
         self, period: int, window: WindowState, shorter: MetricValues, at: tuple[str, int], report: Report
     ) -> MetricValues:
-        """The metrics whose windows of this period end; ``shorter`` are those of shorter ones, ``at`` mode and step."""
+        """The values of the metrics of one period, whose window ends.
+
+        ``shorter`` has the values of shorter periods that end at the same time; ``at`` is (mode, step).
+        """
         self.at(at[1], window)
         of_period = self._periods[period]
         views = {name: View(frame, self._functions) for name, frame in window.rows.items()}
@@ -61,7 +64,7 @@ class Metrics:
         states = reductions.states(views, failed)
         results = reductions.by_values(views, failed)
         reductions.finish(states, results)
-        window.finish(results)  # those of which there are states instead of rows
+        window.finish(results)  # the metrics that the window has folded to states
         for op, by_label in of_period.going_on:
             if op.key in failed_keys:
                 continue
@@ -88,7 +91,7 @@ class Metrics:
     def _compute(
         self, of_period: _Period, results: MetricValues, shorter: MetricValues, at: tuple[str, int], report: Report
     ) -> None:
-        """Add the formulas; take away what a condition hides, so that all that reads it finds it absent."""
+        """Add the formulas, and hide metrics whose `when` does not hold, so that their readers find them absent."""
         for group in of_period.computed:
             for op in group:
                 if isinstance(op, FormulaOp):
@@ -106,7 +109,7 @@ class Metrics:
     def _by_label(
         self, op: MetricOp, alone: Reductions, mode: str, held: WindowState, views: Mapping[str, View]
     ) -> tuple[Cells | None, State | None]:
-        """A window's cells of a metric whose labels keep their names over the run, and its state, where it has one."""
+        """The cells of a metric whose labels keep their names over the run, and its state if it has one."""
         names = self.over_run.names(op, mode)
         if not has_state(op):
             return alone.by_values(views, run=names).get(op.key), None
@@ -120,7 +123,7 @@ class Metrics:
     def holds(
         self, condition: Node, results: Mapping[str, Cells], what: str, report: Report
     ) -> formulas.CellName | None:
-        """The cell in which a condition holds; None: it does not."""
+        """The first cell in which a condition holds; None: it holds nowhere."""
         try:
             return formulas.first_place(condition, results, self.combine, self._functions, self._facts)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
@@ -130,7 +133,7 @@ class Metrics:
     def _note_missing(self, op: MetricOp, count: int, has_values: bool, report: Report) -> None:
         if op.nan == "raise":
             report(RuntimeFailure.of("DL605.nan", metric=op.key, count=count))
-        elif op.id not in self._incomplete and has_values:  # where nothing came there is no warning
+        elif op.id not in self._incomplete and has_values:  # a metric without any value is reported as inactive instead
             self._incomplete.add(op.id)
             log.warning(
                 "the metric `%s` leaves out missing values (%d at its first log event with any); "
@@ -143,8 +146,9 @@ class Metrics:
 class _Period:
     """The metrics whose windows are equally long.
 
-    ``reductions`` are of all but those whose labels keep names over the run: of each of these there is one in
-    ``going_on``. ``reductions_of_rows`` are of those that a folded window has no states of.
+    ``going_on`` has the metrics over the run; those with labels have reductions of their own there, because labels keep
+    their names over the run. ``reductions`` has all other metrics. ``reductions_of_rows`` has those of them that cannot
+    be folded: a folded window still holds their rows.
     """
 
     def __init__(self, plan: Plan, computed: Sequence[Outputs], period: int) -> None:
@@ -160,7 +164,7 @@ class _Period:
 
 
 def _computed(plan: Plan) -> list[Outputs]:
-    """Formulas, and what has a condition: each with its reductions, after what it needs."""
+    """Formulas, and metrics with a condition, with all their reductions; in an order in which inputs come first."""
     by_id: dict[str, list[MetricOp | FormulaOp]] = {}
     for op in plan.outputs:
         by_id.setdefault(op.id, []).append(op)

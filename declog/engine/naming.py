@@ -1,4 +1,4 @@
-"""Names metrics: their values become records, under the names that the config gives them. Imports no torch."""
+"""Turns metrics' values into records with the names that the config gives them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from declog.records import SELF, Histogram, Scalar, names_of
 
 Op = MetricOp | FormulaOp
 Report = Callable[[BaseException], None]
-Output = tuple[str, bool]  # the key of a metric, and whether it is called by an alias: what profiles choose by
-NONFINITE = "nonfinite/"  # of a metric's id: how many of its values are NaN where that is no gap, or infinite
+Output = tuple[str, bool]  # a metric's key, and whether its name is an alias; profiles choose by both
+NONFINITE = "nonfinite/"  # the prefix of a scalar that counts a metric's NaN and infinite values, gaps left out
 FIELD = re.compile(r"\{(\w+)\}")
-EXACT = 2.0**53  # up to which a float holds whole numbers
+EXACT = 2.0**53  # floats hold all integers up to this
 
 
 @dataclass
 class Named:
-    """The values of a log event by name, with what profiles ask of each."""
+    """The named values of a log event, each with the output by which profiles choose it."""
 
     scalars: list[tuple[Output, Scalar]] = field(default_factory=list)
     histograms: list[tuple[Output, Histogram]] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Named:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A metric's names before it has values; ``names`` are None where they depend on its cells."""
+    """A metric and its names; ``names`` is None if they depend on its cells."""
 
     op: Op
     integer: bool
@@ -57,13 +57,13 @@ class Naming:
                 (re.compile(names_of(item.template)), (op.key, item.alias))
                 for op in plan.outputs if op.shown for item in op.names
             ),
-            key=lambda pattern: pattern[0].pattern == "(.+)",  # last: what takes any name
+            key=lambda pattern: pattern[0].pattern == "(.+)",  # the pattern that matches any name comes last
         )  # fmt: skip
-        self._owners: dict[str, Output] = {}  # of each name as trackers show it, what wrote it
+        self._owners: dict[str, Output] = {}  # which output wrote a name, with the mode's prefix
         self._reported: set[str] = set()
 
     def add(self, named: Named, period: int, results: MetricValues, partial: bool, report: Report, prefix: str) -> None:
-        """The values of the metrics of one period; ``partial``: ranks are missing from its window."""
+        """Add the values of one period's metrics; ``partial``: ranks are missing from its window."""
         numbers, taken, owners, scalars = results.numbers, set[str](), self._owners, named.scalars
         for entry in self._entries[period]:
             key, names = entry.op.key, entry.names
@@ -93,7 +93,7 @@ class Naming:
                 elif (
                     name in self._declared or name in taken or name.startswith(SELF)
                     or self._owners.setdefault(prefix + name, (op.key, item.alias)) != (op.key, item.alias)
-                ):  # fmt: skip  # it belongs to the first that writes it, of any window and mode
+                ):  # fmt: skip  # a name belongs to the output that wrote it first, in any window and mode
                     self._shadow(name, op, report)
                     continue
                 taken.add(name)
@@ -110,7 +110,7 @@ class Naming:
             report(RuntimeFailure.of("DL508.metric", key=op.key, name=name))
 
     def passed_through(self, numbers: Mapping[str, float], *, partial: bool) -> list[tuple[Output, Scalar]]:
-        """Numbers that no metric computed, each as that of the metric which has its name in other log events."""
+        """A trainer's numbers as scalars, each assigned to the metric that has this name in other log events."""
         scalars = []
         for name, value in numbers.items():
             output = next((output for pattern, output in self._patterns if pattern.fullmatch(name)), None)
@@ -119,7 +119,7 @@ class Naming:
         return scalars
 
     def nonfinite(self, results: MetricValues) -> list[Scalar]:
-        """Count the values of each metric that are NaN or infinite; metrics without any are left out."""
+        """The number of NaN and infinite values of each metric that has any."""
         counts = {key: n for key, cells in results.cells.items() if key in self._shown and (n := cells.nonfinite)}
         return [Scalar(NONFINITE + op.id, counts[key], key) for key, op in self._shown.items() if key in counts]
 
@@ -137,7 +137,7 @@ def _entry(op: Op) -> _Entry:
 
 
 def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
-    """The values that there are: (member, label, value)."""
+    """The present values as (member, label, value)."""
     values, there = cells.combined(how)
     if values.size == 1:  # most metrics
         return ((0, 0, float(values[0, 0])),) if there[0, 0] else ()
@@ -145,7 +145,7 @@ def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
 
 
 def _filled(op: Op, template: str, cells: Cells, member: int, label: int) -> str:
-    """The name of a cell. A label may have several parts, each with a field of its own; the rest has one for all."""
+    """The name of a cell. Each part of a label fills a field of its own; the pooled rest fills all of them."""
     if "{" not in template:
         return template
     fields = {"member": cells.members[member]} if cells.members else {}

@@ -1,4 +1,4 @@
-"""Finishes metrics: the values of all metrics whose states have the same shape are computed at once.
+"""Computes metrics' values from states, for all metrics whose states have the same shape at once.
 
 Imports no torch.
 """
@@ -23,11 +23,11 @@ from declog.language.segmented import present
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
-CHUNK = 2**15  # values that are reduced at once: 256 KiB stay in a core's cache
+CHUNK = 2**15  # how many values are reduced at once: 256 KiB fit into a core's cache
 
 
 class _Output(NamedTuple):
-    """A metric, and the rows of a state that it takes; ``part`` is the state's place among several."""
+    """A metric and the rows that it takes from the stacked states; ``part`` is the index of its state."""
 
     op: MetricOp
     rows: list[int]
@@ -35,14 +35,14 @@ class _Output(NamedTuple):
 
     @property
     def kind(self) -> tuple[bool, str]:
-        """Metrics of one kind are finished at once; those that are numbers come first."""
+        """A sort key: metrics of one kind are finished together; metrics with a single value come first."""
         return not _is_number(self.op), self.op.reduction.name
 
 
 class Outputs:
-    """Metrics and the rows that each takes, of states whose rows stand one below the other; numbers come first.
+    """How the values of metrics are made from states whose rows are stacked.
 
-    ``blocks`` are the metrics of each state, and its rows.
+    ``blocks`` has one entry per state: its metrics and its rows.
     """
 
     def __init__(self, blocks: Sequence[tuple[Sequence[MetricOp], Sequence[Row]]]) -> None:
@@ -77,7 +77,7 @@ class Outputs:
         self._last = any(op.reduction.name == "last" for op in self._ops)
 
     def finish(self, states: Sequence[State], rest: str | None, results: MetricValues) -> None:
-        """Add the cells of these metrics."""
+        """Add the values of these metrics to ``results``."""
         picked = self._picked(states)
         state = State.beside(states)
         values = np.empty((self._count, *state.missing.shape[1:]))
@@ -86,7 +86,7 @@ class Outputs:
                 values[span] = picked[reduction.level][index]
             else:
                 values[span] = reduction.run(state.moments, index, state.even)
-            if state.weights is not None and reduction.name == "mean":  # of no weight in all NaN, though values count
+            if state.weights is not None and reduction.name == "mean":  # NaN if the weights add up to 0
                 weights = state.weights[index]
                 with np.errstate(invalid="ignore"):
                     shares = state.moments.total[index] / (weights + (weights == 0))
@@ -96,7 +96,7 @@ class Outputs:
         for part, key in zip(self._parts, keys, strict=False):
             if states[part].pieces != WHOLE:
                 results.pieces[key] = states[part].pieces
-        if len(keys) == self._count and state.complete and np.isfinite(values).all():  # most metrics
+        if len(keys) == self._count and state.complete and np.isfinite(values).all():  # the usual case
             results.numbers.update(zip(keys, values.ravel().tolist(), strict=True))
             return
         index = self._index
@@ -112,7 +112,7 @@ class Outputs:
                 )  # fmt: skip
 
     def _picked(self, states: Sequence[State]) -> dict[float | None, Array]:
-        """By level the quantiles, and by None the last values of all rows, ``[rows, labels, pieces]``."""
+        """The quantiles of all rows by level, and their last values by None: ``[rows, labels, pieces]`` each."""
         shape = sum(len(state.rows) for state in states), *states[0].missing.shape[1:]
         kinds = {*itertools.chain(*self._levels), *([None] if self._last else [])}
         picked: dict[float | None, Array] = {kind: np.full(shape, np.nan) for kind in kinds}
@@ -129,18 +129,18 @@ class Outputs:
                         picked[level][first + start : first + start + len(row), label, piece] = row
                 if self._last and values.shape[1]:
                     back = values[:, np.argsort(order, kind="stable")[::-1]]
-                    latest = (back == back).argmax(1)  # of no value the first, which is none
+                    latest = (back == back).argmax(1)  # 0 if a row has no value; the entry there is NaN
                     picked[None][first:top, label, piece] = back[np.arange(len(back)), latest]
         return picked
 
 
 def _is_number(op: MetricOp) -> bool:
-    """Whether a value of the only cell of a window is all that a metric has: a variance of one piece is absent."""
+    """Whether a single value can be all that a metric has. Not for families, nor for a variance over pieces."""
     return not op.family and op.combine != "var"
 
 
 def labelled(op: MetricOp, state: State, run: Names = NAMELESS) -> tuple[State, str | None]:
-    """A state by the names of its labels, of which those beyond the limit are pooled, and the name of these."""
+    """A state whose labels are names, with labels beyond the limit pooled, and the name of the pooled rest."""
     if op.by is None:
         return state, None
     labels = tuple(cell_index.shown(item, op.by.type.dtype) for item in state.labels)
@@ -149,9 +149,10 @@ def labelled(op: MetricOp, state: State, run: Names = NAMELESS) -> tuple[State, 
 
 
 def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = None) -> Cells:
-    """The cells of a metric from its state whose labels are names.
+    """The cells of a metric from a state whose labels are names.
 
-    ``ever`` is how many values were missing up to now, where the state goes on: a count of nothing else stays 0.
+    ``ever`` counts the values that were missing so far, for a state over the run: a count of only missing values
+    stays 0.
     """
     results = MetricValues()
     Outputs([([op], state.rows)]).finish([state], rest, results)

@@ -1,6 +1,6 @@
-"""Metrics over the run so far: all its rows reduced together, the latest values, moving averages.
+"""Metrics over the run so far: reductions of all its rows, latest values, and moving averages.
 
-Rank 0 only. A total (``sum``, ``count``) is of all modes; everything else is of one mode. Imports no torch.
+Rank 0 only. A total (``sum``, ``count``) covers all modes; everything else covers one mode. Imports no torch.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from declog.plans.ops import FormulaOp, MetricOp
 
 log = logging.getLogger("declog")
 Array = NDArray[Any]
-Cell = tuple[str, str]  # a member and a label; empty: it has none
-Key = tuple[str, str]  # a mode, or nothing for all of them, and a metric
+Cell = tuple[str, str]  # a member and a label, each "" if the metric has none
+Key = tuple[str, str]  # a mode, or "" for all modes, and a metric's key
 
 
 class OverRun:
-    """The state of all metrics that go on from log event to log event."""
+    """The state of all metrics over the run."""
 
     def __init__(self) -> None:
-        self._names: dict[Key, Names] = {}  # that labels keep: as many as the metric has in a window
+        self._names: dict[Key, Names] = {}  # the names that labels keep
         self._states: dict[Key, State] = {}
-        self._values: dict[Key, dict[Cell, float | None]] = {}  # None: a cell came, and no value of it
-        self._steps: dict[Key, int] = {}  # of the latest window that counted
+        self._values: dict[Key, dict[Cell, float | None]] = {}  # None: the cell came, but without a value
+        self._steps: dict[Key, int] = {}  # the step of the latest window that counted
         self._reported: set[Key] = set()
 
     def names(self, op: MetricOp | FormulaOp, mode: str) -> Names:
-        """The names that labels have up to now."""
+        """The names that labels have so far."""
         return self._names.get(_key(op, mode), NAMELESS)
 
     def of(
         self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None, state: State | None = None
     ) -> Cells | None:
-        """The metric with a window that ended at a step; ``window`` and ``state`` are None where it has no rows.
+        """Add a window that ended at ``step``, and return the metric's cells over the run.
 
-        Their labels are named as ``names`` says.
+        ``window`` and ``state`` are None if the window has no rows. Their labels have the names of `names`.
         """
         if window is not None and op.labels:
             window = self._learned(op, mode, window)
@@ -55,12 +55,12 @@ class OverRun:
             cells = self._reduced(op, mode, window, state)
         else:
             cells = self._followed(op, mode, step, window)
-        if op.empty is not None and cells is not None and _named(op, cells):  # from when its rows came first
+        if op.empty is not None and cells is not None and _named(op, cells):  # not before its first rows came
             cells = replace(cells, values=np.where(cells.there, cells.values, op.empty))
         return cells
 
     def _learned(self, op: MetricOp | FormulaOp, mode: str, window: Cells) -> Cells:
-        """A window whose labels all have names over the run; the labels of a formula, as many as have room."""
+        """Give the window's labels names over the run; a formula's labels beyond its limit are dropped."""
         key, names = _key(op, mode), Names(tuple(name for name in window.labels if name != window.rest), window.rest)
         together = self._names.get(key, NAMELESS).with_others(names)
         if isinstance(op, FormulaOp) and len(together.shown) > op.max_labels:
@@ -74,7 +74,7 @@ class OverRun:
         return window
 
     def _reduced(self, op: MetricOp, mode: str, window: Cells | None, state: State | None) -> Cells | None:
-        """All rows, or all values of pieces, reduced together; what is missing counts where it came last."""
+        """Reduce all rows of the run, or the values of all pieces; missing values count in the latest window only."""
         key, names = _key(op, mode), self.names(op, mode)
         if op.pool != "window" and window is not None:
             state = _of_pieces(op, window)
@@ -97,7 +97,7 @@ class OverRun:
         return _shown(op, Cells(values, merged.members, names.all, rest=names.rest), infinite, n > 0, window)
 
     def _followed(self, op: MetricOp | FormulaOp, mode: str, step: int, window: Cells | None) -> Cells | None:
-        """The latest values, or their moving averages, piece by piece in the order of the steps."""
+        """Update the latest values, or their moving averages, piece by piece in the order of steps."""
         key = _key(op, mode)
         values = self._values.setdefault(key, {})
         if window is not None and _named(op, window) and step < self._steps.get(key, step):
@@ -111,7 +111,7 @@ class OverRun:
                 cell = (window.members[member] if window.members else "", window.labels[label] if window.labels else "")
                 value, past = float(window.values[member, label, piece]), values.get(cell)
                 values[cell] = value if op.ema is None or past is None else op.ema * past + (1 - op.ema) * value
-            if op.empty is not None:  # whoever came without a value is logged as that from then on
+            if op.empty is not None:  # a cell that came without a value is logged as `empty` from then on
                 for cell in itertools.product(window.members or [""], window.labels or [""]):
                     values.setdefault(cell, None)
         if window is None and not values:
@@ -124,13 +124,13 @@ class OverRun:
         return _shown(op, cells, counted & np.isnan(cells.values), counted, window)
 
     def rewind(self, mode: str, step: int) -> None:
-        """The windows of a mode go on after an earlier step: they are no late ones."""
+        """Take a mode back to an earlier step, so that its next windows do not count as late."""
         self._steps = {key: min(last, step) if key[0] == mode else last for key, last in self._steps.items()}
 
     # -- checkpoints
 
     def plain(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state for a checkpoint, as plain data."""
         return {
             "names": [[*key, names.shown, names.rest] for key, names in self._names.items()],
             "states": [[*key, state.plain()] for key, state in self._states.items()],
@@ -141,7 +141,7 @@ class OverRun:
         }
 
     def load(self, data: Mapping[str, Any], ops: Mapping[str, MetricOp | FormulaOp]) -> None:
-        """Continue from a checkpoint; what the plan does not carry on any more is left out."""
+        """Restore a checkpoint; metrics that the plan no longer has over the run are left out."""
 
         def carried(key: str, *kinds: str) -> bool:
             return key in ops and ops[key].over_run in kinds
@@ -164,27 +164,27 @@ def _key(op: MetricOp | FormulaOp, mode: str) -> Key:
 
 
 def _named(op: MetricOp | FormulaOp, cells: Cells) -> bool:
-    """Whether there are names for its cells: of a family that never came there are none."""
+    """Whether the cells have names: a family that never came has none, and neither have labels."""
     return bool((cells.members or not op.family) and (cells.labels or not op.labels))
 
 
 def _loaded(op: MetricOp | FormulaOp, data: Mapping[str, Any]) -> State:
-    assert isinstance(op, MetricOp)  # a formula's average has no state
+    assert isinstance(op, MetricOp)  # formulas have no states
     return State.of_plain(op, data)
 
 
 def _of_pieces(op: MetricOp, window: Cells) -> State:
-    """The values of a window's pieces as rows of a state."""
+    """A state whose rows are the values of the window's pieces."""
     moments = Moments.of(window.values, there=window.counted).map(lambda array, _: array[..., None])
     sums = {"missing": np.zeros(moments.n.shape), "here": moments.n > 0}
     return State(rows_of(op, window.members), window.labels, ((),), moments, sums, moments.n.sum((0, 2)))
 
 
 def _shown(op: MetricOp | FormulaOp, cells: Cells, infinite: Array, counted: Array, window: Cells | None) -> Cells:
-    """The cells of the run. What was missing in the window that came last is NaN where nothing else came.
+    """Mark the cells over the run: values that were missing in the latest window are NaN if no other value came.
 
-    ``infinite`` marks a NaN that infinities made, ``counted`` where values came, though they may make none: the
-    variance of one.
+    ``infinite`` marks NaN that come from infinities. ``counted`` marks cells that have had values, also if these give
+    no result, as for the variance of one value.
     """
     kept = infinite
     if window is not None:

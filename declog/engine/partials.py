@@ -1,7 +1,7 @@
-"""Mergeable states of metrics: what their values come to, cell by cell, without the values.
+"""Mergeable states of metrics: moments of their values, cell by cell, without the values themselves.
 
-All metrics whose values are in the same cells have one state together (``reduce.py`` makes and finishes it). Where a
-window grows beyond its limit, the states of its parts are merged instead of their rows. Imports no torch.
+Metrics whose values fall into the same cells share one state (``reduce.py`` makes states, ``outputs.py`` finishes
+them). When a window exceeds its size limit, the states of its parts are merged instead of their rows. Imports no torch.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
 Piece = tuple[int, ...]
-Row = tuple[Hashable, str | None]  # a source of values, and the member of a family
+Row = tuple[Hashable, str | None]  # a source of values, and the member if it is a family
 Names = tuple[Any, ...]
-_STORED = {"missing": "lacking"}  # names in checkpoints, where they differ
+_STORED = {"missing": "lacking"}  # names of sums that are different in checkpoints
 
 
 def source(op: MetricOp) -> Hashable:
-    """The values that a metric reduces, as a key: metrics of one source share the rows of a state."""
+    """A key for the values that a metric reduces; metrics with the same source share the rows of a state."""
     return op.args[0].index if op.fold is None else (op.fold, op.tokens)
 
 
 def rows_of(op: MetricOp, members: Sequence[str]) -> tuple[Row, ...]:
-    """The rows of one metric's state."""
+    """The rows of one metric in a state: one per member, or a single one."""
     return tuple((source(op), member) for member in members or (None,))
 
 
@@ -49,12 +49,12 @@ def places_of(rows: Sequence[Row], start: int = 0) -> dict[Hashable, list[int]]:
 
 
 def reindexed(values: Array, axis: int, names: Names, wanted: Names, fill: float | bool) -> Array:
-    """Values of some names along an axis among those of other names; ``fill`` stands where a name is new."""
+    """Values along an axis, moved from the positions of ``names`` to those of ``wanted``; new names get ``fill``."""
     return values if names == wanted else _taken(values, axis, _order(names, wanted), fill)
 
 
 def _order(names: Names, wanted: Names) -> Array:
-    """Where each of the names that are wanted stands among others; -1 where it is new."""
+    """The position of each wanted name in ``names``; -1 for a new one."""
     position = {name: at for at, name in enumerate(names)}
     return np.array([position.get(name, -1) for name in wanted], np.int64)
 
@@ -66,9 +66,9 @@ def _taken(values: Array, axis: int, order: Array, fill: float | bool) -> Array:
 
 @dataclass(frozen=True)
 class Ordered:
-    """The values of a state's rows where their order decides, ``values[rows, n]``: quantiles, and the last one.
+    """The values themselves, ``values[rows, n]``, for reductions that depend on order: quantiles and ``last``.
 
-    ``label`` and ``piece`` say in which cell each of the ``n`` is, and ``order`` sorts them in time.
+    ``label`` and ``piece`` give the cell of each of the ``n`` values, and ``order`` is a sort key in time.
     """
 
     values: Array
@@ -77,7 +77,7 @@ class Ordered:
     order: Array
 
     def of(self, label: int, piece: int, *, alone: bool) -> tuple[Array, Array]:
-        """The values of one cell, and their order; ``alone``: it is the only cell."""
+        """The values of one cell and their sort keys; ``alone``: there is only this cell."""
         if alone:
             return self.values, self.order
         rows = np.flatnonzero((self.label == label) & (self.piece == piece))
@@ -86,15 +86,15 @@ class Ordered:
 
 @dataclass(frozen=True)
 class State:
-    """The moments of metrics whose values are in the same cells, ``[rows, labels, pieces]``; of all labels.
+    """The moments of metrics whose values fall into the same cells, ``[rows, labels, pieces]``, with all labels.
 
-    A row is a source of values and a member of it; what is no family has none, nor has a family that never came.
-    ``counts`` are the frame's rows of each label. Without `by` there is one label without a name.
+    A row is a source of values and one of its members; the member is None if the source is no family, or if the family
+    never came. ``counts`` has the number of rows of each label. Without `by` there is one label without a name.
 
-    ``sums`` are what adds up besides: ``missing`` counts the values (or tokens) of each cell that came and are missing,
-    ``here`` the parts in whose pieces a cell came. What is absent lacks nothing. With `weight` the moments' sums are of
-    weighted values, and ``weights`` has what the weights come to, which may be nothing though values count: they may be
-    negative.
+    ``sums`` has other arrays of the same shape that add up. ``missing`` counts the missing values (or tokens) of each
+    cell; absent ones are not counted. ``here`` counts the parts in which a cell came. With `weight`, the moments are
+    those of weighted values, and ``weights`` has the sums of the weights. Weights may be negative, so their sum may be
+    0 although there are values.
     """
 
     rows: tuple[Row, ...]
@@ -103,11 +103,11 @@ class State:
     moments: Moments
     sums: Mapping[str, Array]
     counts: Array
-    ordered: Ordered | None = None  # of one frame's values: it is not merged
+    ordered: Ordered | None = None  # from a single frame; merging drops it
 
     @property
     def missing(self) -> Array:
-        """How many values of each cell are missing."""
+        """The number of missing values in each cell."""
         return self.sums["missing"]
 
     @property
@@ -122,25 +122,25 @@ class State:
 
     @cached_property
     def even(self) -> int:
-        """How many values each cell has, where all have as many; else 0."""
+        """The number of values per cell if it is the same for all cells, else 0."""
         n = self.moments.n
         return int(n.flat[0]) if n.size and (n == n.flat[0]).all() else 0
 
     @property
     def members(self) -> tuple[str, ...]:
-        """The members of its rows, where they are of one family."""
+        """The members of the rows, for a state of one family."""
         return tuple(member for _, member in self.rows if member is not None)
 
     @classmethod
     def empty(cls, rows: tuple[Row, ...], pieces: tuple[Piece, ...]) -> State:
-        """The state of values that never came, without labels."""
+        """The state of sources that never came; it has no labels."""
         shape = len(rows), 1, len(pieces)
         sums = {"missing": np.zeros(shape), "here": np.ones(shape)}
         return cls(rows, (), pieces, Moments.empty(shape), sums, np.zeros(1))
 
     @classmethod
     def merged(cls, states: Sequence[State]) -> State:
-        """The state of several sets of values together."""
+        """One state of the values of several states."""
         if len(states) == 1:
             return states[0]
         rows = dict.fromkeys(row for state in states for row in state.rows)
@@ -154,7 +154,7 @@ class State:
 
     @classmethod
     def beside(cls, states: Sequence[State]) -> State:
-        """The rows of several states in one; they have as many cells each, and the first names them for all."""
+        """The rows of several states stacked. All have the same number of cells; the first state's names are taken."""
         if len(states) == 1:
             return states[0]
         first = states[0]
@@ -165,7 +165,7 @@ class State:
         )  # fmt: skip
 
     def of(self, op: MetricOp) -> State:
-        """The rows of one metric alone; none where its source is not among them."""
+        """The state with only the rows of one metric; without rows if the state does not have its source."""
         taken = places_of(self.rows).get(source(op), [])
         return replace(
             self, rows=tuple(self.rows[row] for row in taken),
@@ -175,7 +175,7 @@ class State:
         )  # fmt: skip
 
     def within(self, rows: tuple[Row, ...], labels: tuple[Label, ...], pieces: tuple[Piece, ...]) -> State:
-        """The same among more rows, labels and pieces, in their order; a row that is not among them is left out."""
+        """The state moved to these rows, labels and pieces; rows that are not among them are dropped."""
         if (self.rows, self.labels, self.pieces) == (rows, labels, pieces):
             return self
 
@@ -191,7 +191,7 @@ class State:
         return State(rows, labels, pieces, self.moments.map(among), sums, counts)
 
     def pooled(self, names: tuple[str, ...], index: Array) -> State:
-        """The state by fewer labels; ``index`` is the place of each label among ``names``."""
+        """The state with labels pooled: label i becomes ``names[index[i]]``."""
         parts = Segments(index, len(names))
 
         def summed(values: Array) -> Array:  # [..., labels, pieces]
@@ -208,7 +208,7 @@ class State:
         )  # fmt: skip
 
     def plain(self) -> dict[str, Any]:
-        """The state of one metric for a checkpoint, as JSON has it."""
+        """The state of one metric as plain data, for a checkpoint."""
         arrays: dict[str, Any] = {stat: getattr(self.moments, stat).tolist() for stat in STATS}
         arrays |= {_STORED.get(name, name): array.tolist() for name, array in self.sums.items()}
         return {
@@ -233,26 +233,26 @@ class State:
 
 
 def _sums(states: Sequence[State]) -> Iterable[tuple[str, list[Array]]]:
-    """The sums that all of some states have, each with the arrays of all."""
+    """The names of the sums that all states have, each with every state's array."""
     names = [name for name in states[0].sums if all(name in state.sums for state in states)]
     return [(name, [state.sums[name] for state in states]) for name in names]
 
 
 def aligned(states: Sequence[State], rows: tuple[Row, ...] | None = None) -> list[State]:
-    """States among the same labels and pieces, and, if there are any, among the same rows."""
+    """The states moved to common labels and pieces, and to ``rows`` unless None."""
     labels = tuple(sorted({label for state in states for label in state.labels}))
     pieces = tuple(sorted({piece for state in states for piece in state.pieces}))
     return [state.within(state.rows if rows is None else rows, labels, pieces) for state in states]
 
 
 def cells_here(op: MetricOp, view: View) -> Array:
-    """In which pieces each label came with its rows, ``[1, labels, pieces]``; without `by` in all of them."""
+    """In which pieces each label has rows, ``[1, labels, pieces]``; without `by` True everywhere."""
     placed = cell_index.placed(op, view)
     count = len(placed.pieces)
     if op.by is None:
         return np.ones((1, 1, count), bool)
     label, piece = placed.label, placed.piece
-    if cell_index.by_rank(op):  # a rank is there with each of its batches
+    if cell_index.by_rank(op):  # a rank counts as present in each piece in which it has a batch
         _, piece = cell_index.pieces(op, view, Axis.STEP)
         label = np.searchsorted(placed.labels, view.frame.batches.rank)
     cells = (label * count + piece)[piece >= 0]
@@ -260,9 +260,9 @@ def cells_here(op: MetricOp, view: View) -> Array:
 
 
 def members_here(op: MetricOp, view: View) -> Array:
-    """In which pieces each member of a family came with its values, ``[members, 1, pieces]``, or 1 for all of them.
+    """In which pieces each member of a family has values, ``[members, 1, pieces]``, or ``[1, 1, pieces]`` for all.
 
-    A member came with a row that has it; of no rows at all nobody can say which.
+    A piece without any rows counts as having every member.
     """
     axis = cell_index.row_axis(op)
     count = len(cell_index.placed(op, view).pieces)
@@ -276,7 +276,7 @@ def members_here(op: MetricOp, view: View) -> Array:
 
 
 def alone(args: Sequence[Node]) -> bool:
-    """Whether members come each for itself, as numbers by name do, and not as one value of a batch."""
+    """Whether the members of a family are observed one by one, as numbers by name are, not as one value per batch."""
     return any(map(_alone, (node for node in args if node.type.family)))
 
 
@@ -286,7 +286,7 @@ def _alone(node: Node) -> bool:
 
 
 def known_tokens(op: MetricOp, view: View) -> Array | None:
-    """How many tokens each completion is asked for values of; none where what the metric reads is absent."""
+    """The number of tokens per completion that a metric should have values of; None if it cannot be told."""
     if op.tokens is None or op.fold is None or view.frame.plain(f"{op.tokens}.n") is None:
         return None
     counted, tokens = view.frame.floats([f"{op.fold}.n", f"{op.tokens}.n"])
@@ -294,18 +294,18 @@ def known_tokens(op: MetricOp, view: View) -> Array | None:
 
 
 def tokens_asked(values: Array, counts: Array) -> Array:
-    """How many tokens of each completion a fold should have values of; 0 where the fold or the tokens are absent."""
+    """The number of tokens per completion that a fold should have values of; 0 if the fold or the count is absent."""
     return np.where(np.isnan(values) | np.isnan(counts), 0.0, counts)
 
 
 def fold_states(name: str, view: View, stats: Sequence[Stat]) -> Moments:
-    """One fold's states: every array ``[1, rows]``; a fold that never came has none."""
+    """The moments of one fold, each array ``[1, rows]``; neutral where the fold never came."""
     return fold_moments({stat: view.frame.floats([f"{name}.{stat}"]) for stat in stats})
 
 
 def fold_moments(columns: Mapping[Stat, Array]) -> Moments:
-    """The states of folds from their columns, ``[folds, rows]``: none in a batch in which a fold did not come."""
+    """The moments of folds from their columns, ``[folds, rows]``; neutral in batches in which a fold did not come."""
     count = columns["n"]
     states = Moments(*(columns.get(stat, np.full(count.shape, neutral)) for stat, neutral in NEUTRAL.items()))
-    here = count > 0  # not in a batch in which it never came
+    here = count > 0  # False also for NaN, where the fold did not come
     return states if here.all() else states.map(lambda array, neutral: np.where(here, array, neutral))

@@ -1,7 +1,7 @@
-"""How values are brought together in one matrix: planned once for each layout of a frame's columns, then run as a list.
+"""Programs that collect the values of many nodes in one matrix: planned once per layout of columns, then run as a list.
 
-Most of what is reduced are columns as they were recorded, and arithmetic of such: these are taken and computed many at
-a time. A `View` evaluates whatever else there is, node by node. Imports no torch.
+Most metrics reduce recorded columns, or arithmetic on such columns: a program takes and computes many of these at
+once. All other nodes are evaluated by a `View`, one by one. Imports no torch.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from declog.language.moments import Moments, Stat
 from declog.language.nodes import CONST, SIGNAL, Node, walk
 
 Array = NDArray[Any]
-Spot = tuple[int, int]  # a column: which block of a frame, and which row of it
-LAYOUTS = 32  # that are kept
+Spot = tuple[int, int]  # a column: the index of its block in the frame, and its row there
+LAYOUTS = 32  # the number of layouts whose programs are kept
 ARITHMETIC = ("add", "sub", "mul", "div", "neg", "abs")
-_AS_IT_IS = {DType.FLOAT: "fiub", DType.INT: "fi", DType.BOOL: "b"}  # kinds of arrays, by what a signal is
+_AS_IT_IS = {DType.FLOAT: "fiub", DType.INT: "fi", DType.BOOL: "b"}  # the kinds of arrays that need no conversion
 _T = TypeVar("_T")
-Height = tuple[int, tuple[str, ...]]  # how many rows a source has, and the members of a family
+Height = tuple[int, tuple[str, ...]]  # the number of rows of a source, and the members if it is a family
 
 
 def recent(plans: OrderedDict[Hashable, _T], layout: Hashable, make: Callable[[], _T]) -> _T:
-    """The plan of a layout; the plans of the layouts that came last are kept."""
+    """The plan of a layout, from a cache of the most recently used ones."""
     plan = plans.get(layout)
     if plan is None:
         plan = plans[layout] = make()
@@ -43,7 +43,7 @@ def recent(plans: OrderedDict[Hashable, _T], layout: Hashable, make: Callable[[]
 
 
 class Take:
-    """Columns of numbers, ``[k, rows]`` of float64, in the order of their spots; those that lie together at once."""
+    """Takes columns as float64 ``[k, rows]``, in the order of their spots; adjacent columns are taken as one slice."""
 
     def __init__(self, spots: Iterable[Spot | None]) -> None:
         self._steps: list[tuple[int, Any, slice]] = []
@@ -56,7 +56,7 @@ class Take:
                 self._steps.append((block, together([spot[1] for spot in neighbours if spot is not None]), rows))
 
     def of(self, frame: Frame, count: int) -> Array:
-        """The columns of one frame, ``count`` rows each; a column that never came is NaN. Not to be written to."""
+        """The columns of one frame, ``count`` rows each; NaN where a column never came. The result may be a view."""
         if len(self._steps) == 1 and self._steps[0][2] == slice(0, self.height):
             block, index, _ = self._steps[0]
             return np.asarray(frame.blocks[block].floats[index])
@@ -71,24 +71,24 @@ class Take:
 
 
 def together(rows: Sequence[int]) -> Any:
-    """An index of rows; those that lie together are taken without a copy."""
+    """An index for these rows: a slice, which copies nothing, if they are adjacent."""
     beside = bool(rows) and list(rows) == [*range(rows[0], rows[0] + len(rows))]
     return slice(rows[0], rows[0] + len(rows)) if beside else np.array(rows, np.int64)
 
 
 class _Constants:
-    """A number for each row."""
+    """Constants: one number per row of the matrix."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._values = np.array([[float(node.param("value"))] for node in nodes])
 
     def of(self, frame: Frame, count: int) -> Array:
-        """The same numbers for any frame."""
+        """The constants, ``[k, 1]``, for any frame."""
         return self._values
 
 
 class _Call:
-    """One arithmetic operation of many values: of columns, of constants, and of other such operations."""
+    """One arithmetic operation on many rows at once: on columns, constants and results of other operations."""
 
     def __init__(self, run: Callable[..., Any], args: Sequence[_Values]) -> None:
         self._run = run
@@ -103,7 +103,7 @@ _Values = Take | _Constants | _Call
 
 
 class _Columns:
-    """The columns of a frame in which nodes of one axis find their values; each node is looked up once."""
+    """Finds the columns of a frame that hold the values of nodes of one axis; each node is looked up once."""
 
     def __init__(self, axis: Axis, frame: Frame) -> None:
         self._axis = axis
@@ -112,7 +112,7 @@ class _Columns:
         self._shapes: dict[int, Hashable] = {}
 
     def spots(self, node: Node) -> list[Spot]:
-        """The columns of a signal that is reduced just as it was recorded, a family by member; empty: it is not."""
+        """The columns of a signal that needs no conversion, one per member of a family; empty for any other node."""
         if node.index not in self._spots:
             self._spots[node.index] = self._recorded(node)
         return self._spots[node.index]
@@ -130,7 +130,7 @@ class _Columns:
         return [(block, row) for _, block, row in columns]
 
     def shape(self, node: Node) -> Hashable:
-        """A key: nodes of one key are computed at once; None: the node is not arithmetic of recorded columns."""
+        """A key: nodes with equal keys are computed at once. None: the node is not arithmetic on recorded columns."""
         if node.index not in self._shapes:
             self._shapes[node.index] = self._arithmetic(node)
         return self._shapes[node.index]
@@ -148,7 +148,7 @@ class _Columns:
         return None if None in shapes or set(shapes) == {CONST} else (node.op, *shapes)
 
     def gather(self, nodes: Sequence[Node], function: Callable[[str], Callable[..., Any]]) -> _Values:
-        """How the values of nodes of one shape are made at once."""
+        """The operation that computes the values of nodes of one shape at once."""
         first = nodes[0]
         if first.op == CONST:
             return _Constants(nodes)
@@ -159,15 +159,15 @@ class _Columns:
 
 
 class Program:
-    """The values of some nodes of one axis, one below the other, for one layout of columns.
+    """Stacks the values of nodes of one axis in a matrix, for one layout of columns.
 
-    First come nodes with known rows: columns as they were recorded, then arithmetic of such. ``computed`` are
-    evaluated by a view, and follow. ``never`` came: they have no rows. Of ``marked`` some rows may be absent.
+    Recorded columns come first, then arithmetic on them, then the nodes in ``computed``, which a view evaluates. Nodes
+    in ``never`` did not come and have no rows. Nodes in ``marked`` may have absent rows.
     """
 
     def __init__(self, nodes: Sequence[Node], stats: Sequence[frozenset[Stat]], axis: Axis, view: View) -> None:
         frame, columns = view.frame, _Columns(axis, view.frame)
-        # those of which the same is asked side by side, in the order of the columns
+        # nodes that need the same statistics are adjacent, in the order of their columns
         order = {node.index: (sorted(asked), columns.spots(node)) for node, asked in zip(nodes, stats, strict=True)}
         nodes = sorted(nodes, key=lambda node: order[node.index])
         recorded = [node for node in nodes if columns.spots(node)]
@@ -191,7 +191,7 @@ class Program:
         self._axis = axis
 
     def run(self, view: View) -> tuple[Array, tuple[Height, ...]]:
-        """The matrix, and the heights of ``sources`` in it."""
+        """The matrix, and the height of each of the ``sources`` in it."""
         frame, count = view.frame, view.frame.count(self._axis)
         if not self._calls and not self.computed:
             return self._recorded.of(frame, count), tuple(self._heights)
@@ -214,12 +214,12 @@ class Program:
 
 
 class FoldProgram:
-    """The states of token folds, one below the other, for one layout of columns; those that never came have none.
+    """Stacks the states of token folds, for one layout of columns; folds that never came have no rows.
 
-    ``pairs`` are folds, each with the one that counts of how many tokens it is asked.
+    ``pairs`` has for each fold the fold that counts the tokens it should have values of.
     """
 
-    marked: frozenset[Hashable] = frozenset()  # a fold says itself where it did not come
+    marked: frozenset[Hashable] = frozenset()  # folds mark absent rows by a count of NaN
 
     def __init__(self, pairs: Sequence[tuple[str, str | None]], stats: frozenset[Stat], frame: Frame) -> None:
         came = [pair for pair in pairs if frame.has(f"{pair[0]}.n")]
@@ -231,7 +231,7 @@ class FoldProgram:
         self._heights: tuple[Height, ...] = ((1, ()),) * len(came)
 
     def run(self, view: View) -> tuple[Moments, Array, tuple[Height, ...]]:
-        """The states, every array ``[folds, rows]``, of how many tokens each was asked for, and their heights."""
+        """The states ``[folds, rows]``, the number of tokens that each should have values of, and their heights."""
         frame, count = view.frame, view.frame.count(Axis.COMPLETION)
         columns: dict[Stat, Array] = {stat: take.of(frame, count) for stat, take in self._stats.items()}
         return fold_moments(columns), tokens_asked(columns["n"], self._tokens.of(frame, count)), self._heights

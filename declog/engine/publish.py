@@ -1,4 +1,4 @@
-"""Log events: what is due is evaluated and named, and each sink is handed its share. Rank 0 only; no torch."""
+"""Log events: evaluates and names what is due, and hands each sink its share. Rank 0 only; no torch."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from declog.records import RANKS, THEIRS, Alert, Beside, Histogram, Records, Sca
 log = logging.getLogger("declog")
 NO_FIGURES: Mapping[str, float] = {}
 SKIPPED = "declog/skipped"
-DROPPED, LATE = "declog/dropped", "declog/late"  # rows that are in no window
+DROPPED, LATE = "declog/dropped", "declog/late"  # counts of rows that are in no window
 LOST = (DROPPED, LATE)
-FIRED = -1  # instead of a number of log events: the alert fired, and holds since
-CODE = "<code>"  # the route of sinks that are given in code
-Word = tuple[str, bool, str]  # an output, and a glob of its names
+FIRED = -1  # in place of a count of log events: the alert has fired and still holds
+CODE = "<code>"  # the route of sinks that were passed in Python
+Word = tuple[str, bool, str]  # an output, and a glob pattern of its names
 Record = TypeVar("Record", Scalar, Histogram, Table)
 
 
 @dataclass(frozen=True)
 class Route:
-    """One sink: where its records go, and which it takes.
+    """The records that one sink takes, and the function that submits them.
 
-    ``local`` are the tables of which each rank writes its own rows to it; ``most`` is how many bytes of a table without
-    a filter it is given at once. ``last``: where a run ends between its turns, it is given the last values.
+    ``local`` names the tables whose rows each rank writes itself. ``most`` limits the bytes of a table without a filter
+    in one log event. ``last``: if the run ends between two turns of the sink, it still gets the last values.
     """
 
     id: str
@@ -60,24 +60,24 @@ class Route:
 
 @dataclass(frozen=True)
 class _Event:
-    """All records of one log event; each sink takes its share."""
+    """All records of one log event, from which each sink gets its share."""
 
-    blank: Records  # of its mode and time, without values
+    blank: Records  # the mode and time, without values
     prefix: str
     results: MetricValues
     named: Named
     tables: Sequence[Table]
     alerts: tuple[Alert, ...]
-    nonfinite: Sequence[Scalar]  # of metrics that are NaN or infinite, how many values are
+    nonfinite: Sequence[Scalar]  # how many values of each metric are NaN or infinite
     costs: Sequence[Scalar]  # what declog itself cost
-    partial: int | None  # of how many ranks there are rows, where some are missing
-    exact: Sequence[tuple[Output, Scalar]]  # numbers whose names the mode's prefix is no part of
+    partial: int | None  # how many ranks delivered rows, if some are missing
+    exact: Sequence[tuple[Output, Scalar]]  # numbers whose names do not get the mode's prefix
 
 
 class Dispatcher:
-    """Evaluates log events and sends each sink its share; ``inactive`` gets why metrics have no values.
+    """Evaluates log events and sends each sink its share.
 
-    ``fired`` gets each alert that fires, with the step of its log event.
+    ``inactive`` is called with the reasons why metrics have no values, ``fired`` with each alert that fires.
     """
 
     def __init__(
@@ -90,11 +90,13 @@ class Dispatcher:
     ) -> None:
         self._plan = plan
         self._routes = routes
-        self._streaks: Counter[tuple[str, str]] = Counter()  # log events in a row that an alert held, by mode, or FIRED
-        self._silent: Counter[tuple[str, str]] = Counter()  # log events for which one that fired is silent, by mode
+        # both by mode and alert: for how many log events in a row it held (or FIRED), and for how many it stays silent
+        self._streaks: Counter[tuple[str, str]] = Counter()
+        self._silent: Counter[tuple[str, str]] = Counter()
         self._fired = fired
-        self._events: Counter[str] = Counter()  # log events by mode
-        self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}  # the last step's, by mode and route
+        self._events: Counter[str] = Counter()  # the number of log events by mode
+        # by mode and route: the latest step and its events that the route did not take
+        self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}
         self._metrics = Metrics(plan, functions)
         self._naming = Naming(plan, self._metrics.combine)
         self._samples = Tables(functions)
@@ -102,7 +104,7 @@ class Dispatcher:
         self.inactive = Inactive(plan, inactive)
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: totals, and where alerts and sinks are in their counts."""
+        """The state for a checkpoint: values over the run, and the counts of alerts and sinks."""
         return {
             "streaks": [[mode, alert, count] for (mode, alert), count in self._streaks.items()],
             "silent": [[mode, alert, count] for (mode, alert), count in self._silent.items()],
@@ -113,12 +115,12 @@ class Dispatcher:
         }
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint; what this plan does not have, or computes otherwise, is left out."""
+        """Restore a checkpoint; metrics that this plan does not have, or computes differently, begin anew."""
         self._streaks.update({(mode, alert): count for mode, alert, count in data["streaks"]})
         self._silent.update({(mode, alert): count for mode, alert, count in data.get("silent", ())})
         self._events.update(data["events"])
         self._samples.load(data["tables"])
-        before = data.get("meanings", {})  # states of earlier versions have none
+        before = data.get("meanings", {})  # checkpoints of earlier versions have no meanings
         other = {key for key, text in meanings(self._plan).items() if before.get(key, text) != text}
         if other:
             log.warning(
@@ -128,7 +130,7 @@ class Dispatcher:
         self._metrics.over_run.load(data["over_run"], kept)
 
     def rewind(self, mode: str, step: int) -> None:
-        """The run of a mode goes on after an earlier step."""
+        """Take a mode back to an earlier step; its run continues behind that step."""
         self._metrics.over_run.rewind(mode, step)
 
     def dispatch(
@@ -137,8 +139,8 @@ class Dispatcher:
     ) -> dict[str, float]:  # fmt: skip
         """Evaluate the metrics and tables whose windows end here, hand the records to the sinks, return the scalars.
 
-        Where ranks are missing from a window, every sink learns how many there are rows of. ``figures`` are what
-        declog itself cost, for the profiles that ask; ``beside`` the trainer's own numbers.
+        If ranks are missing from a window, every sink gets the number of ranks that delivered rows. ``figures`` is what
+        declog itself cost, for profiles that show it; ``beside`` has the trainer's own numbers.
         """
         step, mode = facts.step, facts.mode
         partial = min((window.partial for window in due.values() if window.partial is not None), default=None)
@@ -157,7 +159,7 @@ class Dispatcher:
             named.scalars += self._naming.passed_through(shown, partial=False)
         self._metrics.at(step, due.get(self._plan.every, window))
         costs = _lost(figures)
-        if figures and due.get(self._plan.every):  # not where slower windows alone end with the run
+        if figures and due.get(self._plan.every):  # not if only slower windows end, at the end of the run
             skipped = sum(results.skipped().values())
             cost = {name: value for name, value in figures.items() if not (value and name in LOST)}
             costs += [Scalar(name, value, name) for name, value in {**cost, SKIPPED: skipped}.items()]
@@ -168,11 +170,11 @@ class Dispatcher:
         event = _Event(blank, prefix, results, named, tables, alerts, nonfinite, costs, partial, exact)
         self._events[mode] += 1
         for number, route in enumerate(self._routes):
-            if self._events[mode] % route.every == 0:  # as windows count, so that a table of this period is seen
+            if self._events[mode] % route.every == 0:  # counted as windows are, so that slow tables meet their sinks
                 records = self._share(route, event, report)
-                if self._untaken.get((mode, number), (step, []))[0] != step:  # others of this step are not shown yet
+                if self._untaken.get((mode, number), (step, []))[0] != step:  # not yet: this step may be the last
                     del self._untaken[mode, number]
-            else:  # an alert waits for no sink's turn
+            else:  # alerts do not wait for the sink's turn
                 records = replace(event.blank, alerts=alerts if "alert" in route.accepts else ())
                 if route.last:
                     self._keep((mode, number), step, event)
@@ -183,7 +185,7 @@ class Dispatcher:
     def pass_through(
         self, step: int, mode: str, beside: Beside, report: Report, figures: Mapping[str, float] = NO_FIGURES
     ) -> None:
-        """Hand each sink a trainer's numbers as they are, and how many rows were lost, without any of the config's."""
+        """Hand each sink the trainer's numbers and the counts of lost rows, without metrics of the config."""
         alone = beside.alone
         named = Named(self._naming.passed_through(beside.numbers, partial=alone))
         exact = self._naming.passed_through(beside.exact, partial=alone)
@@ -194,7 +196,7 @@ class Dispatcher:
                 submit(route, step, self._share(route, event, report), report)
 
     def close(self, report: Report) -> None:
-        """The run is over: sinks that show its last values get those that came after their last turn."""
+        """End the run: sinks that show the last values get the events that came after their last turn."""
         for (_, number), (step, events) in sorted(self._untaken.items(), key=lambda item: item[1][0]):
             route = self._routes[number]
             shares = [self._share(route, event, report) for event in events]
@@ -208,15 +210,15 @@ class Dispatcher:
         self._untaken.clear()
 
     def _keep(self, key: tuple[str, int], step: int, event: _Event) -> None:
-        """Keep an event that a sink does not take, in case it is the run's last; slower windows end at its step too."""
+        """Keep an event that is not the sink's turn, with others of the same step, in case it is the run's last."""
         route = self._routes[key[1]]
         outputs = self._plan.profiles[route.profile].outputs
         tables = [table for table in event.tables if self._takes(route, table.table)]
         named = (*event.named.scalars, *event.named.histograms)
         if not tables and all(output not in outputs for output, _ in named):
-            return  # nothing of it is shown there: the values before it are the last ones
+            return  # the sink shows nothing of this event, so the values before it stay the last ones
         before, events = self._untaken.get(key, (step, []))
-        rest = replace(event, tables=tables, alerts=())  # its alerts were shown
+        rest = replace(event, tables=tables, alerts=())  # its alerts have been shown already
         self._untaken[key] = step, [*events, rest] if before == step else [rest]
 
     # -- tables and alerts
@@ -233,7 +235,7 @@ class Dispatcher:
         return route.id == CODE or any(op.id == table and route.id in op.sinks for op in self._plan.tables)
 
     def _too_large(self, route: Route, table: Table, report: Report) -> bool:
-        """Whether a table without a filter is more than the sink is given at once: that is reported."""
+        """Whether a table without a filter exceeds the sink's limit; if so, that is reported."""
         bounded = any(op.id == table.table and op.filter is None and op.max_bytes is None for op in self._plan.tables)
         if route.most is None or not bounded:
             return False
@@ -246,11 +248,11 @@ class Dispatcher:
     def _alerts(
         self, mode: str, step: int, results: MetricValues, due: Collection[int], report: Report
     ) -> Iterator[Alert]:
-        """The alerts that fire; one whose metrics are not logged at this event waits for those that are."""
+        """The alerts that fire. An alert is not judged at events at which some of its metrics are not due."""
         for op in self._plan.alerts:
             if not all(self._outputs[key].every in due for key in read(op.when)):
                 continue
-            here = any(key in results for key in read(op.when))  # else nothing of them is of this mode
+            here = any(key in results for key in read(op.when))  # False: this mode has none of its metrics
             cell_name = self._metrics.holds(op.when, results, f"the alert `{op.id}`", report) if here else None
             key = mode, op.id
             if cell_name is None or self._streaks[key] != FIRED:
@@ -277,11 +279,11 @@ class Dispatcher:
             if (item.metric, False) in profile.outputs and (item.metric, False, "*") not in hidden
         ]  # fmt: skip
         shown = {item.name: item for item in prefixed(nonfinite, prefix)}
-        scalars = [*shown.values(), *scalars]  # first: what shows a few shows them
+        scalars = [*shown.values(), *scalars]  # warnings first: a sink may show only the first few scalars
         histograms = prefixed(_shown(event.named.histograms, profile, hidden), prefix)
         if (scalars or histograms) and event.partial is not None:
             scalars.append(Scalar(route.prefix + RANKS, event.partial, RANKS))
-        lost = [item for item in event.costs if item.name in LOST and item.value]  # whatever the profile shows
+        lost = [item for item in event.costs if item.name in LOST and item.value]  # shown by every profile
         scalars += prefixed(event.costs if profile.self_metrics else lost, route.prefix)
         tables = [
             table for table in event.tables
@@ -298,7 +300,7 @@ class Dispatcher:
         )
 
     def _hidden(self, profile: ProfileOp, results: MetricValues, report: Report) -> set[Word]:
-        """The names that the profile's conditions hide at this log event."""
+        """The outputs and name patterns that the profile's conditions hide at this log event."""
         what = f"a condition of the profile `{profile.name}`"
         return {
             item
@@ -309,7 +311,7 @@ class Dispatcher:
 
 
 def _shown(named: Sequence[tuple[Output, Record]], profile: ProfileOp, hidden: Collection[Word]) -> list[Record]:
-    """The values that a profile shows, but for the ``hidden``."""
+    """The records that a profile shows, without the ``hidden`` ones."""
     outputs, some = profile.outputs, {word[:2] for word in profile.only}
     if not (hidden or some or profile.without):
         return [record for output, record in named if output in outputs]
@@ -324,7 +326,7 @@ def _shown(named: Sequence[tuple[Output, Record]], profile: ProfileOp, hidden: C
 
 
 def _among(output: Output, record: Scalar | Histogram | Table, words: Collection[Word]) -> bool:
-    """Whether an output's name is among some."""
+    """Whether a record of an output matches one of the words."""
     return any(
         (key, alias) == output and (word == "*" or fnmatch.fnmatchcase(record.name, word)) for key, alias, word in words
     )
@@ -335,11 +337,11 @@ def _lost(figures: Mapping[str, float]) -> list[Scalar]:
 
 
 def submit(route: Route, step: int, records: Records, report: Report) -> None:
-    """Hand a sink its share of a log event, where there is any."""
+    """Hand a sink its share of a log event, unless it is empty."""
     if records:
         try:
             route.submit(step, records)
-        except RuntimeFailure as error:  # `on_error: raise` of one sink does not take the others with it
+        except RuntimeFailure as error:  # a sink with `on_error: raise` must not keep records from the other sinks
             report(error)
 
 
@@ -354,7 +356,7 @@ def prefixed(records: Sequence[Record], prefix: str) -> list[Record]:
 
 
 def _worded(op: AlertOp, values: Mapping[str, float | None]) -> str:
-    """The alert's text with its metrics' values; a text that cannot be filled is shown as it is."""
+    """The alert's text, filled with its metrics' values; a text that cannot be filled stays as it is."""
     try:
         return _Text().vformat(op.text, (), values)
     except (KeyError, ValueError):
@@ -362,7 +364,7 @@ def _worded(op: AlertOp, values: Mapping[str, float | None]) -> str:
 
 
 class _Text(string.Formatter):
-    """``{length.max}`` is one name, and no attribute."""
+    """A formatter that reads ``{length.max}`` as one name, not as an attribute."""
 
     def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, str]:
         return kwargs[field_name], field_name

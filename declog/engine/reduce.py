@@ -1,7 +1,7 @@
-"""The metrics of a window: those whose values are in the same cells are reduced together, to one state.
+"""Reduces the metrics of a window: metrics whose values fall into the same cells are reduced together, to one state.
 
-How the rows of a state are made is planned once for each layout of columns, and what each reduction takes of them once
-for each layout of members (``outputs``). Imports no torch.
+How the rows of a state are computed is planned once per layout of columns (``program``), and which rows each reduction
+takes is planned once per layout of members (``outputs``). Imports no torch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from declog.plans.ops import MetricOp
 Array = NDArray[Any]
 Outline = tuple[tuple[Row, ...], list[frozenset[Stat]]]
 Failed = Callable[[MetricOp, BaseException], None]
-States = Mapping[int, State]  # by the place of a block
+States = Mapping[int, State]  # by the index of a block
 
 
 class Reductions:
-    """How to reduce some metrics, for any window; ``kept``: a checkpoint may hold their states."""
+    """Reduces a set of metrics, for any window; ``kept``: states outlive the window, so they have all statistics."""
 
     def __init__(self, ops: Iterable[MetricOp], *, kept: bool = False) -> None:
         groups: dict[Hashable, list[MetricOp]] = {}
@@ -60,7 +60,7 @@ class Reductions:
     def by_values(self, views: Mapping[str, View], failed: Failed | None = None, run: Names = NAMELESS) -> MetricValues:
         """The cells of the metrics that have no states; ``run``: the names that labels have over the run.
 
-        One that fails does not take the others with it.
+        A metric that fails is reported and left out.
         """
         results = MetricValues()
         for op in self._alone:
@@ -71,7 +71,7 @@ class Reductions:
         return results
 
     def states(self, views: Mapping[str, View], failed: Failed | None = None) -> dict[int, State]:
-        """The states of all others; what fails is left out."""
+        """The states of all other metrics, by block; a metric that fails is reported and left out."""
         return {
             number: state for number, block in enumerate(self.blocks)
             if block.phase in views and (state := self._state(block, views[block.phase], failed)) is not None
@@ -91,13 +91,13 @@ class Reductions:
         return Block(working, self._stats).state(view) if working else None
 
     def state_of(self, op: MetricOp, states: States) -> State | None:
-        """The state of one metric among those of all."""
+        """The state of one metric, taken from its block's."""
         state = states.get(self._block_of.get(op.key, -1))
         rows = None if state is None else state.of(op)
         return rows if rows is not None and rows.rows else None
 
     def finish(self, states: States, results: MetricValues) -> None:
-        """Add the cells of all metrics that have states; of labels beyond the limit the rare ones are pooled."""
+        """Add the values of all metrics with states; the rarest labels beyond the limit are pooled."""
         alike: dict[Hashable, dict[int, State]] = {}
         rests: dict[Hashable, str | None] = {}
         for number, state in states.items():
@@ -116,7 +116,7 @@ class Reductions:
 
 @contextmanager
 def _guarded(ops: Sequence[MetricOp], failed: Failed | None) -> Iterator[None]:
-    """Report an error for each of some metrics; without ``failed`` it is raised."""
+    """Report an error for each of the metrics ``ops``; without ``failed`` the error is raised."""
     try:
         yield
     except BaseException as error:
@@ -127,7 +127,7 @@ def _guarded(ops: Sequence[MetricOp], failed: Failed | None) -> Iterator[None]:
 
 
 def failure(what: str, error: BaseException) -> RuntimeFailure:
-    """An error while something was evaluated, saying what it was; its own cause is kept."""
+    """A failure that says what was being evaluated when ``error`` was raised."""
     if isinstance(error, RuntimeFailure):
         return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
     text = error_text(error)
@@ -138,15 +138,15 @@ def failure(what: str, error: BaseException) -> RuntimeFailure:
 
 
 def has_state(op: MetricOp) -> bool:
-    """Whether a metric is finished from a state: not one of several columns, a histogram, or a user's reduction."""
+    """Whether a metric is computed from a state: not a histogram, a function, or one that reduces several columns."""
     ordered = op.reduction.level is not None or op.reduction.name == "last"
     return op.reduction.foldable or (ordered and op.fold is None)
 
 
 class Block:
-    """Metrics of one phase whose values are in the same cells: by labels, and by pieces of the window.
+    """Metrics of one phase whose values fall into the same cells: the same labels and pieces of the window.
 
-    Of each source those statistics are computed that its metrics take, and those of ``stats``.
+    For each source, the statistics that its metrics need are computed, and those in ``stats``.
     """
 
     def __init__(self, ops: Sequence[MetricOp], stats: frozenset[Stat] = frozenset()) -> None:
@@ -172,17 +172,17 @@ class Block:
         self._outlines: OrderedDict[Hashable, Outline] = OrderedDict()
 
     def state(self, view: View) -> State:
-        """The state of one frame's values."""
+        """The state of a frame's values."""
         first = self.ops[0]
         program = recent(self._programs, view.frame.layout, lambda: self._program(view))
-        if not program.sources and first.by is None and first.weight is None:  # cheaper: many signals never come
+        if not program.sources and first.by is None and first.weight is None:  # a shortcut: many signals never come
             rows, _ = self._outline(view, program, ())
             return State.empty(rows, tuple(cell_index.pieces(first, view, self._axis)[0]))
         placed = cell_index.placed(first, view)
         shape = (len(placed.labels) if first.by is not None else 1, len(placed.pieces))
         count = shape[0] * shape[1]
         cells = None if shape == (1, 1) else Segments(placed.label * max(shape[1], 1) + placed.piece, count)
-        every = first.by is None and len(placed.rows) == view.frame.count(self._axis)  # then they are in order
+        every = first.by is None and len(placed.rows) == view.frame.count(self._axis)  # all rows count, in order
         chosen = slice(None) if every else placed.rows
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
         weights = ordered = None
@@ -197,7 +197,7 @@ class Block:
         else:
             matrix, heights = program.run(view)
             rows, stats = self._outline(view, program, heights)
-            matrix = matrix if every else matrix.take(placed.rows, 1)  # its rows side by side in memory
+            matrix = matrix if every else matrix.take(placed.rows, 1)  # `take` keeps each row contiguous in memory
             if weight is None:
                 moments = _moments(matrix, stats, cells)
             else:
@@ -223,14 +223,14 @@ class Block:
         return State(rows, placed.labels, placed.pieces, moments.map(in_cells), sums, counts, ordered)
 
     def _program(self, view: View) -> Program | FoldProgram:
-        """How the values of the sources are made for the columns of a frame."""
+        """The program that computes the sources' values from a frame's columns."""
         if self._folds:
             return FoldProgram([(str(op.fold), op.tokens) for op in self._sources.values()], self._all, view.frame)
         nodes = [op.args[0] for op in self._sources.values()]
         return Program(nodes, [*self._stats.values()], self._axis, view)
 
     def _outline(self, view: View, program: Program | FoldProgram, heights: tuple[Height, ...]) -> Outline:
-        """The rows of the values, then those of what never came, and the statistics of each of the first ones."""
+        """All rows, those of sources that never came last, and the statistics that each of the others needs."""
 
         def make() -> Outline:
             rows: list[Row] = []
@@ -247,7 +247,7 @@ class Block:
         self, missing: Array, marked: Collection[Hashable], rows: Sequence[Row], view: View, chosen: Any,
         cells: Segments | None,
     ) -> Array:  # fmt: skip
-        """How many values are missing, of those that are no values: not those that did not come."""
+        """The counts of missing values without those of rows in which the value is absent."""
         absent = np.zeros((len(missing), view.frame.count(self._axis)))
         for name, places in places_of(rows[: len(missing)]).items():
             if name in marked:
@@ -256,7 +256,7 @@ class Block:
         return np.maximum(missing, 0.0)
 
     def _here(self, view: View, program: Program | FoldProgram, rows: Sequence[Row], shape: tuple[int, int]) -> Array:
-        """In which pieces each cell came; all, where no metric tells by `empty` that it came without a value."""
+        """In which pieces each cell has rows. Only `empty` reads this; without such a metric it is True everywhere."""
         if not self._shows_empty:
             return np.ones((len(rows), *shape), bool)
         here = np.broadcast_to(cells_here(self.ops[0], view), (len(rows), *shape))
@@ -269,7 +269,7 @@ class Block:
 
 
 def _moments(matrix: Array, stats: Sequence[frozenset[Stat]], cells: Segments | None) -> Moments:
-    """The moments of all rows, some of them at a time."""
+    """The moments of all rows, computed in chunks that fit into the cache."""
     if not len(matrix):
         return Moments.empty((0, 1 if cells is None else cells.count))
     step = max(1, CHUNK // max(matrix.shape[1], 1))
@@ -281,7 +281,7 @@ def _moments(matrix: Array, stats: Sequence[frozenset[Stat]], cells: Segments | 
 
 
 def _added(values: Array, cells: Segments | None) -> Array:
-    """Sums over all values of a row, ``[k, 1]``, or over those of each cell, ``[k, cells]``, in their order."""
+    """Sums over the values of each row, ``[k, 1]``, or of each row and cell, ``[k, cells]``, added in order."""
     count = 1 if cells is None else cells.count
     index = count * np.arange(len(values))[:, None] + (0 if cells is None else cells.index)
     flat = np.broadcast_to(index, values.shape).ravel()
@@ -289,7 +289,7 @@ def _added(values: Array, cells: Segments | None) -> Array:
 
 
 def _weighted(values: Moments, weight: Array, cells: Segments | None) -> tuple[Moments, Array]:
-    """Moments of each cell whose sums are of weighted values, and the sums of the weights."""
+    """The moments of weighted values in each cell, and the sums of the weights."""
     counted = values.n * present(weight)
     with np.errstate(invalid="ignore"):  # inf times 0
         weights = np.where(counted > 0, counted * weight, 0.0)
@@ -298,6 +298,6 @@ def _weighted(values: Moments, weight: Array, cells: Segments | None) -> tuple[M
 
 
 def _pooled(values: Moments, cells: Segments | None, stats: frozenset[Stat] = ALL) -> Moments:
-    """Moments of each cell, ``[k, cells]``. Only ``stats`` are computed."""
+    """The moments of each cell, ``[k, cells]``; only ``stats`` are computed."""
     rows = values.n.shape[-1]
     return values.pooled(Segments(np.zeros(rows, np.int64), 1, rows or None) if cells is None else cells, stats)

@@ -1,4 +1,4 @@
-"""Tables: the picked rows' columns, enforced to their declared types. Imports no torch."""
+"""Builds tables: the columns of the selected rows, converted to their declared types. Imports no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STAMPS = frozenset({"step", "mode", "group", "row", "why", "declog_step"})
 
 @dataclass(frozen=True)
 class _TableColumn:
-    """One finished column. The name of a ``runtime`` one was made at run time, and yields to declared ones."""
+    """A finished column. ``runtime``: its name came up at run time; a declared column of that name replaces it."""
 
     column: Column
     values: Sequence[Any]
@@ -40,16 +40,16 @@ class _TableColumn:
 
 
 class Tables:
-    """Makes the tables of a run, and remembers what must stay as it was: types and members of run-time columns."""
+    """Builds the tables of a run. Keeps the types and members of run-time columns, which must not change in a run."""
 
     def __init__(self, functions: Functions = DEFAULT) -> None:
         self._functions = functions
-        self._types: dict[str, dict[str, DType]] = {}  # of run-time columns, by table, in order of appearance
-        self._members: dict[str, dict[str, None]] = {}  # of families, by table and column
+        self._types: dict[str, dict[str, DType]] = {}  # types of log_extra's columns by table, in order of appearance
+        self._members: dict[str, dict[str, None]] = {}  # members of families by table and column
         self._reported: set[tuple[str, ...]] = set()
 
     def build(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
-        """The table's rows in one window; None where there are none, or where it fails, which is reported."""
+        """The table's rows in one window; None if there are none, or if building fails, which is reported."""
         try:
             return self._built(op, frame, report)
         except RuntimeFailure as error:
@@ -108,7 +108,7 @@ class Tables:
         return _TableColumn(Column(name, column.type, not column.required, column.role, tokens), values, runtime)
 
     def _tokens(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
-        """Each row's tokens; null where pieces and values are not of the same ones, which is reported."""
+        """Each row's tokens; null if pieces and values belong to different tokens, which is reported."""
         assert column.tokens is not None and column.expr is not None
         ids = list(view.picked(column.expr, op.axis, rows))
         values = {name: list(view.picked(node, op.axis, rows)) for name, node in column.tokens.values}
@@ -123,7 +123,7 @@ class Tables:
         return cells
 
     def _family(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> Iterator[_TableColumn]:
-        """A column per member. One that came before, and not in this window, is null where it may be."""
+        """A column per member. A member that came in earlier windows only is a column of nulls, unless required."""
         assert column.expr is not None
         values = view.picked(column.expr, op.axis, rows)
         members = view.members(column.expr)
@@ -138,7 +138,7 @@ class Tables:
                 yield self._checked(column, op, name, [None] * len(rows), runtime=True)
 
     def _extras(self, column: ColumnOp, op: TableOp, frame: Frame, rows: Rows) -> Iterator[_TableColumn]:
-        """Columns of log_extra, by first appearance; each keeps the type of its first values."""
+        """Columns of log_extra in order of appearance; each keeps the type of its first values."""
         types = self._types.setdefault(op.id, {})
         came = sorted(name.removeprefix(EXTRA) for name, _ in frame.texts if name.startswith(EXTRA))
         for name in dict.fromkeys((*types, *came)):
@@ -148,7 +148,7 @@ class Tables:
             values = [shortened(column, item) for item in plain(column_values[rows])]
             type = types.get(name) or natural(values)
             if type is None:
-                continue  # nothing but nulls so far: it has no type yet
+                continue  # only nulls so far, so its type is open
             types[name] = type
             wrong = [item for item in values if not fits(type, item)]
             if wrong:
@@ -162,7 +162,7 @@ class Tables:
             yield _TableColumn(Column(name, type, nullable=True), fitting, runtime=True)
 
     def _called(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
-        """A registered function's value for each picked row."""
+        """A registered function's value for each selected row."""
         assert column.call is not None
         arguments = {name: self._argument(node, op, view, rows) for name, node in column.args}
         results: list[Any] = []
@@ -198,7 +198,7 @@ class Tables:
         items = plain(values)
         return copy.deepcopy(items) if node.type.dtype is DType.OBJECT else items
 
-    # -- limits, and what is reported once
+    # -- limits and warnings
 
     def _within_bytes(
         self, op: TableOp, columns: tuple[Column, ...], data: Mapping[str, Sequence[Any]], places: Places
@@ -224,7 +224,7 @@ class Tables:
                 report(RuntimeFailure.of("DL508.family", table=op.id, name=name, why=why))
 
     def _first(self, *what: str) -> bool:
-        """Whether this is reported for the first time."""
+        """Whether this was not reported before; from now on it was."""
         new = what not in self._reported
         self._reported.add(what)
         return new
@@ -236,11 +236,11 @@ class Tables:
     # -- checkpoints
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint: the run-time columns so far."""
+        """The state for a checkpoint: the run-time columns so far."""
         return {"types": self._types, "members": {key: list(members) for key, members in self._members.items()}}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore a checkpoint."""
         self._types = {
             table: {name: DType(type) for name, type in types.items()} for table, types in data["types"].items()
         }
@@ -248,7 +248,7 @@ class Tables:
 
 
 def _places(frame: Frame, axis: Axis, rows: Rows, why: list[str] | None) -> Places:
-    """The step, row and group of each row. A frame has whole steps, in order, so rows and groups are counted in it."""
+    """The step of each row, and its number and its group's within the step. A frame has whole steps, in order."""
     steps = frame.batches.step
 
     def counted(of: Axis) -> NDArray[np.int64]:
@@ -261,7 +261,7 @@ def _places(frame: Frame, axis: Axis, rows: Rows, why: list[str] | None) -> Plac
         try:
             index = frame.parts(Axis.COMPLETION, Axis.GROUP)
             group = counted(Axis.GROUP)[index.index[rows]].tolist() if index.count else None
-        except RuntimeFailure:  # what is needed of groups is reported where it is; a table can do without
+        except RuntimeFailure:  # metrics that need groups report this; a table can do without
             group = None
     return Places(step, row, group, why)
 

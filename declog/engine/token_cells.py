@@ -1,7 +1,7 @@
-"""Cells of tokens: pieces of text and the values of each, cut, redacted, and of one length.
+"""Cells of token columns: the text pieces of a completion and values per token, redacted and cut to one length.
 
-What was recorded of a completion is one row for each value, as ``Layout.trace`` gives it: the first and the last
-tokens, and how many there are. Pure functions of the plan and of such rows. Imports numpy.
+The recorder keeps one row per completion and value, made by ``Layout.trace``: the values of the first and the last
+tokens, and the number of all. Pure functions of the plan and of such rows. Imports numpy.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ PIECES = "tokens"
 
 
 def cell(column: ColumnOp, recorded: Any, values: dict[str, Any]) -> dict[str, list[Any]] | None:
-    """A completion's tokens, by what was recorded of each value; None where it has none.
+    """The cell of one completion: pieces and values by name; None if nothing was recorded.
 
-    ``own`` are the ids' row, or all the pieces as a list of texts. Raises ``ValueError`` where pieces and values are
-    not of the same tokens.
+    ``recorded`` is the row of token ids, or the list of all pieces as texts. Raises ``ValueError`` if there are not as
+    many values as pieces.
     """
     op = column.tokens
     assert op is not None
@@ -31,9 +31,9 @@ def cell(column: ColumnOp, recorded: Any, values: dict[str, Any]) -> dict[str, l
     if _is_row(recorded):
         count, ids = _row(recorded, op)
         pieces = _texts(op, [int(one) for one in ids])
-        end = head if count > head + tail else count  # what follows it is of another part of the text
+        end = head if count > head + tail else count  # after a gap, the text goes on elsewhere
         pieces = redacted(pieces[:end], column.redact) + redacted(pieces[end:], column.redact)
-    else:  # all of them are here: redacted first, then cut
+    else:  # all pieces are here: redact before cutting, so that a pattern may span the cut
         count, pieces = len(recorded), ["" if piece is None else str(piece) for piece in recorded]
         pieces = redacted(pieces, column.redact)
         if count > head + tail:
@@ -51,7 +51,7 @@ def cell(column: ColumnOp, recorded: Any, values: dict[str, Any]) -> dict[str, l
 
 
 def _cut(cells: dict[str, list[Any]], count: int, op: TokensOp) -> dict[str, list[Any]]:
-    """The first and the last tokens, with one between them that says how many are left out."""
+    """The first and the last tokens, and between them an entry that says how many are left out."""
     omitted = count - op.head - op.tail
     if omitted <= 0:
         return cells
@@ -66,12 +66,12 @@ def _last(items: list[Any], count: int) -> list[Any]:
 
 
 def _is_row(value: Any) -> bool:
-    """Whether it is what was recorded of tokens: numbers, as an array or as a message's list."""
+    """Whether a value is a recorded row of numbers: an array, or a list if it came in a message."""
     return isinstance(value, np.ndarray) or (isinstance(value, list) and bool(value) and not isinstance(value[-1], str))
 
 
 def _row(row: Any, op: TokensOp) -> tuple[int, Sequence[Any]]:
-    """How many tokens there are, and the values of those that were recorded."""
+    """The number of all tokens, and the values of the recorded ones."""
     count = int(row[-1])
     return count, row[: min(count, sum(op.recorded))]
 
@@ -81,7 +81,7 @@ def _texts(op: TokensOp, ids: list[int]) -> list[str]:
 
 
 def _number(value: Any) -> float | int | bool | None:
-    """A number as plain Python has it; a float32 with no more digits than it holds."""
+    """A plain Python number; None for NaN. A float32 gets only the digits that it holds."""
     if isinstance(value, np.floating):
         value = float(str(value)) if value.dtype == np.float32 else float(value)
     elif isinstance(value, np.generic):
@@ -90,7 +90,7 @@ def _number(value: Any) -> float | int | bool | None:
 
 
 def redacted(pieces: list[str], patterns: Sequence[tuple[str, str]]) -> list[str]:
-    """Pieces with what each (label, pattern) finds in their text as ``[label]``, in the piece in which it begins."""
+    """The pieces with each match of a (label, pattern) replaced by ``[label]``, in the piece in which it begins."""
     for label, source in patterns:
         for start, end in reversed(pattern(source).places("".join(pieces))):
             if start == end:

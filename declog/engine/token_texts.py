@@ -1,4 +1,4 @@
-"""Token ids as pieces of text: by a tokenizer, or by a user's function. Imports neither torch nor a tokenizer."""
+"""Turns token ids into pieces of text, with a tokenizer or a user's function. Imports neither torch nor a tokenizer."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from declog.plans.ops import ColumnOp, Plan
 
 log = logging.getLogger("declog")
 Pieces = Callable[[Sequence[int]], list[str]]
-BROKEN = "\ufffd"  # what bytes become that are no whole character
-LONGEST = 8  # tokens that one character may be of
+BROKEN = "\ufffd"  # the decoded text of an incomplete character
+LONGEST = 8  # the most tokens that one character may consist of
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """The method that tokenizers of transformers, tokenizers and tiktoken share."""
+    """The method that the tokenizers of transformers, tokenizers and tiktoken share."""
 
     def decode(self, ids: Any, /) -> str:
-        """The text of some ids."""
+        """The text of a sequence of ids."""
         ...
 
 
 @runtime_checkable
 class _Words(Protocol):
-    """A method that only those of transformers have."""
+    """A method that only tokenizers of transformers have."""
 
     def convert_ids_to_tokens(self, ids: Any, /) -> Any:
-        """The vocabulary's own words for some ids."""
+        """The vocabulary's entries for a sequence of ids."""
         ...
 
 
 def pieces_of(tokenizer: Any) -> Pieces:
     """A function from ids to pieces of text.
 
-    ``tokenizer`` is a tokenizer, of which a copy is kept, since training uses it on another thread; a processor that
-    has one; or a function from a list of ids to a list of as many texts. Raises ``UsageError`` DL510 for anything else.
+    ``tokenizer`` is a tokenizer (copied, because training uses it on another thread), a processor that has one, or a
+    function from a list of ids to a list of as many texts. Raises ``UsageError`` DL510 for anything else.
     """
     inner = vars(tokenizer).get("tokenizer") if hasattr(tokenizer, "__dict__") else None
-    if isinstance(inner, Tokenizer):  # a processor's
+    if isinstance(inner, Tokenizer):  # ``tokenizer`` is a processor
         tokenizer = inner
     if isinstance(tokenizer, Tokenizer):
         return _Decoded(_copied(tokenizer))
@@ -53,7 +53,7 @@ def pieces_of(tokenizer: Any) -> Pieces:
 
 
 def with_texts(plan: Plan, tokenizer: Any) -> Plan:
-    """The plan with what makes texts of ids, where a column of a table needs that; else it is not looked at."""
+    """The plan with the tokenizer in its token columns; unchanged if no column has ids to turn into text."""
     needed = [
         column
         for table in plan.tables
@@ -84,7 +84,7 @@ def _copied(tokenizer: Tokenizer) -> Tokenizer:
 
 
 class _UserPieces:
-    """A user's function, whose answer is checked."""
+    """A user's function; checks that it returns as many texts as it got ids."""
 
     def __init__(self, function: Callable[[list[int]], Sequence[str]]) -> None:
         self._function = function
@@ -97,7 +97,7 @@ class _UserPieces:
 
 
 class _Decoded:
-    """Ids decoded one by one, each once; those that are a character only together, together."""
+    """Decodes ids one by one, with a cache; ids that only together form a character are decoded together."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -126,7 +126,7 @@ class _Decoded:
             piece = self._tokenizer.decode([id])
             if isinstance(self._tokenizer, _Words) and not piece.startswith(" "):
                 (word,) = self._tokenizer.convert_ids_to_tokens([id])
-                if isinstance(word, str) and word.startswith("▁"):  # sentencepiece's blank, which it drops at a start
+                if isinstance(word, str) and word.startswith("▁"):  # a blank that sentencepiece drops at the start
                     piece = f" {piece}"
             self._memo[id] = piece
         return piece

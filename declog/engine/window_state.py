@@ -1,8 +1,8 @@
-"""The content of a window so far, on rank 0: rows of all ranks, and states instead of rows that were too many.
+"""The content of a window so far, on rank 0: rows of all ranks, or states in place of rows when there are too many.
 
-A window keeps rows until they are more than the plan's ``window_bytes``. Then the metrics that have mergeable states
-take theirs, and only rows stay that something else needs: the columns of quantiles and the like, and for tables the
-steps with rows that a filter may pick. Parts end with a step, so that no group is cut. Imports no torch.
+A window keeps rows until they exceed the plan's ``window_bytes``. Then they are folded: metrics with mergeable states
+update these, and only rows that something else needs are kept, such as columns for quantiles, and steps with rows that
+a table's filter may take. Parts end with a step, so that no group is cut in two. Imports no torch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Frames = Mapping[str, Frame]
 
 @dataclass(frozen=True)
 class _Columns:
-    """The columns that some metrics or tables of one phase read."""
+    """A set of columns of one phase; ``extras``: also all columns of log_extra."""
 
     names: frozenset[str]
     extras: bool = False
@@ -49,7 +49,7 @@ class _Columns:
 
 
 class WindowState:
-    """The rows of one window: of one mode, of the metrics and tables of one period."""
+    """The rows and states of one window: for the metrics and tables of one mode and one period."""
 
     def __init__(self, plan: Plan, period: int, functions: Functions = DEFAULT) -> None:
         self._plan = plan
@@ -67,27 +67,27 @@ class WindowState:
         self.clear()
 
     def clear(self) -> None:
-        """Let go of everything."""
-        self._parts: list[Frames] = []  # the rows of what is not folded yet
+        """Make the window empty."""
+        self._parts: list[Frames] = []  # rows that are not folded yet
         self._bytes = 0
-        self._states: dict[int, State] = {}  # of what is folded, by the places of blocks
-        self._failed: set[str] = set()  # metrics whose states could not be made
-        self.folded = False  # whether there are states instead of rows
-        self._kept: list[Frames] = []  # of what is folded: rows for other metrics
-        self._picked: list[Frames] = []  # and for tables
+        self._states: dict[int, State] = {}  # states of folded rows, by the index of a block of metrics
+        self._failed: set[str] = set()  # metrics whose states could not be computed
+        self.folded = False  # whether any rows were folded
+        self._kept: list[Frames] = []  # folded rows that metrics without states still need
+        self._picked: list[Frames] = []  # folded rows that tables still need
         self._reported = False
-        self.partial: int | None = None  # the fewest ranks that some of the rows are of, where ranks are missing
-        self.seconds = 0.0  # that its steps took
-        self.elapsed = 0.0  # since the recorder's start
+        self.partial: int | None = None  # the smallest number of ranks that delivered rows, if some were missing
+        self.seconds = 0.0  # how long its steps took
+        self.elapsed = 0.0  # the time since the recorder's start
 
     def add(self, event: EventFacts, frames: Frames, report: Report) -> None:
-        """Rows of one log event, or of a part of one."""
+        """Add the rows of a log event, or of a part of one."""
         self.seconds, self.elapsed = self.seconds + event.seconds, max(self.elapsed, event.elapsed)
         if event.partial is not None:
             self.partial = event.partial if self.partial is None else min(self.partial, event.partial)
         if not frames:
             return
-        if self._parts or self.folded:  # a window of several log events: it holds what it will read
+        if self._parts or self.folded:  # a window of several log events: keep only the columns that it will read
             frames = _only(self._all, frames)
         self._parts.append(frames)
         self._bytes += sum(map(_size, frames.values()))
@@ -95,10 +95,10 @@ class WindowState:
             self._fold(report)
 
     def end(self, report: Report) -> WindowState:
-        """The window, whole, and an empty one in its place."""
+        """Return the finished window as a copy, and make this one empty."""
         if self.folded:
             self._fold(report)
-        self._parts = [merged(self._parts)] if self._parts else []  # once, for metrics and tables
+        self._parts = [merged(self._parts)] if self._parts else []  # merged once, for both metrics and tables
         ended = copy.copy(self)
         self.clear()
         return ended
@@ -106,24 +106,24 @@ class WindowState:
     def __bool__(self) -> bool:
         return bool(self._parts or self.folded)
 
-    # -- what is read at the end
+    # -- reading a finished window
 
     @property
     def rows(self) -> dict[str, Frame]:
-        """The rows for metrics that ``cells`` does not have, by phase."""
+        """By phase, the rows for metrics; of a folded window those for metrics without states."""
         return merged(self._kept if self.folded else self._parts)
 
     @property
     def table_rows(self) -> dict[str, Frame]:
-        """The rows for tables, by phase."""
+        """By phase, the rows for tables."""
         return merged(self._picked) if self.folded else self.rows
 
     def state_of(self, op: MetricOp) -> State | None:
-        """The state that there is of a metric instead of rows."""
+        """The folded state of a metric; None if it has none."""
         return None if op.key in self._failed else self._reductions.state_of(op, self._states)
 
     def finish(self, results: MetricValues) -> None:
-        """Add the metrics of which there are states instead of rows."""
+        """Add the values of the metrics that were folded."""
         self._reductions.finish(self._states, results)
         for key in self._failed:
             results.pop(key, None)
@@ -131,7 +131,7 @@ class WindowState:
     # -- folding
 
     def _fold(self, report: Report) -> None:
-        """Take the states of what is held, and let go of its rows."""
+        """Fold the rows: update the states, and drop the rows that nothing else needs."""
         frames = merged(self._parts)
         views = {name: View(frame, self._functions) for name, frame in frames.items()}
 
@@ -158,10 +158,10 @@ class WindowState:
                 self._bytes,
                 self._plan.window_bytes,
             )
-        self._bytes = 0  # what must stay does not make it fold each time
+        self._bytes = 0  # only new rows count: the kept ones would trigger a fold at each event
 
     def _candidates(self, phase: str, frame: Frame) -> Frame:
-        """The steps that have rows which a table may show."""
+        """The steps of a frame with rows that a table may show."""
         steps = frame.batches.step
         keep = np.zeros(len(steps), bool)
         for op in self._table_ops:
@@ -181,7 +181,7 @@ class WindowState:
     # -- checkpoints
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any]]:
-        """For a checkpoint: rows by kind and phase, and plain data."""
+        """The state for a checkpoint: rows by kind and phase, and plain data."""
         kinds = {"rows": self._parts, "kept": self._kept, "picked": self._picked}
         frames = {f"{kind}/{phase}": frame for kind, parts in kinds.items() for phase, frame in merged(parts).items()}
         states = {op.key: state.plain() for op in self._folding if (state := self.state_of(op)) is not None}
@@ -191,7 +191,7 @@ class WindowState:
         }  # fmt: skip
 
     def load(self, frames: Frames, data: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore a checkpoint."""
         self.clear()
         for kind, parts in (("rows", self._parts), ("kept", self._kept), ("picked", self._picked)):
             stored = {name.removeprefix(f"{kind}/"): frame for name, frame in frames.items() if name.startswith(kind)}
@@ -210,7 +210,7 @@ class WindowState:
 
 
 def _needs(metrics: Iterable[MetricOp], tables: Iterable[TableOp], ids: Iterable[str]) -> dict[str, _Columns]:
-    """By phase, the columns that metrics and tables read."""
+    """The columns that metrics and tables read, by phase."""
     names: dict[str, set[str]] = {}
     extras: set[str] = set()
     for op in metrics:
@@ -228,7 +228,7 @@ def _needs(metrics: Iterable[MetricOp], tables: Iterable[TableOp], ids: Iterable
 
 
 def _read(*nodes: Node | None) -> set[str]:
-    """The columns that expressions read; a fold by its name, for all of its statistics."""
+    """The columns that expressions read; of a fold only its name, which stands for all its statistics."""
     leaves = [node for node in walk(*(node for node in nodes if node is not None)) if node.op in LEAVES]
     return {str(value) for node in leaves for name, value in node.params if name == "name"}
 
@@ -238,7 +238,7 @@ def _only(columns: Mapping[str, _Columns], frames: Frames) -> dict[str, Frame]:
 
 
 def _size(frame: Frame) -> int:
-    """About how many bytes a frame holds."""
+    """The approximate number of bytes in a frame."""
     items = [item for _, values in frame.texts.values() for item in values]
     texts = [
         len(item) if isinstance(item, str) else item.nbytes for item in items if isinstance(item, str | np.ndarray)
