@@ -142,13 +142,13 @@ def _best(order: Array, scopes: Segments, n: int, ties: Array) -> Array:
 
 @_kind
 def _all(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Takes every row for which ``where`` holds."""
+    """Every row for which ``where`` holds."""
     return rows
 
 
 @_kind
 def _top_bottom(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Takes the ``top`` rows with the greatest ``key`` and, of the others, the ``bottom`` rows with the smallest."""
+    """The ``top`` rows with the greatest ``key`` and, of the others, the ``bottom`` rows with the smallest."""
     chosen: Rows = rows[np.union1d(*_ends(op, view, rows))]
     return chosen
 
@@ -167,25 +167,25 @@ def _ends(op: FilterOp, view: View, rows: Rows) -> tuple[Array, Array]:
 
 @_kind
 def _random(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Takes ``n`` random rows; the same rows again in a repeated run."""
+    """``n`` random rows; a repeated run takes the same ones."""
     return rows[_best(_hashes(op, view, rows), _scopes(op, view, rows), op.n, _ties(op, view, rows))]
 
 
 @_kind
 def _fraction(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Takes each row with the probability ``fraction``."""
+    """Each row with the probability ``fraction``."""
     return rows[_hashes(op, view, rows) < op.fraction * 2.0**64]
 
 
 @_kind
 def _first(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Takes the first ``n`` rows."""
+    """The first ``n`` rows."""
     return rows[_best(rows, _scopes(op, view, rows), op.n, rows)]
 
 
 @_kind
 def _unique(op: FilterOp, view: View, rows: Rows) -> Rows:
-    """Takes the first row of each distinct ``key``: a text, a number or an object."""
+    """The first row of each distinct ``key``: a text, a number or an object."""
     assert op.key is not None
     key = view.picked(op.key, op.axis, rows)
     if key.dtype.kind == "O":

@@ -100,8 +100,9 @@ class Sketch:
         used = np.flatnonzero(finite)
         if not len(used):
             return math.nan
-        low = self.low if math.isfinite(self.low) else float(VALUES[used[0]])
-        high = self.high if math.isfinite(self.high) else float(VALUES[used[-1]])
+        # beside an infinity the end is known by its bin alone, and the other end may lie in the same bin
+        low = self.low if math.isfinite(self.low) else min(float(VALUES[used[0]]), self.high)
+        high = self.high if math.isfinite(self.high) else max(float(VALUES[used[-1]]), low)
         edges = edges_of(low, high, bins)
         counts, edges = np.histogram(np.clip(VALUES[used], low, high), bins=edges, weights=finite[used])
         return counts.astype(np.int64), edges

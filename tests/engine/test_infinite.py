@@ -124,3 +124,20 @@ def test_a_histogram_of_values_that_floats_hardly_part(rows: list[float], axis: 
     assert sum(found.counts) == len(rows)
     assert (np.diff(found.edges) > 0).all()
     assert found.edges[0] <= rows[0] <= rows[-1] <= found.edges[-1]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("finite", [[0.75], [0.75, 0.7500001], [1e-30], [0.3, 900.0]], ids=str)
+def test_a_histogram_of_tokens_beside_an_infinity(finite: list[float], sign: int) -> None:
+    """The end towards the infinity is known by its bin alone, whose value may lie beyond the exact other end."""
+    profile = {
+        "axes": {"token": {"mask": "all"}},
+        "signals": {"any": {"t": {"axis": "token"}}},
+        "metrics": {"m": {"expr": "t", "reduce": "histogram(bins=4)"}},
+    }
+    rows = [[sign * value] for value in (*finite, INF)]
+    [(_, records)] = record(profile, [[{"t": rows}]]).events
+    [found] = records.histograms
+    assert sum(found.counts) == len(finite)
+    assert (np.diff(found.edges) > 0).all()
+    assert [item.value for item in records.scalars] == [1]  # nonfinite/m

@@ -38,6 +38,8 @@ KNOWN: Mapping[str, Mapping[str, str]] = {
         "step_time: another reduction": "the same",
         "step_time: over": "the same",
         "num_tokens: another reduction": "the latest value of a counter is its greatest",
+        "low_min: where": "the share of a completion without tokens is missing: `where` spares the report of it",
+        "high_max: where": "the same",
     },
     "maxent_grpo": {
         "clip_low_min: mask": "of single tokens: 0 wherever one is not clipped",
@@ -60,6 +62,7 @@ ELSEWHERE: Mapping[str, str] = {
     "trl_async_grpo": "with what TRL's trainer computes: tests/integrations/trl",
     "ppo": "with numpy, of a whole run: tests/integrations/test_ppo_example.py",
     "trl_ppo": "the same",
+    "tee": "with what loops log: tests/integrations/test_tee.py",
 }
 
 

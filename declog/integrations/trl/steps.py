@@ -129,8 +129,9 @@ class Steps(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
                 return
             self.prefix = metric_key_prefix
         else:
-            self.mode, self.prefix = metric_key_prefix if named else EVAL, metric_key_prefix
-            block = self._recorder.mode(self.mode, self._trainer.state.global_step)
+            mode = metric_key_prefix if named else EVAL
+            block = self._recorder.mode(mode, self._trainer.state.global_step)
+            self.mode, self.prefix = mode, metric_key_prefix
         try:
             with self._recorder.idle(False), block:
                 yield None
