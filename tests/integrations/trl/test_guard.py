@@ -45,7 +45,8 @@ def alone(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "late"),
-    [(name, bool(place % 2)) for place, name in enumerate(faults.FAULTS)] + [("observe", True), ("passed_on", False), ("mode", False)],
+    [(name, bool(place % 2)) for place, name in enumerate(faults.FAULTS)]
+    + [("observe", True), ("passed_on", False), ("mode", False)],
 )
 def test_a_fault_in_a_hook(name: str, late: bool, alone: Any, model: Path, tmp_path: Path) -> None:
     """Weights and history are those of a run without declog, and the fault is reported; soak has each both ways."""
