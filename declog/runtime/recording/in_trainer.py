@@ -1,6 +1,7 @@
-"""A recorder inside a trainer that must go on: mistakes of training code's are reported and left out.
+"""The recorder's methods for integrations with trainers, in which mistakes must not stop training.
 
-What integrations call besides what users do. Imports the session and what runs behind it.
+Inside such a trainer, mistakes of the training code are reported, and the values left out. Imports the session and
+what runs behind it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _NOTHING = nullcontext()
 
 
 class _Inside(threading.local):
-    """How many guards this thread is inside of: what fails there is the outermost's to report."""
+    """The number of guards around this thread's current call; the outermost one reports a failure."""
 
     guards = 0
 
 
 class InTrainer:
-    """The part of a recorder by which a trainer's integration calls it."""
+    """The part of a recorder that integrations use."""
 
     _special: bool
 
@@ -33,31 +34,31 @@ class InTrainer:
         self.plan = session.plan
         self._session = session
         self._background = background
-        self._caller: Callable[[], str] | None = None  # where a trainer must go on: whose code calls
+        self._caller: Callable[[], str] | None = None  # says whose code calls; None: mistakes are raised
         self._reserved: frozenset[str] = frozenset()  # signals that only the trainer's integration observes
         self._inside = _Inside()
         self._idle = False
 
     @property
     def closed(self) -> bool:
-        """Whether the run is over: nothing is recorded any more."""
+        """Whether the run is over, so that nothing is recorded any more."""
         return self._session.closed
 
     def _here(self) -> Scope | None:
-        """The scope of here; of a thread that inherited none the trainer's generation, while one is under way."""
+        """The current scope; in a thread without one, the trainer's generation while it runs."""
         return here(self) or self._session.generation
 
     def attached(self, caller: Callable[[], str], signals: Collection[str] = (), phase: str | None = None) -> None:
-        """From now on a mistake of training code's is reported and left out, unless ``strict``; ``caller`` is whose.
+        """From now on, report mistakes of the training code instead of raising them, unless ``strict``.
 
-        Signals that the integration observes itself are ``signals``: to observe one is such a mistake. With ``phase``,
-        whose batches are made explicit, a column that comes outside of one is such a mistake, too.
+        ``caller`` says whose code it is. ``signals`` are observed by the integration itself, so it is a mistake to
+        observe them elsewhere. The batches of ``phase`` are explicit, so a column outside of one is a mistake, too.
         """
         self._caller, self._reserved, self._special = caller, frozenset(signals), True
         self._session.intake.explicit = phase
 
     def came(self, source: str) -> bool:
-        """Whether a signal came in the batch that is open here."""
+        """Whether the open batch has a signal."""
         session = self._session
         with session.lock:
             batches = session.batches(usable(self._here()), origin())
@@ -65,7 +66,7 @@ class InTrainer:
             return any(op.phase in batches and op.name in batches[op.phase].names for op in ops)
 
     def taking(self, column: object) -> AbstractContextManager[None]:
-        """A block that takes a column of training code's: inside a trainer that must go on it guards."""
+        """A block that records a column of the training code; inside a trainer it is a guard."""
         declared = isinstance(column, str) and column in self.plan.extras
         return self._taking(f"the column `{column}`", "" if declared else "the column is left out")
 
@@ -75,22 +76,22 @@ class InTrainer:
         return self.guard(f"{what} of {context.giver() or self._caller()}", left_out)
 
     def beside(self, numbers: Beside) -> None:
-        """Numbers of the trainer's own, for the sinks of the log event that ends next in the mode of here."""
+        """Add the trainer's own numbers to the next log event of the current mode, for its sinks."""
         session = self._session
         with session.lock:
             session.stream(here(self)).beside = numbers
 
     def pass_through(self, numbers: Beside, step: int, mode: str = "train") -> None:
-        """Give the sinks numbers of the trainer's own, at a step and beside its log event, if it has one.
+        """Give the sinks the trainer's own numbers at a step, beside its log event if it has one.
 
-        They are in no window, and ranks need not call it alike: only rank 0's reach a sink.
+        The numbers are in no window. Only rank 0's reach a sink, so other ranks need not call this.
         """
         if not self.closed:
             self._background.pass_through(step, mode, numbers)
 
     @contextmanager
     def idle(self, idle: bool = True) -> Iterator[None]:
-        """A block of which nothing is recorded, such as a prediction; or (``idle=False``) one inside it that is."""
+        """A block in which nothing is recorded, such as a prediction; ``idle=False`` records again inside of one."""
         before, self._idle = self._idle, idle
         try:
             yield
@@ -99,11 +100,11 @@ class InTrainer:
 
     @contextmanager
     def guard(self, what: str, left_out: str = "") -> Iterator[None]:
-        """A block of an integration's own: where it fails the training code goes on, with what comes after the block.
+        """A block of an integration whose errors do not reach the training code; it goes on after the block.
 
-        ``what`` went wrong is reported once and counted in ``failures``. The open window's values then count as not of
-        all ranks (``declog/ranks``), unless it is only what is ``left_out``, of which no metric is made. Interrupts
-        pass; with ``run.strict`` all errors do. Nothing is told of a recorder that is closed.
+        A failure is reported once, with ``what`` was done, and counted in ``failures``. The open window is then marked
+        as lacking this rank's values (``declog/ranks``), unless ``left_out`` says what is missing and no metric reads
+        it. Interrupts pass through; with ``run.strict`` all errors do. After ``close`` nothing is reported.
         """
         self._inside.guards += 1
         try:

@@ -1,6 +1,6 @@
-"""Windows that end, and the log events that they become: handed to the worker in the order of steps.
+"""Turns windows that end into log events, and hands these to the worker in the order of steps.
 
-The session calls, under its lock. Imports steps, windows and what runs behind the training thread.
+The session calls these methods under its lock. Imports steps, windows and what runs behind the training thread.
 """
 
 from __future__ import annotations
@@ -18,47 +18,48 @@ from declog.runtime.run.self_metrics import Meter
 from declog.runtime.worker.alarm import Alarm
 from declog.runtime.worker.background import Background
 
-PART = 16  # a window longer than so many steps goes to rank 0 in parts of so many
+PART = 16  # a longer window is sent to rank 0 in parts of so many steps
 
 
-# of a log event on its way to the worker: of whose steps it is, of one phase only, the window that ends with it, and
-# the step up to which nothing can come any more
+# a log event on its way to the worker, with its stream and steps, the only phase that it has (None: all), the window
+# that ends with it, and the step up to which the stream is closed
 Outgoing = tuple[LogEvent, Stream, Sequence[Step], str | None, WindowEnd | None, int | None]
 
 
 class LogEvents:
-    """Hands them over, and counts those of each mode."""
+    """Hands log events to the worker, and counts them by mode."""
 
     def __init__(
         self, plan: Plan, logged: Callable[[str], None], failures: Failures, background: Background, meter: Meter,
         dropped: DroppedRows, elapsed: Callable[[], float], alarm: Alarm,
     ) -> None:  # fmt: skip
-        self.counts: dict[str, int] = {}  # steps of each mode
-        self.begun: Mapping[str, int] = {}  # log events of each mode; a block's when it begins, as on all ranks
-        self._sent: Mapping[str, int] = {}  # those that were handed over
+        self.counts: dict[str, int] = {}  # the number of steps by mode
+        # the number of log events by mode; a block's is counted when the block begins, so that ranks agree
+        self.begun: Mapping[str, int] = {}
+        self._sent: Mapping[str, int] = {}  # the number of log events that were handed over, by mode
         self.on_device = False  # whether any batch was on a GPU
-        self.outgoing: Outgoing | None = None  # once it is here, it gets to the worker
+        self.outgoing: Outgoing | None = None  # set until the worker has it, also if an interrupt comes between
         self._plan = plan
-        self._logged = logged  # is told the mode of each log event that is no part
+        self._logged = logged  # called with the mode of each log event that is not a part
         self._failures = failures
         self._background = background
         self._meter = meter
         self._dropped = dropped
         self._elapsed = elapsed
-        self._alarm = alarm  # rings when a window has waited long enough
+        self._alarm = alarm  # calls the session when a window has waited long enough
 
     def begin(self, mode: str) -> int:
-        """The number of the next log event of a mode, which begins."""
+        """Begin a log event of a mode, and return its number."""
         number = self.begun.get(mode, 0)
         self.begun = {**self.begun, mode: number + 1}
         return number
 
     def step_ended(self, stream: Stream, number: int, *, failed: bool) -> None:
-        """A step of a mode has ended: windows that end with it are handed over, or wait for scopes."""
+        """End a step of a mode: hand over the windows that end with it, unless they have to wait for scopes."""
         self.counts[stream.mode] = count = self.counts.get(stream.mode, 0) + 1
         every = stream.every
         part = (count % every if every else count) % PART == 0
-        if part or count == self._plan.first:  # the first window may end before
+        if part or count == self._plan.first:  # the first window may be shorter than the others
             ends = self._plan.ends(stream.mode, count, every)
             if ends or part:
                 stream.ends.append(WindowEnd(number, count, stream.spent, part=not ends, failed=failed and ends))
@@ -66,7 +67,7 @@ class LogEvents:
             self.advance(stream)
 
     def advance(self, stream: Stream) -> None:
-        """Hand over the windows that all has come for."""
+        """Hand over the windows that are complete, or have waited long enough."""
         while stream.ends:
             end, complete = stream.ends[0], stream.complete
             if not end.part and stream.ordered and complete < end.step:
@@ -78,12 +79,12 @@ class LogEvents:
             self._end_window(stream, end, complete)
 
     def finish(self, stream: Stream) -> None:
-        """Hand over the windows that still wait for scopes: nobody waits any more."""
+        """Hand over all windows that have ended, without waiting for scopes."""
         while stream.ends:
             self._end_window(stream, stream.ends[0], stream.complete, forced=True)
 
     def _end_window(self, stream: Stream, end: WindowEnd, complete: int, *, forced: bool = False) -> None:
-        """Hand over a window, or a part of one, when all has come up to the step that is ``complete``."""
+        """Hand over a window, or a part of one; ``complete`` is the step up to which no scope is open."""
         if not stream.ordered:
             self.log(stream, end.step, stream.upto(None), end=end, tail=True)
             return
@@ -103,10 +104,10 @@ class LogEvents:
         failed: bool = False, again: bool = False, last: bool = False, answer: Answer | None = None,
         back: int | None = None, only: str | None = None, closed: int | None = None,
     ) -> None:  # fmt: skip
-        """Give the worker the rows of steps, of one phase ``only``: a window that ends, or a part of it.
+        """Give the worker a log event with the rows of ``steps`` (of one phase, ``only``).
 
-        A window is waited for where the config says so; ``again``: nothing came since the log event before. What
-        comes later for a step up to one that is ``closed`` is late.
+        Waits for it if the config says so. ``again``: nothing came since the log event before. Rows that come later for
+        a step up to ``closed`` are late.
         """
         if self.outgoing is not None:
             self.deliver()
@@ -116,7 +117,7 @@ class LogEvents:
         try:
             if self.on_device:
                 window.hand_off()
-        except Exception as error:  # noqa: BLE001  (a log event without rows is one: ranks stay at one count)
+        except Exception as error:  # noqa: BLE001  (an empty log event is sent, so that ranks stay at one count)
             self._failures.report(error)
             window = Window(intact=False)
         blocks = self._plan.blocking and not part
@@ -127,7 +128,7 @@ class LogEvents:
         if number is None:
             number = begun.get(mode, 0)
             begun = {**begun, mode: number + 1}
-        # a step that ends with an error does not wait long for other ranks
+        # after a step that ended with an error, rank 0 does not wait long for the other ranks
         short_wait = blocks and (failed or (end is not None and end.failed))
         count = self.counts.get(mode, 0) if end is None else end.count
         item = LogEvent(
@@ -147,7 +148,7 @@ class LogEvents:
             self._background.wait()
 
     def deliver(self) -> None:
-        """Hand over the log event that is on its way, if there is one. Whatever interrupts this, it can be repeated."""
+        """Hand over the outgoing log event, if there is one. If this is interrupted, it can be called again."""
         if self.outgoing is None:
             return
         item, stream, steps, only, end, closed = self.outgoing
@@ -161,7 +162,7 @@ class LogEvents:
         self.outgoing = None
 
     def load(self, begun: Mapping[str, int], counts: Mapping[str, int]) -> None:
-        """Continue where a checkpoint was saved."""
+        """Restore the counts of a checkpoint."""
         self.begun = {**self.begun, **begun}
         self._sent = {**self._sent, **begun}
         self.counts.update(counts)

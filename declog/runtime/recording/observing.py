@@ -25,24 +25,24 @@ log = logging.getLogger("declog")
 
 
 class Observing(InTrainer, Recording):
-    """What training code gives goes to the open batches of its scope, task and thread."""
+    """The recorder's methods that take values; they go to the open batches of the scope, task and thread."""
 
     _logged_numbers: LoggedNumbers
 
     def __init__(self, session: Session, background: Background) -> None:
         super().__init__(session, background)
-        self._special = session.meter.timed  # what is observed is not only recorded
+        self._special = session.meter.timed  # `observe` may not take its short cut
         self._said_so = False
 
     def observe(self, *arguments: Argument, step: Any = None, **signals: Any) -> None:
-        """Record signals, and the rows of packets, in the scope of here. A signal given again opens the next batch.
+        """Record signals and rows of packets in the current block. A signal that comes again opens the next batch.
 
-        Signals come by keyword, or in mappings of names to values, for names such as ``train/loss``. They are tensors,
-        arrays, lists or numbers, of the shape that the config declares: [completions, tokens], [completions],
-        [groups], or one number per step; a family is a mapping of member to values. Raises
-        ``InputError`` for a wrong shape, type or count, ``UnknownSignalError`` for an unknown name. With ``step`` they
-        belong to that optimizer step, or to the ``"next"`` one that ends here, wherever the call is. Outside of any
-        scope they are left out, which is counted in ``failures`` and reported once (``run.strict``: raised).
+        Pass signals by keyword, or in mappings of names to values, for names such as ``train/loss``. Values are
+        tensors, arrays, lists or numbers in the shape that the config declares: [completions, tokens], [completions],
+        [groups], or one number per step; a family is a mapping of members to values. A wrong shape, type or count
+        raises ``InputError``, an unknown name ``UnknownSignalError``. With ``step`` the values belong to that optimizer
+        step, or with ``"next"`` to the one that ends next on this rank, wherever the call is. Values outside of any
+        block are left out, which is counted in ``failures`` and reported once (with ``run.strict``: raised).
         """
         scope = innermost()
         if scope is None or scope.takes is not self or arguments or step is not None or self._special:
@@ -50,10 +50,10 @@ class Observing(InTrainer, Recording):
             began = time.perf_counter() if meter.timed else 0.0
             self._observe_any(arguments, signals, step)
             meter.recording += time.perf_counter() - began if meter.timed else 0.0
-        else:  # the common case
+        else:  # a short cut for the usual call
             session, me = self._session, origin()
             with session.lock:
-                batches = scope.batches.get(me)  # of an explicit batch none
+                batches = scope.batches.get(me)  # None in an explicit batch
                 session.intake.observe(session.batches(scope, me) if batches is None else batches, signals)
 
     def _observe_any(self, arguments: Sequence[Argument], signals: Mapping[str, Any], step: Any) -> None:
@@ -94,7 +94,7 @@ class Observing(InTrainer, Recording):
     def _observe_in(
         self, scope: Scope, arguments: Sequence[Argument], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None:
-        """Record in a scope that is known, whatever is open here."""
+        """Record in this scope, whichever is the current one."""
         if self._in_fork():
             return
         packets, signals = named(arguments, signals)
@@ -105,7 +105,7 @@ class Observing(InTrainer, Recording):
                     session.dropped.ended(scope, _rows(packets, signals))
             elif scope.owner is not None:
                 session.take(session.batches(scope, origin()), packets, signals, strict=strict)
-            elif scope.kind == "at":  # a batch of its own
+            elif scope.kind == "at":  # a handle that was not entered: the call is a batch of its own
                 session.open(scope, origin())
                 try:
                     session.take(session.batches(scope, origin()), packets, signals, strict=strict)
@@ -116,12 +116,13 @@ class Observing(InTrainer, Recording):
 
     @answered
     def log_metric(self, name: str, value: Any) -> None:
-        """Record a number under a name of its own; its mean over the window is logged as ``name``.
+        """Record a number under any name; its mean over the window is logged as ``name``.
 
-        A name that the config declares, or that another metric wrote first, stays theirs: this value is left out,
-        which is reported once (DL508). A config that declares the metric ``logged`` reduces and names them its way.
+        A value whose name belongs to a metric of the config is left out, which is reported once (DL508). A config that
+        declares the metric ``logged`` decides how such numbers are reduced and named.
 
-        On every rank or on some, from any thread, as often as wanted. Outside a step it counts for the next.
+        Call it on all ranks or only some, from any thread, as often as needed. Outside a step the number counts for
+        the next one.
         """
         self._metrics_in(self._here(), {name: value})
 
@@ -136,16 +137,16 @@ class Observing(InTrainer, Recording):
     def scalars(
         self, values: Mapping[str, Any], step: int | None = None, *, commit: bool = False, between: str = "/"
     ) -> dict[str, Any]:
-        """Record numbers that the loop logs by name, such as those that it gives to a tracker; returns what is none.
+        """Record named numbers, such as those that a loop passes to a tracker; returns the values that are no numbers.
 
-        A name that the config observes as a signal is that signal, as ``from: actor/kl_loss`` says it. Any other is
-        logged under its name, as ``log_metric`` does. A number may be a tensor on any device, which is not waited for;
-        what a mapping holds has its names joined by ``between``.
+        A name that the config declares as a signal is observed as that signal (see ``from: actor/kl_loss``). All others
+        are logged under their names, as by ``log_metric``. A number may be a tensor on any device; this does not wait
+        for the device. Names inside nested mappings are joined by ``between``.
 
-        Calls of one ``step`` are one step, which a call of a later one completes, or ``commit``; what was observed
-        since the step before is of it. Inside ``with log.step(k):`` and in modes they are of that. A call of an earlier
-        step is of that where its window is open; else it is late, which is counted and reported. Without ``step`` it
-        is as ``log_metric``.
+        All calls with the same ``step`` form one step, which also has everything observed since the step before. It
+        ends with the first call of a later step, or with ``commit``. Inside ``with log.step(k):`` and in modes the
+        numbers belong to that block. A call for an earlier step counts there if its window is still open; else it is
+        late, which is counted and reported. Without ``step`` this is the same as ``log_metric``.
         """
         if not self._records():
             return {}
@@ -156,18 +157,18 @@ class Observing(InTrainer, Recording):
 
     @answered
     def timer(self, name: str) -> AbstractContextManager[None]:
-        """Time a block of the step: seconds, summed over the blocks of one name in a step. No device is waited for.
+        """Time a block, in seconds; blocks with the same name in one step add up. Does not wait for the device.
 
-        They feed the signal ``timers``, a family per step, where the config declares it; else they are logged as
-        ``log_metric`` of ``time/{name}``. On a GPU the time is the device's, between what the block's begin and end
-        queue. It counts for the step in which the block ends.
+        The times feed the signal ``timers``, a family per step, if the config declares it; else they are logged as
+        ``time/{name}``. On a GPU it is the device's time from the work that is queued when the block begins to that
+        queued when it ends. The time counts for the step in which the block ends.
         """
         return self._timer_in(None, name)
 
     @contextmanager
     def _timer_in(self, scope: Scope | None, name: str) -> Iterator[None]:
         if self._session.forked:
-            yield  # a fork has no device
+            yield  # a forked process cannot use the device
             return
         self._drive_refused()
         stop = timing.begin()
@@ -180,21 +181,21 @@ class Observing(InTrainer, Recording):
 
     @answered
     def log_extra(self, column: str, values: Any) -> None:
-        """Record a column of the step's completions, one value each, as a list or array; again opens the next batch.
+        """Record a column with one value per completion of the step; a column that comes again opens the next batch.
 
-        A column that the config declares as a signal is observed as one. Others go to the tables whose schema
-        says `undeclared: keep`; where none does they are dropped, and that is reported once. Raises ``InputError`` for
-        what cannot be a column, and for any column where a table says `undeclared: error`. Before the step it is of
-        the rows that the step begins with.
+        ``values`` is a list or an array. A column that the config declares as a signal is observed as one. Others go to
+        tables whose schema has `undeclared: keep`; without such a table they are dropped, which is reported once.
+        Raises ``InputError`` for values that cannot be a column, and for any column if a table has `undeclared: error`.
+        A call before the step belongs to the rows with which the step begins.
         """
         self._extra_in(self._here(), column, values)
 
     def keep(self, **columns: Any) -> None:
-        """Keep columns of the step's completions for questions that nobody asked yet, one value per completion each.
+        """Keep columns for later questions, one value per completion each; no metric of the run needs to read them.
 
-        Numbers, bools and texts, as lists, arrays or tensors, that no metric of the run reads: ``declog add`` reads
-        them later, as signals of their names. They are of the batch that is open, or of the next one, and change
-        nothing about it: what does not fit is left out, which is said once.
+        Values are numbers, bools or texts, in lists, arrays or tensors. ``declog add`` reads them later, as signals of
+        these names. They belong to the open batch, or to the next one, and never change it: a column that does not
+        fit is left out, which is reported once.
         """
         scope = self._here()
         if self.closed or self._idle or not self._records():
@@ -218,7 +219,7 @@ class Observing(InTrainer, Recording):
     # -- whether anything is recorded
 
     def _in_fork(self) -> bool:
-        """Whether this process is a fork of the run's: nothing is recorded then, which is said once."""
+        """Whether this process is a fork of the run's, where nothing is recorded; the first time warns of it."""
         if self._session.forked and not self._said_so:
             self._said_so = True
             log.warning("%s", UsageError.of("DL510.in_fork", process=os.getpid()))
@@ -229,7 +230,7 @@ class Observing(InTrainer, Recording):
             raise UsageError.of("DL510.closed")
 
     def _records(self) -> bool:
-        """Whether something can be recorded: not in a fork; raises where the run is over, and on a driver."""
+        """Whether values can be recorded: not in a fork. Raises ``UsageError`` after the run's end, and on a driver."""
         if self._in_fork():
             return False
         self._alive()
@@ -241,11 +242,11 @@ class Observing(InTrainer, Recording):
             raise UsageError.of("DL510.driver")
 
 
-NO_NUMBER: Any = None  # a step without its number is refused in declog's words
+NO_NUMBER: Any = None  # the default of `step`, so that a call without a number gets declog's own error
 
 
 def step_number(step: Any) -> int:
-    """A step's number; raises ``UsageError`` for what is none."""
+    """A step's number as an int; raises ``UsageError`` for any other value."""
     if type(step) is int and -GREATEST < step < GREATEST:
         return step
     try:
@@ -267,5 +268,5 @@ def step_number(step: Any) -> int:
 
 
 def _rows(packets: Sequence[Packet], signals: Mapping[str, Any]) -> int:
-    """How many rows a call seems to have."""
+    """The number of rows in a call, as far as its values show it."""
     return max(sum(packet.rows for packet in packets) + (rows_of(signals) if signals else 0), 1)

@@ -1,6 +1,6 @@
-"""The recorder: what a training loop calls. It records on the training thread, and does nothing else there.
+"""The recorder: the object that a training loop calls. On the training thread it only records.
 
-``start`` (in ``api.py``) makes one from a plan; a rank other than 0 has the same recorder without sinks.
+``start`` (in ``api.py``) makes a recorder from a plan. Other ranks than 0 have the same recorder without sinks.
 Imports the runtime only: neither the models of the YAML nor the compiler.
 """
 
@@ -38,14 +38,14 @@ from declog.runtime.worker.background import Background, MakeLive
 P = ParamSpec("P")
 R = TypeVar("R")
 log = logging.getLogger("declog")
-# torch's compiler traces nothing of declog: a call is one clean break of the graph, and a full graph names it
+# torch.compile does not trace into declog: a call breaks the graph once, and under fullgraph=True the error names it
 after("torch._dynamo.trace_rules", lambda dynamo: dynamo.add("declog"))
 
 
 class Recorder(Observing):
-    """Records a run as its plan says. Use it as a context manager, or call ``close``.
+    """Records a run according to its plan. Use it as a context manager, or call ``close``.
 
-    ``total_steps`` may be set where it is known how many the run will have: a console then says how long they take.
+    Set ``total_steps`` if the number of steps is known: the console then shows how much time is left.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Recorder(Observing):
         for runner in outlets.runners.values():
             runner.watch(self._progress)
         self._ended = self._failed = False
-        self._runs: list[Scope] = []  # `with log:`
+        self._runs: list[Scope] = []  # blocks of `with log:`
         self._logged_numbers = LoggedNumbers(self, session)
         session.commits, session.main_task = commits, origin()
-        if commits:  # it has no blocks, and is open from its start to its end
+        if commits:  # without blocks, the run is one scope from its start to its end
             session.runs.add(Scope(self, "run").id)
         atexit.register(self.close)
         context.know(self)
@@ -107,11 +107,11 @@ class Recorder(Observing):
             self.close(failed=error is not None)
 
     def close(self, *, failed: bool = False) -> None:
-        """Flush the tail window, wait for the worker and the sinks, each within a deadline; idempotent.
+        """Log the last window, and wait for the worker and the sinks, each up to a deadline; idempotent.
 
-        An interrupt is raised when it is done; another one ends it.
+        An interrupt is raised after everything is written; a second interrupt stops the writing.
 
-        With ``run.strict`` the first failure of declog's own is raised, unless the run itself failed.
+        With ``run.strict`` the first of declog's own failures is raised, unless the run itself failed.
         """
         if self._session.forked or self._ended:
             return
@@ -125,11 +125,11 @@ class Recorder(Observing):
             raise
 
     def _finish(self) -> None:
-        """Hand over, write and close. Where it was interrupted it goes on."""
+        """Hand over all steps, write and close. If this was interrupted, another call continues."""
         self._session.close(failed=self._failed)
         try:
             self._background.close(failed=self._failed)
-        except Exception:  # with `strict`, of a run that is closed
+        except Exception:  # `strict` raises after everything is closed
             self._ended = True
             atexit.unregister(self.close)
             raise
@@ -137,7 +137,7 @@ class Recorder(Observing):
         atexit.unregister(self.close)
 
     def __copy__(self) -> Recorder:
-        """A run has one recorder: what holds a copy of it, such as a copied trainer, records into the same run."""
+        """Return the recorder itself: a copied object that holds it, such as a trainer, records into the same run."""
         return self
 
     def __deepcopy__(self, memo: Any) -> Recorder:
@@ -148,31 +148,31 @@ class Recorder(Observing):
 
     @property
     def failures(self) -> Mapping[str, int]:
-        """What failed behind the training thread's back so far, and what sinks lost: how often, by message."""
+        """The failures so far outside of the training thread, and what sinks lost: counts by message."""
         return self._background.failures
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """The metrics that have no values because signals do not come, each with the reason; on rank 0.
+        """The metrics that have no values because their signals do not come, each with the reason; on rank 0.
 
-        As of the log events so far, which it waits for. What was missing and comes is in it no more.
+        Waits until the log events so far are evaluated. A metric leaves this list when its signals come.
         """
         return self._background.missing
 
     @property
     def alerts(self) -> list[tuple[int, Alert]]:
-        """The alerts that fired, the last thousand, each with the step of its log event; on rank 0.
+        """The last thousand alerts that fired, each with the step of its log event; on rank 0.
 
-        As of the log events so far, which it waits for.
+        Waits until the log events so far are evaluated.
         """
         return self._background.alerts
 
     @property
     def should_stop(self) -> bool:
-        """Whether an alert with `do: [stop]` ends training after the step that is open, or else the last one.
+        """Whether an alert with `do: [stop]` ends training after the open step, or after the last one if none is open.
 
-        Ask once a step, on every rank, and end the loop where it is true: it is true after the same step on all ranks.
-        It waits for no log event. Only while ranks agree on that step a rank that is ahead waits for the others.
+        Ask once per step on every rank, and leave the loop when it is true: that is after the same step on all ranks.
+        It does not wait for log events. Only while the ranks agree on that step, a rank that is ahead waits for others.
         """
         session = self._session
         open_step = None if session.step is None else session.step.number
@@ -181,65 +181,66 @@ class Recorder(Observing):
         )
 
     def _progress(self) -> tuple[int | None, int | None]:
-        """For the threads of sinks: nothing is written for them while it trains."""
+        """The last step and the total; read by the threads of sinks."""
         return self._session.train.last, self.total_steps
 
     # -- scopes
 
     def step(self, step: int = NO_NUMBER) -> Scope:
-        """One optimizer step, as a `with` block: its end closes the batches, and says that the step is complete.
+        """One optimizer step, as a `with` block; at the end of the block the step is complete.
 
-        What is observed inside belongs to it, also by tasks that are started inside. Numbers rise, with gaps where
-        there are some; one that is not above the last is a ``UsageError``, as is a step inside a step. What is
-        returned is a handle, too: ``step.observe(...)`` reaches the step from any thread.
+        All that is observed inside the block belongs to the step, also from tasks that are started inside. Step numbers
+        must rise, and may have gaps; a number that is not above the last one raises ``UsageError``, and so does a step
+        inside a step. The returned scope is also a handle: ``step.observe(...)`` reaches the step from any thread.
         """
         return Scope(self, "step", step_number(step))
 
     @answered
     def at(self, step: int = NO_NUMBER) -> Scope:
-        """A block that contributes to a step that somebody owns: a prefetch, a task, a thread, before it or in it.
+        """A block that contributes to step ``step``, which another block owns: for prefetches, tasks and threads.
 
-        The step's window waits for it, at most ``wait_s``. As a handle, ``log.at(k).observe(...)`` is one batch.
+        It may begin before the step. The step's window waits for the block, at most ``wait_s`` seconds. Used as a
+        handle, each ``log.at(k).observe(...)`` is one batch.
         """
         return Scope(self, "at", step_number(step))
 
     def commit(self, step: int = NO_NUMBER) -> None:
-        """End a step around all that came since the last commit: with ``declog.start(..., steps="commit")``."""
+        """End a step that has all calls since the last commit; for ``declog.start(..., steps="commit")``."""
         if not self._session.commits:
             raise UsageError.of("DL510.commit")
         with self.step(step):
             pass
 
     def rewind(self, step: int) -> None:
-        """The trainer goes back to a step, as after a checkpoint was loaded: the next one may be the one after it.
+        """Go back to a step, for instance after a checkpoint was loaded: the next step may be ``step`` + 1.
 
-        What was recorded until now is logged. Between two steps; every rank must call it alike.
+        Everything recorded so far is logged. Call it between two steps, and on every rank.
         """
         if self._records():
             self._session.rewind(step_number(step))
 
     @property
     def last_step(self) -> int | None:
-        """The last optimizer step that has ended; None where there is none. The next one is above it."""
+        """The last optimizer step that has ended; None before the first. The next number must be above it."""
         return self._session.train.last
 
     @property
     def in_step(self) -> bool:
-        """Whether signals may be observed here: in a step, in what contributes to one, or in another mode."""
+        """Whether signals may be observed here: inside a block of ``step``, ``at`` or ``mode``."""
         scope = here(self)
         return scope is not None and not scope.closed
 
     @answered
     def mode(self, name: str, step: int | None = None) -> Scope:
-        """A block of another mode, such as ``eval``: its own windows and names; the end of the block logs it.
+        """A block of another mode, such as ``eval``, with its own windows and names; the end of the block logs it.
 
-        Inside it signals may be observed without a step. ``step`` is where its values stand; left out, that of the
-        step around the block, or the last one. It may go on beside steps, as a task. Where the block has flushed and
-        nothing came since on any rank, its end logs nothing.
+        Inside, signals may be observed without a step. ``step`` is the step at which its values are logged; by default
+        the step around the block, or the last one. The block may run beside steps, as a task. If it has flushed and no
+        rank observed anything since, its end logs nothing.
         """
         self._records()
         if name not in self.plan.modes:
-            close = nearest(getattr(name, "__name__", str(name)), self.plan.modes)  # `eval` is a function, too
+            close = nearest(getattr(name, "__name__", str(name)), self.plan.modes)  # `eval` is also a Python function
             raise UsageError.of(
                 "DL510.mode", config=self.plan.name, name=name,
                 fix=f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`",
@@ -248,10 +249,10 @@ class Recorder(Observing):
         return Scope(self, "run" if name == "train" else "mode", number, name)
 
     def batch(self, phase: str | None = None, *, rows: int | None = None) -> Scope:
-        """One batch, made explicit: it is closed at the end of the block. Tasks that are started inside fill it, too.
+        """One explicit batch, of one phase or of all: it ends with the block. Tasks started inside fill it, too.
 
-        Of one phase, or of all. With ``rows``, the number of the phase's completions, what is of another number or
-        given twice is an ``InputError``.
+        With ``rows``, the number of the phase's completions, a signal with another number of rows raises
+        ``InputError``, and so does a signal that is observed twice.
         """
         self._records()
         if not self.in_step:
@@ -262,19 +263,18 @@ class Recorder(Observing):
 
     @property
     def innermost(self) -> int:
-        """The number of the block that was made last of those that are open; 0 where none is."""
+        """The number of the open block that was made last; 0 if none is open."""
         return max([*self._session.scopes, *self._session.runs], default=0)
 
     def _next_step(self) -> Scope:
         return self.step(self._session.next_step())
 
     def flush(self, wait_s: float | None = None) -> dict[str, float] | None:
-        """Log what came since the last log event, now: for trainers that decide when (`every: trainer`).
+        """Log everything since the last log event now; for trainers that decide when to log (`every: trainer`).
 
-        Every rank must call it alike. Slower metrics and tables are logged with it, whatever their `every`. With
-        ``wait_s`` it waits, at most so many seconds, and returns on every rank the scalars that rank 0 logs at this
-        event, by name (those of sinks have the sink's prefix besides), and ``declog/ranks`` where they are not of all
-        ranks; None where they did not come in time.
+        Call it on every rank. Metrics and tables with a longer `every` are logged, too. With ``wait_s`` it waits at
+        most so many seconds, and returns on every rank the scalars that rank 0 logs at this event, by name (without
+        the prefixes of sinks), with ``declog/ranks`` if ranks are missing; None if they did not come in time.
         """
         if not self._records():
             return None
@@ -283,28 +283,28 @@ class Recorder(Observing):
         return None if answer is None else answer.wait()
 
     def written(self, wait_s: float = 30.0) -> bool:
-        """Whether the sinks have written all log events so far, waiting at most so many seconds for them."""
+        """Wait at most ``wait_s`` seconds for the sinks; returns whether all log events so far are written."""
         self._alive()
         return self._background.written(wait_s)
 
     def wrap(self, step_function: Callable[P, R]) -> Callable[P, R]:
-        """The step function, observed: the call is a step, numbered from 0, and its result is observed.
+        """Wrap a step function: each call is a step, numbered from 0, and its result is observed.
 
-        For functions and ``async def``, which return a mapping, a dataclass, a named tuple, ``(loss, mapping)``, a
-        number, which is observed as ``loss``, or None. Keys that the config does not know are ignored; for any other
-        result, and for a generator, it raises ``UsageError``.
+        The function, also an ``async`` one, returns a mapping, a dataclass, a named tuple, ``(loss, mapping)``, a
+        number (observed as ``loss``) or None. Keys that the config does not declare are ignored. Any other result
+        raises ``UsageError``, and so does a generator function.
         """
         return wrapping.wrap(self, step_function)
 
-    # -- how the trainer is configured
+    # -- the trainer's configuration
 
     def config(self, values: Mapping[str, Any]) -> None:
-        """Add to how the trainer is configured: values as ``declog.start(run_config=...)`` takes them.
+        """Add to the trainer's configuration: values as in ``declog.start(run_config=...)``.
 
-        They are merged into ``run_config.yaml`` in the run's folder, which the report reads: a value stands for the
-        one that its key had, and a map is merged into the map there. Keys that name secrets are left out. Trackers
-        have what the run began with. Of several ranks rank 0 writes, others may call it or not. ``OSError`` as the
-        disk says; after ``close`` nothing is written.
+        They are merged into ``run_config.yaml`` in the run's folder, which the report reads: values replace those of
+        the same key, and mappings are merged. Keys that name secrets are left out. Trackers keep the configuration that
+        the run began with. Only rank 0 writes; other ranks may call it or not. Errors of the disk raise ``OSError``;
+        after ``close`` nothing is written.
         """
         if self.closed or self._in_fork():
             return
@@ -318,7 +318,7 @@ class Recorder(Observing):
     def export(self) -> bytes:
         """On an actor (``role="actor"``): the log events since the last export, for the driver's ``merge``.
 
-        Call it between steps, and once more after ``close`` for the tail window.
+        Call it between steps, and once more after ``close`` for the last window.
         """
         if self._session.forked:
             raise UsageError.of("DL510.fork")
@@ -327,12 +327,12 @@ class Recorder(Observing):
         return self._background.export()
 
     def merge(self, exports: Iterable[bytes], wait_s: float | None = None) -> None:
-        """On the driver (``role="driver"``): log what actors exported, in one call or in many. Returns at once.
+        """On the driver (``role="driver"``): log the exports of actors, in one call or in many. Returns at once.
 
-        A log event is finished when all actors' parts have come, or when it has waited ``wait_s`` seconds (by default
-        those of ``start``), or when what waits is over the plan's ``backlog_bytes``: then the others are missing, and
-        it is marked as partial. Who was missing is not waited for until it exports again. Bytes that are no export of
-        this plan raise when the others are taken.
+        A log event is finished when the parts of all actors have come. It is finished as partial, without the missing
+        parts, after ``wait_s`` seconds (default: that of ``start``), or when waiting parts exceed the plan's
+        ``backlog_bytes``. An actor whose part was missing is not waited for until it exports again. Bytes that are no
+        export of this plan raise after all others have been taken.
         """
         self._alive()
         if not self._in_fork():
@@ -341,10 +341,10 @@ class Recorder(Observing):
     # -- checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's state between two steps: its open windows, and on rank 0 totals and what windows hold.
+        """The state of this rank between two steps: open windows, and on rank 0 also totals over the run.
 
-        Plain values and one uint8 tensor, for ``torch.save`` and ``torch.load(..., weights_only=True)``. Every rank
-        saves its own. What was logged before is in rank 0's files when this returns.
+        It has plain values and one uint8 tensor, for ``torch.save`` and ``torch.load(..., weights_only=True)``. Every
+        rank saves its own. When this returns, everything logged so far is in rank 0's files.
         """
         self._original()
         with self._session.lock:
@@ -353,11 +353,11 @@ class Recorder(Observing):
         return pack(self.plan, self._background.comm, progress, frames | facts, data, self.output_dir, self.run_id)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue a run where ``state_dict`` was called: windows, totals, files. Before the first step.
+        """Continue a run where ``state_dict`` was called, with its windows, totals and files. Call it before any step.
 
-        Files lose the rows of later steps, so that none is there twice. Where another folder was named than that of
-        the run, this one is a branch of it: that run's files stay as they are. Where the config was changed since,
-        totals are continued and open windows are dropped, with a warning.
+        Rows of later steps are removed from the files, so that no row is there twice. If this run has another folder
+        than the saved one, it is a branch: the saved run's files stay as they are. If the config was changed since,
+        totals continue and open windows are dropped, with a warning.
         """
         self._original()
         if self._session.begun:
@@ -368,13 +368,13 @@ class Recorder(Observing):
         self._background.load(frames, data, progress.step, equal=equal)
 
     def in_child(self) -> None:
-        """This process is a fork of the run's: it has no threads, and its locks may be held for ever."""
+        """Note that this process is a fork of the run's: it has no threads, and its locks may never be released."""
         if not self.closed:
             self._special = True
             self._session.in_child()
 
     def _original(self) -> None:
-        """Raise where there is no state: the run is over, or this is a fork of its process."""
+        """Raise ``UsageError`` where there is no state: after the end of the run, and in a fork of its process."""
         self._alive()
         if self._session.forked:
             raise UsageError.of("DL510.fork")

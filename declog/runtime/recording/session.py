@@ -1,7 +1,7 @@
-"""A run on the training thread: scopes hold steps open, batches go into steps, and windows are made of steps.
+"""A run on the training thread: scopes hold steps open, batches go into steps, and windows consist of steps.
 
-``recorder.py`` is how users reach it: it finds the scope, here everything is said explicitly. Records, and does nothing
-else: `background.py` takes over from here.
+Users call ``recorder.py``, which finds the current scope; here every scope is an argument. This thread only records:
+``background.py`` does the rest.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _AHEAD = "end one step before the next; what runs ahead says its step: with log.
 
 
 class Session:
-    """Every call is made under one lock; ``seen_session.py`` has the session whose calls others see."""
+    """A run on the training thread; calls are serialised by one lock. `SeenSession` also shows them to a capture."""
 
-    intakes = Intake  # how values come in
+    intakes = Intake  # the class that takes values in
 
     def __init__(
         self, plan: Plan, clock: Clock, failures: Failures, background: Background, *, functions: Functions,
         locate: Locate | None,
     ) -> None:  # fmt: skip
         self.plan = plan
-        self.logged = None if plan.logged is None else plan.logged.phase  # of what ``log_metric`` gives
+        self.logged = None if plan.logged is None else plan.logged.phase  # the phase of numbers of ``log_metric``
         self.clock = clock
         self.lock = threading.RLock()
         self.meter = Meter(any(profile.self_metrics for profile in plan.profiles.values()))
@@ -52,22 +52,22 @@ class Session:
         self.dropped = DroppedRows(failures, self.meter, strict=plan.strict)
         self.failures = failures
         self.closed = False
-        self._finished = False  # all was handed over
-        self.commits = False  # what comes without a scope is of the step that is committed next
-        self.main_task: Origin | None = None  # whose steps they are
-        self.step: Scope | None = None  # the optimizer step that is open
-        self.scopes: dict[int, Scope] = {}  # that are open
-        self.runs: set[int] = set()  # the numbers of blocks of the run that are open
-        self.generation: Scope | None = None  # the batch of the trainer's generation that is under way
-        self.forked = False  # this process is a fork of the run's
-        self.drives = background.merger is not None  # a driver: it records nothing of its own
-        # of train and of modes that count steps; the others have one in each block
+        self._finished = False  # whether everything was handed over
+        self.commits = False  # values outside of any scope belong to the step that is committed next
+        self.main_task: Origin | None = None  # the task or thread that opens the steps
+        self.step: Scope | None = None  # the open optimizer step
+        self.scopes: dict[int, Scope] = {}  # open scopes by id
+        self.runs: set[int] = set()  # the ids of open `with log:` blocks
+        self.generation: Scope | None = None  # the open batch of the trainer's generation
+        self.forked = False  # whether this process is a fork of the run's
+        self.drives = background.merger is not None  # a driver records nothing itself
+        # the streams of train and of modes that count steps; for other modes each block has a stream of its own
         self.streams = {
             mode: Stream(mode, ordered=mode == "train", every=op.every) for mode, op in plan.modes.items() if op.every
         }
         self.train = self.streams.setdefault("train", Stream("train", ordered=True))
-        self.modes = {"train"}  # that were entered
-        self.last_step = 0  # of any mode
+        self.modes = {"train"}  # the modes that were entered so far
+        self.last_step = 0  # the last step of any mode
         self._alarm = Alarm(self._overdue)
         self.events = LogEvents(
             plan, self._logged, failures, background, self.meter, self.dropped, clock.elapsed, self._alarm
@@ -77,31 +77,31 @@ class Session:
 
     @property
     def now(self) -> int:
-        """The step that is open, or the last one."""
+        """The number of the open step, or of the last one."""
         return self.last_step if self.step is None or self.step.number is None else self.step.number
 
     @property
     def begun(self) -> bool:
-        """Whether anything came yet."""
+        """Whether anything was recorded yet."""
         events = self.events
         return bool(events.begun or events.counts or self.pending.batches or self.step is not None)
 
     def next_step(self) -> int:
-        """The number after the last step's; 0 where there was none."""
+        """The number after the last step's; 0 before the first step."""
         return 0 if self.train.last is None else self.train.last + 1
 
     def spoiled(self, scope: Scope | None) -> None:
-        """The open window lacks something that this rank should have recorded."""
+        """Mark the open window as lacking something that this rank should have recorded."""
         self.stream(scope).intact = False
 
     def stream(self, scope: Scope | None) -> Stream:
-        """The windows of a scope's mode; without one those of steps."""
+        """The stream of a scope's mode; without a scope, that of training steps."""
         return self.train if scope is None or scope.stream is None else scope.stream
 
     # -- scopes
 
     def open(self, scope: Scope, me: Origin) -> None:
-        """A scope begins, inside its parent, if there is one. Raises ``UsageError`` where it cannot."""
+        """Begin a scope, inside its parent if it has one. Raises ``UsageError`` if it may not begin here."""
         if self.forked:
             return
         if self.closed:
@@ -131,9 +131,9 @@ class Session:
                 raise
 
     def end(self, scope: Scope, *, failed: bool) -> None:
-        """A scope ends, and with it its batches; a window that waited for it is handed over.
+        """End a scope and its batches, and hand over a window that waited for it.
 
-        What is refused costs its own batch: the first error is raised when all else is recorded.
+        A refused value costs only its own batch: the first error is raised after everything else is recorded.
         """
         if self.forked:
             return
@@ -154,15 +154,15 @@ class Session:
                     if self.meter.timed:
                         self.meter.recording += time.perf_counter() - began
                 broken = failed or (refused is not None and refused.first is not None)
-            finally:  # a step that fails is a step all the same: ranks stay at one count
+            finally:  # a failed step counts as a step, so that ranks stay at one count
                 self._leave(scope)
                 self._end_windows(scope, failed=broken)
             if broken and refused is not None:
                 refused.check()
 
     def _leave(self, scope: Scope) -> None:
-        """A scope holds its step open no more."""
-        scope.closed, scope.takes, scope.step = True, None, None  # nobody who keeps the handle keeps the rows
+        """Close a scope, so that it no longer holds its step open."""
+        scope.closed, scope.takes, scope.step = True, None, None  # a handle that is kept must not keep the rows
         if scope.stream is not None:
             scope.stream.leave(scope.id)
         if self.step is scope:
@@ -172,7 +172,7 @@ class Session:
         self.scopes.pop(scope.id, None)
 
     def _stream_of_step(self, scope: Scope, around: Scope | None) -> Stream:
-        """The steps that one belongs to: the trainer's, or those of a mode around it."""
+        """The stream that a step belongs to: the trainer's, or that of a mode around it."""
         number, stream = scope.number, self.train
         assert number is not None
         if around is not None and around.mode != "train":
@@ -189,7 +189,7 @@ class Session:
         return stream
 
     def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
-        """A scope that can begin begins."""
+        """Begin a scope whose place has been checked."""
         kind, stream, scope.owner = scope.kind, scope.stream, me
         if kind == "batch":
             assert around is not None
@@ -212,7 +212,7 @@ class Session:
         self.scopes[scope.id] = scope
 
     def _stream_of_block(self, scope: Scope, around: Scope | None, me: Origin) -> Stream:
-        """The windows of a block of a mode, which begins: what this task had open is of before it."""
+        """The stream of a mode's block that begins; the task's open batches around it end."""
         if around is not None and me in around.batches:
             refused = Refused(self.failures)
             self.intake.close_all(around.batches[me], refused)
@@ -233,7 +233,7 @@ class Session:
             self.intake.begin(batches, scope.phase, scope.rows)
 
     def _end_windows(self, scope: Scope, *, failed: bool) -> None:
-        """A scope's batches are closed, and it holds its step open no more: windows end."""
+        """End the windows that end with a scope, after its batches are closed."""
         kind, stream, number = scope.kind, scope.stream, scope.number
         assert stream is not None and number is not None
         if kind in ("step", "mode"):
@@ -245,14 +245,14 @@ class Session:
             self.events.step_ended(stream, number, failed=failed)
         elif kind == "mode":
             if stream.mode not in self.streams and not self.closed:
-                # also where nothing came since a flush: on another rank it may have
+                # also if nothing came since a flush: on another rank something may have
                 step = number if stream.last is None else stream.last
                 self.events.log(stream, step or 0, stream.upto(None), tail=True, failed=failed, again=stream.flushed)
         elif kind == "at" and stream.ends:
             self.events.advance(stream)
 
     def batches(self, scope: Scope | None, me: Origin) -> OpenBatches:
-        """The open batches of a task or thread in a scope; without one, those of the step that ends next."""
+        """The open batches of a task or thread in a scope; without a scope, those of the step that ends next."""
         by_origin = self.pending.batches if scope is None else scope.batches
         key = me if scope is None or scope.kind != "batch" else scope
         batches: OpenBatches | None = by_origin.get(key)
@@ -266,10 +266,10 @@ class Session:
             by_origin[key] = batches
         return batches
 
-    # -- what closes
+    # -- closing
 
     def _close(self, scope: Scope, refused: Refused) -> None:
-        """Close a scope's batches: those of its own code last, since columns of tasks may be of their rows."""
+        """Close a scope's batches; its own task's come last, since columns of other tasks may need their rows."""
         if scope.kind == "batch":
             for batches in scope.batches.values():
                 self.intake.close_all(batches, refused, only=scope.phase)
@@ -292,16 +292,16 @@ class Session:
             scope.batches = {}
 
     def _absorb_logged(self, refused: Refused) -> None:
-        """What ``log_metric`` gave between two steps is of the last one."""
+        """Add the numbers that ``log_metric`` recorded between two steps to the last step."""
         if self.logged is not None and self.pending.batches:
             self.pending.absorb(self.train.step(self._label(self.train)), refused, only=self.logged)
 
-    # -- what is recorded
+    # -- recording
 
     def take(
         self, batches: OpenBatches, packets: Sequence[Packet], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None:
-        """Record a call: its signals in the open batch, each packet in one of its own; each is refused alone."""
+        """Record a call: its signals in the open batch, each packet in its own batch. Each can be refused alone."""
         for packet in packets if strict else ():
             self.intake.check(packet.signals)
         refused = Refused(self.failures)
@@ -315,7 +315,7 @@ class Session:
         refused.check()
 
     def _consume(self, batches: OpenBatches, packet: Packet, refused: Refused) -> None:
-        """A packet's rows are of the step; it counts once in each."""
+        """Record a packet's rows in the step; a packet counts once per step."""
         packet.consumed()
         step = batches.step
         if packet.id in step.packets:
@@ -330,7 +330,7 @@ class Session:
             refused.add(error)
 
     def timed(self, scope: Scope | None, me: Origin, name: str, seconds: timing.Seconds) -> None:
-        """Record how long a block took."""
+        """Record the duration of a block."""
         if scope is None:
             self.batches(None, me)
             timed = self.pending.timed.setdefault(me, {})
@@ -350,10 +350,10 @@ class Session:
             refused.add(error)
 
     def _keep(self, batches: OpenBatches, phase: str, batch: Batch) -> None:
-        """A batch closed: it is of its step."""
+        """Add a closed batch to its step; if the step's window is closed, the batch is late and dropped."""
         step, stream = batches.step, batches.stream
         if self.events.outgoing is not None:
-            self.events.deliver()  # a window that was interrupted on its way has none of this
+            self.events.deliver()  # a window whose delivery was interrupted must not get this batch
         if stream is not None and step.number is not None and stream.late(step.number):
             self.dropped.late(step.number, max(batch.rows, 1))
         else:
@@ -364,13 +364,13 @@ class Session:
     # -- log events
 
     def _overdue(self) -> None:
-        """Windows that have waited long enough for scopes are handed over, though nobody calls."""
+        """Hand over the windows that have waited long enough for scopes; called by the alarm."""
         with self.lock:
             for stream in self.streams.values() if not self.closed else ():
                 self.events.advance(stream)
 
     def rewind(self, step: int) -> None:
-        """The trainer goes back: what was recorded until now is logged, and the next step may be the one after."""
+        """Go back to a step: log everything recorded so far; the next step may be ``step`` + 1."""
         with self.lock:
             stream = self.train
             if self.step is not None:
@@ -382,7 +382,7 @@ class Session:
             stream.rewind(step)
 
     def flush(self, scope: Scope | None, answer: Answer | None = None) -> None:
-        """Log what came since the last log event, in the mode of a scope."""
+        """Log everything since the last log event, in the mode of a scope."""
         with self.lock:
             self._flush(scope, answer)
 
@@ -399,7 +399,7 @@ class Session:
             if block is not None:
                 for batches in block.batches.values():
                     self.intake.close_all(batches, refused)
-        finally:  # one that fails is a log event all the same: ranks stay at one count
+        finally:  # a failed flush counts as a log event, so that ranks stay at one count
             stream.flushed = True
             label = self._label(stream) if stream.last is not None or scope is None else scope.number or 0
             self.events.finish(stream)
@@ -410,7 +410,7 @@ class Session:
         refused.check()
 
     def close(self, *, failed: bool) -> None:
-        """Hand the tail windows over. Where it was interrupted it can be called again."""
+        """Hand over the last windows. If this is interrupted, it can be called again."""
         with self.lock:
             if self._finished:
                 return
@@ -423,26 +423,26 @@ class Session:
         self.events.deliver()
         refused = Refused(self.failures)
         self._close_open(failed, refused)
-        if refused.first is not None:  # such as columns that came after the last rows
+        if refused.first is not None:  # for instance columns that came after the last rows
             self.failures.report(refused.first)
         if self.drives:
             self._background.end_merging()
             return
-        for mode in sorted(self.modes, key=lambda mode: (mode != "train", mode)):  # alike on all ranks
+        for mode in sorted(self.modes, key=lambda mode: (mode != "train", mode)):  # in the same order on all ranks
             for stream in self._open_streams(mode):
                 self.events.finish(stream)
-                # also of windows that are longer than the config's `every`
+                # this ends all windows, also those longer than the config's `every`
                 self.events.log(stream, self._label(stream, ahead=True), stream.upto(None), tail=True, last=True)
 
     def _open_streams(self, mode: str) -> Sequence[Stream]:
-        """The windows of a mode that are open when the run ends; one that is empty where there is none."""
+        """The open streams of a mode when the run ends; an empty one if there is none."""
         if mode in self.streams:
             return [self.streams[mode]]
         blocks = [scope for scope in self.scopes.values() if scope.kind == "mode" and scope.mode == mode]
         return [scope.stream for scope in blocks if scope.stream is not None] or [Stream(mode)]
 
     def _close_open(self, failed: bool, refused: Refused) -> None:
-        """What is open when the run ends: batches and timers of scopes, and what waits for a step."""
+        """Close what is open when the run ends: batches and timers of scopes, and values that wait for a step."""
         within = Refused(self.failures, failing=True)
         waiting = Refused(self.failures, failing=failed or bool(self.scopes))
         if self.step is not None and self.step.step is not None:
@@ -458,7 +458,7 @@ class Session:
         self.pending.close_columns(refused)
 
     def _label(self, stream: Stream, *, ahead: bool = False) -> int:
-        """The step that a log event of now stands at; ``ahead``: that of the last rows, where they are later."""
+        """The step of a log event that is made now; ``ahead``: that of the last rows, if they are later."""
         step = self.last_step if stream.last is None else stream.last
         if stream.ordered and self.step is not None and self.step.number is not None:
             step = self.step.number
@@ -467,13 +467,13 @@ class Session:
         return max([step, *(one.number for one in stream.upto(None) if one.batches and one.number is not None)])
 
     def cut_logged(self) -> None:
-        """What ``log_metric`` gave between two steps goes to the window of the last one."""
+        """Add the numbers that ``log_metric`` recorded between two steps to the window of the last one."""
         self._absorb_logged(Refused(self.failures, failing=True))
 
     def _logged(self, mode: str) -> None:
-        """A log event of a mode was handed to the worker."""
+        """Called after a log event of a mode was handed to the worker."""
 
     def in_child(self) -> None:
-        """This process is a fork of the run's: it has no threads, and the lock may be held for ever."""
+        """Note that this process is a fork of the run's: it has no threads, and the lock may never be released."""
         self.forked = True
         self.lock = threading.RLock()
