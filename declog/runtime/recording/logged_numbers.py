@@ -1,7 +1,7 @@
-"""Numbers that a loop logs by name, mostly for some tracker: ``Recorder.scalars``, and what every tee is made of.
+"""Named numbers that a loop logs, mostly for a tracker: ``Recorder.scalars``, which all tees use.
 
-A call of a step that no block of the loop owns ends that step, with all that was observed for it; its window stays open
-until a call of a later step comes, so that calls of one step are one step. Imports the runtime only.
+If no block of the loop owns the step of a call, the call makes the step, with everything observed for it. The step's
+window stays open until a call for a later step, so that several calls can belong to one step. Imports the runtime only.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from declog.runtime.recording.session import Session
 from declog.runtime.rows.scopes import Recording, Scope, here, origin
 from declog.runtime.run.failures import Refused
 
-REAL = "biuf"  # kinds of numpy's that are numbers
+REAL = "biuf"  # the kinds of numpy's dtypes that are real numbers
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is one number: of Python, numpy, torch on any device, or in an array of a single one."""
+    """Whether a value is a single number: of Python or numpy, or a tensor or array with one element, on any device."""
     if isinstance(value, bool | int | float | Real):
         return True
     if isinstance(value, torch.Tensor):
         return value.numel() == 1 and not value.dtype.is_complex
     if isinstance(value, np.generic | np.ndarray):
         return value.size == 1 and value.dtype.kind in REAL
-    if hasattr(type(value), "__array__") and hasattr(type(value), "dtype"):  # numpy's protocol, as jax has it
+    if hasattr(type(value), "__array__") and hasattr(type(value), "dtype"):  # numpy's protocol, for instance of jax
         return is_number(np.asarray(value))
     return False
 
@@ -39,9 +39,9 @@ def is_number(value: Any) -> bool:
 def split(
     plan: Plan, values: Mapping[str, Any], between: str = "/"
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """What a loop logs: values of signals, other numbers, each by name, and the rest as it was given.
+    """Split a loop's values into signals by name, other numbers by name, and the rest as it was passed.
 
-    What a mapping holds has its names joined by ``between``, unless it is a declared signal itself, of a family.
+    Names inside a nested mapping are joined by ``between``, unless the mapping is a declared signal (a family).
     """
     signals: dict[str, Any] = {}
     numbers: dict[str, Any] = {}
@@ -65,7 +65,7 @@ def split(
 
 
 def _fits(plan: Plan, name: str, number: bool) -> bool:
-    """Whether a value may be of the signals of its name: a number is of those per step, anything else of the others."""
+    """Whether a value fits the signals of its name: numbers fit signals per step, other values the other signals."""
     ops = plan.sources.get(name)
     if ops is None:  # nothing needs the signal
         return number
@@ -74,7 +74,7 @@ def _fits(plan: Plan, name: str, number: bool) -> bool:
 
 
 class LoggedNumbers:
-    """The step whose numbers still come, of one recorder."""
+    """Keeps the step of one recorder open while calls for it may come."""
 
     def __init__(self, log: Recording, session: Session) -> None:
         self._log = log
@@ -83,7 +83,7 @@ class LoggedNumbers:
         self._lock = threading.RLock()
 
     def take(self, values: Mapping[str, Any], step: int | None, between: str) -> dict[str, Any]:
-        """Record the numbers of one call; returns what is none. A signal that is refused costs no other number."""
+        """Record the numbers of one call, and return the rest. A refused signal does not affect the other numbers."""
         log, refused = self._log, Refused(self._session.failures)
         signals, numbers, rest = split(self._session.plan, values, between)
         with self._lock:
@@ -109,7 +109,7 @@ class LoggedNumbers:
             refused.add(error)
 
     def end(self) -> None:
-        """No more numbers come for the last step: its window is complete, and a log event where it is the trainer's."""
+        """End the last step: no more numbers come for it, so its window is complete."""
         session = self._session
         with self._lock:
             held, self._held = self._held, None
@@ -117,11 +117,11 @@ class LoggedNumbers:
                 return
             session.train.held = None
             session.end(held, failed=False)
-            if not session.plan.modes["train"].every:  # `every: trainer`: each step that is logged
+            if not session.plan.modes["train"].every:  # with `every: trainer` each logged step is a log event
                 self._log.flush()
 
     def _scope(self, step: int) -> tuple[Scope, bool]:
-        """Where the numbers of a step belong, and whether that is for this call only."""
+        """The scope for the numbers of a step, and whether it is for this call only."""
         session, around = self._session, here(self._log)
         opened, last = session.step, session.train.last
         for scope in (around, opened, self._held):
@@ -136,7 +136,7 @@ class LoggedNumbers:
         return self._opened(step), True
 
     def _opened(self, step: int) -> Scope:
-        """A contribution to a step that is not entered: what else is recorded here is not of it."""
+        """An open scope that contributes to a step but is not entered, so that no other calls go into it."""
         scope = Scope(self._log, "at", step)
         self._session.open(scope, origin())
         return scope

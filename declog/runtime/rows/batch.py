@@ -1,7 +1,7 @@
-"""The batch that is open: the training thread's side of ``observe``, kept short.
+"""A batch of signals: the training thread's side of ``observe``, kept short.
 
-What a call gave is copied at once, and tokens are folded (``folds.py``): nothing of the trainer's is kept. Nothing is
-computed from rows, nothing is copied to the host. Imports torch and the plan.
+The values of a call are copied at once, and tokens are folded (``folds.py``), so that no tensor of the trainer is kept.
+Nothing else is computed here, and nothing is copied to the host. Imports torch and the plan.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ Tensor = torch.Tensor
 
 
 class Batch:
-    """The signals of one phase: those since its last batch closed, and when it has closed, the rows of its step.
+    """The signals of one phase since its last batch closed.
 
-    A call is taken in one statement, at the end: whatever interrupts it, a batch has all of it or none. Copies and
-    calls stay as they came until the worker packs them. ``order``: among the batches of this rank, 0 for one that is
-    not open yet. ``size`` is how many completions it has, where somebody says so beforehand.
+    The last statement of `take` adds a call, so that after an interrupt the batch has all of the call or nothing.
+    Copies and calls stay as they came until the worker packs them. ``order`` is the batch's position among all batches
+    of this rank, 0 before it is open. ``size`` is the number of its completions, if it was announced.
     """
 
     names: Set[str] = frozenset()  # the signals that came
-    copies: Sequence[Copy] = ()  # of columns, which are not in packs yet
-    calls: Sequence[Observation] = ()  # that gave more than columns
+    copies: Sequence[Copy] = ()  # copied columns that are not in packs yet
+    calls: Sequence[Observation] = ()  # calls that have more than columns
     extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})
-    loose = False  # nobody declared what these columns are: where no signal has rows, they are the batch's
+    loose = False  # undeclared columns decide the number of rows if no signal does
     order = 0
-    # of one that has closed
+    # set when the batch closes:
     closed = False
-    step = -1  # until it is in its step
-    number = -1  # among the batches of its phase in the step
+    step = -1  # set when it is added to its step
+    number = -1  # its position among the batches of its phase in the step
     rows = 0
     elapsed = 0.0
-    partial = False  # others of its step observe, too, so that it need not have all signals
-    bytes = 0  # about how many all of it takes
-    ready: Mapping[torch.device, Any] | None = None  # where there is CUDA, what all waits for
-    misfits: Sequence[InputError] = ()  # columns that were left out
+    partial = False  # other tasks observe in its step, too, so it need not have all signals
+    bytes = 0  # its approximate size
+    ready: Mapping[torch.device, Any] | None = None  # with CUDA: by device the event after which its data is complete
+    misfits: Sequence[InputError] = ()  # errors of columns that were left out
     packs: Sequence[Pack] = ()
     numbers: Numbers = NOTHING
     texts: Texts = NOTHING
@@ -59,31 +59,31 @@ class Batch:
     def __init__(self, phase: PhaseOp, folds: Folds, *, size: int | None = None) -> None:
         self.phase = phase
         self.size = size
-        self.counts: Mapping[str, int] = {} if size is None else {"completions": size}  # how many of what
-        self.labels: Mapping[str, str] = {} if size is None else {"completions": "rows"}  # which signal said so first
+        self.counts: Mapping[str, int] = {} if size is None else {"completions": size}  # the number of entries by axis
+        self.labels: Mapping[str, str] = {} if size is None else {"completions": "rows"}  # the signal that set it
         self.folds = folds
         self.unfolded = folds.nothing
         self._streams = NO_STREAMS
 
     def copied(self) -> Batch:
-        """The same batch, to be changed: what it holds is replaced there, never changed."""
+        """A copy that may be changed: attributes are always replaced, never changed in place."""
         batch = object.__new__(Batch)
         batch.__dict__ = self.__dict__.copy()
         return batch
 
     def with_columns(self, packs: Sequence[Pack], texts: Texts, numbers: Numbers) -> Batch:
-        """The same batch with other columns."""
+        """A copy with other columns."""
         batch = self.copied()
         batch.packs, batch.texts, batch.numbers = packs, texts, numbers
         return batch
 
     @property
     def completions(self) -> int | None:
-        """How many completions the batch has; None where nothing said so yet."""
+        """The number of completions; None as long as it is not known."""
         return self.counts.get("completions")
 
     def again(self, call: Observation) -> Set[str]:
-        """The signals of a call that the batch has already; of a family those of which a member comes again."""
+        """The signals of a call that the batch has already; a family counts only if a member comes again."""
         names, members = self.names & call.names, call.members
         return {
             name for name in names
@@ -92,7 +92,7 @@ class Batch:
         }  # fmt: skip
 
     def take(self, call: Observation) -> None:
-        """Copy what a call gave, and fold what can be folded. Raises ``InputError`` where it is of other rows."""
+        """Copy a call's values, and fold its tokens. Raises ``InputError`` if it has another number of rows."""
         counts, labels, names = self.counts, self.labels, self.names | call.names
         copies, calls, unfolded, folded = self.copies, self.calls, self.unfolded, None
         if not call.counts.items() <= counts.items():
@@ -118,9 +118,9 @@ class Batch:
         )  # fmt: skip
 
     def take_stack(self, call: LearnedCall, stack: Stack, data: Tensor | Array) -> bool:
-        """Take a call of one stack of columns on the host, as ``take`` would; false where it is of other rows.
+        """Take a call of one stack of columns on the host, as `take` would; False if it has another number of rows.
 
-        It is the most frequent call: eight of one column in a step take 1.4 times as long without this.
+        This is the most frequent call: without this method, eight calls of one column take 1.4 times as long.
         """
         counts, labels, what = self.counts, self.labels, stack.counted
         if what is not None:
@@ -134,7 +134,7 @@ class Batch:
         return True
 
     def add_extra(self, column: str, values: list[Any] | Tensor) -> None:
-        """Keep a column of log_extra, which is a copy already."""
+        """Add a column of log_extra, which has been copied already."""
         if (rows := self.completions) not in (None, len(values)):
             signal = self.labels["completions"]
             raise InputError.of("DL509.values", column=column, count=len(values), rows=rows, signal=signal)
@@ -143,7 +143,7 @@ class Batch:
         self.extras = {**self.extras, column: values}
 
     def keep(self, call: Observation, streams: Streams) -> bool:
-        """Keep columns that no metric reads, which are copies; false where they are not of the batch's completions."""
+        """Add copied columns that no metric reads; False if they have another number of rows than the batch."""
         if self.completions is None or call.counts != {"completions": self.completions}:
             return False
         self.copies = [*self.copies, *call.copies]
@@ -155,10 +155,11 @@ class Batch:
     def close(
         self, elapsed: float, *, first: Collection[str] | None = None, grouping: Grouping | None, partial: bool = False
     ) -> None:
-        """Fold what has waited for signals that never came; its step and number are not known yet.
+        """Close the batch: fold tokens that still waited for other signals, and count its rows.
 
-        With ``first``, what of a phase's first batch came elsewhere, it raises where a required signal never came.
-        Columns of log_extra that are not of its rows are ``misfits``. Called again it changes nothing.
+        For the first batch of a phase, ``first`` has the signals that came in other pieces of it; then a required
+        signal that never came raises DL502. Columns of log_extra with another number of rows become ``misfits``.
+        Another call changes nothing.
         """
         if self.closed:
             return
@@ -194,7 +195,7 @@ class Batch:
     def _columns(
         self, rows: int, names: Set[str], counts: Mapping[str, int]
     ) -> tuple[Observation, Sequence[InputError]]:
-        """Columns of log_extra, of as many rows as the batch has, as a call that gave them; the others are errors."""
+        """The columns of log_extra that have as many rows as the batch, as a call, and errors for all others."""
         misfits = []
         texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
         for column, values in self.extras.items():
@@ -223,7 +224,7 @@ class Batch:
             raise error
 
     def _grouped(self, rows: int, grouping: Grouping, size: int, first: bool) -> None:
-        """Raise where values per group, or the ids of a first batch, are not of groups of the size."""
+        """Raise ``InputError`` if values per group, or the ids of a first batch, contradict the group size."""
         count = self.counts.get("groups")
         if count is not None and count * size != rows:
             name = self.labels["groups"]
@@ -238,7 +239,7 @@ class Batch:
             raise InputError.of("DL507.size", size=size, names=names, seen=wrong.seen, fix=wrong.fix)
 
     def _on_host(self, name: str) -> list[Any] | None:
-        """A column's values; None where they lie on a device, for which nobody waits here."""
+        """A column's values; None if they are on a device, since this thread never waits for a device."""
         key: Key = (name, None)
         for call in self.calls:
             if key in call.texts:
@@ -252,12 +253,12 @@ class Batch:
 
     @property
     def members(self) -> frozenset[tuple[str, str]]:
-        """The members of families that came; until it is packed."""
+        """The members of families that came; only before the batch is packed."""
         families = [family for call in self.calls for family in call.members.items()]
         return frozenset((name, member) for name, members in families for member in members)
 
     def pack(self) -> None:
-        """Lay what each call gave to what is like it. Called by the worker, but for what is on a GPU."""
+        """Collect copies of equal axis and dtype in packs. Called by the worker; for batches on a GPU before."""
         packs: dict[PackKey, Pack] = {}
         for call in self.calls:
             self.numbers = {**self.numbers, **call.numbers}
@@ -277,7 +278,7 @@ class Batch:
                 pack.ready = None if pack.device is None else self.ready.get(pack.device)
 
     def tensors(self) -> Iterator[Pack]:
-        """All that is tensors, in packs."""
+        """All packs of tensors."""
         yield from self.packs
         for _, values in self.texts.values():
             if isinstance(values, Pack):
@@ -285,7 +286,7 @@ class Batch:
 
 
 def _bytes_besides(calls: Sequence[Observation]) -> int:
-    """About how many bytes calls take besides columns: texts by their characters, objects by their number."""
+    """The approximate size of calls besides their columns: the characters of texts, and 8 bytes per object."""
     size = 0
     for _, items in chain.from_iterable([call.texts.values() for call in calls]):
         if isinstance(items, Pack):
@@ -296,7 +297,7 @@ def _bytes_besides(calls: Sequence[Observation]) -> int:
 
 
 def _rows(counts: Mapping[str, int], grouping: Grouping | None) -> int:
-    """How many completions a batch has; where only groups were observed, their size says it."""
+    """The number of completions in a batch; if only groups were observed, computed from the group size."""
     if "completions" in counts:
         return counts["completions"]
     return 0 if grouping is None else counts.get("groups", 0) * (grouping.size or 0)

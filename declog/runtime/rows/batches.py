@@ -1,6 +1,7 @@
-"""What is open: of each task or thread in a scope the batch of each phase, until it closes and is of a window.
+"""Open batches: one per phase for each task or thread in a scope, until it closes and goes into its step.
 
-A value goes to the open batch of its signal's phase; given again, it opens the next one. Imports torch and the plan.
+A value goes to the open batch of its signal's phase; when a signal comes again, it opens the next batch. Imports torch
+and the plan.
 """
 
 from __future__ import annotations
@@ -34,18 +35,19 @@ from declog.runtime.values.streams import NO_STREAMS, Streams
 
 log = logging.getLogger("declog")
 _NONE: frozenset[str] = frozenset()
-Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the place where a signal is declared
-LEARNED = 8  # how often calls of the same names are learned: those whose dtypes change are read value by value
-CALLS = 1000  # and how many names of calls
+Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the file and line in which a signal is declared
+LEARNED = 8  # how often a call with the same names may be learned anew: after that its dtypes change too often
+CALLS = 1000  # the number of calls, by names, that are learned
 
 
 class OpenBatches(dict[str, Batch]):
     """The open batches of one task or thread that works for a step, by phase.
 
-    ``partial_step``: others of the step observe, too, so that no batch needs to have all signals. ``once``: it is one
-    batch, made explicit. ``stream`` None: the step is the one that ends next. ``scope`` and ``origin`` are the numbers
-    of the block and of the task or thread, for captures. ``kept`` are columns that wait for the end of their batch, as
-    copies, with the streams that made them: the first of a name is of the batch of its phase that ends first.
+    ``partial_step``: others observe in the step, too, so no batch needs to have all signals. ``once``: this is an
+    explicit batch, which takes each signal once. ``stream`` None: the step is the one that ends next. ``scope`` and
+    ``origin`` are the numbers of the block and of the task or thread, for captures. ``kept`` has columns for later
+    questions that wait for the end of their batch: copies, with the CUDA streams that made them. Of several with one
+    name, the first belongs to the batch that ends first.
     """
 
     __slots__ = ("kept", "once", "origin", "partial_step", "scope", "step", "stream")
@@ -61,9 +63,9 @@ class OpenBatches(dict[str, Batch]):
 
 
 class LearnedCalls(NamedTuple):
-    """A call of ``observe``, by phase: what metrics read of it, and the columns that are kept.
+    """A learned call of ``observe``, by phase: the values that metrics read, and columns that are only kept.
 
-    ``stack`` is what it has where that is one stack on the host and nothing else.
+    ``stack`` is set if the call consists of one stack of columns on the host and nothing else.
     """
 
     read: Sequence[LearnedCall]
@@ -72,7 +74,7 @@ class LearnedCalls(NamedTuple):
 
 
 class Intake:
-    """Fills open batches. ``keep`` gets each closed one with whose it was and its phase."""
+    """Fills open batches. ``keep`` is called with each closed one, its `OpenBatches` and its phase."""
 
     def __init__(
         self,
@@ -85,31 +87,31 @@ class Intake:
         locate: Locate | None = None,
     ) -> None:
         self.seen: set[str] = set()  # phases whose first batch has closed
-        self.order = 0  # how many batches were opened
-        self.explicit: str | None = None  # the phase whose rows come in batches that are made explicit only
+        self.order = 0  # the number of batches that were opened
+        self.explicit: str | None = None  # a phase whose rows come only in explicit batches
         self._plan = plan
         self._elapsed = elapsed
         self._failures = failures
         self._keep = keep
         self._locate = locate
-        self._pieces: dict[str, set[str]] = {}  # what came in batches that are pieces, by phase
+        self._pieces: dict[str, set[str]] = {}  # by phase: the signals that came in partial batches so far
         self._homes = _homes(plan)
-        # those of a new batch: what they read, of what the batch before had
+        # the folds of a new batch, by phase; they expect the signals that the batch before had
         self._folds = {name: Folds(phase, phase.reads, functions, self._report) for name, phase in plan.phases.items()}
         self._undeclared = Undeclared(plan)
         self._split = SplitRows(plan)
         self._any = {op.axis: op for phase in plan.phases.values() for op in phase.signals if op.any}
-        self._unread = {  # signals that are kept and not read, named as their columns
+        self._unread = {  # signals that no metric reads and that are kept, with the names of their columns
             source: [replace(op, name=SIGNALS + op.name) for op in ops] for source, ops in plan.unread.items()
         }
-        self._calls: dict[tuple[str, ...], LearnedCalls] = {}  # by the names of their values
+        self._calls: dict[tuple[str, ...], LearnedCalls] = {}  # learned calls by the names of their values
         self._learned: Counter[tuple[str, ...]] = Counter()  # how often calls with these names were learned
-        self._left_out: set[str] = set()  # what nobody declared and cannot be kept, which is reported once
+        self._left_out: set[str] = set()  # names that cannot be kept, each reported once
 
     # -- values
 
     def check(self, signals: Mapping[str, Any]) -> None:
-        """Raise ``UnknownSignalError`` where the config knows no signal of a name."""
+        """Raise ``UnknownSignalError`` for a name that is no signal of the config."""
         if self._any or self._plan.signal_names.issuperset(signals):
             return
         name = next(source for source in signals if source not in self._plan.signal_names)
@@ -124,9 +126,9 @@ class Intake:
         raise UnknownSignalError.of("DL501.called", config=self._plan.name, name=name, fix=fix)
 
     def observe(self, batches: OpenBatches, signals: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Keep the values of one call: all in one batch of each phase, or, where one is wrong, none at all.
+        """Take the values of one call, all of a phase in one batch; if one value is wrong, none is taken.
 
-        With ``strict`` a name that the config does not know is an error.
+        With ``strict`` a name that is no signal of the config raises an error.
         """
         learned = self._calls.get(tuple(signals))
         if learned is not None:
@@ -140,7 +142,7 @@ class Intake:
         self._read(batches, signals)
 
     def _take_learned(self, batches: OpenBatches, learned: LearnedCalls, values: Sequence[Any]) -> bool:
-        """Take a call that is like the first one with its names; false where it is not, and nothing was taken."""
+        """Take a call that is like the learned one; False if it is not, and then nothing was taken."""
         waiting, calls = _observations(learned.kept, values), _observations(learned.read, values)
         if waiting is None or calls is None:
             return False
@@ -150,7 +152,7 @@ class Intake:
         return True
 
     def _take_stack(self, batches: OpenBatches, call: LearnedCall, stack: Stack, values: Sequence[Any]) -> bool:
-        """Take a call of one stack, the most frequent, without an ``Observation``; false where it is another call."""
+        """Take a call of one stack, the most frequent, without an ``Observation``; False if it is another call."""
         data = stack.copy(values)
         if data is None:
             return False
@@ -167,11 +169,11 @@ class Intake:
         return True
 
     def _read(self, batches: OpenBatches, signals: Mapping[str, Any]) -> None:
-        """Keep a call's values, read one by one; the next one with the same names is like it, mostly."""
+        """Take a call's values, read one by one, and learn the call: the next with these names is probably like it."""
         sources, homes = self._plan.sources, self._homes
         chosen: list[tuple[int, SignalOp]] = []
         unread: list[tuple[int, Sequence[SignalOp]]] = []
-        # whether neither the values nor what came before decide which signals are meant
+        # whether the names alone decide which signals are meant, not the values or earlier calls
         alike = not self._any and self._plan.signal_names.issuperset(signals)
         intended: Mapping[str, Sequence[SignalOp]] | None = None
         for position, (source, value) in enumerate(signals.items()):
@@ -181,7 +183,7 @@ class Intake:
             if self._any and not ops and source not in self._plan.signal_names:
                 self._undeclared_signal(batches, source, value)
                 continue
-            if source not in homes and ops:  # it belongs to the phase of what it is observed with
+            if source not in homes and ops:  # its phase is that of the signals with which it is observed
                 if intended is None:
                     intended = self._intended(batches, signals)
                 alike = alike and len(ops) == 1
@@ -213,11 +215,11 @@ class Intake:
             self._calls[names] = LearnedCalls(read, unread_calls, stack)
 
     def _columns(self, *ops: SignalOp) -> ReadObservation:
-        """A call that gives columns of signals of one phase, which are kept."""
+        """An empty call for kept columns of signals of one phase."""
         return ReadObservation(self._plan.phases[ops[0].phase], {op.name for op in ops})
 
     def _keep_signal(self, batches: OpenBatches, op: SignalOp, value: Any) -> None:
-        """Keep the value of a signal that nothing reads; where it is none of it, it is left out."""
+        """Keep the value of a signal that no metric reads; a value that does not fit the signal is left out."""
         call = self._columns(op)
         try:
             call.add(op, value)
@@ -227,7 +229,7 @@ class Intake:
             _await_end(batches, call)
 
     def _undeclared_signal(self, batches: OpenBatches, name: str, value: Any) -> None:
-        """Keep what nobody declared: numbers and rows of numbers by name, texts for tables, each member for itself."""
+        """Keep an undeclared value: numbers and rows of numbers by name, texts for tables; a family member by member."""
         if isinstance(value, Mapping):
             for member, inside in value.items():
                 self._undeclared_signal(batches, f"{name}/{member}", inside)
@@ -244,10 +246,10 @@ class Intake:
             if plain is None and value is not None:
                 self._leave_out(name, f"{describe(value)} is neither a number nor a list, array or tensor of values")
             elif kind is not Axis.STEP and plain is not None and self._plan.extra is not None:
-                Intake.extra(self, batches, name, plain)  # a part of this call
+                Intake.extra(self, batches, name, plain)  # not `self.extra`: a capture must not see it as another call
                 if (batch := batches.get(self._plan.extra)) is not None:
                     batch.loose = True
-        except InputError as error:  # of other rows than the batch's: nobody said what they are
+        except InputError as error:  # another number of rows than the batch's
             self._leave_out(name, error.message)
 
     def _leave_out(self, name: str, why: str) -> None:
@@ -256,16 +258,16 @@ class Intake:
             log.warning("`%s` is left out: %s", name, why)
 
     def metrics(self, batches: OpenBatches, values: Mapping[str, Any]) -> None:
-        """Keep values of ``log_metric``, where the profile shows those."""
+        """Take numbers of ``log_metric``, if a profile shows them."""
         op = self._plan.logged
         if op is not None:
-            # each is given, and given again, for itself
+            # each number is a signal of its own, so that repeating one does not affect the others
             call = ReadObservation(self._plan.phases[op.phase], {*values})
             call.add(op, values)
             self._take(batches, [call])
 
     def _take(self, batches: OpenBatches, calls: Sequence[Observation]) -> None:
-        """Give one call's values to the open batches; of a phase of which one is given again, to the next batch."""
+        """Add one call's values to the open batches; if a signal of a phase comes again, to the phase's next batch."""
         taken: dict[str, Batch] = {}
         new = several = len(calls) > 1
         for call in calls:
@@ -277,7 +279,7 @@ class Intake:
                 or (not batch.names.isdisjoint(call.names) and self._again(batches, batch, call))
             ):
                 batch, new = Batch(call.phase, self._folds[phase]), True
-            elif several:  # the batches of all phases are replaced at once, or none is
+            elif several:  # work on copies, so that the batches of all phases are replaced at once
                 batch = batch.copied()
             batch.take(call)
             taken[phase] = batch
@@ -285,7 +287,7 @@ class Intake:
             self._put(batches, taken)
 
     def _again(self, batches: OpenBatches, batch: Batch, call: Observation) -> bool:
-        """Whether a call gives a value that the open batch has: it opens the next one."""
+        """Whether a call has a signal that the open batch has already, so that it opens the next batch."""
         if not (again := batch.again(call)):
             return False
         if batches.once or batch.size is not None:
@@ -293,14 +295,14 @@ class Intake:
         return True
 
     def _put(self, batches: OpenBatches, taken: Mapping[str, Batch]) -> None:
-        """Batches take the place of those that are open, which close where they are others: one store for a call."""
+        """Store the batches of a call in one assignment; open batches that they replace are closed before."""
         refused: Exception | None = None
         for phase, batch in taken.items():
             if not batch.order:
                 if phase in batches:
                     try:
                         self.close(batches, phase)
-                    except Exception as error:  # noqa: BLE001  (raised below: it is of the batch before)
+                    except Exception as error:  # noqa: BLE001  (raised below: it concerns the batch before)
                         refused = refused or error
                 self.order += 1
                 batch.order = self.order
@@ -309,9 +311,9 @@ class Intake:
             raise refused
 
     def extra(self, batches: OpenBatches, column: str, values: Any) -> None:
-        """Keep a column of ``log_extra``: as a signal where it is one, else for tables that keep such columns."""
+        """Take a column of ``log_extra``: as a signal if it is declared as one, else for tables that keep columns."""
         if column in self._plan.extras:
-            Intake.observe(self, batches, {column: values})  # a part of this call
+            Intake.observe(self, batches, {column: values})  # not `self.observe`: a capture has seen this call already
             return
         if not self._undeclared.takes(column):
             return
@@ -329,7 +331,7 @@ class Intake:
         self._put(batches, {phase: batch})
 
     def keep(self, batches: OpenBatches, columns: Mapping[str, Any]) -> None:
-        """Keep columns for later; they wait for the end of the batch that is open, or of the next one."""
+        """Keep columns for later questions; they wait for the end of the open batch, or of the next one."""
         if self._plan.kept is None:
             return
         for name, values in columns.items():
@@ -348,7 +350,7 @@ class Intake:
             _await_end(batches, call)
 
     def _give_kept(self, batches: OpenBatches, batch: Batch) -> None:
-        """A batch ends: the columns that wait for it are among its own, where they are of its completions."""
+        """Add the waiting columns to a batch that ends; columns with another number of rows are left out."""
         names, later = set[str](), [item for item in batches.kept if item[0].phase is not batch.phase]
         for call, streams in [item for item in batches.kept if item[0].phase is batch.phase]:
             if not names.isdisjoint(call.names):
@@ -362,16 +364,16 @@ class Intake:
         batches.kept = later
 
     def packet(self, alone: OpenBatches, signals: Mapping[str, Any], refused: Refused) -> None:
-        """Keep the rows of a packet, which are a batch."""
+        """Take the rows of a packet, as a batch of its own."""
         Intake.observe(self, alone, signals, strict=False)
         self.close_all(alone, refused)
 
     def _intended(self, batches: OpenBatches, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
-        """Of one call's signals that have several phases, or none of their own, those that are meant."""
+        """For the signals of a call that may be of several phases: those that are meant, by name."""
         sources, homes = self._plan.sources, self._plan.homes
         asked = {source: sources[source] for source in signals if source not in homes and source in sources}
         here = {homes[source] for source in signals if source in homes}
-        if here:  # a value per step has no rows that could belong to another phase, unless it is one of this phase
+        if here:  # signals of these phases; or values per step, whose rows cannot belong to another phase
             return {
                 source: [op for op in ops if op.phase in here]
                 or [op for op in ops if op.axis is Axis.STEP and here.isdisjoint(op.homes)]
@@ -386,16 +388,16 @@ class Intake:
         return {source: [op for op in ops if op.phase in unfilled] or ops[:1] for source, ops in asked.items()}
 
     def begin(self, batches: OpenBatches, phase: str, rows: int) -> None:
-        """Open a batch of so many completions, which takes each value once."""
+        """Open a batch with an announced number of completions; it takes each signal once."""
         self._put(batches, {phase: Batch(self._plan.phases[phase], self._folds[phase], size=rows)})
 
     def _report(self, failure: RuntimeFailure) -> None:
-        """Report what of a batch could not be computed."""
+        """Report a fold that failed, without the frames of its traceback."""
         self._failures.report(failure)
         _forget_frames(failure)
 
     def adopt(self, main: OpenBatches, other: OpenBatches) -> None:
-        """Columns of a task that has no rows are of the rows that its scope's own code has open, where they fit."""
+        """Move columns of a task without rows to the open batch of the scope's own code, if they fit its rows."""
         for phase, batch in list(other.items()):
             main_batch = main.get(phase)
             if batch.names or main_batch is None or main_batch.completions is None:
@@ -412,11 +414,11 @@ class Intake:
     # -- closing
 
     def close_all(self, batches: OpenBatches, refused: Refused, *, only: str | None = None) -> None:
-        """Close all; what is refused is one batch's."""
+        """Close all batches; an error affects only its own batch."""
         for phase in [*batches] if only is None else [only]:
             try:
                 self.close(batches, phase, partly=refused.failing)
-            except Exception as error:  # noqa: BLE001  (it is raised when all is closed)
+            except Exception as error:  # noqa: BLE001  (raised after all are closed)
                 refused.add(error)
         if only is None and batches.kept:
             for name in sorted(name for call, _ in batches.kept for name in call.names if not name.startswith(SIGNALS)):
@@ -424,7 +426,7 @@ class Intake:
             batches.kept = ()
 
     def close(self, batches: OpenBatches, phase: str, *, partly: bool = False) -> None:
-        """Close the open batch of a phase; ``partly`` where the step failed midway, and misses signals."""
+        """Close the open batch of a phase; ``partly``: the step failed midway, so signals may be missing."""
         batch = batches.get(phase)
         if batch is None:
             return
@@ -458,12 +460,12 @@ class Intake:
 
 
 def _of(chosen: Sequence[tuple[int, SignalOp]], phase: str) -> Sequence[tuple[int, SignalOp]]:
-    """Those that are of a phase."""
+    """The chosen signals of one phase."""
     return [(position, op) for position, op in chosen if op.phase == phase]
 
 
 def _observations(learned: Sequence[LearnedCall], values: Sequence[Any]) -> list[Observation] | None:
-    """What a call gives to each phase; None where it is not like the first one with its names."""
+    """The values of a call by phase, read as it was learned; None if the call is not like the learned one."""
     calls: list[Observation] = []
     for learned_call in learned:
         call = learned_call.read(values)
@@ -474,18 +476,18 @@ def _observations(learned: Sequence[LearnedCall], values: Sequence[Any]) -> list
 
 
 def _await_end(batches: OpenBatches, call: Observation) -> None:
-    """Columns that are kept wait, as copies, for the end of their batch."""
+    """Copy kept columns, which wait for the end of their batch."""
     call.copy()
     batches.kept = [*batches.kept, (call, NO_STREAMS.noted(call.devices))]
 
 
 def _plain(name: str) -> str:
-    """The name that a kept column is observed under or given as."""
+    """The name of a kept column as it was passed, without its prefix."""
     return name.removeprefix(SIGNALS).removeprefix(PREFIX)
 
 
 def _fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:
-    """Of signals that are observed under one name, one per step and others with rows, those that a value can be."""
+    """Of several signals with one observed name, some per step and some with rows, those that the value fits."""
     if len({op.axis is Axis.STEP for op in ops}) == 1:
         return ops
     rows = isinstance(value, list | tuple | Mapping) or (
@@ -495,7 +497,7 @@ def _fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:
 
 
 def _homes(plan: Plan) -> Mapping[str, str]:
-    """The phase of each name that has one, whatever it is observed with; of all names where all have the same."""
+    """The phase of each name whose phase does not depend on the call; of all names if there is only one phase."""
     logged = set() if plan.logged is None else {plan.logged.phase}
     phases = {*plan.homes.values(), *plan.phases} - logged
     return (
@@ -508,7 +510,7 @@ def _given_twice(what: str, batch: Batch) -> InputError:
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Drop an error's tracebacks, which were reported: their frames hold the trainer's tensors."""
+    """Drop the tracebacks of a reported error, because their frames keep the trainer's tensors alive."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
