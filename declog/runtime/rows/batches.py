@@ -229,7 +229,7 @@ class Intake:
             _await_end(batches, call)
 
     def _undeclared_signal(self, batches: OpenBatches, name: str, value: Any) -> None:
-        """Keep an undeclared value: numbers and rows of numbers by name, texts for tables; a family member by member."""
+        """Keep an undeclared value: numbers and rows of numbers by name, texts for tables, families by member."""
         if isinstance(value, Mapping):
             for member, inside in value.items():
                 self._undeclared_signal(batches, f"{name}/{member}", inside)

@@ -1,4 +1,4 @@
-"""Something that waits at most so long, though nobody calls again: one thread, while anything waits."""
+"""Calls back after a deadline although no other call comes; has a thread only while something waits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Alarm:
-    """Calls ``ring`` on a thread of its own when the time has come; what still waits then sets the alarm again."""
+    """Calls ``ring`` on a thread of its own at the set time; whatever still waits then must set the alarm again."""
 
     def __init__(self, ring: Callable[[], object]) -> None:
         self._ring = ring
@@ -16,7 +16,7 @@ class Alarm:
         self._timer: threading.Timer | None = None
 
     def set(self, seconds: float) -> None:
-        """Ring in so many seconds, or before."""
+        """Ring within so many seconds."""
         due, timer = time.monotonic() + seconds, self._timer
         if timer is not None and timer.is_alive():
             if self._due <= due:
@@ -32,7 +32,7 @@ class Alarm:
         self._ring()
 
     def cancel(self) -> None:
-        """Nothing waits any more."""
+        """Cancel the alarm: nothing waits any more."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()

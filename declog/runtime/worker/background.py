@@ -1,4 +1,4 @@
-"""What runs behind the training thread: the worker, rank 0's collector, the sinks, the run's folder; and their end.
+"""Everything behind the training thread: the worker, rank 0's collector, the sinks and the run's folder.
 
 Imports the runtime only, as the recorder does.
 """
@@ -34,12 +34,16 @@ from declog.runtime.worker.worker import Task, Worker
 from declog.sinks.runner import CloseReport
 
 log = logging.getLogger("declog")
-MakeLive = Callable[..., LiveMetrics]  # of the plan, the run, its sinks, failures, and who is told of the lines
-MOST_ALERTS = 1000  # that fired and are remembered
+# arguments: the plan, the run, its sinks, a callback for failures, and one for lines of text
+MakeLive = Callable[..., LiveMetrics]
+MOST_ALERTS = 1000  # the number of fired alerts that are remembered
 
 
 class Background:
-    """``close_s`` is how long each sink may take at the end, ``wait_s`` how long rank 0 waits for other ranks' rows."""
+    """Runs the worker and its parts.
+
+    ``close_s`` is how long each sink may take at the end, ``wait_s`` how long rank 0 waits for the rows of other ranks.
+    """
 
     def __init__(
         self, plan: Plan, comm: Comm, outlets: Outlets, failures: Failures, *, functions: Functions = DEFAULT,
@@ -76,76 +80,76 @@ class Background:
         sender = Sender(plan, comm.rank, failures, functions, self._local)
         self.backlog = Backlog(plan, failures, wait_s + close_s)
         self._worker = Worker(comm, sender, self._collector, failures, self.backlog, self._stop)
-        self.submit = self._worker.submit  # a log event, or something to do after it
+        self.submit = self._worker.submit  # a log event, or a task that runs after it
         self._alarm = Alarm(lambda: self.submit(Task(self._merge, report=failures.report)))
         fates.open(id(self), collects=self._collector is not None)
 
     def _rows(self) -> RowKeeper | None:
-        """What keeps the rows in the run's folder, where this process has it and the plan says so."""
+        """The row keeper, if this process has the run's folder and the plan keeps rows."""
         if self._outlets.folder is None or not self._plan.keep_bytes:
             return None
         return RowKeeper(self._plan, lambda: self._outlets.run, self._plan.keep_bytes)
 
     @property
     def merger(self) -> actors.Merger | None:
-        """What a driver merges its actors' exports with; None on all others."""
+        """The merger of a driver for its actors' exports; None in other roles."""
         return self._merger
 
     @property
     def failures(self) -> dict[str, int]:
-        """What failed so far, and what sinks lost: how often, by message."""
+        """The failures so far, and what sinks lost: counts by message."""
         counts = dict(self._failures.counts)
         for runner in self._runners.values():
             counts |= runner.lost
         return counts
 
     def _note_missing(self, reasons: Mapping[str, str]) -> None:
-        """On the worker thread: why metrics have no values, for ``missing`` and for the run's folder."""
+        """Store why metrics have no values, for ``missing`` and for the run's folder. Runs on the worker thread."""
         self._missing = reasons
         if self._outlets.folder is not None:
             self._outlets.folder.note(missing=dict(reasons))
 
     @property
     def missing(self) -> Mapping[str, str]:
-        """Why metrics have no values, after all log events that were handed over: those are waited for."""
+        """Why metrics have no values; waits for all log events that were handed over."""
         if self._collector is not None:
             self._worker.call(lambda: None, self.close_s)
         return dict(self._missing)
 
     def _note_late(self, lines: Mapping[str, str]) -> None:
-        """On the worker thread: the metrics that were asked for and go on, for the run's folder."""
+        """Store the metrics that were asked for later and continue, for the run's folder. Runs on the worker thread."""
         if self._outlets.folder is not None:
             self._outlets.folder.note(late=dict(lines))
 
     def _note_alert(self, step: int, op: AlertOp, alert: Alert) -> None:
-        """On the worker thread: an alert fired."""
+        """Store an alert that fired. Runs on the worker thread."""
         self._alerts.append((step, alert))
         if STOP in op.do and self._stop is not None:
             self._stop.ask(op.id)
 
     @property
     def alerts(self) -> list[tuple[int, Alert]]:
-        """The alerts that fired, after all log events that were handed over: those are waited for."""
+        """The alerts that fired; waits for all log events that were handed over."""
         if self._collector is not None:
             self._worker.call(lambda: None, self.close_s)
         return list(self._alerts)
 
     def should_stop(self, step: int | None) -> bool:
-        """Whether an alert ends training after a step, the same one on every rank."""
+        """Whether an alert ends training after this step, which is the same on every rank."""
         return self._stop is not None and step is not None and self._stop.after(step)
 
     def pass_through(self, step: int, mode: str, beside: Beside) -> None:
-        """Rank 0: give the sinks a trainer's numbers as they are, after all that was handed over before."""
+        """On rank 0: give the sinks a trainer's numbers, after everything that was handed over before."""
         if self._dispatcher is not None:
             run = partial(self._dispatcher.pass_through, step, mode, beside, self._failures.report)
             self.submit(Task(run, report=self._failures.report))
 
     def settle(self) -> None:
-        """Wait until all that was handed over is done."""
+        """Wait until everything that was handed over is done."""
         self._worker.call(lambda: None, self.close_s).check()
 
     def written(self, wait_s: float) -> bool:
-        """Whether all that was handed over is in the sinks, which is waited for."""
+        """Wait for the sinks; returns whether everything that was handed over is written."""
 
         def flush() -> bool:
             return all(runner.flush(wait_s) for runner in self._runners.values())
@@ -154,7 +158,7 @@ class Background:
         return task.done.is_set() and task.error is None and bool(task.result)
 
     def _unused(self, packets: Iterable[Fate]) -> int:
-        """Report packets that nobody consumed; how many rows they had."""
+        """Report packets that nobody consumed; returns how many rows they had."""
         rows = 0
         for packet in packets:
             rows += packet.rows
@@ -162,7 +166,7 @@ class Background:
         return rows
 
     def _queued(self) -> dict[str, float]:
-        """What the sinks' queues say about themselves."""
+        """The figures of the sinks' queues."""
         runners = self._runners.values()
         return {
             "declog/queue_bytes": sum(runner.queued_bytes for runner in runners),
@@ -170,7 +174,7 @@ class Background:
         }
 
     def wait(self) -> None:
-        """Until all that was handed over is in the sinks; what takes longer than it may is reported."""
+        """Wait until the sinks have everything that was handed over; report it if that takes too long."""
         patience = self.wait_s + self.close_s
         if not self._worker.call(lambda: None, patience).done.is_set():
             self._failures.report(RuntimeFailure.of("DL605.slow", seconds=f"{patience:g}"))
@@ -187,7 +191,7 @@ class Background:
     # -- the end
 
     def close(self, *, failed: bool) -> None:
-        """Wait for the worker and the sinks, each within a deadline; with ``strict`` raise what failed first."""
+        """Wait for the worker and the sinks, each up to a deadline; with ``strict`` raise the first failure."""
         self._worker.finish(short_wait=failed)
         self._join()
         self._unused(fates.close(id(self), certain=self._collector is None or self._collector.all_ended))
@@ -216,7 +220,7 @@ class Background:
                 raise SinkError.of("DL602.sink", sink=name, cause=error_text(cause)) from cause
 
     def _join(self) -> None:
-        """Wait for the worker as long as it goes on, and end what it waits for: a full queue, a stopped process."""
+        """Wait for the worker while it makes progress, then stop what it waits for: a full queue, a stopped process."""
         patience, began, reported = self.wait_s + self.close_s, time.monotonic(), False
         finished, end = self.backlog.finished, began + patience
         while not self._worker.join(0.05):
@@ -237,7 +241,7 @@ class Background:
     # -- checkpoints
 
     def state(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
-        """What rank 0 holds of earlier log events, when all of them are done: frames by name, and plain data."""
+        """Rank 0's state of earlier log events, after all of them are done: frames by name, and plain data."""
         task = self._worker.call(self._collected, 2 * self.wait_s + self.close_s)
         if task.error is not None or not task.done.is_set():
             problem = task.error or "rank 0 is not done with earlier log events"
@@ -245,7 +249,7 @@ class Background:
         return task.result or ({}, None)
 
     def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
-        """On the worker thread, when all earlier log events are done: rank 0's state, with what files had to write."""
+        """Rank 0's state, after the files are written. Runs on the worker thread."""
         if self._merger is not None:
             self._merger.settle()
         for runner in self._runners.values():
@@ -255,7 +259,7 @@ class Background:
         return frames, data if self._local is None else {**(data or {}), "local": self._local.state()}
 
     def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any] | None, step: int, *, equal: bool) -> None:
-        """Continue from ``state`` at a step: totals only, where the plan is not ``equal`` to the one that saved it."""
+        """Restore a ``state`` at a step; only totals over the run if the plan is not ``equal`` to the saved one."""
         collector = self._collector
         if self._local is not None and data is not None and "local" in data:
             self._local.load(data["local"])
@@ -269,20 +273,20 @@ class Background:
         self._outlets.rewind(step, self.close_s)
 
     def configure(self, values: Mapping[str, Any]) -> None:
-        """Add to how the trainer is configured; a failure to write that into the run's folder raises."""
+        """Add to the trainer's configuration; raises if it cannot be written into the run's folder."""
         if (write := self._outlets.configure(values)) is not None:
-            self._worker.call(write, self.close_s).check()  # the worker writes there, too
+            self._worker.call(write, self.close_s).check()  # the worker also writes to the folder
 
     # -- actors
 
     def export(self) -> bytes:
-        """The log events since the last export; raises where this is no actor."""
+        """The log events since the last export; raises ``UsageError`` unless this is an actor."""
         if not isinstance(self.comm, actors.ActorComm):
             raise UsageError.of("DL510.export")
         return self.comm.take(self._plan.fingerprint)
 
     def merge(self, exports: Iterable[bytes], wait_s: float | None) -> None:
-        """Log what actors exported; raises where this is no driver, or, at its end, for what is no export."""
+        """Log the exports of actors; raises ``UsageError`` unless this is a driver, and at the end for other data."""
         if self._merger is None:
             raise UsageError.of("DL510.merge")
         taken, wrong = actors.read_all(exports, self._plan, self.comm.world_size)
@@ -292,13 +296,13 @@ class Background:
             raise wrong
 
     def _merge(self, taken: Sequence[actors.Export] = (), wait_s: float = 0.0) -> None:
-        """On the worker thread: what was taken, and what has waited long enough."""
+        """Finish log events that are complete or have waited long enough. Runs on the worker thread."""
         assert self._merger is not None
         if (seconds := self._merger.merge(taken, wait_s)) is not None:
             self._alarm.set(seconds)
 
     def end_merging(self) -> None:
-        """A driver: no more exports will come."""
+        """On a driver: note that no more exports will come."""
         self._alarm.cancel()
         assert self._merger is not None
         self.submit(Task(self._merger.end, report=self._failures.report))

@@ -1,6 +1,6 @@
-"""What was handed to the worker and is not evaluated yet: log events and bytes, seen and bounded.
+"""Counts and limits the log events and bytes that the worker has not evaluated yet.
 
-The training thread adds, the worker takes away. Imports failures only.
+The training thread adds, the worker removes. Imports failures only.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ log = logging.getLogger("declog")
 
 
 class Backlog:
-    """Bounded by the plan's ``backlog_bytes``: beyond it the step waits.
+    """Limits the backlog to the plan's ``backlog_bytes``: beyond that the step waits.
 
-    A worker that finishes nothing for ``patience_s`` is waited for no more until it goes on, which is reported.
+    If the worker finishes nothing for ``patience_s`` seconds, that is reported, and steps do not wait until it makes
+    progress again.
     """
 
     def __init__(self, plan: Plan, failures: Failures, patience_s: float) -> None:
         self.events = 0
         self.bytes = 0
-        self.finished = 0  # of whatever kind: what shows that the worker goes on
+        self.finished = 0  # the number of finished items of any kind, which shows that the worker makes progress
         self._limit = plan.backlog_bytes
         self._failures = failures
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._reported = False
-        self._stalled = -1  # what was finished when it was waited in vain
+        self._stalled = -1  # the number of finished items when a wait ended in vain
 
     def read(self) -> dict[str, float]:
-        """The figures of now, by name."""
+        """The current figures by name."""
         return {"declog/backlog": self.events, "declog/backlog_bytes": self.bytes}
 
     def put(self, size: int) -> None:
-        """A log event of so many bytes was handed over."""
+        """Add a log event of so many bytes."""
         with self._lock:
             self.events += 1
             self.bytes += size
 
     def done(self, size: int | None = None) -> None:
-        """The worker has finished something: a log event of so many bytes, or something else."""
+        """Remove a finished item: a log event of so many bytes, or another item."""
         with self._lock:
             self.finished += 1
             if size is not None:
@@ -53,7 +54,7 @@ class Backlog:
                 self.bytes -= size
 
     def wait(self) -> None:
-        """On the training thread: until there is room. One log event alone always has."""
+        """Wait on the training thread until there is room; a single log event always has room."""
         if self.bytes <= self._limit or self.events < 2 or self._stalled == self.finished:
             return
         if not self._reported:

@@ -1,7 +1,7 @@
-"""Rank 0's side of a log event: the rows of all ranks, what windows hold of earlier ones, and their evaluation.
+"""Rank 0's side of a log event: collects the rows of all ranks, and evaluates them.
 
-The same evaluation as on one process, over the merged rows, so that no value depends on the number of ranks. Runs
-on the worker thread. Imports evaluation and the ranks' messages, no torch.
+Evaluates as a single process does, over the merged rows, so that no value depends on the number of ranks. Runs on the
+worker thread. Imports evaluation and the ranks' messages, no torch.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from declog.runtime.worker.row_keeper import RowKeeper
 log = logging.getLogger("declog")
 
 Figures = Mapping[str, float]
-SHORT_WAIT_S = 2.0  # how long another rank's rows are still waited for by a run that failed, or for an answer
-KEPT = 16  # log events that only other ranks made, and that may still be rank 0's next
-REPLICAS_WATCHED = 3  # log events in which ranks are compared
+SHORT_WAIT_S = 2.0  # how long a run that failed, or one that waits for an answer, still waits for another rank's rows
+KEPT = 16  # how many log events of other ranks alone may be held because they may be rank 0's next
+REPLICAS_WATCHED = 3  # the number of log events in which the rows of ranks are compared
 
 
 class LiveMetrics(Protocol):
-    """Metrics that were asked for while the run goes on: ``declog.late.live``."""
+    """Metrics that were asked for while the run goes on; see ``declog.late.live``."""
 
     def take(self, event: RowEvent) -> None:
-        """A log event of all ranks, whose rows were kept."""
+        """Take a log event of all ranks whose rows were kept."""
 
     def close(self) -> None:
-        """No more log events will come."""
+        """End: no more log events will come."""
 
 
 class Collector:
-    """Gathers, holds and evaluates; ``wait_s`` is how long it waits for another rank's rows."""
+    """Collects and evaluates log events; ``wait_s`` is how long it waits for another rank's rows."""
 
     def __init__(
         self,
@@ -74,23 +74,23 @@ class Collector:
         self._comm = comm
         self._dispatcher = dispatcher
         self._failures = failures
-        self._queued = queued  # what the sinks' queues say about themselves
-        self._unused = unused  # at the end of the run: the rows of packets that were not consumed
+        self._queued = queued  # returns the figures of the sinks' queues
+        self._unused = unused  # at the end of the run: returns the number of rows in packets that nobody consumed
         self.evaluation = Evaluation(plan, dispatcher, failures.report, functions)
         self._watched = 0
-        self._mismatched: set[str] = set()  # of whom it was reported in what they differ
+        self._mismatched: set[str] = set()  # ranks of which a mismatch was reported
         self._figures: list[Figures] = []
-        self._ended: set[int] = set()  # ranks whose last message came
+        self._ended: set[int] = set()  # ranks that sent their last message
 
     def collect(self, item: LogEvent, frames: Frames) -> dict[str, float]:
-        """Finish a log event of all ranks, given rank 0's own frames; the scalars that it logged, by name."""
+        """Finish a log event of all ranks, given rank 0's frames; returns the logged scalars by name."""
         if item.last:
             self._ended.add(0)
         parts, complete = {0: frames}, {0} if self.opened(item, tail=True) else set[int]()
         if self._comm.world_size > 1:
             wait_s = min(self.wait_s, SHORT_WAIT_S) if item.short_wait else self.wait_s
             if item.answer is not None:
-                # in time for an answer, but no rank's rows are given up because somebody was impatient
+                # answer in time; but rows of other ranks are not given up because a caller is impatient
                 wait_s = min(wait_s, max(item.answer.remaining / 2, SHORT_WAIT_S))
             latest = -1
             for rank, data in enumerate(self._comm.receive(item.key, wait_s), 1):
@@ -104,7 +104,7 @@ class Collector:
                     self._failures.report(failure)
                     continue
                 parts[rank] = rows
-                # one that made fewer steps than this one ended before it, though both end here
+                # a rank that made fewer steps ended before this event, though both are at their tail
                 together = item.tail and message.steps >= item.steps
                 complete |= {rank} if self.opened(message, tail=together) else set()
                 latest = max(latest, message.step)
@@ -114,7 +114,7 @@ class Collector:
         if unused:
             self._figures.append({DROPPED: unused})
         logged = self.finish(item, parts, complete)
-        if unused and self._figures:  # the last window has no rows, so no log event told it
+        if unused and self._figures:  # the last window has no rows, so no log event showed the count
             figures = self_metrics.greatest(self._figures)
             self._dispatcher.pass_through(item.step, item.mode, Beside(), self._failures.report, figures)
         if item.back is not None:
@@ -122,9 +122,9 @@ class Collector:
         return logged
 
     def finish(self, item: LogEvent, parts: Mapping[int, Frames], complete: Collection[int]) -> dict[str, float]:
-        """Evaluate what is due at this event; slower metrics keep the window until theirs is.
+        """Evaluate what is due at this event; longer windows keep the rows.
 
-        ``parts`` are the frames by rank, and ``complete`` the ranks whose frames are all that they had.
+        ``parts`` has the frames by rank, and ``complete`` the ranks whose frames have all of their rows.
         """
         self._watch(list(parts.values()))
         frames, taken = self._merged(parts)
@@ -142,13 +142,13 @@ class Collector:
         return logged
 
     def _cost(self) -> Figures:
-        """What declog cost since the last log event."""
+        """What declog itself cost since the last log event."""
         figures = {**self_metrics.greatest(self._figures), **self._queued()}
         self._figures.clear()
         return figures
 
     def _keep(self, rows: RowKeeper, facts: EventFacts, frames: Frames) -> RowEvent | None:
-        """Keep the rows of a log event; where the disk refuses, say so once, and keep no more."""
+        """Keep the rows of a log event; if the disk refuses, report it once and stop keeping rows."""
         try:
             return rows.add(facts, frames)
         except Exception as error:  # noqa: BLE001  (logging goes on without)
@@ -159,11 +159,11 @@ class Collector:
 
     @property
     def all_ended(self) -> bool:
-        """Whether all ranks said how they ended."""
+        """Whether all ranks have sent their last message."""
         return len(self._ended) == self._comm.world_size
 
     def close(self) -> None:
-        """No more log events will come."""
+        """End: no more log events will come."""
         for error in self._dispatcher.inactive.errors if self._plan.strict else ():
             self._failures.report(error, "a signal is missing")
         self._dispatcher.close(self._failures.report)
@@ -195,7 +195,7 @@ class Collector:
     # -- other ranks' messages
 
     def read(self, rank: int, data: bytes) -> tuple[Frames, LogEvent]:
-        """A rank's frames and what it says of them; raises ``CommError`` for what is no whole message."""
+        """A rank's frames and facts from a message; raises ``CommError`` if the message is not whole."""
         frames, meta = decode(data, self._plan.grouping)
         message = LogEvent.read(meta)
         fates.heard(message.consumed, itertools.starmap(Fate, message.unused))
@@ -204,7 +204,10 @@ class Collector:
         return frames, message
 
     def opened(self, message: LogEvent, *, tail: bool) -> bool:
-        """Note what a message tells; whether its rows are all that the rank had: one that left early sent its tail."""
+        """Take in the facts of a message; returns whether its rows are all that the rank has.
+
+        A rank that ended early has sent its tail before.
+        """
         if message.error is not None:
             self._failures.report(RuntimeFailure("DL605", message.error))
         self._figures.append(message.figures)
@@ -212,7 +215,7 @@ class Collector:
         return message.intact and (tail or not message.tail)
 
     def _in_step(self, event: LogEvent, rank: int, message: LogEvent) -> None:
-        """Raise where a message is not of this log event: it would mix modes, or rows of different steps."""
+        """Raise ``CommError`` if a message is of another log event: it would mix modes, or rows of different steps."""
         if not event.last and not message.last:
             for mode, count in message.sent.items():
                 if mode in self._plan.modes and count > event.begun.get(mode, 0):
@@ -222,7 +225,7 @@ class Collector:
             raise self.mismatch(f"rank {rank}", event, message)
 
     def mismatch(self, who: str, event: LogEvent, message: LogEvent) -> CommError:
-        """What is wrong with a message that is not of this log event; in what it differs is reported once."""
+        """The error for a message that belongs to another log event; the details are told once per rank."""
         detail = "" if who in self._mismatched else (
             f" (step {message.step}, its {message.steps}. of mode {message.mode}, where this is step {event.step}, "
             f"the {event.steps}. of mode {event.mode})"
@@ -231,7 +234,7 @@ class Collector:
         return CommError.of("DL603.event", who=who, detail=detail)
 
     def _watch(self, parts: Sequence[Frames]) -> None:
-        """Ranks with the same rows should be one: equal ones are reported, of the first log events that have rows."""
+        """Report ranks with equal rows, which should be one rank; only the first log events with rows are compared."""
         if len(parts) < 2 or self._watched >= REPLICAS_WATCHED:
             return
         prints = [print_ for frames in parts if (print_ := _print(frames)) is not None]
@@ -249,23 +252,23 @@ class Collector:
 
 
 def fits(event: LogEvent, message: LogEvent) -> bool:
-    """Whether a message is of this log event: of its mode, step and count, or one of the two ranks has ended."""
+    """Whether a message belongs to this log event: same mode, step and count, or one of the two ranks has ended."""
     if (message.mode, message.event) != (event.mode, event.event):
         return False
     if message.last and message.steps <= event.steps and message.step <= event.step:
-        return True  # that rank ended before this one: all that it had left
+        return True  # that rank ended before this event: the message has all that it had left
     if event.last and message.steps >= event.steps:
-        return True  # this one ended before that
+        return True  # rank 0 ended before that event
     expected = event.step, event.steps, event.tail, event.part
     return (message.step, message.steps, message.tail, message.part) == expected
 
 
 def _print(frames: Frames) -> int | None:
-    """A checksum of a rank's numbers per completion; None where there are too few to be equal by something else."""
+    """A checksum of a rank's numbers per completion; None if there are so few that they may be equal by chance."""
     checksum, rows = 0, 0
     for frame in frames.values():
         for block in frame.blocks:
-            if block.keys[0][0] == GROUP_ID:  # ranks may sample the same prompts
+            if block.keys[0][0] == GROUP_ID:  # different ranks may sample the same prompts
                 continue
             if block.axis is Axis.COMPLETION and block.data.shape[1] > 1 and (block.data != block.data[:, :1]).any():
                 rows += block.data.shape[1]

@@ -1,6 +1,6 @@
-"""Tables without a filter, written by each rank: its own rows, to its own files. Nothing of them is sent.
+"""Tables without a filter: each rank writes its own rows to its own files, and sends none of them.
 
-Runs on the worker thread, on every rank of a job of several. Imports evaluation and the plan, no torch.
+Runs on the worker thread, on every rank of a job with several. Imports evaluation and the plan, no torch.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Report = Callable[[BaseException], None]
 
 
 class LocalTables:
-    """Makes a rank's own tables and hands them to its sinks; ``routes`` are those of sinks that are on every rank."""
+    """Builds a rank's own tables and hands them to its sinks; ``routes`` are the sinks' on every rank."""
 
     def __init__(self, plan: Plan, routes: Sequence[Route], functions: Functions = DEFAULT) -> None:
         self._plan = plan
         self._routes = routes
         self._tables = Tables(functions)
         self._ops = [op for op in plan.tables if op.local]
-        self._events: Counter[str] = Counter()  # log events by mode, for sinks that take each N-th
+        self._events: Counter[str] = Counter()  # the number of log events by mode, for sinks that take only each N-th
 
     def write(self, step: int, mode: str, frames: Mapping[str, Frame], report: Report) -> None:
         """Write the rows of one log event."""
@@ -44,10 +44,10 @@ class LocalTables:
                 submit(route, step, Records(mode, time.time(), tables=tuple(shown)), report)
 
     def state(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """The state for a checkpoint."""
         return {"tables": self._tables.state(), "events": dict(self._events)}
 
     def load(self, data: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint."""
+        """Restore a checkpoint."""
         self._tables.load(data["tables"])
         self._events.update(data["events"])

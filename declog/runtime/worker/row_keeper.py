@@ -1,8 +1,7 @@
-"""Rows that are kept for questions that nobody asked yet: numbers and labels of every log event, in the run's folder.
+"""Keeps rows for later questions: the numbers and labels of every log event, in the run's folder.
 
-Rank 0's worker writes them as they are before anything is computed from them. ``rows.json`` says of which run they
-are, and of each signal whether it is kept, or why not. See ``row_files`` for the files, and ``declog.late`` for
-the questions.
+Rank 0's worker writes them before anything is computed from them. ``rows.json`` says which runs wrote them, and for
+each signal whether it is kept, or why not. See ``row_files`` for the files, and ``declog.late`` for the questions.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ FORMAT = 1
 FOLDER, FACTS = "rows", "rows.json"
 KEPT, ABSENT = "kept", "it never came"
 CHUNK_EVENTS = 512
-CHUNK_BYTES = 8 * 2**20  # of the journal
+CHUNK_BYTES = 8 * 2**20  # of the journal, before it becomes a chunk
 
 
 class RowKeeper:
-    """Keeps the rows of log events in the folder of ``run()``, which is asked when the first one comes.
+    """Keeps the rows of log events in the folder of ``run()``, which is called when the first event comes.
 
-    ``limit`` is how many bytes may lie there: the oldest chunk goes first. On the worker thread.
+    ``limit`` is the most bytes that may be kept: the oldest chunk is removed first. Runs on the worker thread.
     """
 
     def __init__(self, plan: Plan, run: Callable[[], RunInfo | None], limit: int) -> None:
-        self.count = 0  # log events so far, of all processes of the run
+        self.count = 0  # the number of log events so far, of all processes of the run
         self._plan = plan
         self._run = run
         self._limit = limit
@@ -70,19 +69,20 @@ class RowKeeper:
         self._open: list[RowEvent] = []
         self._chunk = 0
         self._bytes = 0
-        self._sizes: dict[int, int] = {}  # the bytes of whole chunks
+        self._sizes: dict[int, int] = {}  # the bytes of finished chunks
         self._journal: BinaryIO | None = None
         self._came: dict[str, set[str]] = {name: set() for name in plan.phases}
-        self._kept_types: dict[str, dict[str, str]] = {name: {} for name in plan.phases}  # of columns of `log.keep`
-        self._layouts: set[tuple[str, Layout]] = set()  # of frames, by phase: what came is in them
-        self._after: int | None = None  # the run goes on behind so many log events
+        # types of the columns of `log.keep`, by phase
+        self._kept_types: dict[str, dict[str, str]] = {name: {} for name in plan.phases}
+        self._layouts: set[tuple[str, Layout]] = set()  # phases and layouts of frames whose columns are in `_came`
+        self._after: int | None = None  # a resumed run continues behind so many log events
 
     def add(self, facts: EventFacts, frames: Mapping[str, Frame]) -> RowEvent:
-        """Keep a log event, and return it as it is kept. Raises ``OSError`` where the disk refuses."""
+        """Keep a log event, and return it as it is kept. Raises ``OSError`` if the disk refuses."""
         folder = self._folder or self._begin()
         event = RowEvent(replace(facts, number=self.count), {name: self._kept(frame) for name, frame in frames.items()})
         unseen = [frame for frame in event.frames.values() if (frame.phase, frame.layout) not in self._layouts]
-        if unseen:  # signals that came for the first time, mostly
+        if unseen:  # usually signals that came for the first time
             self._layouts |= {(frame.phase, frame.layout) for frame in unseen}
             for frame in unseen:
                 self._came[frame.phase] |= {name for name, _ in frame.keys}
@@ -100,22 +100,22 @@ class RowKeeper:
         return event
 
     def go_on(self, count: int, *, branch: bool) -> None:
-        """The run goes on behind the first ``count`` log events of its folder, or is a branch of one of another folder.
+        """Continue behind the first ``count`` log events of the folder, or as a branch of a run in another folder.
 
-        In its own folder the log events after them are of no run any more.
+        In the run's own folder, later log events no longer belong to any run.
         """
         self._after = count
         self.count = 0 if branch else count
 
     def stop(self) -> None:
-        """Keep no more; what is kept stays as it is."""
+        """Stop keeping rows; those that are kept stay."""
         if self._journal is not None:
-            with suppress(OSError):  # what it could not write is lost already
+            with suppress(OSError):  # what it could not write is lost anyway
                 self._journal.close()
             self._journal = None
 
     def close(self) -> None:
-        """Put what is open into its chunk. Raises ``OSError`` where the disk refuses."""
+        """Write the open log events as a chunk. Raises ``OSError`` if the disk refuses."""
         if self._folder is not None:
             self._end_chunk(self._folder)
 
@@ -137,10 +137,10 @@ class RowKeeper:
         return replace(rows, texts=texts)
 
     def _name(self, phase: str, signals: Set[str], name: str, type: str) -> str | None:
-        """The name of a column in the files, which know nothing of the prefixes of kept columns.
+        """The name of a column in the files, without the prefixes of kept columns.
 
-        None for a column of `log.keep` that is not kept: rows have a signal of its name, as those of the frame that
-        nothing reads, or texts come where numbers came before.
+        None for a column of `log.keep` that is not kept: because a signal has its name, or because texts come where
+        numbers came before.
         """
         plain = name.removeprefix(SIGNALS)
         if not plain.startswith(PREFIX):
@@ -169,7 +169,7 @@ class RowKeeper:
         self._sizes = {chunk: size_of(folder, chunk) for chunk in numbers if is_whole(folder, chunk)}
         self._chunk = 0 if not numbers else numbers[-1] + (numbers[-1] in self._sizes)
         path, end = tail_of(folder, self._chunk), 0
-        if path.exists():  # what a process that was killed had not put into a chunk
+        if path.exists():  # left by a process that was killed
             self._open, end = journal(path, self._plan.grouping)
         if end:
             self._journal = path.open("r+b")
@@ -206,7 +206,7 @@ class RowKeeper:
         self._write()
 
     def _thin(self, folder: Path) -> None:
-        """Take the oldest chunks away until the rest fits."""
+        """Remove the oldest chunks until the rest fits the limit."""
         while len(self._sizes) > 1 and sum(self._sizes.values()) > self._limit:
             chunk = min(self._sizes)
             del self._sizes[chunk]

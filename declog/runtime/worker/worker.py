@@ -1,7 +1,7 @@
-"""The background side of a log event: one thread per process, fed through a queue that never blocks training.
+"""The worker thread: one per process, fed through a queue that never blocks training.
 
-Ranks above 0 send their rows to rank 0, which evaluates those of all ranks. The thread is never abandoned inside
-torch: it is asked to stop and joined.
+Ranks above 0 send their rows to rank 0, which evaluates the rows of all ranks. The thread is never left running inside
+torch: it is asked to stop, and joined.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from declog.sinks.waiting import Latch
 
 @dataclass
 class Task:
-    """Something to do on the worker thread, after all that was handed over before."""
+    """A function to run on the worker thread, after everything that was handed over before."""
 
     run: Callable[[], Any]
-    report: Callable[[BaseException], None] | None = None  # where nobody waits
+    report: Callable[[BaseException], None] | None = None  # called with an error if nobody waits for the result
     result: Any = None
     error: BaseException | None = None
     done: Latch = field(default_factory=Latch)
 
     def check(self) -> None:
-        """Raise what went wrong."""
+        """Raise the task's error, if it failed."""
         if self.error is not None:
             raise self.error
 
 
 class Worker:
-    """Takes windows in order; ``submit`` returns at once. ``collector`` is rank 0's."""
+    """Processes log events in order; ``submit`` returns at once. Only rank 0 has a ``collector``."""
 
     def __init__(
         self, comm: Comm, sender: Sender, collector: Collector | None, failures: Failures, backlog: Backlog,
@@ -65,16 +65,13 @@ class Worker:
         self._thread.start()
 
     def submit(self, item: LogEvent | Task) -> None:
-        """Hand over one log event, or something to do after those before."""
+        """Hand over a log event, or a task to run after those before it."""
         if isinstance(item, LogEvent):
             self._backlog.put(item.window.bytes)
         self._queue.put(item)
 
     def call(self, run: Callable[[], Any], wait_s: float) -> Task:
-        """Do something on the thread when all that was handed over is done.
-
-        The caller waits, at most so long for each thing before it.
-        """
+        """Run a function on the thread after everything handed over; waits, up to a limit for each item before it."""
         task = Task(run)
         self.submit(task)
         finished, end = self._backlog.finished, time.monotonic() + wait_s
@@ -84,19 +81,20 @@ class Worker:
         return task
 
     def finish(self, *, short_wait: bool = False) -> None:
-        """No more will be handed over; with ``short_wait`` other ranks are not waited for long."""
+        """Note that no more will be handed over; with ``short_wait`` other ranks are waited for only briefly."""
         if short_wait and self._collector is not None:
             self._collector.wait_s = min(self._collector.wait_s, SHORT_WAIT_S)
             self._comm.shorten_waits(SHORT_WAIT_S)
         self._queue.put(None)
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the thread's end; false where time ran out."""
-        return self._over.wait(timeout_s)  # after an interrupt, join() says of a thread that works that it has ended
+        """Wait for the thread's end; False if the time ran out."""
+        # not Thread.join(): after an interrupt it says of a running thread that it has ended
+        return self._over.wait(timeout_s)
 
     def _main(self) -> None:
         try:
-            # The worker outlives any event: what goes wrong is counted and reported, and raised under `strict`.
+            # The thread survives any event: errors are counted and reported, and raised under `strict`.
             while not self._ended:
                 try:
                     self._next()
@@ -124,12 +122,12 @@ class Worker:
             self._backlog.done()
         else:
             try:
-                if item.key != self._last:  # an interrupt may have handed it over twice
+                if item.key != self._last:  # an interrupted call may have handed the item over twice
                     self._last = item.key
                     self._process(item)
             finally:
                 if item.answer is not None:
-                    item.answer.give(None)  # unless it was given
+                    item.answer.give(None)  # has no effect if the answer was given
                 self._backlog.done(item.window.bytes)
 
     def _run(self, task: Task) -> None:
