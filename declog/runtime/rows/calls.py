@@ -1,8 +1,8 @@
-"""What is known of a call of ``observe`` after the first one with the same names: which columns are stacked together.
+"""Learned calls of ``observe``: after the first call with the same names, which columns are stacked together.
 
-A later call is checked as a whole, by what its stacks come to. One that is not like the first is read value by value,
-as the first one was (``observation.py``): nothing is accepted or refused here that is not there. Imports torch and the
-plan.
+A later call is checked as a whole, by the shape and dtype of its stacks. If it differs from the first, it is read value
+by value, as the first one was (``observation.py``), so this module never accepts or refuses anything on its own.
+Imports torch and the plan.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from declog.runtime.values.tensors import HALF, wrapped
 
 Tensor = torch.Tensor
 _dtype = attrgetter("dtype")
-Chosen = Sequence[tuple[int, SignalOp]]  # the place of a value in the call, and the signal that it is
+Chosen = Sequence[tuple[int, SignalOp]]  # the position of a value in the call, and its signal
 
 
 class LearnedCall:
-    """What a call gives to one phase: stacks, tokens that folds read, and what is read for itself.
+    """The values of a call for one phase: stacks, tokens that folds read, and values that are read one by one.
 
-    Learned from what a first call came to. ``alone`` is the one stack of a call on the host that has nothing else.
+    Learned from a first call. ``alone`` is the stack of a call that has a single stack on the host and nothing else.
     """
 
     def __init__(self, first: Observation, chosen: Chosen, values: Sequence[Any]) -> None:
@@ -54,7 +54,7 @@ class LearnedCall:
         self.alone = self._stacks[0] if alone else None
 
     def read(self, values: Sequence[Any]) -> Observation | None:
-        """What a call gives; None where it must be read value by value."""
+        """The values of a call; None if it must be read value by value."""
         call = self._read_single(values) if self._single else Observation(self.phase, self.names, self.labels)
         if call is None or (self._tokens and not self._take_tokens(call, values)):
             return None
@@ -77,13 +77,13 @@ class LearnedCall:
         try:
             for position, op in self._single:
                 call.add(op, values[position])
-        except InputError:  # it is reported where all values are read
+        except InputError:  # it is raised again when all values are read
             return None
         call.labels = {**self.labels}
         return call
 
     def _take_tokens(self, call: Observation, values: Sequence[Any]) -> bool:
-        """Take what folds read; false where it is not as it was in the first call."""
+        """Take the values that folds read; False if they are not as in the first call."""
         inputs, tokens = dict(call.inputs), call.tokens
         for position, op, dtype in self._tokens:
             value = values[position]
@@ -111,7 +111,7 @@ def _stack(items: Chosen, values: Sequence[Any]) -> Stack:
 
 
 class Stack:
-    """Columns of one axis and dtype; ``counted`` is what their number of rows counts."""
+    """Columns of one axis and dtype; ``counted`` is the axis whose entries their rows count."""
 
     def __init__(self, items: Chosen, first: Tensor) -> None:
         places, ops = zip(*items, strict=True)
@@ -127,13 +127,13 @@ class Stack:
         self.columns = Columns((op.shape_name, host, -1), op.axis, [one.key for one in ops])
 
     def copy(self, values: Sequence[Any]) -> Tensor | Array | None:
-        """The columns one above the other; None where they are not those of the first call."""
+        """The stacked columns; None if they are not like those of the first call."""
         columns, (types, dtypes) = self._take(values), self._kinds
         if [*map(type, columns)] != types or [*map(_dtype, columns)] != dtypes:
             return None
         try:
             data = torch.stack(columns)
-        except (RuntimeError, TypeError):  # of other shapes, devices or layouts
+        except (RuntimeError, TypeError):  # other shapes, devices or layouts
             return None
         if (
             data.ndim != self._ndim + 1
@@ -151,7 +151,7 @@ class Stack:
 
 
 class Column(Stack):
-    """One column on the host, which numpy copies in half the time that torch takes."""
+    """A single column on the host, which numpy copies in half the time that torch takes."""
 
     def __init__(self, items: Chosen, first: Tensor) -> None:
         super().__init__(items, first)
@@ -163,6 +163,6 @@ class Column(Stack):
             return None
         try:
             data: Array = value.numpy().copy()
-        except (RuntimeError, TypeError):  # on a device, with gradients, of another layout
+        except (RuntimeError, TypeError):  # on a device, with gradients, or of another layout
             return None
         return data if data.ndim == self._ndim else None

@@ -1,8 +1,7 @@
-"""The recorders that are open now, and the functions that find them from anywhere.
+"""The open recorders, and the functions that find the current one from anywhere.
 
-The context says which one is meant; where it knows none, as in a bare thread, the innermost of the process is: a
-reward function three calls below the loop needs no recorder in its hands.
-Imports the scopes and the errors.
+The context says which recorder is meant; if it says nothing, as in a bare thread, the process's innermost one is. So a
+reward function three calls below the loop needs no reference to the recorder. Imports the scopes and the errors.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from declog.errors.habits import answered
 from declog.runtime.rows.scopes import Recording, here
 
 log = logging.getLogger("declog")
-_running: list[Recording] = []  # all that were started and are not closed, the latest last
-_giver: ContextVar[str | None] = ContextVar("giver", default=None)  # whose values are recorded
+_running: list[Recording] = []  # all recorders that were started and are not closed; the latest is last
+_giver: ContextVar[str | None] = ContextVar("giver", default=None)  # who passed the values that are being recorded
 _told = False  # whether this process was told that no run is open
-_lock = threading.RLock()  # a handler of a signal closes a recorder on the thread that it interrupts
+_lock = threading.RLock()  # reentrant: a signal handler may close a recorder on the thread that it interrupts
 
 
 def know(recorder: Recording) -> None:
-    """Note that there is a recorder: for forks of this process, and for what is observed outside of any scope."""
+    """Register a recorder: for forks of this process, and for values outside of any scope."""
     with _lock:
         _running.append(recorder)
 
 
 def _in_child() -> None:
-    """A fork has one thread: what others held stays held."""
+    """In a fork there is one thread: locks that other threads held are never released, so make new ones."""
     global _lock
     _lock = threading.RLock()
     for recorder in list(_running):
@@ -43,14 +42,14 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def forget(recorder: Recording) -> None:
-    """A recorder is closed: it is found no more, also where a block of it is still open."""
+    """Unregister a closed recorder: it is not found any more, also inside a block of it that is still open."""
     with _lock:
         _running[:] = [one for one in _running if one is not recorder]
 
 
 @contextmanager
 def giving(who: str) -> Iterator[None]:
-    """A block whose values are somebody's, for messages."""
+    """A block whose values were passed by somebody, for messages."""
     token = _giver.set(who)
     try:
         yield
@@ -59,12 +58,12 @@ def giving(who: str) -> Iterator[None]:
 
 
 def giver() -> str | None:
-    """Whose values are recorded, where that is known."""
+    """Who passed the values that are being recorded, if that is known."""
     return _giver.get()
 
 
 def current() -> Recording | None:
-    """The recorder of the current step or `with` block; else the one that the process opened last.
+    """The recorder of the current step or `with` block, else the one that the process opened last.
 
     A run with ``steps="commit"`` is open from its start to its end.
     """
@@ -77,7 +76,7 @@ def current() -> Recording | None:
 
 
 def running() -> Recording | None:
-    """The current recorder, or else the last one that was started and is not closed."""
+    """The current recorder, or else the open one that was started last."""
     recorder = current()
     if recorder is None:
         with _lock:
@@ -130,7 +129,7 @@ def log_extra(column: str, values: Any) -> None:
 
 
 def _nobody(function: str) -> Recording | None:
-    """No run is open for a call: that is said once in a process."""
+    """Warn once per process that a call had no open run."""
     global _told
     if not _told:
         _told = True

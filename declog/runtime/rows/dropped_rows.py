@@ -1,7 +1,7 @@
-"""Rows that belong to no step, or came too late: counted by kind, each reported once, never dropped in silence.
+"""Rows that belong to no step, or come too late: counted by kind, and each kind reported once.
 
-A logger does not stop a run: only under ``strict`` is what the caller can mend raised where it is given.
-Imports errors, failures and scopes only.
+A logger does not stop a run: only with ``strict`` are mistakes that the caller can mend raised in the call. Imports
+errors, failures and scopes only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from declog.runtime.run.self_metrics import Meter
 
 
 class DroppedRows:
-    """What a run does with such rows."""
+    """Counts and reports dropped rows."""
 
     def __init__(self, failures: Failures, meter: Meter, *, strict: bool) -> None:
         self._failures = failures
@@ -22,24 +22,24 @@ class DroppedRows:
         self._strict = strict
 
     def outside(self, rows: int) -> None:
-        """Observed where the run is open, and no scope."""
+        """Rows observed while the run is open, but outside of any scope."""
         self._wrong(rows, "DL513.outside")
 
     def ended(self, scope: Scope, rows: int) -> None:
-        """Observed in a scope that has ended, by a task that was started in it or through its handle."""
+        """Rows observed in a scope that has ended, by a task that was started in it or through its handle."""
         kind = {"step": "a step", "at": "an `at`", "mode": "a block of a mode", "batch": "a batch"}[scope.kind]
         self._wrong(rows, "DL513.ended", kind=kind, scope=scope)
 
     def unopened(self, scope: Scope, rows: int) -> None:
-        """Observed through the handle of a scope that has not begun."""
+        """Rows observed through the handle of a scope that has not begun."""
         self._wrong(rows, "DL513.unopened", scope=scope)
 
     def twice(self, packet: Packet, step: int) -> None:
-        """A packet was consumed once more by one step."""
+        """A packet that the same step consumed once more."""
         self._note(RuntimeFailure.of("DL513.twice", step=step, call_site=packet.call_site), packet.rows)
 
     def never_bound(self, rows: int) -> None:
-        """What waited for a step when the run ended."""
+        """Rows that still waited for a step when the run ended."""
         self._note(RuntimeFailure.of("DL513.unbound"), rows)
 
     def late(self, step: int, rows: int) -> None:
@@ -48,7 +48,7 @@ class DroppedRows:
         self._failures.count(RuntimeFailure.of("DL513.late", step=step), rows, call_site())
 
     def partial(self, edge: int, steps: list[int]) -> None:
-        """A window was closed while scopes of it are open: they took longer than others are waited for."""
+        """Note that a window was closed although scopes of it are open: they took longer than a window waits."""
         self._failures.count(RuntimeFailure.of("DL513.partial", edge=edge, steps=steps[:4]), 1, call_site())
 
     def _wrong(self, rows: int, key: str, **facts: object) -> None:

@@ -1,7 +1,7 @@
-"""The folds of one open batch: which have run, and which wait for values that their tokens still lack.
+"""The token folds of one open batch: which have run, and which still wait for values.
 
-Tokens are folded as soon as all that folds read in the batch before has come. Until then copies wait: nothing of the
-trainer's is kept. Imports torch and the plan.
+Tokens are folded as soon as all signals have come that folds read in the batch before. Until then copies are kept, so
+that no tensor of the trainer is. Imports torch and the plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NONE: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Unfolded(NamedTuple):
-    """What a batch has of its tokens: the folds that wait, and copies of what these will read."""
+    """The folds of a batch that wait, and copies of the values that they will read."""
 
     folds: Sequence[FoldOp]
     kept: Mapping[str, Tensor] = _NONE
@@ -36,31 +36,32 @@ class Unfolded(NamedTuple):
 
 
 class Folds:
-    """The folds of a phase's batches. ``expected`` names what they wait for, to run once; ``report`` gets what fails.
+    """The folds of a phase's batches.
 
-    Never changed, and neither is what a batch has: the values of a call give the next.
+    ``expected`` names the signals that they wait for, so that each fold runs once; ``report`` gets failures. Instances
+    are never changed, nor is the state of a batch: each call makes the next one.
     """
 
     def __init__(
         self, phase: PhaseOp, expected: Set[str], functions: Functions, report: Callable[[RuntimeFailure], None]
     ) -> None:
-        self.nothing = Unfolded(phase.folds)  # what a batch begins with
+        self.nothing = Unfolded(phase.folds)  # the state of a new batch
         self._phase = phase
         self._expected = expected
         self._functions = functions
         self._report = report
 
     def next(self, names: Set[str]) -> Folds:
-        """Those of the batch after one that had these ``names``: it waits for what that one had."""
+        """The folds for the batch after one that had these ``names``, for which they will wait."""
         expected = self._phase.reads & names
         return self if expected == self._expected else Folds(self._phase, expected, self._functions, self._report)
 
     def after(
         self, before: Unfolded, call: Observation, names: Set[str], streams: Streams
     ) -> tuple[Unfolded, Observation | None]:
-        """Fold what can be folded with the values of a call, after which the batch has these ``names``.
+        """Fold what can be folded with the values of a call; ``names`` are all signals of the batch then.
 
-        Raises ``InputError`` where tokens are not alike.
+        Raises ``InputError`` if tokens have different shapes.
         """
         self._check(before, call)
         streams.join(before.kept.values())
@@ -68,7 +69,7 @@ class Folds:
         return self._run(before, inputs, names, before.tokens or call.tokens, before.lists or call.lists)
 
     def at_last(self, before: Unfolded, names: Set[str]) -> Observation | None:
-        """Fold with all that came: what folds still wait for never comes."""
+        """Run the folds that still wait, with the signals that came: the others never will."""
         return self._run(before, before.kept, names, before.tokens, before.lists, last=True)[1]
 
     def _check(self, before: Unfolded, call: Observation) -> None:
@@ -85,7 +86,7 @@ class Folds:
             return
         if not lengths.is_cpu:
             return
-        if len(wrong := lengths[(lengths >= 0).logical_not()]):  # negative ones, and what is missing
+        if len(wrong := lengths[(lengths >= 0).logical_not()]):  # negative lengths, and missing ones
             raise InputError.of("DL503.token_length", name=name, length=wrong[0].item())
         if len(torch.nonzero(lengths.sum() - tokens[0][0])):
             raise InputError.of("DL503.token_count", name=tokens[1], count=tokens[0][0], lengths=int(lengths.sum()))
@@ -113,14 +114,14 @@ class Folds:
         if not ready or (all_tokens := self._known_tokens(inputs, tokens)) is None:
             return after, None
         shape, _, device = all_tokens
-        for value in inputs.values():  # a mask on the host is copied to the values on a GPU, and not they to it
+        for value in inputs.values():  # copy a mask on the host to the values on a GPU, not the other way round
             if value.is_cuda:
                 device = value.device if device.type != "cuda" else device
                 break
         return after, self._columns(token_fold.run(ready, inputs, shape, device, lengths, self._functions))
 
     def _columns(self, folded: token_fold.Folded) -> Observation:
-        """What was folded, as a call that gave it: statistics are columns, a histogram is of the whole batch."""
+        """The results of folds as a call: statistics are columns, a histogram covers the whole batch."""
         for what, error in folded.failed.values():
             failure = RuntimeFailure.of("DL605.tokens", what=what, phase=self._phase.name, error=error_text(error))
             failure.__cause__ = error

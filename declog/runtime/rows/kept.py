@@ -1,8 +1,8 @@
 """Columns that are kept for later: one value per completion, which no metric of the run reads.
 
-They are the declared signals of which nothing reads rows, and the columns of `log.keep`. They are passive: they never
-open, close or refuse a batch. A column that does not fit is left out, and that is told once. The training thread
-copies; each rank redacts texts before it sends them; rank 0 writes them beside the rows. Imports numpy, frames and the
+They are declared signals of which no metric reads rows, and columns of `log.keep`. They are passive: they never open,
+close or refuse a batch. A column that does not fit is left out, which is reported once. The training thread copies
+them; each rank redacts texts before it sends them; rank 0 writes them beside the rows. Imports numpy, frames and the
 plan.
 """
 
@@ -22,26 +22,27 @@ from declog.language.patterns import redacted
 from declog.plans.ops import Plan
 from declog.sinks._shared import clean_text
 
-PREFIX = "kept:"  # of their names in frames
-SIGNALS = PREFIX + "signals/"  # of those that are signals
+PREFIX = "kept:"  # the prefix of their names in frames
+SIGNALS = PREFIX + "signals/"  # the prefix of those that are signals
 TEXT, FLOAT = "text", "float"
-_TYPES = {"b": "bool", "i": "int", "u": "int", "f": FLOAT}  # by kind of dtype: in the words of signals
+# the dtype in the words of signals, by the kind of numpy's dtype
+_TYPES = {"b": "bool", "i": "int", "u": "int", "f": FLOAT}
 
 
 def type_of(values: NDArray[Any]) -> str:
-    """What a signal of such values is declared as."""
+    """The dtype with which a signal of such values would be declared."""
     return _TYPES.get(values.dtype.kind, TEXT)
 
 
 def redacted_texts(plan: Plan, name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """The texts of a column as the config redacts the signal of its name."""
+    """The texts of a column, redacted as the config says for the signal of its name."""
     patterns = tuple(plan.redactions.get(name.removeprefix(SIGNALS).removeprefix(PREFIX), ()))
     texts = [None if item is None else clean_text(str(item)) for item in values]
     return texts_of([redacted(item, patterns) if item is not None and patterns else item for item in texts])
 
 
 def with_kept_groups(frame: Frame) -> Frame:
-    """The frame with the groups of its rows for later, where ids came that nothing reads; their texts stay behind."""
+    """The frame with group ids as a kept column, if ids came that no metric reads; their texts are not sent."""
     names = [] if frame.grouping is None else [SIGNALS + name for name in frame.grouping.of]
     ids = next((ids for name in names if (ids := frame.column(name, exact=True)) is not None), None)
     if ids is None:
@@ -51,7 +52,7 @@ def with_kept_groups(frame: Frame) -> Frame:
 
 
 def without_kept(frames: Mapping[str, Frame]) -> dict[str, Frame]:
-    """The frames as metrics read them."""
+    """The frames as metrics read them, without kept columns."""
     return {
         name: frame.named(lambda name, _: None if name.startswith(PREFIX) else name) for name, frame in frames.items()
     }

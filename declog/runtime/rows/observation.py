@@ -1,4 +1,4 @@
-"""What one call of ``observe`` gave to one phase, checked. It is taken by one batch, or by none.
+"""The checked values of one call of ``observe`` for one phase. A batch takes all of them, or none.
 
 Imports torch and the plan.
 """
@@ -23,14 +23,15 @@ from declog.runtime.values.tensors import HALF, wrapped
 
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
-PackKey = tuple[str, torch.dtype, int]  # the columns that are packed together: of one axis, by name, dtype and device
-Tokens = tuple[torch.Size, str, torch.device]  # the shape of what is per token, which signal said so first, and where
-Lists = tuple[tuple[int, ...], str]  # how many tokens each completion has where they came as lists, and in which signal
+PackKey = tuple[str, torch.dtype, int]  # a key: columns of one axis, dtype and device are packed together
+Tokens = tuple[torch.Size, str, torch.device]  # the shape of values per token, the signal that set it, and its device
+# the number of tokens of each completion, if tokens came as lists, and the signal that set it
+Lists = tuple[tuple[int, ...], str]
 NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 
 class Columns(NamedTuple):
-    """Which columns a copy has, one above the other."""
+    """The columns of a copy, which are stacked."""
 
     pack_key: PackKey
     axis: Axis
@@ -39,37 +40,37 @@ class Columns(NamedTuple):
 
 Copy = tuple[Columns, Tensor | Array]  # on the host it may be an array
 Numbers = Mapping[Key, float | int | Timed]
-Texts = Mapping[Key, tuple[Axis, list[Any] | Pack]]  # a pack where a tensor was given
+Texts = Mapping[Key, tuple[Axis, list[Any] | Pack]]  # a pack if the values were a tensor
 
 
 class Observation:
-    """The values of one call, or the columns that folds made of tokens."""
+    """The values of one call, or columns that folds computed from tokens."""
 
     tokens: Tokens | None = None
     lists: Lists | None = None
     numbers: Numbers = NOTHING
     texts: Texts = NOTHING
-    columns: Mapping[PackKey, tuple[Axis, list[Key], list[Tensor]]] = NOTHING  # that are no copies yet
-    inputs: Mapping[str, Tensor] = NOTHING  # what folds read
-    devices: Set[torch.device] = frozenset()  # of CUDA
-    members: Mapping[str, Set[str]] = NOTHING  # of families
+    columns: Mapping[PackKey, tuple[Axis, list[Key], list[Tensor]]] = NOTHING  # columns that are not copied yet
+    inputs: Mapping[str, Tensor] = NOTHING  # values that folds read
+    devices: Set[torch.device] = frozenset()  # CUDA devices of the values
+    members: Mapping[str, Set[str]] = NOTHING  # members of families
 
     def __init__(self, phase: PhaseOp, names: Set[str], labels: Mapping[str, str] = NOTHING) -> None:
         self.phase = phase
         self.names = names
-        self.counts: dict[str, int] = {}  # how many of what
-        self.labels = labels  # and which signal said so first
-        self.copies: list[Copy] = []  # which nothing the training code does later can change
+        self.counts: dict[str, int] = {}  # the number of entries by axis
+        self.labels = labels  # the signal that set each count
+        self.copies: list[Copy] = []  # data that later training code cannot change
 
     def put(self, shape_name: str, axis: Axis, keys: Sequence[Key], data: Tensor) -> None:
-        """Take a copy of columns, wherever it is; of halves, as float32."""
+        """Copy columns on their device; half-precision floats become float32."""
         if data.is_cuda:
             self.devices = {*self.devices, data.device}
         data = data.float() if data.dtype in HALF else data
         self.copies.append((Columns((shape_name, data.dtype, data.get_device()), axis, keys), data))
 
     def copy(self) -> None:
-        """Copy the columns that are no copies yet."""
+        """Copy the columns that are not copied yet."""
         for pack_key, (axis, keys, values) in self.columns.items():
             self.put(pack_key[0], axis, keys, torch.stack(values))
         self.columns = NOTHING
@@ -77,7 +78,7 @@ class Observation:
     def uneven(self, what: str, first: tuple[int, str], other: tuple[int, str]) -> InputError:
         """The error of values that describe other rows than those before: all of one batch describe the same."""
         (fewer, few), (more, _) = sorted((first, other))
-        if what == "completions" and few.isidentifier() and fewer > 1 and more % fewer == 0:  # one per group, mostly
+        if what == "completions" and few.isidentifier() and fewer > 1 and more % fewer == 0:  # usually values per group
             return InputError.of(
                 "DL505.repeated", phase=self.phase.name, name=first[1], count=first[0], what=what, other=other[1],
                 other_count=other[0], few=few, times=more // fewer,
@@ -89,7 +90,7 @@ class Observation:
 
 
 class ReadObservation(Observation):
-    """Values that are read one by one; ``add`` raises ``InputError`` where one is not what was declared."""
+    """Values that are read one by one; ``add`` raises ``InputError`` for a value that does not fit its declaration."""
 
     def __init__(self, phase: PhaseOp, names: Set[str]) -> None:
         super().__init__(phase, names)
@@ -101,13 +102,14 @@ class ReadObservation(Observation):
         self.columns: dict[PackKey, tuple[Axis, list[Key], list[Tensor]]] = {}
 
     def add(self, op: SignalOp, value: Any) -> None:
-        """Check a signal's value."""
+        """Check and add a signal's value."""
         if not op.family:
             self._put(op, op.key, op.source, value)
             return
         if not isinstance(value, Tensor | Mapping):
             value = listed(value)
-        if isinstance(value, Tensor | np.ndarray | list | tuple) and op.axis is not Axis.STEP:  # a family of one
+        # a family with one member
+        if isinstance(value, Tensor | np.ndarray | list | tuple) and op.axis is not Axis.STEP:
             value = {op.source.removesuffix("s"): value}
         if not isinstance(value, Mapping):
             raise InputError.of("DL503.family", name=op.source, came=describe(value))
@@ -125,7 +127,7 @@ class ReadObservation(Observation):
             self.numbers[key] = value
             return
         checked: Observed = value
-        if (  # the common case, without a call
+        if (  # checks of the usual case, inlined because a call would cost more
             type(value) is not Tensor
             or value.requires_grad
             or value.dtype not in DTYPES[op.dtype]
@@ -142,7 +144,7 @@ class ReadObservation(Observation):
                 self.devices = {*self.devices, checked.device}
             if shape:
                 self._count(op.counted, shape[0], label)
-            if op.recorded and op.dtype is DType.OBJECT:  # plain data on the host, later
+            if op.recorded and op.dtype is DType.OBJECT:  # becomes plain data on the host later
                 copy = checked.float() if checked.dtype in HALF else checked.clone()
                 self.texts[key] = op.axis, Pack(op.axis, [key], [copy])
             elif op.recorded:
@@ -172,7 +174,7 @@ class ReadObservation(Observation):
         self.labels.setdefault(what, label)
 
     def _ragged(self, label: str, value: Any) -> None:
-        """Note how many tokens the lists of a signal have: all lists of a batch have as many."""
+        """Note the number of tokens in each list of a signal; all lists of a batch must agree."""
         lists = tuple(map(len, listed(value))), label
         if self.lists is not None and self.lists[0] != lists[0]:
             raise of_other_lists(self.lists, lists)
@@ -197,7 +199,7 @@ class ReadObservation(Observation):
 
 
 def of_other_tokens(first: Tokens, other: Tokens) -> InputError:
-    """The error of values per token that are of other tokens than those before."""
+    """The error for values per token of another shape than those before."""
     (shape, name), (other_shape, other_name) = (tuple(first[0]), first[1]), (tuple(other[0]), other[1])
     fix = "observe signals of the same tokens together"
     if len(shape) == len(other_shape) == 2 and shape[0] == other_shape[0] and abs(shape[1] - other_shape[1]) == 1:
@@ -209,7 +211,7 @@ def of_other_tokens(first: Tokens, other: Tokens) -> InputError:
 
 
 def of_other_lists(first: Lists, other: Lists) -> InputError:
-    """The error of lists with other numbers of tokens than those before: padded alike, tokens would be missing."""
+    """The error for lists of other lengths than those before: padded to equal lengths, tokens would be missing."""
     (counts, name), (other_counts, other_name) = first, other
     row = next(index for index, (one, two) in enumerate(zip(counts, other_counts, strict=True)) if one != two)
     return InputError.of(

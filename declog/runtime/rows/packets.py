@@ -24,7 +24,7 @@ REMEMBERED = 100_000  # ids of packets that were consumed
 
 
 class Fate(NamedTuple):
-    """A packet that waits to be consumed: its id, the call that made it, and how many rows it has."""
+    """A packet that waits to be consumed: its id, the call that made it, and its number of rows."""
 
     id: str
     call_site: str
@@ -32,30 +32,30 @@ class Fate(NamedTuple):
 
 
 class Fates:
-    """What becomes of the packets of a process, by id: whoever consumes one decides it for all of its copies.
+    """Tracks by id which packets of a process were consumed; consuming one counts for all its copies.
 
-    A packet that goes to another process is that one's to answer for. Ranks and actors say in their messages which they
-    consumed, and at their end which they had and did not; what is left when the last recorder that collects ends is
-    lost.
+    Another process to which a packet was sent is responsible for it from then on. Ranks and actors say in their
+    messages which packets they consumed, and at their end which they did not. Packets that are left when the last
+    collecting recorder ends are lost.
     """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
         self._waiting: dict[str, Fate] = {}
-        self._consumed: dict[str, None] = {}  # the latest
-        self._news: list[str] = []  # those that other processes have not been told
-        self._senders: set[int] = set()  # recorders that tell others
-        self._collectors: set[int] = set()  # recorders that are told
+        self._consumed: dict[str, None] = {}  # the ids that were consumed last
+        self._news: list[str] = []  # consumed ids that other processes were not told yet
+        self._senders: set[int] = set()  # recorders that tell other processes
+        self._collectors: set[int] = set()  # recorders that other processes tell
 
     def open(self, recorder: int, *, collects: bool) -> None:
-        """A recorder begins."""
+        """Note that a recorder begins."""
         with self._lock:
             (self._collectors if collects else self._senders).add(recorder)
 
     def close(self, recorder: int, *, certain: bool) -> list[Fate]:
-        """A recorder ends; the packets that were lost, where no other one may hear of them.
+        """Note that a recorder ends; returns the lost packets, if no other recorder may still hear of them.
 
-        They are told once. Where not all others said how they ended it is not ``certain`` that any was.
+        They are told once. Unless all others said how they ended, it is not ``certain`` that a packet was lost.
         """
         with self._lock:
             lost = self.lost(recorder)
@@ -64,23 +64,23 @@ class Fates:
             return lost if certain else []
 
     def lost(self, recorder: int) -> list[Fate]:
-        """The packets that nobody can consume any more when this recorder has ended, told once."""
+        """The packets that nobody can consume any more after this recorder has ended; told once."""
         with self._lock:
             return [] if self._collectors - {recorder} else self._take()
 
     def came(self, fate: Fate) -> None:
-        """A packet was made in this process, or has come to it."""
+        """Note a packet that was made in this process, or came to it."""
         with self._lock:
             if fate.id not in self._consumed:
                 self._waiting[fate.id] = fate
 
     def sent(self, id: str) -> None:
-        """It goes to another process."""
+        """Note a packet that goes to another process."""
         with self._lock:
             self._waiting.pop(id, None)
 
     def consumed(self, ids: Iterable[str], *, here: bool = True) -> None:
-        """Packets were consumed, or dropped on purpose, ``here`` or elsewhere."""
+        """Note packets that were consumed, or discarded on purpose, ``here`` or elsewhere."""
         with self._lock:
             for id in ids:
                 self._waiting.pop(id, None)
@@ -97,7 +97,7 @@ class Fates:
             return news, self._take() if last else []
 
     def heard(self, consumed: Iterable[str], waiting: Iterable[Fate]) -> None:
-        """Another process has told this one."""
+        """Note what another process has told this one."""
         self.consumed(consumed, here=False)
         for fate in waiting:
             self.came(fate)
@@ -107,7 +107,7 @@ class Fates:
         return [*waiting.values()]
 
     def in_child(self) -> None:
-        """A fork answers for nothing of its parent's, whose threads may have held the lock."""
+        """Start empty in a fork: it is not responsible for its parent's packets, whose lock may be held."""
         self.__init__()  # type: ignore[misc]  # it is as new
 
 
@@ -125,7 +125,7 @@ class Packet:
 
     @property
     def id(self) -> str:
-        """The same for all copies."""
+        """The id, equal for all copies."""
         return self._fate.id
 
     @property
@@ -135,17 +135,17 @@ class Packet:
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Its number of rows."""
         return self._fate.rows
 
     def discard(self) -> None:
-        """Its rows are dropped on purpose: that nobody observes them is no failure."""
+        """Discard its rows on purpose: that nobody observes them is then no failure."""
         fates.consumed([self.id])
 
     consumed = discard
 
     def _note(self) -> None:
-        if context.running() is not None:  # else nobody would tell that it is lost
+        if context.running() is not None:  # else a loss would not be noticed
             fates.came(self._fate)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -170,11 +170,11 @@ class Packet:
         return f"<declog.rows of {', '.join(self.signals)}: {self.rows} rows>"
 
 
-Argument = Packet | Mapping[str, Any]  # without a keyword
+Argument = Packet | Mapping[str, Any]  # positional arguments
 
 
 def named(arguments: Sequence[Argument], signals: Mapping[str, Any]) -> tuple[Sequence[Packet], Mapping[str, Any]]:
-    """What was given without a keyword: packets, and signals of mappings beside those with one."""
+    """The positional arguments as packets, and as signals of mappings joined with the keyword ones."""
     if not arguments:
         return (), signals
     packets, together = [], dict(signals)
@@ -191,17 +191,17 @@ def named(arguments: Sequence[Argument], signals: Mapping[str, Any]) -> tuple[Se
 
 
 def rows(*mappings: Mapping[str, Any], **signals: Any) -> Packet:
-    """Rows without a step, as a packet: they belong to the step that observes it, ``log.observe(packet)``.
+    """Rows without a step, as a packet: they belong to the step that observes it.
 
-    Signals, by keyword or in mappings of names to values, are of the shapes that ``Recorder.observe`` takes. They are
-    copied now and checked when they are observed. A packet can be pickled, for queues between processes; each counts
-    once per step.
+    Observe it by ``log.observe(packet)``. Signals, by keyword or in mappings of names to values, have the shapes that
+    ``Recorder.observe`` takes. They are copied now and checked when they are observed. A packet can be pickled, for
+    queues between processes; it counts once per step.
     """
     return Packet(named(mappings, signals)[1])
 
 
 def copied(value: Any) -> Any:
-    """A copy that nothing the caller does later can change."""
+    """A copy that later code of the caller cannot change."""
     if isinstance(value, np.ndarray):
         return value.copy()
     if isinstance(value, Mapping):
@@ -220,7 +220,7 @@ def copied(value: Any) -> Any:
 
 
 def rows_of(signals: Mapping[str, Any]) -> int:
-    """How many rows signals seem to have; at least one."""
+    """The number of rows that signals seem to have; at least 1."""
     return max([1, *(_length(value) for value in signals.values())])
 
 
@@ -231,5 +231,5 @@ def _length(value: Any) -> int:
         return 1
     try:
         return len(value)
-    except TypeError:  # a tensor or an array of no dimension
+    except TypeError:  # a tensor or array without dimensions
         return 1

@@ -1,4 +1,7 @@
-"""What came without a scope: it waits for the step that ends next, and is of that. Imports batches and steps only."""
+"""Values that came outside of any scope: they wait for the step that ends next, and belong to it.
+
+Imports batches and steps only.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from declog.runtime.run.failures import Refused
 
 
 class Pending:
-    """A step without a number, the open ``batches`` of each task or thread for it, and the durations of their blocks.
+    """A step without a number, with the open ``batches`` of each task or thread and the durations of their blocks.
 
-    Who gave something has a place in ``batches`` until all is of a step. ``batches_of`` makes the open batches of a
-    task or thread in a scope or, without one, here.
+    A task or thread has an entry in ``batches`` until all its values belong to a step. ``batches_of`` makes the open
+    batches of a task or thread in a scope or, without one, here.
     """
 
     def __init__(
@@ -32,32 +35,32 @@ class Pending:
 
     @property
     def rows(self) -> int:
-        """How many rows wait, those of open batches included."""
+        """The number of rows that wait, including those of open batches."""
         closed = [max(batch.rows, 1) for batches in self.step.batches.values() for batch in batches]
         still = [batch for batches in self.batches.values() for batch in batches.values() if batch.names]
         return sum(closed) + sum(batch.completions or 1 for batch in still)
 
     def give_columns(self, scope: Scope, me: Origin) -> None:
-        """Columns without rows are of the rows that a task's or thread's step begins with."""
+        """Move columns without rows to the rows with which a task's or thread's step begins."""
         batches: dict[str, Batch] = self.batches.get(me, {})
         if columns := {phase: batch for phase, batch in batches.items() if not batch.names}:
             self._batches_of(scope, me).update(columns)
             for phase in columns:
                 del batches[phase]
-        if (pending := self.batches.get(me)) is not None and not pending:  # columns that are kept wait for those rows
+        if (pending := self.batches.get(me)) is not None and not pending:  # kept columns wait for those rows, too
             batches_here = self._batches_of(scope, me)
             batches_here.kept, pending.kept = [*batches_here.kept, *pending.kept], ()
 
     def close_columns(self, refused: Refused) -> None:
-        """Columns that wait for rows which did not come: each is an error of whoever gave it."""
+        """Close columns whose rows did not come; each is an error of the code that passed it."""
         for batches in self.batches.values():
             for phase in [phase for phase, batch in batches.items() if not batch.names]:
                 self._intake.close_all(batches, refused, only=phase)
 
     def absorb(self, step: Step, refused: Refused, *, only: str | None = None, owner: Origin | None = None) -> None:
-        """All is of a step that ends now; of one phase ``only``, where a window ends.
+        """Add everything to a step that ends now, or ``only`` one phase if a window ends.
 
-        The batches of an ``owner``, who commits the step, must have what the config requires.
+        The batches of ``owner``, who commits the step, must have all signals that the config requires.
         """
         if owner in self.batches:
             self.batches[owner].partial_step = False

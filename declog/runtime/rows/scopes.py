@@ -1,9 +1,9 @@
-"""Where rows belong: scopes, one chain of them in each context.
+"""Scopes: which block, step or mode rows belong to; one chain of scopes in each context.
 
-A scope holds for the code in its block and for the tasks that are started in it, which inherit the context; bare
-threads do not. One ContextVar holds the innermost scope, and each scope its parent. No tokens: a scope that ends is
-marked, whoever ends it and wherever, and a context that still holds it is put right when it is next asked.
-Imports errors and ``after`` only; asyncio and trio only where somebody else did.
+A scope holds for the code in its block, and for tasks that are started in it, which inherit the context; bare threads
+do not. One ContextVar holds the innermost scope, and each scope its parent. There are no tokens to reset: a scope that
+ends is marked as ended, wherever that happens, and a context that still holds it is corrected when it is next read.
+Imports errors and ``after`` only; asyncio and trio only if the program imported them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from declog.errors import UsageError
 from declog.errors.habits import answered
 from declog.imports import after
 
-if TYPE_CHECKING:  # who only looks for the scope of here needs no torch
+if TYPE_CHECKING:  # code that only looks for the current scope does not need torch
     from declog.runtime.recording.timing import Timed
     from declog.runtime.rows.batches import OpenBatches
     from declog.runtime.rows.steps import Step, Stream
@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # who only looks for the scope of here needs no torch
 P = ParamSpec("P")
 R = TypeVar("R")
 Kind = Literal["run", "step", "at", "mode", "batch"]
-Origin = object  # the task that records, or the thread where there is none; not an id, since those are used again
+Origin = object  # the current task, or the thread if there is none; an object, not its id, since ids are used again
 
 PACKAGE = str(Path(__file__).parents[2])
 _scope: ContextVar[Scope | None] = ContextVar("declog_scope", default=None)
@@ -44,7 +44,8 @@ def _no_loop() -> None:
     return None
 
 
-_running_loop: Callable[[], object] = _no_loop  # asyncio's; who has not imported it has no tasks
+# asyncio's function; a program that has not imported asyncio has no tasks
+_running_loop: Callable[[], object] = _no_loop
 
 
 def _find_loop(asyncio: ModuleType) -> None:
@@ -56,7 +57,7 @@ after("asyncio", _find_loop)
 
 
 class _Here(threading.local):
-    """This thread, found once."""
+    """This thread's object, looked up once."""
 
     def __init__(self) -> None:
         self.thread: Origin = threading.current_thread()
@@ -66,10 +67,10 @@ _here = _Here()
 
 
 def origin() -> Origin:
-    """Who runs: the task, of asyncio or trio, else the thread.
+    """The current task, of asyncio or trio, else the thread.
 
-    Libraries import trio beside training code that never runs it. Its own answer takes ten times as long as the rest
-    here, so it is asked only in a thread with hooks for asynchronous generators: every loop that runs sets them.
+    Libraries import trio in programs that never run it, and asking trio takes ten times as long as everything else
+    here. So trio is asked only in a thread with hooks for asynchronous generators, which every event loop sets.
     """
     if _running_loop() is not None:
         task: Origin | None = _imported["asyncio"].current_task()
@@ -84,7 +85,7 @@ def origin() -> Origin:
 
 
 class Recording(Protocol):
-    """A recorder, as what is below it knows it: scopes, the functions that find it from anywhere, and wrappers."""
+    """A recorder as seen by the modules below it: scopes, the functions that find the current recorder, wrappers."""
 
     @property
     def closed(self) -> bool:
@@ -92,7 +93,7 @@ class Recording(Protocol):
 
     @property
     def innermost(self) -> int:
-        """The number of the block that was made last of those that are open; 0 where none is."""
+        """The number of the open block that was made last; 0 if none is open."""
 
     def observe(self, *arguments: Any, step: Any = None, **signals: Any) -> None:
         """Record signals, and the rows of packets."""
@@ -110,21 +111,21 @@ class Recording(Protocol):
         """Time a block of the step."""
 
     def merge(self, exports: Iterable[bytes], wait_s: float | None = None) -> None:
-        """Log what actors exported."""
+        """Log the exports of actors."""
 
     def flush(self, wait_s: float | None = None) -> Mapping[str, float] | None:
-        """Log what came since the last log event, now."""
+        """Log everything since the last log event now."""
 
     def step(self, step: int) -> Scope:
         """One optimizer step."""
 
     def taking(self, column: object) -> AbstractContextManager[None]:
-        """A block that takes a column of training code's."""
+        """A block that records a column of the training code."""
 
     def in_child(self) -> None:
-        """This process is a fork of the run's."""
+        """Note that this process is a fork of the run's."""
 
-    _session: Any  # where its scopes begin and end
+    _session: Any  # the session, in which its scopes begin and end
 
     def _here(self) -> Scope | None: ...
     def _next_step(self) -> Scope: ...
@@ -140,36 +141,37 @@ class Recording(Protocol):
 
 
 class Scope:
-    """A block of a step, of a mode, of one batch; also the handle by which it is reached from anywhere.
+    """A block of a step, of a mode or of one batch; also the handle that reaches it from anywhere.
 
-    ``with log.step(3) as step:`` and then ``step.observe(...)``: also from a bare thread. ``async with`` is the same.
+    ``with log.step(3) as step:`` and then ``step.observe(...)``, also from a bare thread. ``async with`` works in the
+    same way.
     """
 
     closed = False
-    takes: Recording | None = None  # its recorder, while it records what comes in it
+    takes: Recording | None = None  # its recorder, while the scope is open
     parent: Scope | None = None
-    owner: Origin | None = None  # who opened it; None: nobody did yet
-    origin = 0  # its number
+    owner: Origin | None = None  # the task or thread that opened it; None: not opened yet
+    origin = 0  # the number of its step
     block: Scope | None = None  # of a batch: the scope around it
-    phase: str | None = None  # of a batch: the only phase that is made explicit
-    rows: int | None = None  # of a batch: how many completions it has
-    stream: Stream | None = None  # whose windows its rows are in
-    step: Step | None = None  # what its rows are of
+    phase: str | None = None  # of a batch: its only phase; None: all phases
+    rows: int | None = None  # of a batch: the announced number of completions
+    stream: Stream | None = None  # the stream whose windows its rows are in
+    step: Step | None = None  # the step that its rows belong to
     began = 0.0  # seconds since the recorder's start
-    inside = 0.0  # seconds of the steps and modes in it, which count for their own windows
+    inside = 0.0  # the seconds of steps and modes inside it, which count for their own windows
     timed: dict[str, Timed] | None = None  # the durations of blocks in it, by name
 
     def __init__(self, recorder: Recording, kind: Kind, number: int | None = None, mode: str = "train") -> None:
         self.recorder = recorder
         self.kind = kind
-        self.number = number  # of the step; None: that of where the block begins
+        self.number = number  # its step's number; None: that of the place where it begins
         self.mode = mode
         self.id = next(_ids)
-        self.batches: dict[Origin, OpenBatches] = {}  # the open ones of each task and thread
+        self.batches: dict[Origin, OpenBatches] = {}  # the open batches of each task and thread
 
     @classmethod
     def of_batch(cls, recorder: Recording, phase: str | None, rows: int | None) -> Scope:
-        """One batch, of one phase or of all."""
+        """A scope for one batch, of one phase or of all."""
         scope = cls(recorder, "batch")
         scope.phase, scope.rows = phase, rows
         return scope
@@ -191,7 +193,7 @@ class Scope:
         try:
             self.recorder._session.end(self, failed=kind is not None)
         finally:
-            if _scope.get() is self:  # else there is nothing to undo here: a scope that ended is passed over
+            if _scope.get() is self:  # else there is nothing to reset: a scope that has ended is passed over
                 _scope.set(self.parent)
 
     async def __aenter__(self) -> Scope:
@@ -212,11 +214,11 @@ class Scope:
 
     @property
     def outermost(self) -> Scope:
-        """The scope itself; of a batch the block that it is of."""
+        """The scope itself; of a batch the block around it."""
         return self if self.block is None else self.block.outermost
 
     def seconds(self, now: float) -> float:
-        """How long a step or a block of a mode took that ends now, less the steps and blocks inside it."""
+        """How long a step or block that ends now took, without the steps and blocks inside it."""
         seconds, around = now - self.began, self.parent
         while around is not None and around.kind not in ("step", "mode"):
             around = around.parent
@@ -227,7 +229,7 @@ class Scope:
     # -- what is recorded in it, from anywhere
 
     def observe(self, *arguments: Any, **signals: Any) -> None:
-        """``Recorder.observe`` into this scope, from any task or thread; each has batches of its own."""
+        """``Recorder.observe`` into this scope, from any task or thread; each of them has its own batches."""
         self.recorder._observe_in(self, arguments, signals)
 
     @answered
@@ -246,20 +248,20 @@ class Scope:
         return self.recorder._timer_in(self, name)
 
 
-innermost = _scope.get  # of this context: it may have ended, and be of any recorder
+innermost = _scope.get  # the scope of this context; it may have ended, and may belong to any recorder
 
 
 def here(recorder: object | None = None) -> Scope | None:
-    """The innermost scope of this context, of one recorder or of any that is not closed.
+    """The innermost open scope of this context, of one recorder or of any.
 
-    One that has ended is passed over by whoever opened it. Inherited, it is what is returned: the rows of a task that
-    outlives its scope belong nowhere, and not to the scope around it.
+    In the context that opened it, a scope that has ended is passed over. In a context that inherited it, it is
+    returned: rows of a task that outlives its scope belong nowhere, not to the scope around it.
     """
     return nearest(_scope.get(), recorder)
 
 
 def nearest(scope: Scope | None, recorder: object | None) -> Scope | None:
-    """The scope, or the first around it that ``here`` may return."""
+    """The scope, or the first one around it that `here` may return."""
     me = None
     while scope is not None:
         if scope.recorder is recorder or (recorder is None and not scope.recorder.closed):
@@ -275,7 +277,7 @@ def nearest(scope: Scope | None, recorder: object | None) -> Scope | None:
 
 
 def usable(scope: Scope | None) -> Scope | None:
-    """A scope that is open; None where there is none."""
+    """The scope if it is open, else None."""
     return None if scope is None or scope.takes is None else scope
 
 
@@ -283,9 +285,9 @@ def within(
     function: Callable[..., Any], block: Callable[[], AbstractContextManager[Callable[[Any], Any]]], *,
     awaited: bool | None = None,
 ) -> Callable[..., Any]:  # fmt: skip
-    """The function, called in a block, which says what its result becomes.
+    """Wrap a function so that each call runs in a block, which says what becomes of its result.
 
-    ``awaited``: calls are awaited; by default those of ``async def`` are.
+    ``awaited``: calls are awaited; by default those of ``async def`` functions are.
     """
     if inspect.iscoroutinefunction(function) if awaited is None else awaited:
 
@@ -305,7 +307,7 @@ def within(
 
 
 def bind(function: Callable[P, R]) -> Callable[P, R]:
-    """The function with the scope of here: for executors and bare threads, which inherit none.
+    """Bind a function to the current scope, for executors and bare threads, which inherit none.
 
     What it records belongs to the step in which it was bound. For plain functions and ``async def``.
     """
@@ -326,7 +328,7 @@ def bind(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def call_site() -> str:
-    """Where the call comes from: the innermost file and line that is not declog's own."""
+    """The file and line of the call: the innermost one that is not declog's own."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back

@@ -1,7 +1,7 @@
-"""Rows that came in parts which could not be paired: batches of one step that have different values, told once.
+"""Finds rows that came in parts which cannot be paired: batches of one step that have different signals. Warns once.
 
-One call for each reward function is one batch, where one task makes them. Where several tasks do, or where a value of
-one batch never came, nothing says which rows belong together: each batch counts for rows of its own. Imports the plan
+If one task makes a call for each reward function, the calls form one batch. If several tasks do, or if a value of a
+batch never came, nothing says which rows belong together, and each batch counts as rows of its own. Imports the plan
 and closed batches.
 """
 
@@ -20,7 +20,7 @@ class SplitRows:
     """Compares the batches of a phase within a step."""
 
     def __init__(self, plan: Plan) -> None:
-        # a number per step has no rows to be paired with
+        # a number per step has no rows to pair
         signals = {
             name: [op for op in phase.signals if op.axis is not Axis.STEP] for name, phase in plan.phases.items()
         }
@@ -31,7 +31,7 @@ class SplitRows:
         self._paired = {name for name in signals if self._families[name] or self._required[name]}
 
     def compare(self, phase: str, before: Batch, batch: Batch) -> None:
-        """Two batches of a step; one that is ``partial`` need not have what the config requires."""
+        """Compare two batches of a step; a ``partial`` one need not have all required signals."""
         if phase not in self._paired:
             return
         families, required = self._families[phase], self._required[phase]

@@ -1,7 +1,7 @@
-"""The window: the closed batches since the last log event, and how they reach the host.
+"""The closed batches since the last log event, and how they get to the host.
 
-On CUDA the hand-off starts one copy to pinned memory on the training thread, and the worker waits for it.
-Imports torch and the plan.
+With CUDA, the hand-off starts one copy to pinned memory on the training thread, and the worker waits for it. Imports
+torch and the plan.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Report = Callable[[BaseException], None]
 
 @dataclass
 class Window:
-    """The batches since the last log event: those of each of its steps, by phase."""
+    """The batches since the last log event, by step and phase."""
 
     steps: Sequence[dict[str, list[Batch]]] = ()
-    earlier: dict[str, Frame] = field(default_factory=dict)  # rows of before a checkpoint, on the host
-    intact: bool = True  # whether all that should have been recorded was
+    earlier: dict[str, Frame] = field(default_factory=dict)  # rows from before a checkpoint, on the host
+    intact: bool = True  # False: something that should have been recorded was not
     beside: Beside = field(default_factory=Beside)
-    bytes: int = 0  # about how many the rows take
+    bytes: int = 0  # the approximate size of the rows
 
     def hand_off(self) -> None:
-        """Start the copy of what is on a CUDA device to pinned memory, one for all of it; returns at once."""
+        """Start one copy of all data on CUDA devices to pinned memory; returns at once."""
         batches = chain.from_iterable(chain.from_iterable(map(dict.values, self.steps)))
         devices: dict[torch.device, list[Pack]] = {}
         for batch in [batch for batch in batches if batch.ready]:
@@ -52,7 +52,7 @@ class Window:
             land(device, packs)
 
     def batches(self) -> dict[str, list[Batch]]:
-        """Those of all steps, by phase, laid together. Called by the worker."""
+        """The packed batches of all steps, by phase. Called by the worker."""
         by_phase: dict[str, list[Batch]] = {}
         for phase, batches in chain.from_iterable(map(dict.items, self.steps)):
             by_phase.setdefault(phase, []).extend(batches)
@@ -63,7 +63,7 @@ class Window:
     def frames(
         self, phases: Mapping[str, PhaseOp], rank: int, grouping: Grouping | None, report: Report
     ) -> dict[str, Frame]:
-        """The window on the host, one frame per phase that had a batch; ``report`` gets what must be left out.
+        """The window on the host: one frame per phase that had a batch; ``report`` gets the errors of what is left out.
 
         Called by the worker.
         """
@@ -81,7 +81,7 @@ class Window:
 def _frames(
     phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
 ) -> list[Frame]:
-    """One per layout, in order."""
+    """The frames of consecutive batches with equal layouts, in order."""
     runs: list[list[Batch]] = []
     before: Any = None
     for batch in batches:
@@ -97,7 +97,10 @@ def _frames(
 def _readable(
     phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
 ) -> list[Frame]:
-    """The frame of batches of one layout; one per batch where a batch cannot be read, which is left out, reported."""
+    """The frame of batches with one layout; if that fails, one frame per batch, without those that cannot be read.
+
+    Batches that cannot be read are reported.
+    """
     try:
         return [_joined(phase, batches, rank, grouping)]
     except Exception as error:  # noqa: BLE001  (the other batches are logged)
@@ -112,7 +115,7 @@ def _readable(
 def _counted(
     phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
 ) -> Sequence[Batch]:
-    """The batches without values per group whose number is not that of the groups that begin in them, reported."""
+    """The batches, without values per group whose number is not that of the groups in the batch; this is reported."""
     if grouping is None or not any(signal.axis is Axis.GROUP for signal in phase.signals):
         return batches
     names = set(grouping.of)
@@ -123,7 +126,7 @@ def _counted(
         )
         for batch in batches
     ]  # fmt: skip
-    frames = _frames(phase, named, rank, grouping, lambda error: None)  # it is reported where all columns are read
+    frames = _frames(phase, named, rank, grouping, lambda error: None)  # errors are reported when all columns are read
     if not frames:
         return batches
     bare = Frame.merge(frames)
@@ -131,7 +134,7 @@ def _counted(
         return batches
     try:
         sizes = bare._sizes(Axis.GROUP).tolist()
-    except RuntimeFailure:  # rows that cannot be grouped: it is reported where groups are read
+    except RuntimeFailure:  # rows that cannot be grouped are reported where groups are read
         return batches
     places = zip(bare.batches.step.tolist(), bare.batches.batch.tolist(), strict=True)
     begun = dict(zip(places, sizes, strict=True))
@@ -151,7 +154,7 @@ def _counted(
 
 
 def _group_counts(batch: Batch) -> dict[str, int]:
-    """How many values each signal per group has in a batch."""
+    """The number of values of each signal per group in a batch."""
     packs = {name: pack.rows for pack in batch.packs if pack.axis is Axis.GROUP for name, _ in pack.keys}
     texts = {
         name: len(values) if isinstance(values, list) else values.rows
@@ -161,7 +164,7 @@ def _group_counts(batch: Batch) -> dict[str, int]:
 
 
 def _layout(batch: Batch) -> tuple[object, ...]:
-    """What must be equal for the columns of two batches to be laid one after the other."""
+    """A key: columns of batches with equal keys can be concatenated."""
     return (
         [pack.layout for pack in batch.packs],
         [(key, type(number)) for key, number in batch.numbers.items()],
@@ -170,7 +173,7 @@ def _layout(batch: Batch) -> tuple[object, ...]:
 
 
 def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None) -> Frame:
-    """The frame of batches of one layout, in order."""
+    """The frame of batches with one layout, in order."""
     first = batches[0]
     integers = {signal.name for signal in phase.signals if signal.dtype is DType.INT}
     integers |= {SIGNALS + signal.name for signal in phase.unread if signal.dtype is DType.INT}
@@ -189,7 +192,7 @@ def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Group
     texts = {}
     for key, (axis, _) in first.texts.items():
         values = texts_of([item for batch in batches for item in _items(key, *batch.texts[key])])
-        if key[0] in integers:  # a list with None in it
+        if key[0] in integers:  # a list that contains None
             blocks.append(Block.of_integers(axis, (key,), values))
         else:
             texts[key] = axis, values
@@ -202,7 +205,7 @@ def _items(key: Key, axis: Axis, values: list[Any] | Pack) -> list[Any]:
     if isinstance(values, list):
         return values
     array = values.on_host()[0]
-    if axis is Axis.STEP:  # a histogram of all the batch's tokens
+    if axis is Axis.STEP:  # a histogram covers all tokens of the batch
         return [sketch.sparse(array)]
     items: list[Any] = list(array.copy()) if key[0].endswith(TRACE) else array.tolist()  # rows of tokens stay arrays
     return items

@@ -176,7 +176,7 @@ class Collector:
                 self._failures.report(RuntimeFailure.of("DL611.stopped", error=error_text(error)))
 
     def _merged(self, parts: Mapping[int, Frames]) -> tuple[Frames, set[int]]:
-        """The rows of all ranks, and of which: one whose rows do not go with the others' loses its own only."""
+        """The merged rows, and the ranks that they are of; a rank whose rows do not fit loses only its own."""
         try:
             return merged(list(parts.values())), set(parts)
         except Exception:  # noqa: BLE001  (whose rows it was is found below)

@@ -122,7 +122,7 @@ class RowKeeper:
     # -- what is kept
 
     def _kept(self, frame: Frame) -> Frame:
-        """Numbers and labels: no sketches, no rows of tokens, and no texts that only tables have."""
+        """The columns to keep: numbers and labels; no sketches, rows of tokens, or texts that only tables have."""
         labels = self._labels[frame.phase]
         signals = {name.removeprefix(SIGNALS) for name, _ in frame.keys if name.startswith(SIGNALS)}
 
