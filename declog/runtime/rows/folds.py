@@ -95,7 +95,7 @@ class Folds:
         self, before: Unfolded, inputs: Mapping[str, Tensor], names: Set[str], tokens: Tokens | None,
         lists: Lists | None, *, last: bool = False,
     ) -> tuple[Unfolded, Observation | None]:  # fmt: skip
-        """Fold what has all that it reads, or at the ``last`` what it gets; keep copies of what the others have."""
+        """Run folds that have all their signals (at the ``last``: all); keep copies of what the others have."""
         lengths = self._phase.lengths
         placed = self._expected <= names and tokens is not None and (lengths is None or lengths in inputs)
         ready, waiting = before.folds, list[FoldOp]()
@@ -137,7 +137,7 @@ class Folds:
         return call
 
     def _known_tokens(self, inputs: Mapping[str, Tensor], tokens: Tokens | None) -> Tokens | None:
-        """Which tokens there are: as many as came, or, where none came, as the lengths say without a wait."""
+        """The tokens that exist: as the values came or, if none came, as lengths on the host say."""
         name = self._phase.lengths
         if name is None or (tokens is not None and name in inputs):
             return tokens

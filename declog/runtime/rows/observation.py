@@ -76,7 +76,7 @@ class Observation:
         self.columns = NOTHING
 
     def uneven(self, what: str, first: tuple[int, str], other: tuple[int, str]) -> InputError:
-        """The error of values that describe other rows than those before: all of one batch describe the same."""
+        """The error for a value with another number of rows than those before: a batch describes the same rows."""
         (fewer, few), (more, _) = sorted((first, other))
         if what == "completions" and few.isidentifier() and fewer > 1 and more % fewer == 0:  # usually values per group
             return InputError.of(

@@ -1,7 +1,7 @@
-"""Who sees the calls of a recorder, in order, and the clock that they have in common.
+"""Hooks that see the calls of a recorder in order, and the clock that they share.
 
-A capture writes them down (``capture.py``); ``replay/playback.py`` has a clock that stands still at a written time.
-Imports nothing of declog.
+A capture writes the calls down (``capture.py``); ``replay/playback.py`` has a clock that stands still at a recorded
+time. Imports nothing of declog.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 
 class Clock:
-    """Seconds since the recorder's start, as ``elapsed`` in expressions."""
+    """The seconds since the recorder's start, which expressions read as ``elapsed``."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
@@ -22,7 +22,7 @@ class Clock:
         return time.perf_counter() - self._started
 
     def resume(self, elapsed: float) -> None:
-        """The run had taken so many seconds when it was interrupted."""
+        """Continue from the seconds that an interrupted run had taken."""
         self._started -= elapsed
 
 
@@ -30,13 +30,13 @@ class Hook(Protocol):
     """Sees all calls of one recorder."""
 
     def call(self, name: str, what: tuple[Any, ...], scope: int, origin: int) -> AbstractContextManager[None]:
-        """A block around a call that changes what will be logged; the numbers of its scope, and of who makes it."""
+        """A block around a call that changes what will be logged; the numbers are its scope's and its task's."""
 
     def logged(self, mode: str) -> None:
-        """A log event of a mode was handed to the worker, inside a call."""
+        """Called inside a call, after a log event of a mode was handed to the worker."""
 
     def in_child(self) -> None:
-        """This process is a fork of the run's: what is kept here is not written."""
+        """Called in a fork of the process: data that is buffered here must not be written."""
 
     def close(self) -> None:
-        """The run is over."""
+        """Called at the end of the run."""

@@ -1,8 +1,9 @@
-"""The call log that is kept: every call of a recorder and what it was given, in a file that ``declog.replay`` plays.
+"""Captures: every call of a recorder with its arguments, in a file that ``declog.replay`` plays.
 
-One file per rank, of containers: first what run it is, then one for each call. A step, a block of another mode or a
-flush is whole when its last call is; what was cut by a crash, by a full disk or by a full queue is not read. The
-training thread copies and goes on; one thread writes. Imports the runtime only.
+One file per rank, of containers: first a description of the run, then one container per call. A step, a block of
+another mode or a flush is whole when its last call is written; parts that were cut off by a crash, a full disk or a
+full queue are not read. The training thread copies the arguments and goes on; one thread writes. Imports the runtime
+only.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ log = logging.getLogger("declog")
 
 FORMAT = 2
 SUFFIX = ".declog"
-CLOSE_S = 60.0  # how long the end of a run waits for what is still to be written
-_DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and close what must be whole
+CLOSE_S = 60.0  # how long the end of a run waits for data that is still to be written
+_DEPTH = {"begin": 1, "enter": 1, "end": -1, "leave": -1}  # calls that open and close parts, which must be whole
 _BEGINS, _CLOSES = frozenset({"begin", "enter", "at", "batch"}), frozenset({"end", "leave", "unat", "unbatch"})
 OBSERVING = frozenset({"observe", "packet"})
 _ENDS = frozenset({"end", "leave", "flush", "rewind", "close"})
@@ -43,9 +44,10 @@ _ENDS = frozenset({"end", "leave", "flush", "rewind", "close"})
 
 @dataclass
 class Call:
-    """One call of a recorder: its name, what it was given, and the seconds since the start.
+    """One call of a recorder: its name, its arguments, and the seconds since the start.
 
-    ``part`` counts steps, blocks and flushes; ``last`` says that the part is whole. ``failed``: it raised.
+    ``part`` numbers steps, blocks and flushes; ``last`` says that the part is whole. ``failed``: the call raised an
+    error.
     """
 
     name: str
@@ -54,8 +56,8 @@ class Call:
     part: int = 0
     failed: bool = False
     last: bool = False
-    scope: int = 0  # which one; 0: none
-    origin: int = 0  # which task or thread
+    scope: int = 0  # the number of its scope; 0: none
+    origin: int = 0  # the number of its task or thread
     snapshot: Snapshot = field(default_factory=lambda: Snapshot(0), repr=False, compare=False)
 
 
@@ -65,31 +67,33 @@ def file_of(folder: Path, rank: int) -> Path:
 
 
 def free_folder(folder: Path, rank: int) -> Path:
-    """The folder, or the next one beside it: a run that is resumed does not write over what it captured before."""
+    """The folder, or the next free one beside it, so that a resumed run does not overwrite its earlier capture."""
     beside = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
     return next(one for one in itertools.chain([folder], beside) if not file_of(one, rank).exists())
 
 
 class CaptureLog(Clock):
-    """Writes the calls of one rank's recorder: a hook, and the clock that stands still while a call is made."""
+    """Writes the calls of one rank's recorder: a hook, and a clock that stands still during a call."""
 
     def __init__(self, plan: Plan, op: CaptureOp, folder: Path, rank: int, world_size: int) -> None:
         super().__init__()
         self._plan = plan
         self._op = op
         self._now = 0.0
-        self._calls = 0  # those being made: one makes another where a block's end observes its timers
+        self._calls = 0  # the calls under way; one may make another, as when a block's end observes its timers
         self._depth = 0
         self._part = 0
-        self._kept = False  # of this part some calls are, those of scopes that are kept
-        self._broken = False  # a call of this part could not be: then none of it is
-        self._scopes: dict[int, bool] = {}  # the open ones, and whether they are kept
+        self._kept = False  # the part whose calls of kept scopes are being written
+        self._broken = False  # the part of which a call could not be written: then none of it is read
+        self._scopes: dict[int, bool] = {}  # open scopes, and whether they are kept
         self._reported = False
         self._step: tuple[int, int] | None = None  # the open optimizer step's number, and its scope's
-        self._ahead = False  # rows were given for a step that was not open: what is left out may be of what is kept
+        # rows came for a step that was not open, so a part that is left out may have rows of one that is kept
+        self._ahead = False
         self._ended = False
-        self._events: Counter[str] = Counter()  # log events, by mode
-        self._blocks = {name for name, op in plan.modes.items() if name != "train" and not op.every}  # each is one
+        self._events: Counter[str] = Counter()  # the number of log events by mode
+        # calls that are a part of their own
+        self._blocks = {name for name, op in plan.modes.items() if name != "train" and not op.every}
         self._writer = _Writer(file_of(folder, rank), op.limit, plan)
         self._writer.begin(_run(plan, op, rank, world_size))
 
@@ -98,7 +102,7 @@ class CaptureLog(Clock):
 
     @contextmanager
     def call(self, name: str, what: tuple[Any, ...], scope: int, origin: int) -> Iterator[None]:
-        """Copy what the call was given before it is executed; write it, and whether it raised, when it is."""
+        """Copy the arguments of a call before it runs; write it, and whether it raised, afterwards."""
         if not self._calls:
             self._now = super().elapsed()
         self._follow(name, what, scope)
@@ -117,7 +121,7 @@ class CaptureLog(Clock):
             self._done(name, copy, failed)
 
     def _keeps(self, name: str, what: Sequence[Any], scope: int) -> bool:
-        """Whether a call is of a log event that is kept: its scope says, and of a scope the one around it."""
+        """Whether a call belongs to a log event that is kept: its scope says so, and for a scope the one around it."""
         if not scope:
             return self._captures("train")
         if name in _BEGINS:
@@ -134,7 +138,7 @@ class CaptureLog(Clock):
         return self._ahead or (self._op.mode in (None, mode) and self._events[mode] % self._op.every == 0)
 
     def _follow(self, name: str, what: Sequence[Any], scope: int) -> None:
-        """Whose rows come ahead has no parts that could be left out: from then on all are kept."""
+        """Note whose rows come ahead of their step: from then on no part can be left out."""
         if self._op.mode not in (None, "train"):
             return
         if name in ("begin", "end"):
@@ -170,7 +174,7 @@ class CaptureLog(Clock):
         except Full:
             self._leave_out("its queue is full: training is faster than the disk")
             return None
-        except (KeyboardInterrupt, SystemExit):  # on the training thread it may be a signal's
+        except (KeyboardInterrupt, SystemExit):  # on the training thread the error may come from a signal handler
             raise
         except BaseException as error:  # noqa: BLE001  (whatever was given, training goes on)
             self._leave_out(error_text(error))
@@ -182,7 +186,7 @@ class CaptureLog(Clock):
             yield {key: snapshot.copy(value) for key, value in self._plan.taken(what[0]).items()}
         elif name == "extra" and what[0] not in self._plan.signal_names:
             yield what[0]
-            with suppress(InputError):  # it has its say when the call is executed, where the column is kept
+            with suppress(InputError):  # the call itself says so, if the column is kept
                 yield snapshot.copy(plain_column(what[0], what[1]))
         else:
             yield from (snapshot.copy(item) for item in what)
@@ -198,7 +202,7 @@ class CaptureLog(Clock):
         self._depth += step if step < 0 or not failed else 0
         last = self._depth <= 0 and name in _ENDS
         if call is None and last and self._kept and not self._broken:
-            call = Call("mark", at=self._now, part=self._part)  # what ends here was left out, and the part is whole
+            call = Call("mark", at=self._now, part=self._part)  # what ends here was left out, so the part is whole
         if call is not None:
             call.failed, call.last = failed, last
             self._writer.put(call)
@@ -208,10 +212,10 @@ class CaptureLog(Clock):
 
 
 class _Writer:
-    """The thread and its file."""
+    """The writing thread and its file."""
 
     def __init__(self, path: Path, limit: int, plan: Plan) -> None:
-        self.waiting = 0  # bytes that are copied and not written
+        self.waiting = 0  # bytes that are copied but not written
         self.stopped = False
         self._path = path
         self._limit = limit
@@ -230,7 +234,7 @@ class _Writer:
         self._thread = threading.Thread(target=self._main, name="declog-capture", daemon=True)
 
     def begin(self, run: Mapping[str, Any]) -> None:
-        """Write what run it is, and start."""
+        """Write the description of the run, and start the thread."""
         self._complete = self._file.write(Packer().seal(run))
         self._file.flush()
         self._thread.start()
@@ -242,15 +246,16 @@ class _Writer:
         self._queue.put(call)
 
     def in_child(self) -> None:
-        """What is buffered is the parent's to write: a fork that ends would write it once more."""
+        """Drop buffered data in a fork: it is the parent's, and would be written twice."""
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._file.fileno())
         os.close(nowhere)
 
     def close(self) -> None:
-        """Write what waits, within a deadline."""
+        """Write the waiting calls, up to a deadline."""
         self._queue.put(None)
-        if not self._over.wait(CLOSE_S):  # after an interrupt, join() says of a thread that works that it has ended
+        # not Thread.join(): after an interrupt it says of a running thread that it has ended
+        if not self._over.wait(CLOSE_S):
             log.warning("the capture %s is not whole: it could not be written within %g s", self._path, CLOSE_S)
 
     def _main(self) -> None:
@@ -287,7 +292,7 @@ class _Writer:
 
     def _encoded(self, call: Call, packer: Packer) -> list[Any]:
         if call.name in OBSERVING:
-            undeclared = self._redact.get("*")  # texts that nobody declared are columns, as those of log_extra
+            undeclared = self._redact.get("*")  # undeclared texts are columns, as those of log_extra
             redacts = {
                 key: self._redact.get(key, None if key in self._declared else undeclared) for key in call.what[0]
             }
@@ -304,7 +309,7 @@ class _Writer:
 
 
 def _run(plan: Plan, op: CaptureOp, rank: int, world_size: int) -> dict[str, Any]:
-    """What a capture says of its run: enough to execute its own config again."""
+    """The description of a run in its capture: enough to execute its config again."""
     run = {
         "capture": FORMAT, "name": plan.name, "rank": rank, "world_size": world_size, "time": time.time(),
         "fingerprint": plan.fingerprint, "every": op.every, "mode": op.mode, "profile": plan.config,

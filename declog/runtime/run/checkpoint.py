@@ -1,6 +1,6 @@
-"""A recorder's state for a checkpoint: where the run is, open windows, and what rank 0 holds. Plain and portable.
+"""A recorder's state for a checkpoint: its place in the run, open windows, and what rank 0 holds. Plain and portable.
 
-Rows are in the messages' own layout. Imports the message layout and torch.
+Rows are in the layout of messages between ranks. Imports that layout and torch.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from declog.runtime.ranks.message import decode, encode
 from declog.runtime.run.manifest import version_of
 
 log = logging.getLogger("declog")
-FORMATS = (3, 4)  # of states that can be read; 4 says which windows it goes with, and by which declog it was saved
+# the formats that can be read; format 4 says with which windows it goes, and by which declog it was saved
+FORMATS = (3, 4)
 
 
 @dataclass(frozen=True)
 class RecorderState:
-    """Where a rank is in its run."""
+    """The place of a rank in its run."""
 
     step: int
-    sent: dict[str, int]  # log events of each mode
+    sent: dict[str, int]  # the number of log events of each mode
     order: int
     counts: dict[str, int]
     seen: list[str]
     elapsed: float
     train: int | None = None  # the last optimizer step
-    edge: int | None = None  # up to which all is logged
-    spent: float = 0.0  # seconds of the steps since
+    edge: int | None = None  # the step up to which everything is logged
+    spent: float = 0.0  # the seconds of the steps since then
 
 
 def pack(
@@ -61,7 +62,7 @@ def pack(
 
 
 def position(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """Where a state is in its run, as text can say it, to be compared with those of other ranks."""
+    """The place of a state in its run as text, to compare it with those of other ranks."""
     progress, frames, _ = _read(plan, state, rank)
     rows = any(len(frame.batches) for name, frame in frames.items() if name.startswith("window/"))
     run = {"run_id": state["run_id"], "world_size": state["world_size"], "fingerprint": state["fingerprint"]}
@@ -70,7 +71,10 @@ def position(plan: Plan, state: Mapping[str, Any], rank: int) -> dict[str, Any]:
 
 
 def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alone: bool = False) -> UsageError | None:
-    """What is wrong with the states of all ranks, by rank; every rank finds the same. ``alone``: one place is known."""
+    """What is wrong with the states of all ranks, by rank; the same on every rank.
+
+    ``alone``: only one place is known.
+    """
     broken = {rank: facts["error"] for rank, facts in enumerate(places) if facts is not None and "error" in facts}
     if broken:
         rank, error = next(iter(broken.items()))
@@ -85,7 +89,8 @@ def mismatch(places: Sequence[Mapping[str, Any] | None], world_size: int, *, alo
             return None
         return UsageError.of("DL510.actors", before=before, world_size=world_size)
     for word in ("run_id", "world_size", "fingerprint", "step", "counts", "sent"):
-        values = [facts[word] for facts in present.values() if facts[word] != ""]  # ranks without files know no run
+        # ranks without files do not know the run
+        values = [facts[word] for facts in present.values() if facts[word] != ""]
         if any(value != values[0] for value in values):
             shown = ", ".join(f"{facts[word]} on rank {rank}" for rank, facts in list(present.items())[:4])
             return UsageError.of("DL510.checkpoints", word=word, shown=shown, fix=fix)
@@ -102,7 +107,7 @@ def _too_few(before: int, now: int) -> UsageError:
 
 
 def joined(plan: Plan, comm: Comm, first: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a rank that the run had not before, given rank 0's place: it begins where the others go on."""
+    """The state of a rank that is new in the run, made from rank 0's place: it begins where the others continue."""
     progress = RecorderState(**{item.name: first[item.name] for item in fields(RecorderState)})
     state = pack(plan, comm, progress, {}, None, None, first["run_id"])
     return {**state, "fingerprint": first["fingerprint"], "windows": first["windows"]}
@@ -111,9 +116,9 @@ def joined(plan: Plan, comm: Comm, first: Mapping[str, Any]) -> dict[str, Any]:
 def unpack(
     plan: Plan, comm: Comm, state: Mapping[str, Any]
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None, bool]:
-    """A rank's place in its run, frames by name, rank 0's data, and whether its windows go on under the plan of now."""
+    """A rank's place in its run, frames by name, rank 0's data, and whether its windows continue under this plan."""
     progress, frames, collected = _read(plan, state, comm.rank)
-    windows = state.get("windows")  # None of format 3
+    windows = state.get("windows")  # None in format 3
     equal = windows == plan.windows if windows is not None else state["fingerprint"] == plan.fingerprint
     if not equal:
         log.warning(
@@ -127,7 +132,7 @@ def unpack(
 def _read(
     plan: Plan, state: Mapping[str, Any], rank: int
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None]:
-    """What a state holds; raises ``UsageError`` for what is none, or another rank's."""
+    """The content of a state; raises ``UsageError`` for anything else, and for another rank's state."""
     if not isinstance(state, Mapping):
         raise UsageError.of("DL510.state", came=state)
     try:

@@ -1,4 +1,4 @@
-"""What goes wrong behind the training thread's back: counted, and the first of a kind reported at once.
+"""Failures outside of the training thread: counted, and the first of each kind reported at once.
 
 Imports errors only.
 """
@@ -16,16 +16,16 @@ log = logging.getLogger("declog")
 
 @dataclass
 class Failures:
-    """Counts by message; ``first`` is the first of all."""
+    """Counts failures by message; ``first`` is the first of all."""
 
     counts: dict[str, int] = field(default_factory=dict)
     first: BaseException | None = None
     _guarded: dict[tuple[str, str], RuntimeFailure] = field(default_factory=dict)
 
     def report(self, error: BaseException, what: str = "a log event could not be finished") -> None:
-        """Note an error: ``what`` happened is logged the first time, with its traceback.
+        """Count an error; the first time, log ``what`` failed, with the traceback.
 
-        Never raises, whatever came from a user's code.
+        Never raises, whatever a user's code raised.
         """
         name = error_text(error)
         before = self.counts.get(name, 0)
@@ -37,7 +37,7 @@ class Failures:
             log.error("%s: %s%s", what, name, detail)
 
     def count(self, error: Coded, times: int, where: str) -> None:
-        """Note what happened so many times: reported the first time, with its fix and the place of the call."""
+        """Count an event that happened so many times; the first time, log it with its fix and the place of the call."""
         name = f"[{error.code}] {error.message}"
         before = self.counts.get(name, 0)
         self.counts[name] = before + times
@@ -46,7 +46,7 @@ class Failures:
             log.error("%s\n  at %s\n  fix: %s", name, where, error.fix)
 
     def guarded(self, what: str, error: BaseException, left_out: str) -> None:
-        """Note what went wrong in an integration: one failure for each kind of error, whatever numbers it says."""
+        """Count a failure of an integration: one message per kind of error, whatever numbers are in its text."""
         key = what, type(error).__name__
         if key not in self._guarded:
             message = error.message if isinstance(error, Coded) else error_text(error)
@@ -61,10 +61,10 @@ class Failures:
 
 
 class Refused:
-    """Errors of parts that are recorded one by one, each at the cost of its own part.
+    """Collects the errors of parts that are recorded one by one; each error costs only its own part.
 
-    The first is raised when all is recorded, the others are reported. ``failing``: an error of the caller's own is
-    under way. It is the one that is raised, and what misses values because of it is not told.
+    The first is raised after everything is recorded, the others are reported. ``failing``: an error of the caller is
+    under way. That one is raised, and values that are missing because of it are not reported.
     """
 
     __slots__ = ("_failures", "failing", "first")
@@ -75,7 +75,7 @@ class Refused:
         self._failures = failures
 
     def add(self, error: Exception) -> None:
-        """One part is refused."""
+        """Add the error of a part."""
         if self.failing:
             if not isinstance(error, InputError):
                 self._failures.report(error)
@@ -85,13 +85,13 @@ class Refused:
             self._failures.report(error)
 
     def check(self) -> None:
-        """All is recorded: raise what was refused first."""
+        """Raise the first error, after everything is recorded."""
         if self.first is not None:
             raise self.first
 
 
 def raisable(error: BaseException, message: str) -> Exception:
-    """The error as ``strict`` raises it: a SystemExit of a user's reduction must not end the program as its own."""
+    """The error as ``strict`` raises it: a SystemExit in a user's reduction must not end the program."""
     if isinstance(error, Exception):
         return error
     failure = RuntimeFailure("DL605", message)

@@ -1,6 +1,6 @@
-"""What a run's folder says of the run: versions, where its parts come from, the commit, the config in effect.
+"""The facts in a run's folder: versions, where its parts come from, the commit, and the effective config.
 
-Reads metadata of installed packages and asks git; nothing of the environment. Imports the plan and PyYAML.
+Reads metadata of installed packages and asks git; nothing of the environment is stored. Imports the plan and PyYAML.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from declog.sinks import ENTRY_POINTS as SINKS
 from declog.sinks import traits
 
 GIT_S = 5.0
-_DUMPER: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper  # the same text, five times as fast
+# libyaml's dumper writes the same text, five times as fast
+_DUMPER: Any = yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper
 
 
 def facts(
     plan: Plan, run_id: str, world_size: int, modules: Iterable[str], packages: Iterable[str], overrides: Sequence[str]
 ) -> dict[str, Any]:
-    """What is known when a run starts, as plain data.
+    """The facts that are known when a run starts, as plain data.
 
-    ``modules`` are those of the functions, reductions, columns and sinks that somebody registered, ``packages`` the
-    distributions that gave presets.
+    ``modules`` are those in which the plan's functions, reductions, columns and sinks were registered, ``packages`` the
+    distributions that provided presets.
     """
     manifest: dict[str, Any] = {
         "run_id": run_id, "name": plan.name, "started": now(), "host": socket.gethostname(), "pid": getpid(),
@@ -50,20 +51,20 @@ def facts(
 
 
 def now() -> str:
-    """The time, with its zone."""
+    """The current time, with its time zone."""
     return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def yaml_text(config: Mapping[str, Any]) -> str:
-    """A configuration as YAML: of the config in effect, which `declog.start` takes as it is, or of the trainer."""
+    """A configuration as YAML: the effective config, which `declog.start` takes, or the trainer's."""
     text: str = yaml.dump(plain(config), Dumper=_DUMPER, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 
 def plan_text(plan: Plan, places: Mapping[str, str], mask: Callable[[str], str]) -> str:
-    """What the plan logs as JSON, for those who read the run later. ``places`` are those of its metrics.
+    """The plan as JSON, for later readers of the run.
 
-    ``mask`` takes out of a text what the environment gave.
+    ``places`` says where each metric is declared. ``mask`` removes values of the environment from a text.
     """
     return json.dumps(_masked(described(plan, places), mask), ensure_ascii=False, indent=1) + "\n"
 
@@ -77,11 +78,11 @@ def _masked(value: Any, mask: Callable[[str], str]) -> Any:
 
 
 def version_of(package: str) -> str | None:
-    """The version of an installed package; None for a source tree that is not installed, and for what is not there."""
+    """The version of an installed package; None if it is not installed, also for a source tree."""
     return _version(package, tuple(sys.path))
 
 
-@functools.cache  # reading the metadata of what is installed is a third of the time that a start takes
+@functools.cache  # reading the metadata of installed packages is a third of the time of a start
 def _version(package: str, path: tuple[str, ...]) -> str | None:
     try:
         return version(package)
@@ -91,11 +92,11 @@ def _version(package: str, path: tuple[str, ...]) -> str | None:
 
 @functools.cache
 def _sinks(path: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """The kinds of sinks that installed packages bring, each with the package."""
+    """The kinds of sinks that installed packages provide, each with the package."""
     return tuple((entry.name, entry.dist.name) for entry in entry_points(group=SINKS) if entry.dist is not None)
 
 
-@functools.cache  # what this process runs was loaded when it began: later commits are not of this run
+@functools.cache  # read once: this process runs what was checked out when it began, not later commits
 def commit(folder: str) -> dict[str, Any] | None:
     """The commit that is checked out in a folder, and whether tracked files differ from it; None if there is none."""
     head = _git(folder, "rev-parse", "HEAD")
@@ -111,13 +112,13 @@ def _git(folder: str, *words: str) -> str | None:
             ["git", "--no-optional-locks", "-C", folder, *words],
             capture_output=True, text=True, timeout=GIT_S, check=True, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-    except (OSError, subprocess.SubprocessError):  # no git, no repository, or one that takes too long
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, or git takes too long
         return None
     return done.stdout.strip()
 
 
 def _packages(plan: Plan, modules: frozenset[str], packages: Iterable[str]) -> dict[str, str | None]:
-    """The distributions that gave something to the plan, by name, with their versions."""
+    """The distributions that provided parts of the plan, with their versions."""
     names = {*packages, *(package for op in plan.sinks if (package := traits(op.kind).package))}
     kinds = {op.kind for op in plan.sinks}
     names |= {package for kind, package in _sinks(tuple(sys.path)) if kind in kinds}
@@ -128,7 +129,7 @@ def _packages(plan: Plan, modules: frozenset[str], packages: Iterable[str]) -> d
 
 
 def plain(value: Any) -> Any:
-    """What a safe YAML can say."""
+    """A value as safe YAML can hold it."""
     if isinstance(value, Mapping):
         return {
             key if isinstance(key, str | int | float | bool) else str(key): plain(item) for key, item in value.items()

@@ -1,7 +1,7 @@
-"""From a plan to a recorder that executes it: ranks that agree, a folder, open sinks, a capture, a run to continue.
+"""Opens a run: ranks agree on the plan, and get a folder, open sinks, a capture, or the state of a run to continue.
 
-What every rank does when a run starts, in the same order on all of them. Knows the plan, and nothing of how it came to
-be; ``declog.api`` calls it.
+Every rank does this when a run starts, in the same order. Knows the plan, and nothing of how it was composed;
+``declog.api`` calls it.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ from declog.sinks.run_folder import CONFIG, PLAN, RUN_CONFIG, Choice, Origin, Ru
 from declog.sinks.runner import SinkRunner
 
 log = logging.getLogger("declog")
-_runs = itertools.count()  # every rank starts its runs in the same order: the number names them
+_runs = itertools.count()  # every rank starts its runs in the same order, so the number identifies them
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a run is started with, beside its plan. ``application`` is the folder that Hydra made for it.
+    """How a run is started, beside its plan.
 
-    ``modules`` registered what the plan uses; ``packages`` and ``overrides`` it was composed of; ``places`` says where
-    each metric was declared, and ``mask`` takes out of a text what the environment gave.
+    ``application`` is the folder that Hydra made for it. ``modules`` registered parts of the plan; ``packages`` and
+    ``overrides`` are those that it was composed of; ``places`` says where each metric was declared, and ``mask``
+    removes values of the environment from a text.
     """
 
     sinks: Sequence[Sink]
@@ -66,17 +67,18 @@ class Start:
     locate: Locate
     places: Callable[[], Mapping[str, str]]
     mask: Callable[[str], str]
-    commits: bool = False  # steps are committed, and no blocks
+    commits: bool = False  # steps are committed instead of blocks
     live: MakeLive | None = None  # metrics that are asked for while the run goes on
-    run_config: Mapping[str, Any] = field(default_factory=dict)  # how the trainer is configured
+    run_config: Mapping[str, Any] = field(default_factory=dict)  # the trainer's configuration
 
 
 def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
-    """A recorder of the plan, its sinks open. What one rank cannot do raises on every rank."""
+    """A recorder of the plan with open sinks. A failure on one rank raises on every rank."""
     start_s = options.start_s
     agree(channel, plan, start_s)
     resume = _resumed(channel, plan, options.resume, start_s)
-    before = 0 if options.resume is None else options.resume.get("world_size", 0)  # ranks of the run that is continued
+    # the ranks of the run that is continued
+    before = 0 if options.resume is None else options.resume.get("world_size", 0)
     origin = None
     if resume is not None and resume.get("run_id"):
         origin = Origin(resume["run_id"], resume["output_dir"], resume["step"])
@@ -119,7 +121,7 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
     return recorder
 
 
-@functools.cache  # once in a process
+@functools.cache  # once per process
 def _warn_of_namesake(version: str) -> None:
     log.warning("%s", RuntimeFailure.of("DL610.two_versions", version=version, package=NAME))
 
@@ -137,7 +139,7 @@ def connect(
 
 
 def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s: float) -> Mapping[str, Any] | None:
-    """This rank's state, when those of all ranks go together; ranks that the run had not before begin where it is."""
+    """This rank's state, if the states of all ranks go together; ranks that are new in the run begin at its place."""
     saved: dict[str, Any] | None = None
     refusal: UsageError | None = None
     try:
@@ -146,7 +148,7 @@ def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s
         refusal = error
         saved = {"error": str(error)}
     states = [json.loads(text) for text in channel.agree("resume", json.dumps(saved), start_s)]
-    alone = isinstance(channel, DriverComm | ActorComm)  # they hear nobody
+    alone = isinstance(channel, DriverComm | ActorComm)  # actors hear no other process
     wrong = refusal or checkpoint.mismatch(states, channel.world_size, alone=alone)
     if wrong is not None:
         channel.close()
@@ -157,7 +159,7 @@ def _resumed(channel: Comm, plan: Plan, state: Mapping[str, Any] | None, start_s
 
 
 def _rewind_others(plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, start_s: float) -> None:
-    """Ranks that are no more left rows of steps that will be made again in files of their own."""
+    """Remove rows of later steps from the files of ranks that no longer exist."""
     local = {sink for table in plan.tables for sink in table.local}
     for rank in ranks:
         for op in plan.sinks:
@@ -169,7 +171,7 @@ def _rewind_others(plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, st
 
 
 def _capture(channel: Comm, plan: Plan, outlets: Outlets, start_s: float) -> CaptureLog | None:
-    """The capture of this rank, in the folder that rank 0 chooses; where ranks share no disk, each has its own."""
+    """The capture of this rank, in the folder that rank 0 chooses; without a common disk each has its own."""
     op, folder = plan.capture, outlets.output_dir
     named = None if op is None else op.folder
     base = folder and folder / "capture"
@@ -178,7 +180,7 @@ def _capture(channel: Comm, plan: Plan, outlets: Outlets, start_s: float) -> Cap
     offered = "" if base is None else str(free_folder(Path(base).absolute(), channel.rank))
     chosen = channel.agree("capture", offered, start_s)[0]
     replica = isinstance(channel, comms.StoreComm) and channel.replica
-    if op is None or replica or isinstance(channel, DriverComm):  # its actors capture what they observe
+    if op is None or replica or isinstance(channel, DriverComm):  # a driver's actors capture what they observe
         return None
     try:
         if not chosen:
@@ -190,19 +192,19 @@ def _capture(channel: Comm, plan: Plan, outlets: Outlets, start_s: float) -> Cap
 
 
 def agree(channel: Comm, plan: Plan, start_s: float) -> None:
-    """Refuse on every rank alike where plans differ, or the versions of declog that made them."""
+    """Raise on every rank if plans differ, or the versions of declog that made them."""
     facts = {"declog": VERSION, **plan.canonical}
     if len(set(channel.agree("plan", fingerprint.digest(facts), start_s))) == 1:
         return
     plans = [json.loads(text) for text in channel.agree("parts", json.dumps(facts), start_s)]
-    channel.close()  # rank 0 waits here until all have read what the others have
+    channel.close()  # rank 0 waits here until all ranks have read the others' answers
     raise PlanMismatchError([Problem.of("DL604.ranks", difference=fingerprint.difference(plans))])
 
 
 def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolder, Choice, str]:
     """The run's folder, what the caller said of it, and the run's id.
 
-    The folder is the one that is named, that of the run which goes on, or a new one: Hydra's own, or under outputs/.
+    The folder is the one that was named, that of the run to continue, or a new one: Hydra's, or one under outputs/.
     """
     path = options.output_dir or (plan.output_dir if options.base_dir is None else None)
     parent = options.base_dir or options.application
@@ -224,13 +226,13 @@ def _folder(plan: Plan, options: Start, origin: Origin | None) -> tuple[RunFolde
 
 
 def _open(channel: Comm, plan: Plan, options: Start, origin: Origin | None) -> Outlets:
-    """Open rank 0's folder and sinks, then those that are on every rank; where one refuses, every rank raises."""
+    """Open rank 0's folder and sinks, then those on every rank; a failure on one rank raises on all."""
     start_s = options.start_s
     outlets = Outlets()
     per_rank = {sink for table in plan.tables for sink in table.local} if _gathers(channel) else set()
 
     def rank_0() -> None:
-        until = time.monotonic() + start_s  # all sinks together
+        until = time.monotonic() + start_s  # open all sinks at the same time
         outlets.folder, outlets.choice, run_id = _folder(plan, options, origin)
         run = outlets.run = _run_info(channel, plan, outlets.folder.path, run_id, options.run_config)
         for op in plan.sinks:
@@ -272,12 +274,12 @@ def _seconds(until: float) -> float:
 
 
 def _gathers(channel: Comm) -> bool:
-    """Whether there are other ranks, each with a disk of its own or the same one. An actor only exports."""
+    """Whether there are other ranks, on the same disk or not. An actor only exports."""
     return channel.world_size > 1 and not isinstance(channel, DriverComm | ActorComm)
 
 
 def _all_or_none(channel: Comm, topic: str, action: Callable[[], None] | None, wait_s: float) -> None:
-    """Do something on the ranks that have something to do; where it fails on one, every rank raises."""
+    """Run a function on the ranks that have one; a failure on one rank raises on all."""
     failure: BaseException | None = None
     try:
         if action is not None:

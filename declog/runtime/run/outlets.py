@@ -1,4 +1,4 @@
-"""Where the values of a run go in this process: its sinks, and on rank 0 the run's folder."""
+"""The outlets of a run in this process: its sinks, and on rank 0 the run's folder."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from declog.sinks.run_folder import Choice, Origin, RunFolder
 from declog.sinks.runner import SinkRunner
 
 log = getLogger("declog")
-ABANDON_S = 5.0  # how long each sink of a run that did not begin may take to close
+ABANDON_S = 5.0  # how long each sink may take to close if the run did not begin
 
 
 @dataclass
 class Outlets:
-    """Sinks by id and the routes to them, the run, and its folder; ``choice`` is what the caller said of that.
+    """Sinks by id and the routes to them, the run, and its folder; ``choice`` is what the caller said of the folder.
 
-    ``run`` is None where this process writes nothing, ``folder`` on all ranks but 0. ``branch``: the run goes on from
-    another one, whose rows are its own.
+    ``run`` is None if this process writes nothing, ``folder`` is None on ranks other than 0. ``branch``: the run
+    continues another one, whose rows stay that run's.
     """
 
     runners: dict[str, SinkRunner] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Outlets:
 
     @property
     def run_id(self) -> str:
-        """The run's id; empty where this process knows of none."""
+        """The run's id; empty if this process does not know it."""
         return "" if self.run is None else self.run.run_id
 
     def open_sink(self, plan: Plan, op: SinkOp, seconds: float, *, gathers: bool) -> None:
@@ -56,7 +56,7 @@ class Outlets:
         self.routes.append(route_to(plan, op, runner.submit, gathers=gathers))
 
     def abandon(self) -> None:
-        """The run did not begin: its sinks are closed, and its folder is free again."""
+        """Undo the start of a run that did not begin: close its sinks, and release its folder."""
         for runner in self.runners.values():
             runner.close(ABANDON_S)
         if self.folder is not None:
@@ -65,9 +65,9 @@ class Outlets:
     # -- a run that goes on
 
     def go_on(self, state: Mapping[str, Any], close_s: float) -> None:
-        """Take the id and the folder of the run that goes on, or say of which run this one is a branch.
+        """Take the id and the folder of the run to continue, or note of which run this one is a branch.
 
-        Every rank decides alike: what rank 0 has seen of the folders is in ``choice``.
+        Every rank decides in the same way: what rank 0 saw of the folders is in ``choice``.
         """
         run, folder = self.run, self.folder
         if run is None or not state.get("run_id"):
@@ -91,7 +91,7 @@ class Outlets:
             folder.abandon()
 
     def rewind(self, step: int, seconds: float) -> None:
-        """The run goes on after a step: what sinks have of later ones is dropped. A branch has nothing of them."""
+        """Continue after a step: sinks drop their records of later steps. A branch has none."""
         if self.branch:
             return
         for runner in self.runners.values():
@@ -100,7 +100,7 @@ class Outlets:
             self.folder.say(resumed_after=step)
 
     def configure(self, values: Mapping[str, Any]) -> Callable[[], None] | None:
-        """Add to how the trainer is configured; the function writes that into the run's folder (None: not here)."""
+        """Add to the trainer's configuration; the function writes it into the run's folder (None: not here)."""
         run, folder = self.run, self.folder
         if run is None or folder is None:
             return None

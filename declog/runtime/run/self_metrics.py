@@ -1,6 +1,7 @@
-"""What declog itself costs: its own metrics, under `declog/...`, for profiles that say `self_metrics: true`.
+"""What declog itself costs: its own metrics under `declog/...`, for profiles with `self_metrics: true`.
 
-Every rank measures itself between two log events; rank 0 shows the greatest. Imports the names of what is lost only.
+Every rank measures itself between two log events; rank 0 shows the greatest values. Imports only the names of lost
+rows.
 """
 
 from __future__ import annotations
@@ -27,9 +28,12 @@ HELP = {
 
 @dataclass
 class Meter:
-    """The seconds of one process since it was last read. Written by the training thread, ``worker`` by the worker."""
+    """The seconds that a process spent since the last reading.
 
-    timed: bool = True  # whether a profile shows what recording costs
+    ``worker`` is written by the worker, everything else by the training thread.
+    """
+
+    timed: bool = True  # whether a profile shows the cost of recording
     recording: float = 0.0
     handing: float = 0.0
     steps: int = 0
@@ -38,7 +42,7 @@ class Meter:
     late: int = 0
 
     def read(self) -> dict[str, float]:
-        """The training thread's figures since the last reading, by name: what was lost, and what was timed."""
+        """The training thread's figures since the last reading, by name: lost rows, and timings."""
         if not (self.timed or self.dropped or self.late):
             return {}
         figures: dict[str, float] = {DROPPED: self.dropped, LATE: self.late}
@@ -58,6 +62,6 @@ class Meter:
 
 
 def greatest(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Each figure of the rank that has most of it; rows that are in no window, of all ranks together."""
+    """The greatest value of each figure over the ranks; lost rows are summed instead."""
     names = dict.fromkeys(name for one in figures for name in one)
     return {name: (sum if name in LOST else max)(one[name] for one in figures if name in one) for name in names}

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-AGAIN_S = 0.01  # how long a signal waits that comes while declog is at work
+AGAIN_S = 0.01  # how long a signal that comes while declog is at work waits before it is sent again
 MOST_S = 5.0  # and how long in all
 _ROOT = str(Path(__file__).parents[2]) + os.sep
 _AT_WORK = tuple(f"{_ROOT}{room}{os.sep}" for room in ("runtime", "sinks", "engine"))
-_AROUND = ("wrapping.py", "rewards.py", "scopes.py", "context.py", "sigterm.py")  # which call code of others
+_AROUND = ("wrapping.py", "rewards.py", "scopes.py", "context.py", "sigterm.py")  # functions that call code of others
 
 
 class Closable(Protocol):
@@ -25,10 +25,10 @@ class Closable(Protocol):
 
 
 def close_on_sigterm(recorder: Closable) -> None:
-    """Close a recorder when the process gets SIGTERM; the process then ends as it would have, by the same signal.
+    """Close a recorder when the process gets SIGTERM; the process then ends by the same signal, as it would have.
 
-    A signal that interrupts declog itself is sent again, so that a call is recorded as a whole and no lock is held.
-    A handler that was there before is called afterwards. For the main thread only, as all handlers of signals.
+    A signal that interrupts declog itself is sent again, so that a call is recorded as a whole and no lock is held. A
+    handler that was installed before is called afterwards. For the main thread only, as all signal handlers are.
     """
     first: list[float] = []
 
