@@ -1,7 +1,7 @@
 """Actor systems without collectives (Ray, Monarch): recorders that export their windows, and one that merges them.
 
-An actor's recorder keeps its messages until ``Recorder.export`` takes them as bytes; the driver's ``Recorder.merge``
-finishes a log event when all actors' messages of it are there. Imports the collector and the messages.
+An actor's recorder keeps its messages until ``Recorder.export`` takes them as bytes. The driver's ``Recorder.merge``
+finishes a log event when the messages of all actors are there. Imports the collector and the messages.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from declog.runtime.run.failures import Failures
 from declog.runtime.worker.collector import Collector, fits
 
 log = logging.getLogger("declog")
-Export = tuple[int, list[bytes]]  # an actor's rank, and its messages
-KEPT_BYTES = 256 * 2**20  # what an actor keeps before it says that nobody exports
+Export = tuple[int, list[bytes]]  # an actor's rank and its messages
+KEPT_BYTES = 256 * 2**20  # how many bytes an actor keeps before it reports that nobody exports
 
 
 class ActorComm(Comm):
-    """One actor of a job: what it would send is kept until it is exported."""
+    """The comm of an actor: messages are kept until they are exported."""
 
     collects = False
 
@@ -49,7 +49,7 @@ class ActorComm(Comm):
             log.warning("actor %d keeps %d bytes of log events that nobody exports: call `export`", self.rank, kept)
 
     def take(self, fingerprint: str) -> bytes:
-        """The messages since the last time, as bytes."""
+        """The messages since the last export, as bytes."""
         with self._lock:
             messages, self._messages = self._messages, []
         packer = Packer()
@@ -58,14 +58,14 @@ class ActorComm(Comm):
 
 
 class DriverComm(Comm):
-    """The driver of a job of actors: it records nothing itself, and has the sinks."""
+    """The comm of a driver, which has the sinks and records nothing itself."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size
 
 
 def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[list[Export], DeclogError | None]:
-    """The exports that can be merged, and what is wrong with the first that cannot."""
+    """Read exports; returns those that can be merged, and the error of the first that cannot."""
     taken, problem = [], None
     for data in exports:
         try:
@@ -76,7 +76,7 @@ def read_all(exports: Iterable[bytes], plan: Plan, world_size: int) -> tuple[lis
 
 
 def read(data: bytes, plan: Plan, world_size: int) -> Export:
-    """The actor's rank and the messages of an export; raises where it is none, or of another plan."""
+    """The actor's rank and the messages of an export; raises if it is none, or of another plan."""
     try:
         export = Container(bytes(data))
         rank, fingerprint = int(export.header["rank"]), export.header["fingerprint"]
@@ -94,7 +94,7 @@ def read(data: bytes, plan: Plan, world_size: int) -> Export:
 
 
 class _Part(NamedTuple):
-    """One actor's part of a log event, and how many bytes it was."""
+    """One actor's part of a log event, and its size in bytes."""
 
     frames: dict[str, Frame]
     event: LogEvent
@@ -102,7 +102,7 @@ class _Part(NamedTuple):
 
 
 class _Event(dict[int, _Part]):
-    """The parts of a log event by actor, and until when it waits for the others."""
+    """The parts of a log event by actor, and how long it waits for the others."""
 
     def __init__(self, until: float) -> None:
         super().__init__()
@@ -110,9 +110,10 @@ class _Event(dict[int, _Part]):
 
 
 class Merger:
-    """The driver's log events that wait for some of their actors. Used on the worker thread.
+    """Merges the log events of a driver's actors; used on the worker thread.
 
-    One that was missed is not waited for until it exports again, so that a dead actor delays the log once.
+    An actor whose part was missed is not waited for until it exports again, so that a dead actor delays the log only
+    once.
     """
 
     def __init__(self, plan: Plan, collector: Collector, failures: Failures, world_size: int) -> None:
@@ -120,15 +121,16 @@ class Merger:
         self._collector = collector
         self._failures = failures
         self._world_size = world_size
-        self._waiting: dict[Event, _Event] = {}  # in the order in which they came
+        self._waiting: dict[Event, _Event] = {}  # in the order in which the events came
         self._missed: set[int] = set()
-        self._last: dict[str, tuple[LogEvent, set[int]]] = {}  # of each mode, and which actors there were rows of
+        # by mode: the latest event, and the actors that had rows in it
+        self._last: dict[str, tuple[LogEvent, set[int]]] = {}
         self._done: dict[str, int] = {}  # the last log event of each mode
 
     def merge(self, exports: Iterable[Export], wait_s: float) -> float | None:
-        """Take exports, and finish every log event that is whole, or has waited long enough.
+        """Take exports, and finish every log event that is whole or has waited long enough.
 
-        The seconds that the next one still waits for its actors; None where none does.
+        Returns the seconds that the next one still waits for its actors; None if none waits.
         """
         until = time.monotonic() + wait_s
         for rank, messages in exports:
@@ -137,18 +139,18 @@ class Merger:
             for data in messages:
                 self._take(rank, data, until)
         for event in list(self._waiting):
-            if not self._ready(event):  # those after it wait, too: log events are finished in order
+            if not self._ready(event):  # later events wait, too, since log events are finished in order
                 return max(self._waiting[event].until - time.monotonic(), 0.0)
             self._finish(event)
         return None
 
     def settle(self) -> None:
-        """Finish all log events that wait, with what there is."""
+        """Finish all waiting log events with the parts that are there."""
         for event in list(self._waiting):
             self._finish(event)
 
     def end(self) -> None:
-        """Finish all, and end the windows that are open: no more will come."""
+        """Finish all log events, and end the open windows: no more exports will come."""
         self.settle()
         for item, complete in self._last.values():
             nothing: dict[int, dict[str, Frame]] = {rank: {} for rank in complete}

@@ -1,4 +1,4 @@
-"""Many ranks in one process: threads that exchange as ranks do, for tests and for what is played again.
+"""Several ranks in one process: threads that exchange as ranks do, for tests and for replays.
 
 They use the star of ``store_comm.py`` over a store in memory. Imports neither torch nor the recorder.
 """
@@ -21,7 +21,7 @@ class FakeComm(StoreComm):
 
     @classmethod
     def job(cls, world_size: int) -> list[Self]:
-        """One comm per rank. Start the ranks' recorders from as many threads: ``start`` waits for all."""
+        """One comm per rank. Start the ranks' recorders from as many threads, since ``start`` waits for all."""
         store = Store()
         return [cls(store, rank, world_size) for rank in range(world_size)]
 
@@ -51,7 +51,7 @@ def run_ranks(world_size: int, body: Callable[[FakeComm], Result], *, timeout_s:
     end = time.monotonic() + timeout_s
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    if errors:  # reported first: others may hang because of it
+    if errors:  # report this one first: others may hang because of it
         raise errors[min(errors)]
     hung = [comm.rank for comm, thread in zip(comms, threads, strict=True) if thread.is_alive()]
     if hung:

@@ -1,4 +1,4 @@
-"""One log event of one rank: its rows, where in the run it is, and what its message says besides the rows.
+"""One log event of one rank: its rows, its place in the run, and what its message says besides the rows.
 
 Imports the window only.
 """
@@ -20,13 +20,13 @@ GREATEST = 2**62
 SENT = (
     "event", "mode", "step", "steps", "tail", "part", "last", "sent", "error", "intact", "figures", "arrivals",
 )  # fmt: skip
-RARE = ("consumed", "unused")  # what most messages do not say
+RARE = ("consumed", "unused")  # fields that most messages leave out
 _NOTHING: Mapping[str, Any] = {}
 _NO_ROWS = Window()
 
 
 class Answer:
-    """The values of a log event, for a training thread that waits for them; it waits until ``deadline``."""
+    """The values of a log event, for a training thread that waits for them until ``deadline``."""
 
     def __init__(self, wait_s: float) -> None:
         self.deadline = time.monotonic() + wait_s
@@ -35,63 +35,63 @@ class Answer:
 
     @property
     def remaining(self) -> float:
-        """Seconds until nobody waits any more."""
+        """The seconds until the deadline."""
         return max(0.0, self.deadline - time.monotonic())
 
     def give(self, values: dict[str, float] | None) -> None:
-        """End the waiting, the first time it is called; None: rank 0 did not deliver."""
+        """End the waiting; only the first call counts. None: rank 0 did not deliver."""
         if not self._answered.is_set():
             self._values = values
             self._answered.set()
 
     def wait(self) -> dict[str, float] | None:
-        """What was given in time, or None."""
+        """The values if they came in time, else None."""
         return self._values if self._answered.wait(self.remaining) else None
 
 
 class LogEvent(NamedTuple):
-    """What the training thread gives to the worker, and, but for what is its own, what a rank tells rank 0.
+    """What the training thread hands to the worker; most of it also goes into a rank's message to rank 0.
 
-    A ``part`` is rows only: no window ends with it. Long windows are handed over in parts, so that no rank holds
-    many steps. ``event`` counts those of its mode; ``sent`` says how many of each mode went before, and
-    ``begun`` how many there are besides whose blocks are still open.
+    A ``part`` only has rows: no window ends with it. Long windows are handed over in parts, so that no rank holds many
+    steps. ``event`` counts the log events of its mode. ``sent`` has the number of earlier ones by mode, and ``begun``
+    includes those of blocks that are still open.
     """
 
     event: int
     step: int
-    steps: int  # how many optimizer steps there were so far, in this run
+    steps: int  # the number of the mode's steps so far, in this run
     mode: str = "train"
     window: Window = _NO_ROWS
     sent: Mapping[str, int] = _NOTHING
     begun: Mapping[str, int] = _NOTHING
     figures: Mapping[str, float] = _NOTHING  # what recording it cost
-    elapsed: float = 0.0  # since the recorder's start
-    seconds: float = 0.0  # that its steps took; 0: that is not known
+    elapsed: float = 0.0  # the time since the recorder's start
+    seconds: float = 0.0  # how long its steps took; 0: not known
     tail: bool = False  # every window of the mode ends here
     part: bool = False
-    last: bool = False  # this rank ends here
+    last: bool = False  # the last message of this rank
     answer: Answer | None = None
-    short_wait: bool = False  # somebody waits who should not wait long for other ranks
-    back: int | None = None  # behind it the run goes on after this earlier step
-    # of the message, beside the above
-    intact: bool = True  # whether the rows are all that there are
+    short_wait: bool = False  # the training thread waits, so other ranks are waited for only briefly
+    back: int | None = None  # the run continues behind this earlier step
+    # fields of the message besides those above
+    intact: bool = True  # whether its rows are all that there are
     error: str | None = None  # why local columns are missing
-    arrivals: Arrivals = _NOTHING  # which signals came
-    consumed: Sequence[str] = ()  # ids of packets, since the message before
-    unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank had at its end: id, place and rows
+    arrivals: Arrivals = _NOTHING  # the signals that came
+    consumed: Sequence[str] = ()  # ids of packets that were consumed since the last message
+    unused: Sequence[tuple[str, str, int]] = ()  # packets that a rank had at its end: id, call site and rows
 
     @property
     def key(self) -> Event:
-        """What all ranks call it."""
+        """The name of the event, equal on all ranks."""
         return Event(self.mode, self.event)
 
     def meta(self) -> dict[str, Any]:
-        """What a message says of it, as JSON."""
+        """The facts for its message, as JSON."""
         return {name: getattr(self, name) for name in (*SENT, *(name for name in RARE if getattr(self, name)))}
 
     @classmethod
     def read(cls, meta: Any) -> LogEvent:
-        """What a message's meta says; raises ``CommError`` for anything else."""
+        """The log event from a message's facts; raises ``CommError`` for anything else."""
         try:
             names = (*SENT, *(name for name in RARE if name in meta))
             return cls(**{name: meta[name] for name in names} | {"arrivals": spans(meta["arrivals"])})

@@ -24,7 +24,7 @@ __all__ = ["VERSION", "decode", "encode"]
 
 
 def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
-    """Frames by phase, and a small JSON-able ``meta``, as bytes."""
+    """Encode frames by phase, and a small JSON-able ``meta``, as bytes."""
     packer = Packer()
     phases = {}
     for name, frame in frames.items():
@@ -41,7 +41,7 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
 
 
 def _sparse(packer: Packer, values: NDArray[Any]) -> dict[str, Any]:
-    """An object column as its length, its distinct values with where they stand, and the images in them."""
+    """An object column as its length, its distinct values with their positions, and the images in them."""
     rows = [row for row, item in enumerate(values) if item is not None]
     items = [values[row] for row in rows]
     images = [
@@ -56,17 +56,17 @@ def _sparse(packer: Packer, values: NDArray[Any]) -> dict[str, Any]:
 
 
 def _listed(row: NDArray[Any]) -> list[Any]:
-    """An array as a list; a float32 with no more digits than it holds."""
+    """An array as a list; a float32 gets only the digits that it holds."""
     return [float(text) for text in row.astype(str)] if row.dtype == np.float32 else list(row.tolist())
 
 
 def decode(data: bytes, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
-    """Frames by phase, and the meta; raises ``CommError`` for anything that is not a whole message."""
+    """Decode frames by phase, and the meta; raises ``CommError`` for anything that is not a whole message."""
     return frames_of(Container(data), grouping)
 
 
 def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, Frame], dict[str, Any]]:
-    """``decode`` of a container that was read already."""
+    """``decode`` for a container that has been read already."""
     try:
         frames = {}
         for name, phase in message.header["phases"].items():
@@ -91,7 +91,7 @@ def frames_of(message: Container, grouping: Grouping | None) -> tuple[dict[str, 
 
 def _dense(message: Container, sparse: Mapping[str, Any]) -> NDArray[Any]:
     values = np.full(sparse["rows"], None, object)
-    items = {0: sparse["values"]}  # so that an image that is a whole value has a place, too
+    items = {0: sparse["values"]}  # the list gives an image that is a whole value a place to be put, too
     for position, path, item in sparse.get("images", ()):
         data = message.get(item).tobytes()
         *above, last = 0, position, *list(path)

@@ -1,4 +1,4 @@
-"""What of a rank's rows is sent to rank 0: numbers and labels whole, the text of rows that a table may take.
+"""The part of a rank's rows that is sent to rank 0: all numbers and labels, and texts of rows that a table may take.
 
 Imports evaluation and the plan, no torch.
 """
@@ -43,18 +43,18 @@ def projected(plan: Plan, frame: Frame, functions: Functions = DEFAULT) -> Frame
 
 
 def gathered(plan: Plan, table: TableOp) -> bool:
-    """Whether rank 0 makes the table of all ranks' rows: not where each rank writes its own to every sink."""
+    """Whether rank 0 makes the table from all ranks' rows. Not if each rank writes its own to every sink."""
     return plan.in_code or not table.local.issuperset(table.sinks)
 
 
 def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool_]:
-    """Which rows of the table's axis may be in it; of its last batch, the last rows of the frame, if only that."""
+    """Which rows of the table's axis may be in it; with `keep: last_batch` only those of the last batch."""
     count = frame.count(table.axis)
     rows = frame.last(table.axis) if table.keep == "last_batch" else np.arange(count)
     keep = np.zeros(count, bool)
     spread = frame.grouping is not None and frame.grouping.split != "none"
     if table.axis is Axis.GROUP and spread and table.keep == "last_batch":
-        return ~keep  # a group of the last batch may have begun in another
+        return ~keep  # a group of the last batch may have begun in an earlier one
     if table.filter is None:
         keep[rows] = True
     else:
@@ -63,7 +63,7 @@ def _kept(table: TableOp, frame: Frame, functions: Functions) -> NDArray[np.bool
 
 
 def _on(frame: Frame, axis: Axis, keep: NDArray[np.bool_], other: Axis) -> NDArray[np.bool_]:
-    """Which entries of another axis belong to the kept ones."""
+    """Which entries of another axis belong to the kept rows."""
     if axis is other:
         return keep
     if axis > other:

@@ -1,4 +1,4 @@
-"""A rank's share of a log event: its frames, and of those what rank 0 needs, as a message.
+"""A rank's share of a log event: its frames, and the part that rank 0 needs, as a message.
 
 Imports the window, evaluation and the plan; torch only through the window.
 """
@@ -37,11 +37,11 @@ class Sender:
         self._local = tables  # writes this rank's own tables
 
     def described(self, event: LogEvent) -> LogEvent:
-        """The event with what a message says of its rows."""
+        """The event with the facts that a message says of its rows."""
         return event._replace(intact=event.window.intact, arrivals=arrivals(event.window, self._plan.phases))
 
     def frames(self, event: LogEvent) -> tuple[LogEvent, dict[str, Frame]]:
-        """This rank's frames with its local columns, and the event, which says why they lack some of those."""
+        """This rank's frames with its local columns, and the event, which says why some of these are missing."""
         frames = event.window.frames(self._plan.phases, self._rank, self._plan.grouping, self._failures.report)
         try:
             frames = with_locals(frames, self._plan, self._functions)
@@ -52,7 +52,7 @@ class Sender:
         return event, frames
 
     def message(self, event: LogEvent) -> bytes:
-        """What rank 0 needs of this rank. Whatever fails here, the rank sends: else the others would wait for it."""
+        """The message for rank 0. It is sent whatever fails here, because other ranks would wait for it."""
         consumed, unused = fates.told(last=event.last)
         event = event._replace(consumed=consumed, unused=unused)
         try:
