@@ -25,13 +25,14 @@ import time
 import weakref
 from collections.abc import Sequence
 
-MOST = 16 * 2**20  # bytes of a frame
-GREETING_S = 5.0  # for a stranger to prove that it is none
-STRANGERS = 64  # connections that have not proved it yet
-ROOM_S = 0.02  # for one of them to do so where they are that many: then the one that takes longest is hung up on
+MOST = 16 * 2**20  # the most bytes of a frame
+GREETING_S = 5.0  # seconds in which a new connection must prove that it knows the secret
+STRANGERS = 64  # the most connections that have not proved it yet
+ROOM_S = 0.02  # seconds for that when there are so many; then the one that has taken longest is closed
 _SIZE, _TAG, _NONCE = struct.Struct("!I"), 32, 32
 _YES, _NO = b"\1", b"\0"
-_SENSELESS = (struct.error, ValueError, TypeError, OverflowError, RecursionError)  # what reading nonsense raises
+# the errors that malformed data raises
+_SENSELESS = (struct.error, ValueError, TypeError, OverflowError, RecursionError)
 
 # a fork's copies would keep connections open that its parent has closed
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
@@ -54,22 +55,22 @@ class Store:
         self._changed = threading.Condition(self._lock)
 
     def set(self, key: str, value: bytes) -> None:
-        """Put a value under a key."""
+        """Store a value under a key."""
         with self._lock:
             self._values[key] = value
             self._changed.notify_all()
 
     def get(self, key: str) -> bytes | None:
-        """The value of a key; None where there is none."""
+        """The value of a key; None if there is none."""
         return self._values.get(key)
 
     def pop(self, key: str) -> bytes | None:
-        """The value of a key, which is deleted; None where there is none."""
+        """Delete a key and return its value; None if there is none."""
         with self._lock:
             return self._values.pop(key, None)
 
     def has(self, keys: Sequence[str]) -> bool:
-        """Whether all of some keys are there."""
+        """Whether all of these keys are there."""
         return all(key in self._values for key in keys)
 
     def wait(self, keys: Sequence[str], seconds: float, *, every: bool = True) -> bool:
@@ -83,15 +84,15 @@ class Store:
 
 
 class Server(Store):
-    """A store for this process and for those that connect.
+    """A store for this process and for processes that connect to it.
 
-    ``hosts`` are tried in turn until one can be listened on: ``::`` stands for every address, of IPv4 too.
+    It listens on the first of ``hosts`` that works: ``::`` stands for every address, including those of IPv4.
     """
 
     def __init__(self, secret: bytes, hosts: Sequence[str]) -> None:
         super().__init__()
         self._secret = secret
-        self._strangers: dict[socket.socket, None] = {}  # the one that came first is first
+        self._strangers: dict[socket.socket, None] = {}  # the oldest connection is first
         self._greeted = threading.Condition(self._lock)
         self._peers: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._listener = _listen(hosts)
@@ -99,7 +100,7 @@ class Server(Store):
         threading.Thread(target=self._accept, name="declog-store", daemon=True).start()
 
     def close(self) -> None:
-        """Listen no more, and end every connection; idempotent."""
+        """Stop listening, and end every connection; idempotent."""
         with self._lock:
             strangers = list(self._strangers)
         for one in (self._listener, *strangers, *self._peers):
@@ -112,8 +113,8 @@ class Server(Store):
                 peer, _ = self._listener.accept()
             except OSError:
                 if self._listener.fileno() < 0:
-                    return  # closed
-                time.sleep(0.05)  # no descriptor is free: somebody will close one
+                    return  # the server was closed
+                time.sleep(0.05)  # no file descriptor is free now; one will be
                 continue
             self._make_room(peer)
             threading.Thread(target=self._serve, args=(peer,), name="declog-store-peer", daemon=True).start()
@@ -124,11 +125,11 @@ class Server(Store):
             if not self._greeted.wait_for(lambda: len(self._strangers) < STRANGERS, ROOM_S):
                 slowest = next(iter(self._strangers))
                 del self._strangers[slowest]
-                shut(slowest)  # its thread closes it
+                shut(slowest)  # its own thread closes it
             self._strangers[peer] = None
 
     def _serve(self, peer: socket.socket) -> None:
-        """One connection, to its end: whatever it says, nobody else notices."""
+        """Serve one connection until it ends; whatever it sends affects no other."""
         with contextlib.suppress(OSError, *_SENSELESS), peer:
             try:
                 line = _greet(peer, self._secret, serves=True, seconds=GREETING_S)
@@ -142,7 +143,7 @@ class Server(Store):
                 line.write(self._answer(line.read()))
 
     def _answer(self, body: bytes) -> bytes:
-        """What is asked: a letter, a key's length, the key, and a value."""
+        """Answer a request: a letter, the length of a key, the key, and a value."""
         size = _SIZE.unpack_from(body, 1)[0]
         key, value = body[5 : 5 + size].decode(), body[5 + size :]
         match body[:1]:
@@ -161,9 +162,9 @@ class Server(Store):
 
 
 class Client:
-    """The store of a process that serves it. One call at a time; raises ``OSError`` where the connection is lost.
+    """The store of another process. One call at a time; raises ``OSError`` if the connection is lost.
 
-    ``hosts`` are tried in turn, again and again until ``seconds`` are over: who listens there proves who it is.
+    ``hosts`` are tried in turn, repeatedly until ``seconds`` are over: the server must prove who it is.
     """
 
     def __init__(self, secret: bytes, hosts: Sequence[str], port: int, seconds: float) -> None:
@@ -197,15 +198,15 @@ class Client:
         return self._ask(b"h", "", json.dumps(keys).encode()) == _YES
 
     def wait(self, keys: Sequence[str], seconds: float, *, every: bool = True) -> bool:
-        """As ``Store.wait``: the process that serves the store does the waiting."""
+        """As ``Store.wait``: the process that serves the store waits."""
         return self._ask(b"w", "", json.dumps([keys, seconds, every]).encode()) == _YES
 
     def interrupt(self) -> None:
-        """Make the call that waits fail, and all later ones. From any thread."""
+        """Make the waiting call and all later ones fail. From any thread."""
         shut(self._line.peer)
 
     def close(self) -> None:
-        """Hang up; idempotent."""
+        """Close the connection; idempotent."""
         self._line.peer.close()
 
     def _value(self, letter: bytes, key: str) -> bytes | None:
@@ -219,7 +220,7 @@ class Client:
 
 
 class _Line:
-    """A connection whose both sides have proved who they are: signed frames, each counted."""
+    """A connection both of whose sides have proved who they are: signed frames with running numbers."""
 
     def __init__(self, peer: socket.socket, reads: bytes, writes: bytes) -> None:
         self.peer = peer
@@ -276,7 +277,7 @@ def _call(secret: bytes, host: str, port: int, seconds: float) -> _Line:
 
 
 def _greet(peer: socket.socket, secret: bytes, *, serves: bool, seconds: float) -> _Line:
-    """Prove that both know the secret, in bounded time; raises ``OSError`` where one does not."""
+    """Prove to each other, in bounded time, that both sides know the secret; raises ``OSError`` if one does not."""
     end = time.monotonic() + seconds
     peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -304,7 +305,7 @@ def _prove(secret: bytes, who: bytes, nonces: bytes, proof: bytes) -> None:
 
 
 def _exactly(peer: socket.socket, size: int, end: float | None = None) -> bytes:
-    """So many bytes, before a moment; memory is taken as they come."""
+    """Read exactly so many bytes before a deadline; memory is allocated as they come."""
     parts, missing = [], size
     while missing:
         if end is not None:
@@ -318,6 +319,6 @@ def _exactly(peer: socket.socket, size: int, end: float | None = None) -> bytes:
 
 
 def shut(one: socket.socket) -> None:
-    """End both directions of a socket of ours: who waits in it returns."""
+    """End both directions of one of our sockets, so that a thread that waits in it returns."""
     with contextlib.suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)

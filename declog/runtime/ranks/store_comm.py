@@ -28,11 +28,11 @@ from declog.runtime.ranks.keystore import Client, Server
 log = logging.getLogger("declog")
 
 CHUNK = 4 * 2**20  # a TCPStore value of 9 MiB kills its client; 8 MiB is the largest that works
-MOST_CHUNKS = 2**14  # 64 GiB: what says more is no message
-IDLE_S = 0.05  # a process that waits looks for notes as often
-NOTICE_S = 3.0  # who waits longer at the start says for whom: no rank can know what another one is about to do
-TOGETHER_S = 0.001  # messages that come together are looked for together
-KEPT_ANSWERS = 16  # log events whose published values may still be read
+MOST_CHUNKS = 2**14  # 64 GiB: a message that claims to be larger is malformed
+IDLE_S = 0.05  # how often a waiting process looks for notes
+NOTICE_S = 3.0  # after this a process that waits at the start says for whom: no rank knows what another is about to do
+TOGETHER_S = 0.001  # messages that come at about the same time are collected together
+KEPT_ANSWERS = 16  # how many log events' published values may still be read
 
 
 class StoreComm(Comm):
@@ -67,11 +67,11 @@ class StoreComm(Comm):
         self._shut, self._close = interrupt, close
         self._missed: dict[tuple[int, str], deque[Event]] = {}  # by rank and mode
         self._suspects: set[tuple[int, str]] = set()  # ranks that missed an event of a mode
-        self._silent: set[int] = set()  # ranks that sent nothing since they missed one
+        self._silent: set[int] = set()  # ranks that have sent nothing since they missed one
         self._unacknowledged: deque[Event] = deque()
         self._taken: dict[str, int] = {}  # rank 0's latest event of each mode
         self._answers: deque[Event] = deque()
-        self._latest = math.inf  # the wait that is under way ends at this moment
+        self._latest = math.inf  # when the current wait ends
         self._stopped = False
         self._broken: CommError | None = None
         if self.collects:
@@ -79,10 +79,7 @@ class StoreComm(Comm):
 
     @classmethod
     def connect(cls, rank: int, world_size: int, job_store: Any, deadline_s: float, namespace: str) -> StoreComm:
-        """Open rank 0's store and tell the others where it is.
-
-        Of several processes with one rank, the first stands for it.
-        """
+        """Open rank 0's store, and tell the others where it is. Of processes that share a rank, the first is used."""
         copy = int(job_store.add(f"declog/{namespace}/rank/{rank}", 1)) - 1
         key = f"declog/{namespace}/place"
         if rank == 0 and not copy:
@@ -94,7 +91,7 @@ class StoreComm(Comm):
         def wait(seconds: float) -> bool:
             try:
                 job_store.wait([key], timedelta(seconds=seconds))
-            except (RuntimeError, ValueError):  # how torch says that time is over
+            except (RuntimeError, ValueError):  # how torch reports a timeout
                 return False
             return True
 
@@ -105,7 +102,8 @@ class StoreComm(Comm):
             client = Client(bytes.fromhex(address["secret"]), address["hosts"], address["port"], min(deadline_s, 10.0))
         except OSError as error:
             if copy:
-                return cls(None, rank, world_size, copy=copy)  # the run is over already, and it is not heard anyway
+                # the run is over already, and this process would not be heard anyway
+                return cls(None, rank, world_size, copy=copy)
             where = " or ".join(address["hosts"])
             raise CommError.of("DL603.port", rank=rank, port=address["port"], where=where) from error
         if copy:
@@ -116,7 +114,7 @@ class StoreComm(Comm):
         if self.replica:
             try:
                 return self._agree(topic, text, deadline_s)
-            except CommError:  # rank 0 waits for the ranks that are heard: the others may come when the run is over
+            except CommError:  # rank 0 waits for the ranks that are heard; the others may come when the run is over
                 return [text] * self.world_size
         return self._agree(topic, text, deadline_s)
 
@@ -145,7 +143,7 @@ class StoreComm(Comm):
             chunks = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)] or [b""]
             for index, chunk in enumerate(chunks[1:], 1):
                 self._store.set(_key(event, self.rank, index), chunk)
-            # the first chunk tells that all are there, and how many
+            # the first chunk says that all are there, and how many
             self._store.set(_key(event, self.rank, 0), len(chunks).to_bytes(4, "little") + chunks[0])
             taken = json.loads(self._store.get(TAKEN))
             waiting = [one for one in self._unacknowledged if one.number > taken.get(one.mode, -1)]
@@ -155,7 +153,7 @@ class StoreComm(Comm):
         end = time.monotonic() + deadline_s
         with self._connected():
             while True:
-                departed = self._store.has([_departure(0)])  # asked first: rank 0 publishes before it leaves
+                departed = self._store.has([_departure(0)])  # checked first, because rank 0 publishes before it leaves
                 data: bytes | None = self._store.get(_answer(event))
                 if data is not None or departed or self._over(end):
                     return data
@@ -165,13 +163,13 @@ class StoreComm(Comm):
         return self._stopped or time.monotonic() >= min(end, self._latest)
 
     def _pause(self, keys: Sequence[str], end: float) -> None:
-        """Wait until one of some keys is there, or for a moment."""
+        """Wait until one of these keys is there, or for a moment."""
         self.idle()
         self._store.wait(keys, max(0.0, min(IDLE_S, min(end, self._latest) - time.monotonic())), every=False)
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
-        """Says once that the connection broke; after that nothing is tried, and what would be sent is counted."""
+        """Whether the store can be used; says once that the connection broke. After that, messages are only counted."""
         if self._store is None and self._broken is None:
             self._broken = CommError.of("DL603.left", rank=self.rank)
         if self._broken is not None:
@@ -192,7 +190,7 @@ class StoreComm(Comm):
         end = time.monotonic() + deadline_s
         while True:
             for rank in sorted(waiting):
-                departed = self._store.has([_departure(rank)])  # asked first: a rank sends before it leaves
+                departed = self._store.has([_departure(rank)])  # checked first, because a rank sends before it leaves
                 messages[rank - 1] = self._message(event, rank)
                 if messages[rank - 1] is not None:
                     self._heard(rank, event.mode)
@@ -224,7 +222,7 @@ class StoreComm(Comm):
         self._suspects.discard((rank, mode))
 
     def _drop_late(self) -> None:
-        """Delete what came after its time; a rank that sends it is alive, and is waited for again."""
+        """Delete messages that came too late; a rank that sends one is alive, and is waited for again."""
         for (rank, mode), missed in self._missed.items():
             while missed and self._message(missed[0], rank) is not None:
                 missed.popleft()
@@ -232,8 +230,8 @@ class StoreComm(Comm):
                 self._heard(rank, mode)
 
     def _message(self, event: Event, rank: int) -> bytes | None:
-        """Take a message out of the store; None where there is none, and of a damaged one empty bytes."""
-        first: bytes | None = self._store.pop(_key(event, rank, 0))  # it is sent last
+        """Take a message out of the store; None if there is none, empty bytes if it is damaged."""
+        first: bytes | None = self._store.pop(_key(event, rank, 0))  # the chunk that is sent last
         if first is None:
             return None
         count = int.from_bytes(first[:4], "little")
@@ -268,13 +266,13 @@ class StoreComm(Comm):
         self._latest = min(self._latest, time.monotonic() + seconds)
 
     def interrupt(self) -> None:
-        """A call to a process that is stopped, not dead, waits for ever: its connection is shut, and no other."""
+        """Shut this rank's connection only: a call to a process that is stopped, not dead, would wait for ever."""
         self._stopped = True
         if self._shut is not None:
             self._shut()
 
     def close(self) -> None:
-        """Rank 0 keeps its store open until the others have left, for a bounded while."""
+        """Close; rank 0 keeps its store open until the others have left, for a limited time."""
         if self._store is None:
             return
         if self.late:
@@ -289,7 +287,7 @@ class StoreComm(Comm):
                     keys = [_departure(rank) for rank in range(1, self.world_size) if rank not in self._silent]
                     self._store.wait(keys, 5.0)
             except OSError:
-                pass  # the other side has gone: there is nobody left to tell
+                pass  # the other side has gone, so there is nobody to tell
         self._stopped = True
         self._store = None
         if self._close is not None:
@@ -297,7 +295,7 @@ class StoreComm(Comm):
 
 
 def _noticed(wait: Callable[[float], bool], deadline_s: float, who: Callable[[], str]) -> bool:
-    """Wait for something, given how to wait some seconds for it; after a while say who waits for whom."""
+    """Wait for something, given a function that waits so many seconds; after a while say who waits for whom."""
     if deadline_s > NOTICE_S:
         if wait(NOTICE_S):
             return True
@@ -332,18 +330,18 @@ def _answer(event: Event) -> str:
 TAKEN = "taken"  # the last event of each mode that rank 0 took
 _LOOPBACK = ("127.0.0.1", "::1")
 _ANYWHERE = ("::", "0.0.0.0")
-_ROUTED = ("192.0.2.1", "2001:db8::1")  # addresses that nobody has: the way to them is the way out of this host
+_ROUTED = ("192.0.2.1", "2001:db8::1")  # reserved addresses: the route to them is the route out of this host
 
 
 def _one_host() -> bool:
-    """Whether all ranks are on this host: then nobody else can reach them."""
+    """Whether all ranks are on this host: then no other host can reach the store."""
     master = os.environ.get("MASTER_ADDR")
     local, world = os.environ.get("LOCAL_WORLD_SIZE"), os.environ.get("WORLD_SIZE")
     return master in ("localhost", *_LOOPBACK) or (local is not None and local == world)
 
 
 def _addresses() -> list[str]:
-    """Where other ranks may reach this host, in numbers: no name of it needs to resolve anywhere."""
+    """The addresses at which other ranks may reach this host, as numbers, so that no name must be resolved."""
     addresses = list(_LOOPBACK)
     if not _one_host():
         for host in (os.environ.get("MASTER_ADDR"), *_ROUTED):
@@ -352,14 +350,15 @@ def _addresses() -> list[str]:
 
 
 def _own_addresses(towards: str) -> list[str]:
-    """This host's addresses on the way to another one."""
+    """This host's addresses on the route to another one."""
     addresses = []
-    with contextlib.suppress(OSError):  # a name that does not resolve here
+    with contextlib.suppress(OSError):  # a name that cannot be resolved here
         for family, _, _, _, target in socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
-                probe.connect(target)  # a datagram socket sends nothing when it connects
+                probe.connect(target)  # connecting a datagram socket sends nothing
                 address = str(probe.getsockname()[0])
-                addresses += [] if address.startswith("fe80") else [address]  # means another host on each link
+                # a link-local address means another host on each link
+                addresses += [] if address.startswith("fe80") else [address]
     return addresses
 
 
@@ -371,9 +370,9 @@ def connect(
     namespace: str = "0",
     deadline_s: float = 60.0,
 ) -> Comm:
-    """The communication that this process has: none, an initialised process group, or torchrun's environment.
+    """The communication of this process: none, an initialised process group, or torchrun's environment.
 
-    ``rank`` and ``world_size`` are the data-parallel ones where they differ from the job's; of processes that pass
+    ``rank`` and ``world_size`` are the data-parallel ones if they differ from the job's. Of several processes that pass
     the same rank, one is heard.
     """
     import torch.distributed as dist
@@ -387,7 +386,7 @@ def connect(
         raise UsageError.of("DL510.rank", rank=rank, world_size=world_size)
     if world_size == processes == 1:
         return Comm()
-    # torchrun's store outlives a restart of the workers: what an earlier attempt left there is not ours
+    # torchrun's store outlives a restart of the workers: entries of an earlier attempt are not ours
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = _job_store(grouped)
     return StoreComm.connect(rank, world_size, store, deadline_s, f"{namespace}.{attempt}")

@@ -1,4 +1,4 @@
-"""How a batch's tokens lie in memory, and how they are folded per completion: padded with a mask, or packed.
+"""The layout of a batch's tokens in memory, padded with a mask or packed, and how they are folded per completion.
 
 Imports torch only.
 """
@@ -17,27 +17,27 @@ from declog.language.moments import STATS
 
 Tensor = torch.Tensor
 R = TypeVar("R")
-_SPREAD = frozenset({"m2", "min", "max"})  # what is found in a scratch buffer
+_SPREAD = frozenset({"m2", "min", "max"})  # statistics that need a scratch buffer
 
 
 class Layout(ABC):
-    """Where the tokens of each completion are. ``shape`` is that of per-token values."""
+    """Where the tokens of each completion are. ``shape`` is the shape of values per token."""
 
     def __init__(self, shape: torch.Size) -> None:
         self.shape = shape
-        # what several folds need of one mask, and the mask, which lives as long as its id is a key
+        # what several folds need of a mask, and the mask itself, so that its id is not used again
         self._of_masks: dict[tuple[Any, ...], tuple[Tensor | None, Any]] = {}
 
     @abstractmethod
     def spread(self, values: Tensor) -> Tensor:
-        """Values per completion, as they combine with values per token."""
+        """Values per completion, in a shape that broadcasts with values per token."""
 
     @abstractmethod
     def places(self, mask: Tensor) -> Tensor:
-        """The place of each token of a mask among those of its completion, from 0 on."""
+        """The position of each token of a mask among those of its completion, from 0."""
 
     def fold(self, value: Tensor | None, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        """Statistics per completion of a value over the tokens of a mask; of no value, how many tokens."""
+        """Statistics per completion of a value over the tokens of a mask; without a value, the number of tokens."""
         if value is None:
             return {"n": self._count(mask, torch.device("cpu"))}
         moments = [stat for stat in stats if stat in STATS]
@@ -59,9 +59,9 @@ class Layout(ABC):
         return statistics
 
     def trace(self, value: Tensor, mask: Tensor | None, head: int, tail: int) -> Tensor:
-        """The first and the last values of the tokens of a mask, and how many there are: ``[completions, k]``.
+        """The first and the last values of the tokens of a mask, and their number: ``[completions, k]``.
 
-        ``k`` is ``head + tail + 1``. A completion of no more has them all, one after the other, then NaN or 0.
+        ``k`` is ``head + tail + 1``. A completion with at most ``head + tail`` tokens has all of them, then NaN or 0.
         """
         size = head + tail
         slots, counts = self._once("slots", mask, lambda: self._slotted(mask, value.device, head, tail), head, tail)
@@ -73,7 +73,7 @@ class Layout(ABC):
         return rows
 
     def _once(self, what: str, mask: Tensor | None, make: Callable[[], R], *kind: object) -> R:
-        """What several folds need of one mask, made for the first of them; ``kind`` is what else it depends on."""
+        """Something that several folds need of a mask, computed once; ``kind`` is what else it depends on."""
         key = (what, id(mask), *kind)
         if key not in self._of_masks:
             self._of_masks[key] = mask, make()
@@ -81,7 +81,7 @@ class Layout(ABC):
         return result
 
     def _slotted(self, mask: Tensor | None, device: torch.device, head: int, tail: int) -> tuple[Tensor, Tensor]:
-        """Where each token goes in what ``trace`` gives, the last place of a row for what is left out; the counts."""
+        """Each token's position in the result of ``trace`` (the last one for tokens left out), and the counts."""
         size = head + tail
         exists = torch.ones(self.shape, dtype=torch.bool, device=device) if mask is None else mask
         places, counts = self.places(exists), self._count(mask, device).to(device)
@@ -93,15 +93,15 @@ class Layout(ABC):
 
     @abstractmethod
     def _count(self, mask: Tensor | None, device: torch.device) -> Tensor:
-        """How many tokens each completion has."""
+        """The number of tokens of each completion."""
 
     @abstractmethod
     def _true(self, value: Tensor, mask: Tensor | None) -> Tensor:
-        """How many of a completion's bools are true."""
+        """The number of a completion's bools that are true."""
 
     @abstractmethod
     def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        """Some of the statistics of ``Moments``, of floats."""
+        """Some statistics of ``Moments``, of floats."""
 
     @abstractmethod
     def _edge(self, value: Tensor, mask: Tensor | None, *, last: bool) -> Tensor:
@@ -118,7 +118,7 @@ class Padded(Layout):
     def __init__(self, shape: torch.Size) -> None:
         super().__init__(shape)
         self._scratch: dict[torch.dtype, Tensor] = {}
-        self._plain = True  # no NaN and no infinity was met
+        self._plain = True  # no NaN and no infinity was found
 
     def spread(self, values: Tensor) -> Tensor:
         return values.unsqueeze(1) if values.ndim else values
@@ -131,10 +131,10 @@ class Padded(Layout):
         return self._fold_any(value, mask, stats) if plain is None else plain
 
     def _fold_plain(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor] | None:
-        """None where a value is NaN or infinite, be it in the padding."""
+        """The fold of plain numbers; None if a value is NaN or infinite, also in the padding."""
         weight = None if mask is None else self._weight(mask, value.dtype)
         total = value.sum(1) if weight is None else torch.mul(value, weight, out=self._buffer(value)).sum(1)
-        # of finite sums the sum may be too great to be one
+        # the sum of finite sums may overflow
         if not math.isfinite(total.sum()) and not bool(total.isfinite().all()):
             self._plain = False
             return None
@@ -155,8 +155,8 @@ class Padded(Layout):
         return {stat: statistics[stat] for stat in stats}
 
     def _fold_any(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        """Whatever the values and the padding hold: what does not exist is made NaN, and NaN is left out."""
-        # three buffers at most, here as there
+        """The fold of any values and padding: values of tokens that do not exist become NaN, and NaN is left out."""
+        # three buffers at most, as above
         self._of_masks = {key: item for key, item in self._of_masks.items() if key[0] not in ("weight", "wall")}
         kept = value if mask is None else _masked(value, mask)
         scratch = self._buffer(value)
@@ -195,7 +195,7 @@ class Padded(Layout):
         return self._once("weight", mask, lambda: _numbers(mask, dtype), dtype)
 
     def _number(self, value: Tensor, mask: Tensor | None) -> Tensor:
-        """How many tokens each completion has, in the values' dtype: exact up to 2**24 of them."""
+        """The number of tokens of each completion, in the values' dtype: exact up to 2**24."""
         if mask is None:
             return self._count(mask, value.device)
         return self._once("number", mask, lambda: self._weight(mask, value.dtype).sum(1), value.dtype)
@@ -211,7 +211,7 @@ class Padded(Layout):
 
 
 class Packed(Layout):
-    """``[tokens]``, the tokens of one completion after those of the one before; ``lengths`` is ``[completions]``."""
+    """``[tokens]``: the tokens of one completion after those of another; ``lengths`` is ``[completions]``."""
 
     def __init__(self, shape: torch.Size, lengths: Tensor) -> None:
         super().__init__(shape)
@@ -235,7 +235,7 @@ class Packed(Layout):
         return self._sum((value if mask is None else value & mask).long())
 
     def _moments(self, value: Tensor, mask: Tensor | None, stats: Sequence[str]) -> dict[str, Tensor]:
-        value = value.double()  # sums of many tokens, one after the other
+        value = value.double()  # sums of many tokens, added in order
         exists = _exists(value, mask)
         n = self._sum(exists.long())
         total = self._sum(torch.where(exists, value, 0.0))
@@ -264,17 +264,17 @@ class Packed(Layout):
 
 
 def _exists(value: Tensor, mask: Tensor | None) -> Tensor:
-    """Where a token is that has a value."""
+    """Where tokens exist and have a value."""
     return value == value if mask is None else (value == value) & mask
 
 
 def _numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """A bool mask as 0 and 1; from bytes it takes a fifth of the time that it takes from bools."""
+    """A bool mask as 0 and 1; converting it as bytes takes a fifth of the time."""
     return mask.view(torch.uint8).to(dtype)
 
 
 def _true(values: Tensor) -> Tensor:
-    """How many bools of each row are true; on a CPU floats are summed in a third of the time, and count to 2**24."""
+    """The number of true bools in each row; on a CPU floats are summed in a third of the time, exact up to 2**24."""
     return _numbers(values, torch.float32).sum(1).long() if values.is_cpu and values.shape[1] < 2**24 else values.sum(1)
 
 
@@ -306,19 +306,19 @@ def _of_bools(n: Tensor, true: Tensor, stats: Sequence[str]) -> dict[str, Tensor
 
 
 def histogram(value: Tensor, mask: Tensor | None) -> Tensor:
-    """How many tokens fall into each bin of a sketch, ``[sketch.SIZE]``."""
+    """The number of tokens in each bin of a sketch, ``[sketch.SIZE]``."""
     exists = _exists(value, mask)
     size = value.abs()
     bins = torch.log(size.clamp(sketch.SMALLEST, sketch.GREATEST) / sketch.SMALLEST).div_(sketch.GROWTH).round_().long()
     bin = torch.where(value < 0, sketch.SIDE - 1 - bins, sketch.SIDE + 1 + bins)
     bin = torch.where(size < sketch.SMALLEST, sketch.SIDE, bin)
-    bin = torch.where(exists, bin, sketch.SIZE)  # a bin of its own for what does not exist
+    bin = torch.where(exists, bin, sketch.SIZE)  # an extra bin for tokens that do not exist
     counts = torch.zeros(sketch.SIZE + 1, dtype=torch.int64, device=value.device)
     return counts.scatter_add_(0, bin.flatten(), torch.ones_like(bin).flatten()).narrow(0, 0, sketch.SIZE)
 
 
 def in_blocks(signals: Mapping[str, Tensor], rows: int, step: int) -> Iterator[tuple[Mapping[str, Tensor], int]]:
-    """The signals of so many completions at a time, and of how many."""
+    """The signals of so many completions at a time, with the number of completions."""
     if step >= rows:
         yield signals, rows
         return

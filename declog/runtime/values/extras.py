@@ -1,7 +1,7 @@
-"""Columns of ``log_extra``: checked where they are given, so that a wrong one is an error on its own line.
+"""Columns of ``log_extra``: checked in the call, so that a wrong column is an error on the caller's line.
 
-They are kept as plain data, numbers, texts, None, and lists and maps of those, which are copied: what the training
-code does with them later changes nothing. Imports errors, numpy, torch and the plan.
+They are kept as plain data: numbers, texts, None, and lists and mappings of those, copied, so that later training code
+cannot change them. Imports errors, numpy, torch and the plan.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from declog.runtime.values.tensors import FLOATS, HALF, INTEGERS, readable
 
 log = logging.getLogger("declog")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
-DATA = "data:"  # what a URL begins with that is data itself
+DATA = "data:"  # the beginning of a URL that contains its data
 _CONTAINERS = frozenset({dict, list, tuple})
 
 
@@ -44,7 +44,7 @@ class Undeclared:
         self._signals = {source: f"{(*ops[0].homes, 'any')[0]}.{ops[0].name}" for source, ops in plan.sources.items()}
 
     def takes(self, column: Any) -> bool:
-        """Whether a table keeps the column; ``InputError`` where one refuses it. What is dropped is reported once."""
+        """Whether a table keeps the column; ``InputError`` if one refuses it. Dropped columns are reported once."""
         if not isinstance(column, str) or not column:
             raise InputError.of("DL509.name", column=column)
         if self._refusing:
@@ -58,10 +58,10 @@ class Undeclared:
 
 
 def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
-    """The column as a list of plain data, one per completion; raises ``InputError`` DL509 where it is no column.
+    """The column as a list of plain data, one per completion; ``InputError`` DL509 if it is no column.
 
-    A tensor, and a list of numbers that are tensors, is copied where it is: reading its values would wait for its
-    device. Other values become ``plain_value``, whatever they are.
+    A tensor, or a list of numbers that are tensors, is copied on its device: reading its values would wait for the
+    device. Other values become ``plain_value``.
     """
     if isinstance(values, list | tuple) and values and all(_is_number(value) for value in values):
         values = _stacked(values)
@@ -76,7 +76,7 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
     if isinstance(values, torch.Tensor | np.ndarray):
         values = plain_value(values)
     elif hasattr(values, "tolist"):
-        values = values.tolist()  # of pandas and the like
+        values = values.tolist()  # columns of pandas and the like
     if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
         raise InputError.of("DL509.scalar", column=column, type=type(values).__name__)
     return [
@@ -86,9 +86,9 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
 
 
 def kept_column(name: str, values: Any) -> torch.Tensor | list[Any]:
-    """A copy of a column of `log.keep`: numbers as a tensor, where they are; texts as a list.
+    """A copy of a column of `log.keep`: a tensor of numbers if possible, else a list of texts.
 
-    Raises ``InputError`` for what is neither.
+    Raises ``InputError`` for other values.
     """
     plain = plain_column(name, values)
     if isinstance(plain, torch.Tensor):
@@ -118,23 +118,23 @@ def _is_number(value: Any) -> bool:
 
 
 def _stacked(values: Sequence[torch.Tensor]) -> Any:
-    """One tensor of numbers that are of one kind, and on one device."""
+    """One tensor of numbers that have one kind and one device."""
     alike = len({(type(value), value.dtype, value.device) for value in values}) == 1
     return torch.stack([value.detach() for value in values]) if alike and not values[0].is_meta else values
 
 
 # ---- values
 
-DEPTH = 32  # how deep lists and maps may be nested; what lies deeper, or holds itself, is shown as text
-SHOWN = 200  # characters of what has no form of its own
+DEPTH = 32  # how deep lists and mappings may be nested; deeper values, and those that contain themselves, become text
+SHOWN = 200  # the most characters of a value that has no form of its own
 
 
 def plain_value(item: Any, above: tuple[int, ...] = ()) -> Any:
-    """A copy of a value as JSON holds it; what JSON does not know is made readable. Never fails.
+    """A copy of a value as JSON can hold it; values that JSON does not know are made readable. Never fails.
 
-    Tensors and arrays are lists, data classes and maps are maps, sets are sorted lists. Dates and times are in ISO
-    8601, bytes UTF-8 or else hexadecimal; enums are their values, where those are plain, or names. An image is a
-    ``records.Image``, other data is described. Of anything else it is what `repr` says, shortened.
+    Tensors and arrays become lists, data classes mappings, sets sorted lists. Dates and times become ISO 8601, bytes
+    UTF-8 or hexadecimal; enums their values if plain, else their names. An image becomes a ``records.Image``, other
+    data is described. Any other value becomes its shortened `repr`.
     """
     try:
         return _copied(item, above)
@@ -151,7 +151,8 @@ def _copied(item: Any, above: tuple[int, ...]) -> Any:
         item = media.described(item)
         kind = type(item)
     if kind in _PLAIN:
-        return item if kind is not int or item.bit_length() < 10_000 else hex(item)  # Python prints no longer ones
+        # Python refuses to print longer integers
+        return item if kind is not int or item.bit_length() < 10_000 else hex(item)
     if len(above) > DEPTH or id(item) in above:
         return _shown(item)
     if isinstance(item, enum.Enum):

@@ -1,7 +1,7 @@
-"""What may be observed: a value is checked against its signal's declaration where it is given.
+"""Checks an observed value against its signal's declaration, in the call.
 
-What is checked is a tensor that can be read (with NaN for None), a list of texts or objects, or a plain number.
-Nothing waits for a device. Imports torch and the plan.
+A checked value is a tensor that can be read (NaN for None), a list of texts or objects, or a plain number. Nothing
+waits for a device. Imports torch and the plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Observed = Tensor | float | int | bool | list[Any] | str | None | Timed
 
 
 def accept(op: SignalOp, label: str, value: Any) -> Observed:
-    """The value as it can be recorded: a tensor of numbers, which may still be the trainer's, a list, or a number."""
+    """The value in a form that can be recorded: a tensor of numbers (maybe the trainer's), a list or a number."""
     if not isinstance(value, _KNOWN):
         value = listed(value)
     if op.dtype in (DType.TEXT, DType.OBJECT):
@@ -49,9 +49,9 @@ _KNOWN = (Tensor, np.ndarray, list, tuple, float, int, str)
 
 
 def listed(value: Any) -> Any:
-    """What holds values in an order, such as a pandas series, ``range`` or ``dict.values()``, as an array or a list.
+    """A sequence such as a pandas series, ``range`` or ``dict.values()`` as an array or a list.
 
-    A Decimal or Fraction is a float, and anything else as it is.
+    A Decimal or Fraction becomes a float; other values stay as they are.
     """
     if isinstance(value, str | bytes | Mapping | Set | list | tuple | Tensor | np.ndarray | np.generic):
         return value
@@ -63,7 +63,7 @@ def listed(value: Any) -> Any:
 
 
 def _with_none(value: Any, array: np.ndarray[Any, Any]) -> Any:
-    """A column's ``array``, or its values with None for what is missing, for which numpy's integers have no place."""
+    """A column's ``array``, or a list with None for missing values, which numpy's integers cannot hold."""
     if array.ndim != 1 or not (array.dtype.kind == "O" or (array.dtype.kind == "f" and np.isnan(array).any())):
         return array
     if hasattr(type(value), "isna"):  # pandas
@@ -127,7 +127,7 @@ def _shape(op: SignalOp) -> str:
 
 
 def _shape_fix(op: SignalOp, label: str, value: Any) -> str:
-    """What makes the expected shape of a value: groups of completions are put behind each other."""
+    """An edit that gives a value the expected shape: groups of completions are concatenated."""
     ndim = 1 if isinstance(value, Sequence) else getattr(value, "ndim", 0)
     edit = "reduce or index it"
     if op.axis is Axis.STEP:
@@ -141,7 +141,7 @@ def _shape_fix(op: SignalOp, label: str, value: Any) -> str:
 
 
 def _item_edit(op: SignalOp, label: str, item: Any) -> str:
-    """What makes a list of numbers where ``item`` is none."""
+    """An edit that makes a list of numbers, if ``item`` is none."""
     if isinstance(item, Tensor) and item.numel() != 1:
         return f"torch.cat({label})"
     if isinstance(item, list | tuple):
@@ -210,7 +210,7 @@ def _list(op: SignalOp, label: str, value: Sequence[Any]) -> Observed:
             raise _too_great(op, label)
         return list(value)
     try:
-        if op.dtype is DType.FLOAT or type(None) in types:  # NaN is what is missing, also among bools
+        if op.dtype is DType.FLOAT or type(None) in types:  # NaN means missing, also among bools
             if op.dtype is DType.INT and any(item is not None and abs(item) > 2**53 for item in value):
                 raise _too_great(op, label, "53 bits, as it must where tokens are folded with it")
             floats = [np.nan if item is None else float(item) for item in value]
@@ -225,7 +225,7 @@ def _one_number(item: Any) -> bool:
 
 
 def _as_tensor(item: float | None, device: torch.device) -> Tensor:
-    """A number among tensors, which nobody waits for."""
+    """A number among tensors, without waiting for its device."""
     value = item if isinstance(item, int) and -(2**63) <= item < 2**63 else np.nan if item is None else float(item)
     return torch.tensor(value, dtype=None if isinstance(value, int) else torch.float64, device=device)
 
@@ -235,7 +235,7 @@ def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
 
 
 def _of_array(op: SignalOp, label: str, value: np.ndarray[Any, Any]) -> Observed:
-    """An array, whatever its strides and byte order; what is masked is missing."""
+    """A tensor of an array with any strides and byte order; masked entries are missing."""
     if value.dtype.kind == "O" and value.ndim == 1:
         return _list(op, label, list(value))
     if value.dtype.kind not in "fiub":
@@ -254,7 +254,7 @@ def _native(value: np.ndarray[Any, Any]) -> Tensor:
 
 
 def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> np.ndarray[Any, Any]:
-    """A masked array with NaN where nothing is."""
+    """A masked array as an array with NaN for masked entries."""
     if not np.ma.is_masked(value):
         return np.asarray(value.data)
     if op.dtype is DType.FLOAT:
@@ -262,11 +262,12 @@ def _unmasked(op: SignalOp, label: str, value: np.ma.MaskedArray[Any, Any]) -> n
     raise InputError.of("DL504.masked", label=label, declared=_declared(op), dtype=op.dtype)
 
 
-_EMPTY = {DType.FLOAT: torch.float64, DType.INT: torch.int64, DType.BOOL: torch.bool}  # what a list of nothing holds
+# the type of an empty list's items
+_EMPTY = {DType.FLOAT: torch.float64, DType.INT: torch.int64, DType.BOOL: torch.bool}
 
 
 def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
-    """A list with the tokens of each completion, as one tensor: packed, or padded with NaN, which is missing."""
+    """A list with the tokens of each completion, as one tensor: packed, or padded with NaN, which means missing."""
     try:
         rows = [_token_row(op, label, item) for item in value]
     except (ValueError, TypeError, RuntimeError, OverflowError) as error:
@@ -275,7 +276,7 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
         raise InputError.of("DL503.token_lists", label=label, declared=_declared(op))
     if not rows:
         return torch.zeros((0,) if op.packed else (0, 0), dtype=_EMPTY[op.dtype], device="cpu")
-    if len({row.dtype for row in rows}) > 1:  # as they are, the first one's would hold the others
+    if len({row.dtype for row in rows}) > 1:  # copies, because the first one's memory would hold the others
         wide = torch.float64 if any(row.is_floating_point() for row in rows) else torch.int64
         rows = [row.to(wide) for row in rows]
     if op.dtype is DType.BOOL and not any(row.is_floating_point() for row in rows):  # those are refused below
@@ -325,7 +326,7 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
     items = list(value)
     if op.dtype is DType.OBJECT:
         return [plain_value(item) for item in items]
-    if {*map(type, items)} <= {str, NoneType}:  # most
+    if {*map(type, items)} <= {str, NoneType}:  # the usual case
         return items
     for position, item in enumerate(items):
         if item is not None and not isinstance(item, str):
@@ -341,7 +342,7 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
 
 
 def length(op: SignalOp, value: Observed) -> int | None:
-    """How many rows a value has; None where it has one value per step."""
+    """The number of rows of a value; None for a value per step."""
     if op.axis is Axis.STEP:
         return None
     return value.shape[0] if isinstance(value, Tensor) else len(value) if isinstance(value, list) else None
@@ -363,9 +364,10 @@ def describe(value: Any) -> str:
 
 
 def undeclared(value: Any) -> tuple[Axis | None, Any]:
-    """What a value that nobody declared is: a number per step, a row of numbers per completion, or a column of texts.
+    """What an undeclared value is: a number per step, a row of numbers per completion, or a column of texts.
 
-    What has more axes is the mean of each row. The axis is None for what is no number, and the value for nothing.
+    More axes are averaged for each row. The axis is None for a value that is no number, and the value is None for
+    nothing.
     """
     value = listed(value)
     alone = isinstance(value, Tensor | np.ndarray) and not value.ndim

@@ -22,9 +22,9 @@ import torch
 from declog.records import Image, images_in
 
 log = logging.getLogger("declog")
-EDGE = 384  # pixels of a shown image's longer side
-LONG = 200  # characters or bytes of data that is not described
-HELD_BYTES = 512 * 2**20  # most bytes of images that are held at once; beyond it they are described
+EDGE = 384  # the most pixels of a shown image's longer side
+LONG = 200  # the most characters or bytes of data that is kept as it is
+HELD_BYTES = 512 * 2**20  # the most bytes of images that are held at once; more are described instead
 SIGNATURES = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"BM": "bmp"}
 PARTS = frozenset({"image", "image_url", "input_image", "video", "video_url", "audio", "audio_url", "input_audio"})
 
@@ -32,7 +32,7 @@ Opened = Callable[[], Any]  # a Pillow image
 
 
 class _Held:
-    """What is held of an image, counted as long as it is."""
+    """The images that are held, counted as long as they live."""
 
     total = 0
     _lock = threading.Lock()
@@ -48,7 +48,7 @@ class _Held:
 
     @staticmethod
     def room(size: int) -> bool:
-        """Whether one more fits; said once where it does not."""
+        """Whether another image fits; the first time it does not, that is said."""
         if _Held.total + size <= HELD_BYTES:
             return True
         if not _Held._reported:
@@ -59,7 +59,7 @@ class _Held:
         return False
 
     def encoded(self) -> bytes | None:
-        """The image as PNG or JPEG, no side longer than ``EDGE``; None where it cannot be read, which is logged."""
+        """The image as PNG or JPEG with no side longer than ``EDGE``; None if it cannot be read, which is logged."""
         with self._encoding:
             if self._opened is not None:
                 opened, self._opened = self._opened, None
@@ -71,7 +71,7 @@ class _Held:
         return self._encoded
 
     def _release(self) -> None:
-        kind = type(self)  # at the interpreter's end the module's own names are gone
+        kind = type(self)  # at the interpreter's end the module's names may be gone
         with kind._lock:
             kind.total -= self._size
         self._size = 0
@@ -80,7 +80,7 @@ class _Held:
 
 
 def shrunk(image: Any) -> bytes:
-    """A Pillow image, encoded: as JPEG, or as PNG where it is transparent or has few colours."""
+    """A Pillow image, encoded: as PNG if it is transparent or has few colours, else as JPEG."""
     image.draft("RGB", (EDGE, EDGE))
     if image.mode not in ("RGB", "RGBA", "L"):
         image = image.convert("RGBA" if "transparency" in image.info or "A" in image.mode else "RGB")
@@ -96,7 +96,7 @@ def shrunk(image: Any) -> bytes:
 
 
 def picture(item: Any) -> Image | None:
-    """The image that a value is: Pillow's, an encoded one, or a data URL of one; None for anything else."""
+    """The image in a value: Pillow's, an encoded one, or a data URL of one; None for any other value."""
     if isinstance(item, Image):
         return item
     pillow = sys.modules.get("PIL.Image")
@@ -119,7 +119,7 @@ def picture(item: Any) -> Image | None:
 
 
 def described(value: Any) -> Any:
-    """Data that no table should hold, in a few words; the value itself where it is none of that."""
+    """A description of data that no table should hold; other values stay as they are."""
     if isinstance(value, str) and len(value) > LONG and value.startswith("data:") and ";base64," in value[:LONG]:
         return f"{value[: value.index(',') + 1]}… ({len(value)} characters)"
     if isinstance(value, bytes | bytearray | memoryview) and len(value) > LONG:
@@ -128,7 +128,7 @@ def described(value: Any) -> Any:
 
 
 def without_data(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """A map, where it is a message's part that is no text: with images, and what else it has described."""
+    """A mapping; if it is a message's part other than text, with images, and with other data described."""
     kind = item.get("type")
     if (isinstance(kind, str) and kind in PARTS) or ("array" in item and "sampling_rate" in item):
         return {key: _short(value) for key, value in item.items()}
@@ -143,7 +143,7 @@ def without_data(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def image_part(item: dict[str, Any]) -> dict[str, Any]:
-    """A message's part, in any of the usual spellings of one image, as that image; any other map is itself."""
+    """A message's part as an image, in any of the usual spellings; other mappings stay as they are."""
     if item.get("type") in ("image", "image_url", "input_image"):
         images = [image for _, image in images_in(item)]
         if len(images) == 1:
@@ -154,7 +154,7 @@ def image_part(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> Any:
-    """A part's value: arrays are described, and an array that is an image is one."""
+    """A part's value: an array is described, or becomes an image if it is one."""
     if not isinstance(value, torch.Tensor | np.ndarray):
         return picture(value) or value
     what = "a tensor" if isinstance(value, torch.Tensor) else "an array"
@@ -166,14 +166,14 @@ def _short(value: Any) -> Any:
 
 
 def _base64(item: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """A map with its data in base64, as chat interfaces have it."""
+    """A mapping with its data in base64, as chat interfaces have it."""
     media, data = str(item.get("media_type") or item.get("format")), item["data"]
     image = _encoded(media, len(data) * 3 // 4, lambda: _decoded(data)) if media.startswith("image/") else None
     return {**item, "data": f"… ({len(data)} characters)" if image is None else image}
 
 
 def _url(text: str) -> tuple[str, int, Callable[[], bytes]] | None:
-    """A data URL's type of image, its bytes, and how to have them."""
+    """The type of image in a data URL, its bytes, and how to decode them."""
     head, comma, _ = text[:LONG].partition(";base64,")
     if not comma or not head.startswith("data:image"):
         return None

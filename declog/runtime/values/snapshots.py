@@ -1,7 +1,7 @@
-"""Copies of what the training code gives, whatever it is, and how they are written and read back.
+"""Copies of arbitrary arguments of a call, and how they are written and read back.
 
-``Snapshot`` copies on the training thread and waits for no device; ``encode`` and ``decode`` are the file's side.
-Tensors keep their dtype, texts and conversations are JSON; what is neither is remembered in words only. Imports torch.
+``Snapshot`` copies on the training thread and never waits for a device; ``encode`` and ``decode`` are for the file.
+Tensors keep their dtype, texts and conversations are JSON; anything else is only described in words. Imports torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _STORED = {
         torch.uint8, torch.bool,
     )
 }  # fmt: skip
-_BYTES = 8  # what a number, or a list's place for one, is counted as
+_BYTES = 8  # the size that a number, or a place in a list, counts as
 
 
 class Full(Exception):
@@ -47,7 +47,7 @@ class Uncaptured:
 
 
 class Snapshot:
-    """What one call was given. ``room`` is how many bytes it may have; more raises ``Full``."""
+    """The arguments of one call. ``room`` is the most bytes that it may have; more raises ``Full``."""
 
     def __init__(self, room: int) -> None:
         self.bytes = 0
@@ -55,7 +55,7 @@ class Snapshot:
         self._waiting: list[tuple[Tensor, Any]] = []  # tensors that are being copied, and their events
 
     def copy(self, value: Any) -> Any:
-        """A copy that nothing the training code does later can change."""
+        """A copy that later training code cannot change."""
         if isinstance(value, str):
             self._count(len(value))
             return value
@@ -78,7 +78,7 @@ class Snapshot:
         return Uncaptured(describe(value))
 
     def wait(self) -> None:
-        """Until what comes from a device is here; called where waiting does no harm."""
+        """Wait until data from devices is here; called where waiting does no harm."""
         for _, event in self._waiting:
             event.synchronize()
         self._waiting.clear()
@@ -149,7 +149,7 @@ def encode(value: Any, packer: Packer, redact: Redact | None = None) -> Any:
 
 
 def decode(node: Mapping[str, Any], container: Container) -> Any:
-    """What ``encode`` was given: tensors on the host."""
+    """The value that ``encode`` was given, with tensors on the host."""
     if "plain" in node:
         return node["plain"]
     if "tensor" in node:
@@ -166,5 +166,5 @@ def decode(node: Mapping[str, Any], container: Container) -> Any:
 
 
 def _numpy(value: Tensor) -> np.ndarray[Any, Any]:
-    """The tensor's numbers; numpy has no bfloat16, whose bits are kept as integers."""
+    """The tensor's numbers; numpy has no bfloat16, so its bits are kept as integers."""
     return (value.view(torch.int16) if value.dtype is torch.bfloat16 else value).numpy()

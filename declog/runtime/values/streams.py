@@ -1,7 +1,7 @@
-"""Streams of CUDA: what is made on one is read on another only when it is whole, and its memory kept until then.
+"""CUDA streams: data made on one stream is read on another only when it is complete, and its memory is kept until then.
 
-The host waits for nothing here, and who waits for an event sleeps. Nothing of it is used where there is no GPU.
-Imports torch only.
+The host never waits here, and a thread that waits for an event sleeps. Without a GPU none of this is used. Imports
+torch only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Streams(dict[Any, Any]):
     """The streams on which tensors were made, each with an event after the last of them. Never changed."""
 
     def noted(self, devices: Iterable[torch.device]) -> Streams:
-        """These and the devices' current streams, on which something was made just now."""
+        """These streams and the devices' current ones, on which something was made just now."""
         after = Streams(self)
         for device in devices:
             stream = torch.cuda.current_stream(device)
@@ -26,7 +26,7 @@ class Streams(dict[Any, Any]):
         return after
 
     def join(self, tensors: Iterable[Tensor]) -> None:
-        """Before tensors are read on the current streams: these wait for the others."""
+        """Make the current streams wait for the others, before tensors are read on them."""
         if not self:
             return
         for stream, event in self.items():
@@ -38,7 +38,7 @@ class Streams(dict[Any, Any]):
                 tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
     def ready(self) -> Mapping[torch.device, Any]:
-        """For each device an event after all that was made, where its current stream has joined the others."""
+        """For each device an event after everything that was made, once its current stream has joined the others."""
         devices = {stream.device for stream in self}
         after = self.noted(devices)
         return {device: after[torch.cuda.current_stream(device)] for device in devices}

@@ -1,4 +1,4 @@
-"""Tensors of every kind as they can be recorded: dense, their values at hand, in a dtype that numbers are read in.
+"""Tensors of every kind in a form that can be recorded: dense, with values, in a readable dtype.
 
 Imports torch only.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import torch
 
 Tensor = torch.Tensor
-wrapped = torch._C._functorch.is_functorch_wrapped_tensor  # by vmap, grad and the like: its values are not there yet
+# tensors inside vmap, grad and the like, which have no values yet
+wrapped = torch._C._functorch.is_functorch_wrapped_tensor
 HALF = (torch.bfloat16, torch.float16)
 INTEGERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool})
 FLOATS = frozenset({torch.float64, torch.float32, *HALF})
@@ -17,7 +18,7 @@ FLOATS = frozenset({torch.float64, torch.float32, *HALF})
 def readable(value: Tensor) -> Tensor:
     """The same values as a plain tensor; ``ValueError`` says why there are none that can be read.
 
-    Sparse tensors become dense, quantised ones and small floats float32, unsigned ones int64. Complex ones stay.
+    Sparse tensors become dense, quantised ones and small floats float32, unsigned integers int64. Complex tensors stay.
     """
     if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         raise ValueError(f"is a {type(value).__name__}, whose values only its own class can read")
@@ -49,7 +50,7 @@ def readable(value: Tensor) -> Tensor:
 
 
 def _signed(value: Tensor) -> Tensor:
-    """Of uint64, where all fit; to look at them on a device would wait for it."""
+    """A uint64 tensor as int64, if all values fit; checking this on a device would wait for it."""
     signed = value.view(torch.int64)
     if not value.is_cpu:
         raise ValueError("holds uint64, which may be greater than what int64 holds")
