@@ -36,7 +36,7 @@ from declog.plans.ops import (
 
 Constant = bool | int | float | str
 Op = TypeVar("Op")
-# Every pass may read the config and the arguments of `compile`, and use the typed expressions and the reports.
+# Every pass may read the config and the arguments of `compile`, use typed expressions, and report problems.
 ALWAYS = frozenset(
     {"spec", "functions", "reductions", "offered", "requested", "columns", "imports"}
     | {"graph", "nodes", "typing", "problems", "warnings"}
@@ -45,7 +45,7 @@ DEFAULT_PHASE = "default"
 
 
 class SwitchedOff(Exception):
-    """An expression reads something that is off: whatever reads the expression is off too, without an error."""
+    """An expression reads an entry that is off: whatever reads the expression is off, too, without an error."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -54,28 +54,29 @@ class SwitchedOff(Exception):
 
 @dataclass
 class Draft:
-    """The state of one compilation. Every pass reads what earlier ones wrote and reports to ``problems``."""
+    """The state of one compilation. Every pass reads the results of earlier ones, and reports to ``problems``."""
 
     spec: LogSpec
     functions: Functions
     reductions: Reductions
-    offered: Mapping[str, Constant]  # constants from an adapter
-    requested: frozenset[str]  # profiles that sinks given in code use
+    offered: Mapping[str, Constant]  # constants from an integration
+    requested: frozenset[str]  # profiles of sinks that were passed in Python
     columns: RowFunctions
-    imports: frozenset[str]  # modules whose classes a sink's kind may name
+    imports: frozenset[str]  # modules whose classes a sink's `kind` may name
     modes: dict[str, ModeOp] = field(default_factory=dict)
     graph: Graph = field(default_factory=Graph)
     problems: list[Problem] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    inactive: dict[str, str] = field(default_factory=dict)  # "metrics.kl" to why
+    inactive: dict[str, str] = field(default_factory=dict)  # by entry, such as "metrics.kl": why it is inactive
     constants: dict[str, Constant] = field(default_factory=dict)
     signals: dict[str, Observed | DerivedSpec] = field(default_factory=dict)
-    homes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the phases that say which signals, by name
+    homes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the phases in which each signal is declared
     signal_paths: dict[str, Path] = field(default_factory=dict)
     nodes: dict[str, Node | Problem | SwitchedOff] = field(default_factory=dict)
-    typing: list[str] = field(default_factory=list)  # derived signals being typed, outermost first
+    typing: list[str] = field(default_factory=list)  # derived signals that are being typed, outermost first
     default_phase: str = DEFAULT_PHASE
-    phase_order: dict[str, int] = field(default_factory=dict)  # the named phases; below 0: no rows
+    # the order of named phases; below 0: a phase without rows
+    phase_order: dict[str, int] = field(default_factory=dict)
     grouping: Grouping | None = None
     metrics: list[MetricOp] = field(default_factory=list)
     formulas: list[FormulaOp] = field(default_factory=list)
@@ -93,15 +94,15 @@ class Draft:
 
     @property
     def period(self) -> int:
-        """A log event each so many steps; 0 where the trainer says when."""
+        """The steps from one log event to the next; 0 if the trainer decides."""
         return self.spec.every if isinstance(self.spec.every, int) else 0
 
     def order(self, phase: str) -> int:
-        """The place of a phase in a step; one that nobody names comes last."""
+        """The position of a phase in a step; a phase that is not named comes last."""
         return self.phase_order.get(phase, 3)
 
     def window(self, every: int | None, *path: str | int) -> int:
-        """The window of a metric or table, in steps; with a path, what is wrong with its `every` is reported."""
+        """The window of a metric or table in steps; with a path, a wrong `every` is reported."""
         if every is not None and path and not self.period:
             self.report("DL202.trainer_every", path)
         elif every is not None and path and every % self.period:
@@ -111,16 +112,16 @@ class Draft:
         return every if every is not None and self.period else self.period
 
     def report(self, key: str, path: str | Path, /, *, related: tuple[Path, ...] = (), **facts: Any) -> None:
-        """Note a problem at a path of the config; ``related`` are the other paths that its message names."""
+        """Report a problem at a path of the config; ``related`` are other paths that its message names."""
         self.problems.append(Problem.of(key, path, related=related, **facts))
 
     def report_first(self, problem: Problem, path: Path) -> None:
-        """Note a problem at a path that has none yet."""
+        """Report a problem at a path, unless it has one."""
         if all(reported.path != path for reported in self.problems):
             self.problems.append(replace(problem, path=path))
 
     def latest(self, phases: Iterable[str], path: Path) -> str:
-        """The last of some phases: a value that reads them all has its rows. Phases without an order are reported."""
+        """The last of these phases: a value that reads them all has its rows. Phases without an order are reported."""
         try:
             return latest(phases, self.order)
         except ExpressionError as error:
@@ -128,26 +129,29 @@ class Draft:
             return max(phases)
 
     def joined(self, node: Node, phase: str) -> Node:
-        """A value for the rows of a phase: one of an earlier phase is looked up for them."""
+        """A value for the rows of a phase; a value of an earlier phase is looked up for them."""
         return join(self.graph, node, phase, self.order)
 
     def refused(self, error: Coded, path: Path) -> None:
-        """Note the refusal of a registry at a path of the config."""
+        """Report an error of a registry at a path of the config."""
         self.problems.append(Problem(error.code, error.message, path, error.fix))
 
     def warn(self, message: str) -> None:
-        """Note something that is allowed and probably a mistake."""
+        """Note something that is allowed but probably a mistake."""
         if message not in self.warnings:
             self.warnings.append(message)
 
     @contextmanager
     def at(self, *path: str | int, off: str | None = None) -> Iterator[None]:
-        """Report errors of the expression at ``path``; ``off`` is the entry that a switched-off signal turns off."""
+        """Report errors of the expression at ``path``.
+
+        ``off`` is the entry that is inactive if a signal of it is switched off.
+        """
         try:
             yield
         except ExpressionError as error:
             self.problems.append(replace(error.problem, path=path))
-        except UsageError as error:  # a function that an installed package does not hand over
+        except UsageError as error:  # a function that an installed package fails to provide
             self.refused(error, path)
         except SwitchedOff as error:
             if off is None:
@@ -171,19 +175,19 @@ class Draft:
 
     @property
     def per_rank(self) -> bool:
-        """Whether each rank has values of its own."""
+        """Whether each rank has its own values."""
         return self.spec.axes.rank == "each"
 
     def implicit(self, id: str) -> bool:
-        """Whether a metric is the one of `log_metric` that nobody declared: its names may be anything."""
+        """Whether a metric is the implicit one of `log_metric`, whose names may be anything."""
         return id == LOGGED and LOGGED not in self.spec.metrics
 
     def deleted(self, entry: str) -> bool:
-        """Whether the config deleted an entry, such as ``metrics.kl``."""
+        """Whether the config deletes an entry, such as ``metrics.kl``."""
         return entry in self.spec.deleted
 
     def metric_named(self, name: str) -> str | None:
-        """The id of the metric that is logged by this name; None where no metric says so."""
+        """The id of the metric that is logged under this name, or None."""
         return next((id for id, metric in self.spec.metrics.items() if metric.name == name), None)
 
     @property
@@ -193,23 +197,23 @@ class Draft:
 
     @property
     def known_phases(self) -> frozenset[str]:
-        """The phases of all observed signals, whether the plan needs them or not."""
+        """The phases of all observed signals, also of those that the plan does not need."""
         named = [phase for name in self.observed for phase in self.homes[name] or (self.default_phase,)]
         return frozenset({*named, *self.phases})
 
 
 def as_written(spec: Model, op: type[Any]) -> dict[str, Any]:
-    """The fields of an op that its model has by the same name, with the model's values."""
+    """The fields of an op that its model has under the same names, with the model's values."""
     return {item.name: getattr(spec, item.name) for item in fields(op) if item.name in type(spec).model_fields}
 
 
 def op_of(op: type[Op], spec: Model, **facts: Any) -> Op:
-    """An op with the values that its model has by the same names, and with these facts instead or beside them."""
+    """An op with the values that its model has under the same names, and with these facts in addition or instead."""
     return op(**as_written(spec, op) | facts)
 
 
 def has_type(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType]) -> bool:
-    """Whether the values of an expression are of one of these types; else it is reported at the key ``path``."""
+    """Whether the values of an expression have one of these types; if not, that is reported at the key ``path``."""
     fits = node.type.dtype in dtypes
     if not fits:
         needed, dtype, fix = any_of(dtypes), node.type.dtype, of_type(node, dtypes)
@@ -218,9 +222,9 @@ def has_type(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType]) -> b
 
 
 def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Axis, what: str) -> bool:
-    """Whether a key takes the values of an expression: of these types, no finer than ``axis``, and no family.
+    """Whether a key accepts an expression: one of these types, no finer axis than ``axis``, and no family.
 
-    Else it is reported. ``what`` is said of the axis: "the expression is".
+    If not, that is reported. ``what`` begins the sentence about the axis: "the expression is".
     """
     if not has_type(draft, node, path, dtypes):
         return False
@@ -238,10 +242,10 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
 
 
 def _key(path: Path) -> str:
-    """The key that a path leads to; of an item of a list the list's."""
+    """The key to which a path leads; for an item of a list, the list's key."""
     return next(part for part in reversed(path) if isinstance(part, str))
 
 
 def needs_axis(type: Type, axis: Axis) -> bool:
-    """Whether a value fits a place that has one value per ``axis``: it is on it, or coarser."""
+    """Whether a value can be used where there is one value per ``axis``: it has this axis, or a coarser one."""
     return type.axis is None or type.axis <= axis

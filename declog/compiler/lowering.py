@@ -1,4 +1,4 @@
-"""The last pass: metrics and tables as they are computed, and what each phase records for them."""
+"""The last pass: metrics and tables in the form in which they are computed, and what each phase records for them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from declog.plans.ops import TRACE, ColumnOp, FilterOp, MetricOp, PhaseOp, Signa
 def lower(draft: Draft) -> None:
     """Split expressions, and list what each phase records.
 
-    Folds and the like are numbered by the names of those that need them: the order in which a config has its entries
-    changes no plan.
+    Folds and other columns are numbered by the names of the metrics that need them, so the order of entries in a config
+    does not change the plan.
     """
     work = Placement(draft)
     metrics = {op.key: _metric(work, op) for op in sorted(draft.metrics, key=lambda op: op.key)}
@@ -45,7 +45,7 @@ def _metric(work: Placement, op: MetricOp) -> MetricOp:
     mask, where = expr.mask, op.where
     if where is not None and where.type.axis is Axis.TOKEN:
         mask, where = mask | where.mask | {where}, None
-    if not op.reduction.foldable:  # a sketch of the whole batch: what counts is decided on the device
+    if not op.reduction.foldable:  # a sketch of the whole batch: which tokens count is decided on the device
         if where is not None:
             mask, where = mask | {where}, None
         name = work.fold(phase, expr, mask, ("n", "min", "max", "hist"))
@@ -78,7 +78,7 @@ def _column(work: Placement, column: ColumnOp, table: TableOp) -> ColumnOp:
 
 
 def _tokens(work: Placement, column: ColumnOp, phase: str) -> ColumnOp:
-    """A column of tokens: of values per token the first and the last are recorded, as a column of rows of them."""
+    """A column of tokens: the first and last values per token are recorded, in a column of rows of tokens."""
     tokens, expr = column.tokens, column.expr
     assert tokens is not None and expr is not None
     tokens = replace(tokens, margin=TokensOp.MARGIN if column.redact else 0)
@@ -113,7 +113,7 @@ def _filter(work: Placement, op: FilterOp, table: TableOp) -> FilterOp:
 
 
 def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | None:
-    """The ids of a table's rows, for filters that choose by id: the completion's, or a group's first."""
+    """The ids of a table's rows, for filters that choose by id: the completion's id, or that of a group's first one."""
     name = work.draft.spec.axes.completion.ids
     if name is None or op.kind not in ("top_bottom", "random", "fraction") or axis is Axis.STEP:
         return None
@@ -132,14 +132,14 @@ def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | No
 
 def _groups(work: Placement) -> None:
     grouping = work.draft.grouping
-    if grouping is None and work.grouped:  # a signal per group: functions of groups were refused before
+    if grouping is None and work.grouped:  # a signal per group; functions of groups have been refused before
         work.draft.report("DL306.per_group", "axes.group")
     if grouping is None or not grouping.of:
         return
     active = [name for name in grouping.of if f"signals.{name}" not in work.draft.inactive]
     required = grouping.size is None and len(grouping.of) == 1
     if required and not active and work.grouped:
-        axis_signal(work.draft, grouping.of[0], "axes.group.of")  # an error: it is off
+        axis_signal(work.draft, grouping.of[0], "axes.group.of")  # reported already; the column is off
     tables = {table.phase for table in work.draft.tables if table.axis is Axis.COMPLETION}
     for phase in sorted(work.grouped | tables):
         for name in active:
@@ -149,7 +149,7 @@ def _groups(work: Placement) -> None:
             elif required and phase in work.grouped:
                 node = signal_node(work.draft, name)
                 assert isinstance(node, Node)
-                work.need(node, phase)  # an error: it is of another phase
+                work.need(node, phase)  # reported already: it belongs to another phase
 
 
 def _logged(draft: Draft) -> None:
@@ -198,7 +198,7 @@ def _signal(
     draft: Draft, phase: str, name: str, *,
     recorded: bool, required: bool = False, folded: bool = False, unmasked: bool = False,
 ) -> SignalOp:  # fmt: skip
-    """A declared signal as it is observed in a phase."""
+    """A declared signal in the form in which a phase observes it."""
     spec = draft.observed[name]
     return SignalOp(
         name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis], family=bool(spec.family),
@@ -208,9 +208,9 @@ def _signal(
 
 
 def _unread(draft: Draft, phase: str, signals: tuple[SignalOp, ...]) -> Iterator[SignalOp]:
-    """The other signals that may be observed in a phase, where rows are kept.
+    """The other signals that may be observed in a phase, if rows are kept.
 
-    Numbers, bools and ids per completion are recorded, if the phase has completions; texts are not.
+    Numbers, bools and ids per completion are recorded if the phase has completions; texts are not.
     """
     if not draft.spec.run.keep_bytes:
         return

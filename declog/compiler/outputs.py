@@ -26,7 +26,7 @@ EVERY = "*"
 
 
 def names(draft: Draft) -> None:
-    """Two outputs with one name are an error; a family member that takes a declared name is refused at run time."""
+    """Report outputs with equal names; a family member that takes a declared name is refused at run time."""
     seen: dict[str, MetricOp | FormulaOp] = {}
     for op in draft.outputs:
         for item in op.names if op.shown and not draft.implicit(op.id) else ():
@@ -41,7 +41,7 @@ def names(draft: Draft) -> None:
 
 
 def _of_other_members(one: MetricOp | FormulaOp, other: MetricOp | FormulaOp) -> bool:
-    """Whether two metrics are of a family's members that match a pattern, and of those that do not."""
+    """Whether one of two metrics covers the family members that match a pattern, and the other those that do not."""
     if not (isinstance(one, MetricOp) and isinstance(other, MetricOp) and one.args and other.args):
         return False
     (first, *_), (second, *_) = one.args, other.args
@@ -50,7 +50,7 @@ def _of_other_members(one: MetricOp | FormulaOp, other: MetricOp | FormulaOp) ->
 
 
 def modes(draft: Draft) -> None:
-    """A mode whose names are another's: both would write into one curve."""
+    """Report modes with equal prefixes: both would write into one curve."""
     writers: dict[str, str] = {}
     templates = [(op.id, item.template) for op in draft.outputs if op.shown for item in op.names]
     prefixes: dict[str, str] = {}
@@ -70,9 +70,9 @@ def modes(draft: Draft) -> None:
 
 
 def _options_of(text: str) -> str | None:
-    """The fix for `console, wandb`, `wandb:my-project` and `logs/run.jsonl`: a kind of sink stands alone.
+    """The fix for `console, wandb`, `wandb:my-project` and `logs/run.jsonl`, where a kind of sink must stand alone.
 
-    None where no kind is in it.
+    None if it contains no kind.
     """
     kinds = [word for word in re.split(r"\W+", text) if word in sinks.known_kinds()]
     if len(kinds) > 1:
@@ -108,7 +108,7 @@ def destinations(draft: Draft) -> None:
             draft.report("DL405.rank_0", (*here, "ranks"), kind=kind, able=", ".join(able))
         profile = spec.profile or draft.spec.profile
         if profile not in (specs := _specs(draft)):
-            if spec.profile:  # that of the config is told of once, below
+            if spec.profile:  # the one from the config is reported once, below
                 draft.report("DL403.name", (*here, "profile"), noun="profile", name=profile, known=specs)
             continue
         draft.sinks.append(op_of(
@@ -117,11 +117,11 @@ def destinations(draft: Draft) -> None:
         ))  # fmt: skip
 
 
-WRITTEN = frozenset({"scalars", "histograms", "alerts", "tables", ".scratch"})  # names that file sinks make
+WRITTEN = frozenset({"scalars", "histograms", "alerts", "tables", ".scratch"})  # names of files that file sinks make
 
 
 def places(draft: Draft) -> None:
-    """Folders of the profile: a relative one stays in the run's, and no two sinks write to one."""
+    """Check folders of sinks: a relative one stays in the run's folder, and no two sinks write to one."""
     folder = draft.spec.run.capture.folder
     if folder is not None and (wrong := leaving(folder)) is not None:
         draft.report("DL202.capture_folder", "run.capture.folder", wrong=wrong)
@@ -131,7 +131,7 @@ def places(draft: Draft) -> None:
         text = folder_of if isinstance(folder_of, str) else op.id
         if (wrong := leaving(text)) is not None:
             draft.report("DL202.sink_dir", ("sink_options", op.id, "dir"), wrong=wrong, sink=op.id)
-        elif sinks.traits(op.kind).in_folder:  # some file systems do not tell upper from lower case
+        elif sinks.traits(op.kind).in_folder:  # some file systems do not distinguish upper and lower case
             here = posixpath.normpath(text).casefold()
             for other, name in taken.items():
                 if _collide(here, other) or _collide(other, here):
@@ -142,7 +142,7 @@ def places(draft: Draft) -> None:
 
 
 def leaving(folder: str) -> str | None:
-    """The reason why a folder is outside the run's; None for one inside, and for an absolute path."""
+    """Why a folder is outside of the run's; None for one inside, and for an absolute path."""
     if "\0" in folder:
         return "holds a NUL character, which no folder's name can have"
     if ".." in PurePosixPath(folder).parts and not PurePosixPath(folder).is_absolute():
@@ -151,7 +151,7 @@ def leaving(folder: str) -> str | None:
 
 
 def _collide(inner: str, outer: str) -> bool:
-    """Whether a sink in ``inner`` would meet files of the one in ``outer``."""
+    """Whether a sink in ``inner`` would meet files of the sink in ``outer``."""
     if inner == outer:
         return True
     below = inner.removeprefix("" if outer == "." else f"{outer}/")
@@ -163,7 +163,7 @@ SLIM = [SelectorSpec(select="tag:core")]
 
 
 def profiles(draft: Draft) -> None:
-    """Resolve the selectors of every profile; the active ones decide what is compiled."""
+    """Resolve the selectors of all profiles; the active profiles decide what is compiled."""
     active = {sink.profile for sink in draft.sinks} | draft.requested
     if not draft.sinks and not draft.requested:
         active.add(draft.spec.profile)
@@ -177,7 +177,7 @@ def profiles(draft: Draft) -> None:
 
 
 def _specs(draft: Draft) -> dict[str, ProfileSpec]:
-    """The profiles by name; `full` and `slim` are there unless they are declared otherwise."""
+    """The profiles by name; `full` and `slim` exist even if they are not declared."""
     return {"full": ProfileSpec(), "slim": ProfileSpec(), **draft.spec.profiles}
 
 
@@ -191,7 +191,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     conditions: list[tuple[frozenset[Names], Node, bool]] = []
 
     def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Names], set[str], bool]:
-        """The outputs and the tables of some selectors, and whether any of these is of tables."""
+        """The outputs and the tables that selectors choose, and whether any selector is about tables."""
         outputs, named, by_table = set[Names](), set[str](), False
         for index, selector in enumerate(selectors):
             path = ("profiles", name, key, index)
@@ -199,7 +199,7 @@ def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
             if selector.when is not None:
                 node = condition(draft, selector.when, (*path, "when"))
                 conditions.extend([] if node is None else [(frozenset(outputs_of), node, key == "hide")])
-            if selector.when is None or key != "hide":  # a condition hides at times only
+            if selector.when is None or key != "hide":  # a condition hides only at times
                 outputs, named, by_table = outputs | outputs_of, named | matched, by_table or had_table
         return outputs, named, by_table
 
@@ -260,9 +260,9 @@ def _matching(draft: Draft, word: str) -> Iterable[Output]:
 
 
 def _named(draft: Draft, word: str) -> Iterable[Names]:
-    """Outputs of which members or labels may have names that a selector means, as trackers show them.
+    """The outputs with members or labels whose names a selector may mean, as trackers show them.
 
-    What `log_metric` gives counts only where the config declares `logged`: else no misspelt selector was found out.
+    Names of `log_metric` count only if the config declares `logged`: else no misspelt selector would be found.
     """
     for op in draft.outputs:
         for item in op.names if not draft.implicit(op.id) else ():
@@ -272,7 +272,7 @@ def _named(draft: Draft, word: str) -> Iterable[Names]:
 
 
 def _globs(op: MetricOp | FormulaOp, template: str) -> list[str]:
-    """The names that a template gives: of each member where they are declared, and any label."""
+    """The names of a template as globs: one per declared member, and any label."""
     glob = template
     for field in ("label", *op.labels):
         glob = glob.replace(f"{{{field}}}", "*")
@@ -286,7 +286,7 @@ def _meet(one: str, two: str) -> bool:
 
     @cache
     def rest(at: int, other: int) -> bool:
-        """Whether some name matches what is behind a position in each."""
+        """Whether some name matches the rest of both globs, from these positions."""
         if one[at : at + 1] == "*":
             return rest(at + 1, other) or (other < len(two) and rest(at, other + 1))
         if two[other : other + 1] == "*":
@@ -299,7 +299,7 @@ def _meet(one: str, two: str) -> bool:
 
 
 def _is_off(draft: Draft, word: str) -> bool:
-    """Whether the selector means something that is only switched off."""
+    """Whether the selector names something that is only switched off."""
     off = [key.removeprefix("metrics.") for key in draft.inactive if key.startswith("metrics.")]
     if word.startswith("tag:"):
         tag = word.removeprefix("tag:")
@@ -327,7 +327,7 @@ def _suggestion(draft: Draft, word: str) -> str:
 
 
 def selection(draft: Draft) -> None:
-    """Drop metrics that no active profile, formula or alert needs."""
+    """Drop the metrics that no active profile, formula or alert needs."""
     needed = {key for profile in draft.profiles.values() for key, _ in profile.outputs}
     conditions = [node for alert in draft.alerts for node in alert.reads]
     conditions += [node for profile in draft.profiles.values() for _, node, _ in profile.conditions]
@@ -354,7 +354,7 @@ def selection(draft: Draft) -> None:
 
 
 def unseen(draft: Draft) -> None:
-    """The metrics that no sink shows, though nothing says `log: false`: a profile leaves them out."""
+    """The metrics that no sink shows, although nothing says `log: false`: a profile leaves them out."""
     seen = {key.split(".")[0] for sink in draft.sinks for key, _ in draft.profiles[sink.profile].outputs}
     shown = dict.fromkeys(op.id for op in draft.outputs if op.shown and op.id in draft.spec.metrics)
     draft.unseen = tuple(name for name in shown if name not in seen) if draft.sinks else ()

@@ -1,7 +1,7 @@
-"""Where each part of an expression is computed: on the device, on the rank that has its text, or on rank 0.
+"""Decides where each part of an expression is computed: on the device, on the rank that has its text, or on rank 0.
 
-Per-token parts become folds on the device; parts that read text become local columns, computed where the text is; the
-rest is evaluated over the rows of all ranks. What is left over are the signals to record.
+Per-token parts become folds on the device. Parts that read text become local columns, computed on the rank that has the
+text. Everything else is evaluated over the rows of all ranks. What remains are the signals to record.
 """
 
 from __future__ import annotations
@@ -26,30 +26,32 @@ _GROUPED = frozenset({"index", "size"})
 
 
 def _reads_groups(node: Node) -> bool:
-    """Whether the node's value depends on which rows are a group."""
+    """Whether the node's value depends on which rows form a group."""
     if node.op == "rank":
         return node.param("within") is Axis.GROUP
     return node.type.axis is Axis.GROUP or node.op in _GROUPED
 
 
-# phase, expression, mask, `of`, and what is traced
+# a fold's identity: phase, expression, mask, `of`, and what is traced
 _Fold = tuple[str, Node | None, frozenset[Node], Node | None, tuple[int, int] | None]
 
 
 @dataclass
 class Placement:
     """The placement so far.
-    ``recorded``, ``folded`` and ``sent`` are signals by phase: kept as rows, read by a fold, of text and sent whole.
+
+    Signals by phase: ``recorded`` ones are kept as rows, ``folded`` ones are read by a fold, ``sent`` ones are texts
+    that are sent in full.
     """
 
     draft: Draft
-    folds: dict[_Fold, tuple[str, set[str]]] = field(default_factory=dict)  # their names and statistics
+    folds: dict[_Fold, tuple[str, set[str]]] = field(default_factory=dict)  # the names and statistics of folds
     locals: dict[tuple[Node, str], LocalOp] = field(default_factory=dict)
     memo: dict[tuple[Node, str], Node] = field(default_factory=dict)
     recorded: set[Place] = field(default_factory=set)
     folded: set[Place] = field(default_factory=set)
     sent: set[Place] = field(default_factory=set)
-    if_there: set[Place] = field(default_factory=set)  # recorded where they come, and not missed where they do not
+    if_there: set[Place] = field(default_factory=set)  # recorded if they come, but not required
     grouped: set[str] = field(default_factory=set)  # phases in which groups are needed
 
     # -- folds
@@ -63,7 +65,7 @@ class Placement:
         of: Node | None = None,
         trace: tuple[int, int] | None = None,
     ) -> str:
-        """The name of the fold of a per-token expression, with these statistics among its columns."""
+        """The name of the fold of a per-token expression, with these statistics."""
         name, all_stats = self.folds.setdefault((phase, expr, mask, of, trace), (f"fold{len(self.folds)}", set()))
         all_stats.update(stats)
         nodes = set(walk(*mask, *(node for node in (expr, of) if node is not None)))
@@ -83,7 +85,7 @@ class Placement:
         ]  # fmt: skip
 
     def need(self, node: Node, phase: str) -> Place:
-        """The phase in which a signal is read, with its name; the signal must be observed there."""
+        """Note that a signal is read; returns its phase and name. It must be observed in that phase."""
         name = str(node.param("name"))
         homes = self.draft.homes[name]
         if homes and phase not in homes:
@@ -96,7 +98,7 @@ class Placement:
     # -- worker nodes
 
     def lower_all(self, phase: str, **nodes: Node | None) -> dict[str, Any]:
-        """Some fields of an op as the worker evaluates them; a label's text every rank must send."""
+        """Fields of an op as the worker evaluates them; texts of labels are sent by every rank."""
         lowered: dict[str, Any] = dict.fromkeys(nodes)
         for name, node in nodes.items():
             if node is not None:
@@ -110,7 +112,7 @@ class Placement:
         if lowered is None:
             lowered = self.memo[node, phase] = self._lower(node, phase)
             if lowered is not node and not lowered.names:
-                lowered.names.append(str(node))  # messages and `explain` speak of what the config says
+                lowered.names.append(str(node))  # messages and `explain` show the config's own words
         if _reads_groups(lowered):
             self.grouped.add(phase)
         return lowered
@@ -143,11 +145,11 @@ class Placement:
         return lowered
 
     def _far(self, node: Node, *, split: bool) -> bool:
-        """Whether a value depends on rows that its rank does not have; ``split``: a group is spread over ranks."""
+        """Whether a value depends on rows of other ranks; ``split``: groups are spread over ranks."""
         return any(item.op in (JOIN, "prev") for item in walk(node)) or reads_other_ranks(node, split)
 
     def _local(self, node: Node, phase: str) -> Node:
-        """A column of this rank: its text does not travel."""
+        """A column that this rank computes, so that its text is not sent."""
         op = self.locals.get((node, phase))
         if op is None:
             before = set(self.sent)
@@ -162,7 +164,7 @@ class Placement:
         return self._column(TEXTVALUE, node, op.name)
 
     def _of_later(self, node: Node, arg: Node, phase: str, source: str) -> Node:
-        """A column of an earlier phase, of the rows of a later one that are the same: each rank has both."""
+        """A column of an earlier phase that reads rows of a later one of the same samples, on the same rank."""
         expr, ids = self.lower(arg, source), self.draft.spec.axes.completion.ids
         op = LocalOp(name=f"local{len(self.locals)}", phase=phase, expr=expr, source=source)
         self.locals[node, phase] = op
@@ -171,7 +173,7 @@ class Placement:
         return self._column(TEXTVALUE, node, op.name)
 
     def _join(self, node: Node, phase: str) -> Node:
-        """A column of a later phase, looked up in an earlier one when all ranks' rows are known."""
+        """A column of a later phase that is looked up in an earlier one, over the rows of all ranks."""
         (arg,) = node.args
         source = arg.type.phase
         assert source is not None
@@ -201,14 +203,14 @@ class Placement:
         return frozenset(str(leaf.param("name")) for leaf in leaves)
 
     def _sums_mask(self, node: Node) -> bool:
-        """Whether a node counts the tokens of a mask; the count is 0 where a batch has no room for any."""
+        """Whether a node counts the tokens of a mask; such a count is 0 in a batch whose tensors have no tokens."""
         if node.op != "sum" or node.over is not Axis.TOKEN:
             return False
         (arg,) = node.args
         return arg.op == SIGNAL and arg.type.dtype is DType.BOOL and not arg.mask and arg.param("name") in self.masks
 
     def _column(self, op: str, node: Node, name: str, **params: Any) -> Node:
-        """The column that stands for a value which is computed elsewhere."""
+        """The column that stands for a value computed elsewhere."""
         params |= {"asks": True} if asks(node) else {}
         return self.draft.graph.make(op, type=node.type, name=name, **params)
 
@@ -219,7 +221,7 @@ class Placement:
         return self._column(CARRIED, node, name)
 
     def picked(self, node: Node, phase: str) -> Node:
-        """A node of which only some rows are needed: its text stays on its rank until they are picked."""
+        """Lower a node of which only chosen rows are needed: its text stays on its rank until they are chosen."""
         phase = node.type.phase or phase
         texts = any(item.op == SIGNAL and item.type.text for item in walk(node))
         if not node.type.text or node.op == SIGNAL or not texts:
@@ -228,21 +230,21 @@ class Placement:
         return self.label(node, phase) if self._far(node, split=split) else self._local(node, phase)
 
     def label(self, node: Node, phase: str) -> Node:
-        """A node whose text leaves every rank must send."""
+        """Lower a node whose text every rank must send."""
         phase = node.type.phase or phase
         lowered = self.lower(node, phase)
         self._send_texts(lowered, phase)
         return lowered
 
     def _send_texts(self, lowered: Node, phase: str) -> None:
-        """Every rank sends the texts that a node reads on rank 0."""
+        """Let every rank send the texts that a node reads on rank 0."""
         for item in walk(lowered):
             if item.op == SIGNAL and item.type.text:
                 self.sent.add((phase, str(item.param("name"))))
 
 
 def axis_signal(draft: Draft, name: str, path: str) -> Node | None:
-    """The signal that says how an axis lies, which something reads: where it is off, that is an error."""
+    """The signal that defines an axis which something reads; if it is switched off, that is an error."""
     reason = draft.inactive.get(f"signals.{name}")
     if reason is None:
         node = signal_node(draft, name)

@@ -1,4 +1,4 @@
-"""The meaning of names: in expressions over signals, in formulas over metrics, and where only constants are known."""
+"""The meaning of names: in expressions over signals, in formulas over metrics, and where only constants are allowed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BUILTINS: dict[str, Type] = {
 }
 
 
-FACTS: dict[str, Type] = {  # of a log event and its window: what formulas and conditions can read beside metrics
+FACTS: dict[str, Type] = {  # facts of a log event and its window that formulas and conditions can read beside metrics
     "step": Type(DType.INT),
     "elapsed": Type(DType.FLOAT),
     "seconds": Type(DType.FLOAT),
@@ -30,7 +30,7 @@ FACTS: dict[str, Type] = {  # of a log event and its window: what formulas and c
 
 
 class ConstantScope(Scope):
-    """Only constants: `enabled`."""
+    """Only constants: for `enabled`."""
 
     noun = "constant"
 
@@ -60,7 +60,7 @@ class ConstantScope(Scope):
 
 
 class SignalScope(ConstantScope):
-    """Signals, constants and built-in names: `expr`, `where`, `by`, `weight`, `key`, columns."""
+    """Signals, constants and built-in names: for `expr`, `where`, `by`, `weight`, `key` and columns."""
 
     noun = "signal"
 
@@ -93,10 +93,10 @@ class SignalScope(ConstantScope):
 
 
 class MetricScope(ConstantScope):
-    """Metrics by id, or id.suffix for one of several reductions, and constants: `formula`, `when`, alerts.
+    """Metrics by id, or id.suffix for one of several reductions, and constants: for `formula`, `when` and alerts.
 
-    An alert is off where a metric of it was deleted or is switched off; of several reductions the id means the mean,
-    and where none is the mean the alert is off.
+    An alert is off if one of its metrics was deleted or is switched off. For a metric with several reductions the id
+    means the mean; without a mean, the alert is off.
     """
 
     noun = "metric"
@@ -106,7 +106,7 @@ class MetricScope(ConstantScope):
         self.of_alert = of_alert
 
     def measured(self, function: str, name: str) -> Node | None:
-        """``members(id)``, how many members a metric has; ``nan_count(id)``, how many missing values it left out."""
+        """``members(id)``, the number of a metric's members; ``nan_count(id)``, that of its missing values."""
         if function not in ("members", "nan_count"):
             return None
         op = next((op for op in self.draft.outputs if op.id == name), None)
@@ -184,9 +184,9 @@ class MetricScope(ConstantScope):
 
 
 def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> Node | None:
-    """The typed tree of the expression over signals at ``path``; None where it is wrong, which is reported, or off.
+    """The typed tree of the expression over signals at ``path``; None if it is off, or wrong, which is reported.
 
-    ``off`` is what goes with a signal that is switched off; without it ``SwitchedOff`` is raised.
+    ``off`` is the entry that is off together with a signal; without it ``SwitchedOff`` is raised.
     """
     with draft.at(*path, off=off):
         return compile_expression(text, SignalScope(draft), draft.graph, draft.functions)
@@ -194,7 +194,7 @@ def typed(draft: Draft, text: str, *path: str | int, off: str | None = None) -> 
 
 
 def signal_node(draft: Draft, name: str) -> Node | Problem:
-    """The typed tree of a signal: a leaf where it is observed, its expression where it is derived."""
+    """The typed tree of a signal: a leaf if it is observed, its expression if it is derived."""
     node = draft.nodes.get(name)
     if node is None:
         node = draft.nodes[name] = _typed_signal(draft, name)
@@ -223,7 +223,7 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
             node.names.append(name)
         return node
     except ExpressionError as error:
-        # reported once, at the signal; what uses it says so shortly
+        # reported once, at the signal; entries that use it get a short reason
         draft.report_first(error.problem, (*draft.signal_paths[name], "expr"))
         return SwitchedOff(f"the signal `{name}` has an error")
     except SwitchedOff as off:
@@ -235,7 +235,7 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
 
 def _observed(draft: Draft, name: str, spec: Observed) -> Node:
     axis, homes = AXES[spec.axis], draft.homes[name]
-    phase = homes[0] if len(homes) == 1 else None  # of several phases, or of those that need it
+    phase = homes[0] if len(homes) == 1 else None  # the phases that were named, or those that need it
     if not homes and not draft.phase_order:
         phase = draft.default_phase
     type = Type(spec.type, axis, bool(spec.family), phase)
@@ -246,14 +246,14 @@ def _observed(draft: Draft, name: str, spec: Observed) -> Node:
 
 
 def _masked(draft: Draft, name: str, node: Node) -> Node:
-    """A derived per-token value under a mask of its own instead of that of what it reads."""
+    """A derived per-token value with a mask of its own, instead of that of the signals that it reads."""
     if node.type.axis is not Axis.TOKEN:
         raise ExpressionError(Problem.of("DL310.mask", name=name, type=node.type))
     return draft.graph.make(node.op, node.args, type=node.type, mask=mask_of(draft, name), **dict(node.params))
 
 
 def _of_phase(draft: Draft, name: str, phase: str, node: Node) -> Node:
-    """A derived value of another phase, for the rows of its own: those of a step are looked up, as far as they are."""
+    """A derived value whose expression is of another phase, looked up for the rows of its own phase."""
     if node.type.phase in (None, phase):
         return node
     per_batch = node.type.axis is Axis.STEP and draft.order(str(node.type.phase)) < 0
@@ -263,7 +263,7 @@ def _of_phase(draft: Draft, name: str, phase: str, node: Node) -> Node:
 
 
 def mask_of(draft: Draft, name: str) -> frozenset[Node]:
-    """The mask of a per-token signal: its own, or the token axis'. ``all``, and the mask itself, have none."""
+    """The mask of a per-token signal: its own, or the token axis'. A mask, and ``mask: all``, have none."""
     text = draft.signals[name].mask
     if text is None:
         return frozenset() if name == (draft.spec.axes.token.mask or "").strip() else token_mask(draft)
@@ -271,14 +271,14 @@ def mask_of(draft: Draft, name: str) -> frozenset[Node]:
 
 
 def token_mask(draft: Draft) -> frozenset[Node]:
-    """The mask of the token axis; empty where every token exists."""
+    """The mask of the token axis; empty if every token exists."""
     text = draft.spec.axes.token.mask
     return frozenset() if text is None else _mask(draft, text, ("axes", "token", "mask"))
 
 
 def _mask(draft: Draft, text: str, path: Path) -> frozenset[Node]:
     label = f"mask {text}"
-    if text.strip() == "all" or label in draft.typing:  # a mask's own signals are read as they are
+    if text.strip() == "all" or label in draft.typing:  # the signals of a mask are read without a mask
         return frozenset()
     draft.typing.append(label)
     try:

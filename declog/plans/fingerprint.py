@@ -1,6 +1,8 @@
-"""The plan as flat text, on which ranks must agree, and its digest. The text is made from the fields of the ops.
-A field that is added to an op is in it by itself. What may differ between ranks is in ``OWN``, with the reason.
-Imports the tree and the origins of functions; the plan's classes are read by their fields only.
+"""The plan as flat text, which ranks compare, and its digest.
+
+The text is made from the fields of the ops, so a new field of an op is included without further work. Fields that may
+differ between ranks are in ``OWN``, with the reason. Imports the tree and the origins of functions; the plan's classes
+are only read by their fields.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ OWN: Mapping[str, str] = {
     "Node.names": "what the config calls an expression",
 }
 
-# What may differ between a run and its continuation, besides ``OWN``: an open window has the same rows and states.
+# fields that may differ between a run and its continuation, besides ``OWN``: rows and states stay the same
 SHOWN: Mapping[str, str] = {
     "Plan.name": "a word",
     "Plan.formulas": "computed from finished metrics",
@@ -74,43 +76,46 @@ SHOWN: Mapping[str, str] = {
     "ColumnOp.role": "as `as_trace`",
 }
 
-# the config's words for fields that have another name
+# the words of the config for fields with other names
 _WORDS: Mapping[str, str] = {
     "Plan.grouping": "axes.group", "Plan.ids": "axes.completion.ids", "Plan.formulas": "metrics",
     "MetricOp.reduction": "reduce", "MetricOp.args": "expr", "SignalOp.source": "from", "SignalOp.dtype": "type",
     "ColumnOp.template": "name", "TableOp.axis": "rows",
 }  # fmt: skip
 _FIRST = ("name", "every", "grouping", "ids", "modes", "metrics", "formulas", "tables", "alerts", "functions")
-_IDENTITY = ("key", "id", "name", "template")  # the field that says which of several ops it is
+_IDENTITY = ("key", "id", "name", "template")  # the field that identifies one of several ops
 THERE, ABSENT = "there", "not there"
 
 
 def canonical(plan: Any, besides: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """The plan as text by place, such as ``metrics.reward.every``: equal on two ranks if their plans are.
+    """The plan as text by path, such as ``metrics.reward.every``: equal on two ranks if their plans are.
 
-    Fields that ``besides`` names are left out, as those of ``OWN`` are.
+    Fields in ``besides`` are left out, as those in ``OWN`` are.
     """
     collected = _Parts(OWN.keys() | besides.keys())
     by_name = {item.name: item for item in fields(plan)}
-    for name in dict.fromkeys((*_FIRST, *by_name)):  # the user's own words come first
+    for name in dict.fromkeys((*_FIRST, *by_name)):  # the user's own entries come first
         collected.add_field("", plan, by_name[name])
     return collected.parts
 
 
 def windows(plan: Any) -> str:
-    """A digest of what the rows and states of an open window depend on: equal where a run may go on inside one."""
+    """A digest of everything that an open window depends on: if it is equal, a run can continue there.
+
+    It covers the window's rows and states.
+    """
     return digest(canonical(plan, SHOWN))
 
 
 def digest(parts: Mapping[str, str]) -> str:
-    """16 hexadecimal digits that differ where the parts do."""
+    """16 hexadecimal digits, which differ if the parts do."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def difference(plans: Sequence[Mapping[str, str]]) -> str | None:
-    """The first place at which the plans of ranks differ, and what is there: ``every is 1 on rank 0 and 2 on rank 1``.
+    """The first difference between the plans of ranks: ``every is 1 on rank 0 and 2 on rank 1``.
 
-    None where they are equal.
+    None: they are equal.
     """
     for path in dict.fromkeys(path for parts in plans for path in parts):
         values: dict[str, list[int]] = {}
@@ -122,12 +127,12 @@ def difference(plans: Sequence[Mapping[str, str]]) -> str | None:
 
 
 def expressions(value: Any) -> Iterator[Node]:
-    """Every expression of a plan, by the fields of its ops; token masks are among them."""
+    """Every expression of a plan, including token masks, with the fields of its op."""
     stack = [value]
     while stack:
         one = stack.pop()
         if one is None or isinstance(one, str | int | float):
-            continue  # most values are plain
+            continue  # most values have no parts
         if isinstance(one, Node):
             yield one
             for node in walk(one):
@@ -155,7 +160,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 class _Parts:
-    """The parts of one plan, as they are found; fields of ``without`` are not among them."""
+    """Collects the parts of one plan, without the fields in ``without``."""
 
     def __init__(self, without: Set[str]) -> None:
         self._without = without
@@ -163,14 +168,14 @@ class _Parts:
         self._types: dict[Node, str] = {}
 
     def add_field(self, path: str, op: Any, item: Field[Any]) -> None:
-        """A field of an op, unless it is a rank's own."""
+        """Add a field of an op, unless it may differ between ranks."""
         label = f"{type(op).__name__}.{item.name}"
         if label not in self._without:
             word = _WORDS.get(label, item.name)
             self.add(f"{path}.{word}" if path else word, getattr(op, item.name))
 
     def add(self, path: str, value: Any, *, listed: bool = False) -> None:
-        """A value: an op by its fields, several by what they are called, an expression as one writes it."""
+        """Add a value: an op by its fields, a collection by the names of its items, an expression as it is written."""
         if isinstance(value, Node):
             self.parts[path] = definition(value)
             self.parts[f"{path} (types)"] = self._typed(value)
@@ -192,7 +197,7 @@ class _Parts:
             self.parts[path] = _text(value)
 
     def _typed(self, node: Node) -> str:
-        """A digest of all that an expression is besides its text: its type, its token masks, and its parts' own."""
+        """A digest of an expression beyond its text: the types, token masks and parts of all its nodes."""
         if node not in self._types:
             texts = []
             for item in fields(node):
@@ -208,14 +213,14 @@ class _Parts:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value holds no op, and no expression."""
+    """Whether a value contains neither an op nor an expression."""
     if isinstance(value, tuple):
         return all(map(_plain, value))
     return not is_dataclass(value)
 
 
 def _keys(values: tuple[Any, ...]) -> list[str]:
-    """The keys of several values: their own names where those differ, else their positions."""
+    """The keys of a collection's items: their names if these differ, else their positions."""
     if len(values) == 1 and isinstance(values[0], Node):
         return [""]
     for name in _IDENTITY:

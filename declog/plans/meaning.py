@@ -1,7 +1,7 @@
-"""The meaning of a metric as one text: equal in two plans where its value over the run may go on from one to the other.
+"""The meaning of a metric as text: if it is equal in two plans, the value over the run can continue.
 
-The text has the expressions of folds, joins and columns, and not the names that a compilation gives them. Names,
-conditions and windows only show the value, and are not in the text. Imports the tree and the plan's ops.
+The text has the expressions of folds, joins and columns, not the names that one compilation gives them. Names,
+conditions and windows only decide how the value is shown, and are not in the text. Imports the tree and the plan's ops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from declog.plans.ops import FormulaOp, JoinOp, LocalOp, MetricOp, Plan, Previou
 
 
 def meanings(plan: Plan) -> dict[str, str]:
-    """The meaning of each metric that goes on from log event to log event, by key."""
+    """The meaning of each metric over the run, by key."""
     texts = Meanings(plan)
     return {op.key: texts.of(op) for op in plan.outputs if op.over_run is not None}
 
@@ -29,7 +29,7 @@ class Meanings:
         self._columns = {op.name: op for op in columns}
 
     def of(self, op: MetricOp | FormulaOp) -> str:
-        """The expression of a metric or a formula, and how its pieces become one value."""
+        """The expression of a metric or formula, and how its pieces are combined."""
         pieces = f"{op.pool} {op.combine} ema={op.ema}"
         if isinstance(op, FormulaOp):
             return f"{pieces} {self.text(op.expr)}"
@@ -41,7 +41,7 @@ class Meanings:
         return " ".join((pieces, *map(str, words), *texts))
 
     def text(self, node: Node) -> str:
-        """An expression down to what is observed."""
+        """An expression in terms of observed signals."""
         if node.op == FOLD:
             return f"{node.param('stat')}({self._fold(node.param('name'))})"
         if node.op == METRIC:

@@ -1,4 +1,5 @@
-"""The needs of metrics: other metrics, each after those that it needs, and the signals that they read.
+"""What metrics need: other metrics, in an order in which inputs come first, and signals.
+
 Imports the plan and the tree only.
 """
 
@@ -16,27 +17,27 @@ from declog.plans.ops import FormulaOp, MetricOp, Plan
 
 
 class Need(NamedTuple):
-    """A signal, by its name in a phase."""
+    """A signal of a phase."""
 
     phase: str
     name: str
 
 
-Clause = tuple[Need, ...]  # signals of which one has to come
+Clause = tuple[Need, ...]  # signals of which at least one must come
 Clauses = frozenset[Clause]
 NOTHING: Clauses = frozenset()
-MOST = 64  # clauses of one expression; what needs more is not judged
+MOST = 64  # the most clauses of one expression; metrics with more are never called inactive
 
 
-@lru_cache(maxsize=4096)  # each log event asks for all formulas, conditions and alerts
+@lru_cache(maxsize=4096)  # cached, since each log event asks this for all formulas, conditions and alerts
 def read(*nodes: Node) -> tuple[str, ...]:
-    """The keys of the metrics that expressions read, also where they read a property of one."""
+    """The keys of the metrics that expressions read, also those of which they read a property."""
     names = (str(node.param("name")) for node in walk(*nodes) if node.op == METRIC)
     return tuple(dict.fromkeys(name.rpartition(":")[2] for name in names))
 
 
 def needs(outputs: Iterable[MetricOp | FormulaOp]) -> dict[str, set[str]]:
-    """By id, the other metrics whose values it is made of or shown by; a condition may read its own metric."""
+    """By id, the other metrics whose values it is computed from or shown by; a condition may read its own metric."""
     ops = list(outputs)
     ids = {op.key: op.id for op in ops}
     needed: dict[str, set[str]] = {op.id: set() for op in ops}
@@ -47,11 +48,11 @@ def needs(outputs: Iterable[MetricOp | FormulaOp]) -> dict[str, set[str]]:
 
 
 def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
-    """Ids, each after those that it needs; and those of a circle, in its order, if there is one."""
+    """The ids in an order in which inputs come first, and the ids of a circle, in its order, if there is one."""
     done: dict[str, None] = {}
 
     def circle(id: str, above: tuple[str, ...] = ()) -> list[str]:
-        """The circle that an id leads to; if there is none, it is done, after those that it needs."""
+        """The circle to which an id leads. If there is none, the id is added to the order, after its inputs."""
         if id in above:
             return [*above[above.index(id) :]]
         for other in sorted(needed[id]) if id not in done else ():
@@ -65,7 +66,7 @@ def ordered(needed: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
 
 
 def signals_of(plan: Plan) -> dict[str, Clauses]:
-    """By id of a metric, the signals without which it has no value: also by way of folds, joins and other metrics."""
+    """By id of a metric, the signals without which it has no value, also through folds, joins and other metrics."""
     clauses: dict[str, Clauses] = dict.fromkeys((op.id for op in plan.outputs), NOTHING)
     columns = _columns(plan)
     for op in plan.metrics:
@@ -82,13 +83,13 @@ def signals_of(plan: Plan) -> dict[str, Clauses]:
 
 
 def groups_of(plan: Plan, phase: str) -> Clause:
-    """The signals of which any says what a group is; none where that is known without."""
+    """The signals that identify groups, of which one is enough; empty if groups are known without."""
     grouping = plan.grouping
     return () if grouping is None or grouping.size is not None else tuple(Need(phase, name) for name in grouping.of)
 
 
 def _columns(plan: Plan) -> dict[str, Clauses]:
-    """The needs of each computed column: of folds, of texts, of other phases and of the step before."""
+    """The needs of each computed column: folds, texts, values of other phases and of the previous step."""
     columns: dict[str, Clauses] = {}
     for phase in plan.phases.values():
         columns |= {fold.name: _of(fold, phase.name, columns) for fold in phase.folds}
@@ -98,12 +99,12 @@ def _columns(plan: Plan) -> dict[str, Clauses]:
 
 
 def _of(value: object, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
-    """The needs of a value's expressions in a phase."""
+    """The needs of expressions in a phase."""
     return NOTHING.union(*(_clauses(node, phase, columns) for node in expressions(value)))
 
 
 def _clauses(node: Node, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
-    """The signals without which an expression has no value; of the two sides of an `if`, either is enough."""
+    """The signals without which an expression has no value; for the two sides of an `if`, one is enough."""
     if node.op == SIGNAL:
         return frozenset({(Need(phase, str(node.param("name"))),)})
     if node.op in (FOLD, TEXTVALUE, CARRIED, METRIC):
@@ -118,6 +119,6 @@ def _clauses(node: Node, phase: str, columns: Mapping[str, Clauses]) -> Clauses:
 
 
 def _of_groups(op: MetricOp) -> bool:
-    """Whether a metric has no value where nothing says what a group is."""
+    """Whether a metric has no value unless groups are identified."""
     nodes = walk(*expressions(op))
     return op.axis is Axis.GROUP or any(Axis.GROUP in (node.type.axis, node.over) for node in nodes)

@@ -1,4 +1,5 @@
-"""The plan of a config: frozen data that every rank derives alike and the runtime executes.
+"""The plan of a config: frozen data that is equal on every rank, and that the runtime executes.
+
 Imports neither the models of the YAML nor the compiler. ``words.py`` prints it.
 """
 
@@ -18,14 +19,14 @@ from declog.language.row_functions import RowFunction
 from declog.plans import fingerprint
 from declog.records import Level
 
-TRACE = ".trace"  # ends the name of a column of rows of tokens
+TRACE = ".trace"  # the suffix of a column whose rows are rows of tokens
 MOMENTS = frozenset({"n", "total", "m2", "min", "max"})
 NO_SINK = "the config has no sink: what it logs is written nowhere; add one, such as `sinks: [console, jsonl]`"
 Key = str  # a metric's id, or id.suffix for one of several reductions
 
 
 def between(low: float, high: float) -> str:
-    """Two bounds in words; an infinite one is none."""
+    """Two bounds in words; an infinite one is left out."""
     if low == -inf:
         return "" if high == inf else f"at most {high:g}"
     return f"at least {low:g}" if high == inf else f"{low:g} to {high:g}"
@@ -33,7 +34,7 @@ def between(low: float, high: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class SignalOp:
-    """A signal that the plan needs: the name it is observed under, its type, and how it is used."""
+    """A signal that the plan needs: the name under which it is observed, its type, and its use."""
 
     name: str
     source: str
@@ -44,11 +45,11 @@ class SignalOp:
     required: bool = False
     recorded: bool = False  # its rows are recorded
     folded: bool = False  # a token fold reads it
-    packed: bool = False  # per token, and the tokens of all completions lie in one row
-    unmasked: bool = False  # per token, and nothing says which tokens exist
-    any: bool = False  # a family of what no other signal is
-    members: tuple[str, ...] = ()  # the only ones of a family that there are
-    homes: tuple[str, ...] = ()  # the phases that it names
+    packed: bool = False  # per token; the tokens of all completions are in one row
+    unmasked: bool = False  # per token; nothing says which tokens exist
+    any: bool = False  # a family that takes every name that is no other signal
+    members: tuple[str, ...] = ()  # the only members that the family may have
+    homes: tuple[str, ...] = ()  # the phases under which it is declared
 
     @cached_property
     def key(self) -> tuple[str, None]:
@@ -57,7 +58,7 @@ class SignalOp:
 
     @cached_property
     def shape_name(self) -> str:
-        """The name of its shape."""
+        """The name of its shape in the config's words."""
         return "packed" if self.packed else self.axis.label
 
     @cached_property
@@ -67,25 +68,25 @@ class SignalOp:
 
     @cached_property
     def number(self) -> bool:
-        """Whether a float is recorded as it comes."""
+        """Whether it is a plain float per step, which is recorded without a check."""
         return self.axis is Axis.STEP and self.dtype is DType.FLOAT and self.recorded and not self.folded
 
 
 @dataclass(frozen=True, kw_only=True)
 class FoldOp:
-    """A per-token expression folded on the device to statistics per completion.
+    """A per-token expression that is folded on the device to statistics per completion.
 
-    ``expr`` None counts the tokens of the mask, those at which ``of`` is absent left out. Its columns are
-    ``{name}.{stat}``. ``trace`` keeps the first and the last so many of its values instead, in a column of rows.
+    With ``expr`` None it counts the tokens of the mask, without those where ``of`` is absent. Its columns are
+    ``{name}.{stat}``. With ``trace`` it keeps the first and the last values instead, in a column of rows.
     """
 
     name: str
     phase: str
     expr: Node | None
     mask: tuple[Node, ...]
-    stats: tuple[str, ...]  # of n, total, m2, min, max, first, last, and hist: a sketch of the whole batch
+    stats: tuple[str, ...]  # among n, total, m2, min, max, first, last, and hist (a sketch of the whole batch)
     of: Node | None = None
-    trace: tuple[int, int] | None = None  # how many of the first and of the last; its only statistic is `trace`
+    trace: tuple[int, int] | None = None  # how many first and last values are kept; then `trace` is the only statistic
 
     def column(self, stat: str) -> str:
         """The column that holds a statistic."""
@@ -98,7 +99,7 @@ class FoldOp:
 
     @cached_property
     def plain(self) -> tuple[str | None, str | None] | None:
-        """The names of its value and of its mask, where each is a signal or none and it has moments alone."""
+        """The names of its value and mask, if each is a plain signal or None and all its statistics are moments."""
         nodes = (self.expr, *self.mask)
         if self.of is not None or len(self.mask) > 1 or not set(self.stats) <= MOMENTS:
             return None
@@ -111,19 +112,19 @@ class FoldOp:
 
     @cached_property
     def sums(self) -> tuple[str | None, str] | None:
-        """The names of its value and of its mask, where it counts and sums a signal, or counts, and nothing else."""
+        """The names of its value and mask, if it only counts a mask, or counts and sums a signal."""
         value, mask = self.plain or (None, None)
         simple = self.stats == (("n",) if value is None else ("n", "total"))
         return None if mask is None or not simple else (value, mask)
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """The signals that it needs, with those of its masks."""
+        """The signals that it needs, including those of its masks."""
         return frozenset(_signals((*self.mask, *(node for node in (self.expr, self.of) if node is not None))))
 
     @cached_property
     def complete(self) -> bool:
-        """Whether none of it is absent where its signals came."""
+        """Whether none of its values can be absent once its signals came."""
         return not any(too_few(node) for node in (*self.mask, self.expr, self.of) if node is not None)
 
     @cached_property
@@ -134,9 +135,9 @@ class FoldOp:
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOp:
-    """A value computed where the rows are, before the window is sent: a numeric or label column.
+    """A value that each rank computes from its own rows before the window is sent: a column of numbers or labels.
 
-    It is of text, or of the rows of a later phase, ``source``, which are those of this one again.
+    It reads text, or the rows of a later phase, ``source``, that belong to the same samples.
     """
 
     name: str
@@ -146,15 +147,15 @@ class LocalOp:
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """The signals that it is computed from, with those of its masks."""
+        """The signals that it is computed from, including those of its masks."""
         return frozenset(_signals([self.expr]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class JoinOp:
-    """A value per completion of one phase, looked up for the rows of a later one: a column of the target.
+    """A value per completion of one phase, looked up for the rows of a later one; becomes a column of the target.
 
-    Of a phase without rows it is one per step, for every batch of the target.
+    If the source has only values per step, the column has one value for every batch of the target.
     """
 
     name: str
@@ -166,7 +167,7 @@ class JoinOp:
 
 @dataclass(frozen=True, kw_only=True)
 class PreviousOp:
-    """A value per step as it was the step before: a column of its phase."""
+    """The value that an expression had at the previous step; becomes a column of its phase."""
 
     name: str
     phase: str
@@ -184,15 +185,15 @@ class NameOp:
 
 @dataclass(frozen=True, kw_only=True)
 class AboutOp:
-    """The meaning of a value for its readers; no number depends on it."""
+    """The meaning of a value, for its readers; it affects no number."""
 
     help: str = ""
     title: str = ""
     unit: str = ""
     good: str | None = None  # `up` or `down`
-    healthy: tuple[float, float] | None = None  # both belong to it; infinite where there is no bound
+    healthy: tuple[float, float] | None = None  # both bounds are healthy values; infinite: there is no bound
     runbook: str = ""
-    chart: str = ""  # the chart that its curve shares with others
+    chart: str = ""  # the chart on which its curve is drawn with others
 
     @property
     def lines(self) -> tuple[str, ...]:
@@ -207,7 +208,7 @@ class AboutOp:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOp:
-    """The common part of metrics and formulas: how the values of a window become one, and its names."""
+    """The common part of metrics and formulas: how the pieces of a window are combined, and the names."""
 
     id: str
     key: Key
@@ -227,7 +228,10 @@ class OutputOp:
 
 @dataclass(frozen=True, kw_only=True)
 class MetricOp(OutputOp):
-    """One reduction of one expression. ``args`` are worker nodes; ``fold`` names the fold of a token value."""
+    """One reduction of one expression.
+
+    ``args`` are nodes that the worker evaluates; ``fold`` names the fold of a value per token.
+    """
 
     suffix: str | None
     reduction: Reduction
@@ -244,18 +248,18 @@ class MetricOp(OutputOp):
     cumulative: bool = False
     ranks: str = "all"
     max_labels: int = 64
-    prefer: str | None = None  # the metric whose values stand for this one's where it has any
-    tokens: str | None = None  # the fold that counts a token metric's tokens, where missing ones matter
+    prefer: str | None = None  # the metric whose values replace this one's if it has any
+    tokens: str | None = None  # the fold that counts the metric's tokens, if missing ones must be counted
 
     @property
     def clauses(self) -> dict[str, Node]:
-        """Which of its values count, by what, and how much each: those keys that it has."""
+        """The metric's `where`, `by` and `weight`, as far as it has them."""
         nodes = {"where": self.where, "by": self.by, "weight": self.weight}
         return {key: node for key, node in nodes.items() if node is not None}
 
     @property
     def over_run(self) -> Literal["moments", "last", "ema"] | None:
-        """How the value goes on between log events: all rows so far together, the latest value, or an average."""
+        """What is kept between log events: the moments of all rows so far, the latest value, or a moving average."""
         if self.ema is not None or not self.cumulative:
             return "ema" if self.ema is not None else None
         latest = self.combine == "last" if self.pool != "window" else not self.reduction.foldable
@@ -263,28 +267,29 @@ class MetricOp(OutputOp):
 
     @property
     def total(self) -> bool:
-        """Whether all modes add to it."""
+        """Whether the value adds up over all modes."""
         return self.over_run == "moments" and self.pool == "window" and self.reduction.name in ("sum", "count")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FormulaOp(OutputOp):
-    """An expression over the values of other metrics, cell by cell, in dependency order."""
+    """An expression over the values of other metrics, cell by cell; formulas are in the order of their dependencies."""
 
     expr: Node
-    max_labels: int = 64  # of an average over the run: as many as those that it reads
+    max_labels: int = 64  # of a moving average: the greatest limit of the metrics that it reads
 
     @property
     def over_run(self) -> Literal["moments", "last", "ema"] | None:
-        """Whether it goes on from log event to log event: as a moving average."""
+        """What is kept between log events: a moving average, or nothing."""
         return None if self.ema is None else "ema"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FilterOp:
-    """Which rows of ``axis`` are taken; ``source`` is filtered first.
+    """Which rows of ``axis`` are taken; ``source`` is a filter that runs before.
 
-    ``keyed`` says where there is a key whose text may stay on its rank. ``ids`` name rows, where a filter goes by that.
+    ``keyed`` says which rows have a key, if the key is a text that may stay on its rank. ``ids`` identify rows, for
+    filters that choose by id.
     """
 
     id: str
@@ -302,25 +307,26 @@ class FilterOp:
     axis: Axis = Axis.COMPLETION
     keyed: Node | None = None
     ids: Node | None = None
-    take: str = "row"  # or `group`: its axis is groups, and it takes their completions
+    take: str = "row"  # or `group`: then its axis is groups, and it takes their completions
 
     @property
     def reads(self) -> dict[str, Node]:
-        """The expressions of its keys, by key."""
+        """The expressions of the filter, by key of the config."""
         key = "unique" if self.kind == "unique" else "key"
         return {name: node for name, node in ((key, self.key), ("where", self.where)) if node is not None}
 
     @cached_property
     def chain(self) -> tuple[FilterOp, ...]:
-        """This filter and what it filters, the first to run first."""
+        """The filters in the order in which they run, this one last."""
         return (*(self.source.chain if self.source else ()), self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokensOp:
-    """The tokens of a column: how many of the first and of the last, and ``values`` of each token by name.
-    The column's own expression gives their ids, or pieces of text. What is recorded has ``margin`` more at each cut,
-    where something is to be redacted. ``pieces`` makes texts of ids.
+    """The tokens of a column: the first ``head`` and the last ``tail`` of them, and ``values`` per token by name.
+
+    The column's own expression gives their ids, or pieces of text. If texts are redacted, ``margin`` more tokens are
+    recorded at each cut. ``pieces`` turns ids into texts.
     """
 
     DEFAULT: ClassVar[tuple[int, int]] = (128, 384)
@@ -334,13 +340,13 @@ class TokensOp:
 
     @property
     def recorded(self) -> tuple[int, int]:
-        """How many of the first and of the last tokens are recorded."""
+        """How many first and last tokens are recorded."""
         return self.head + self.margin, self.tail + self.margin
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnOp:
-    """A column of a table: an ``expr``, a ``call`` with its ``args`` by name, or where columns of ``log_extra`` go."""
+    """A column of a table: an ``expr``, a ``call`` with its ``args``, or (``undeclared``) columns of ``log_extra``."""
 
     id: str
     template: str
@@ -348,13 +354,13 @@ class ColumnOp:
     expr: Node | None = None
     family: bool = False
     required: bool = False
-    max_chars: int | tuple[int, int] | None  # head and tail
+    max_chars: int | tuple[int, int] | None  # a pair: characters of the head and of the tail
     redact: tuple[tuple[str, str], ...]
     undeclared: str | None = None
     call: RowFunction | None = None
     args: tuple[tuple[str, Node], ...] = ()
-    role: str | None = None  # the speaker of the text, in a conversation
-    tokens: TokensOp | None = None  # of a column of tokens
+    role: str | None = None  # the speaker of the text, for conversations
+    tokens: TokensOp | None = None  # set if the column has tokens
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -364,13 +370,13 @@ class ColumnOp:
 
     @property
     def keeps(self) -> bool:
-        """Whether columns of ``log_extra`` go here."""
+        """Whether columns of ``log_extra`` are kept here."""
         return self.undeclared == "keep"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableOp:
-    """Rows of some columns, picked by a filter."""
+    """A table: columns, and a filter that chooses its rows."""
 
     id: str
     name: str
@@ -381,19 +387,19 @@ class TableOp:
     every: int
     keep: str
     sinks: tuple[str, ...]
-    texts: tuple[str, ...] = ()  # columns of text that only picked rows need
+    texts: tuple[str, ...] = ()  # text columns that are only needed for chosen rows
     as_trace: bool = False
     max_bytes: int | None = None
-    local: frozenset[str] = frozenset()  # sinks to which each rank writes its own rows
+    local: frozenset[str] = frozenset()  # the sinks to which each rank writes its own rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOp:
     """The contents of a profile: outputs by (key, alias), tables by id.
-    ``only`` and ``without`` are of outputs whose members or labels are not all shown, with a glob of their names;
-    ``also`` are shown whatever ``without`` says.
-    ``conditions`` hide names at a log event: (names, a condition, whether they are hidden where it holds or where it
-    does not).
+
+    ``only`` and ``without`` choose among the members and labels of outputs, by a glob of their names; ``also`` are
+    shown in spite of ``without``. ``conditions`` hide names at a log event: (names, a condition, whether they are
+    hidden if it holds or if it does not).
     """
 
     name: str
@@ -421,7 +427,7 @@ class AlertOp:
     level: Level
     do: tuple[str, ...]
     text: str
-    fields: tuple[tuple[str, Node], ...] = ()  # the metrics that the text names, as it names them
+    fields: tuple[tuple[str, Node], ...] = ()  # the metrics in the text, by the name that the text uses
 
     @property
     def reads(self) -> tuple[Node, ...]:
@@ -447,10 +453,10 @@ class SinkOp:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureOp:
-    """The capture of the training code's calls: each N-th log event, within bounds in bytes."""
+    """The capture of the training code's calls: every N-th log event, with limits in bytes."""
 
     every: int
-    mode: str | None  # of this mode only
+    mode: str | None  # capture only this mode
     limit: int
     queue: int
     folder: str | None
@@ -458,7 +464,7 @@ class CaptureOp:
 
 @dataclass(frozen=True, kw_only=True)
 class ModeOp:
-    """A mode has its own windows: a log event each ``every`` steps, or (0) at the end of its block."""
+    """A mode with its own windows: a log event every ``every`` steps, or (0) at the end of each block."""
 
     name: str
     prefix: str
@@ -467,10 +473,10 @@ class ModeOp:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseOp:
-    """A phase's signals, folds and locals, in the order in which they are recorded.
+    """A phase's signals, folds and local columns, in the order in which they are recorded.
 
-    ``unread`` are the declared signals of which no metric or table reads rows here. Columns of those that are
-    ``recorded`` are kept with the run's rows.
+    ``unread`` are declared signals of which no metric or table reads rows here. If they are ``recorded``, their columns
+    are kept with the run's rows.
     """
 
     name: str
@@ -478,27 +484,27 @@ class PhaseOp:
     folds: tuple[FoldOp, ...]
     locals: tuple[LocalOp, ...]
     unread: tuple[SignalOp, ...] = ()
-    lengths: str | None = None  # the signal that says how packed tokens belong to completions
-    sent: frozenset[str] = frozenset()  # text signals that every rank sends whole: labels
+    lengths: str | None = None  # the signal that says to which completion packed tokens belong
+    sent: frozenset[str] = frozenset()  # text signals that every rank sends in full, because they are labels
 
     @cached_property
     def has_completions(self) -> bool:
-        """Whether a signal of it says how many completions a batch has."""
+        """Whether one of its signals gives the number of completions in a batch."""
         return any(signal.axis is Axis.COMPLETION and signal.recorded for signal in self.signals)
 
     @cached_property
     def reads(self) -> frozenset[str]:
-        """The signals that its folds need."""
+        """The signals that its folds read."""
         return frozenset(name for fold in self.folds for name in fold.reads)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:
-    """What a group is: ``size`` consecutive rows, or the rows of one value of the first signal of ``of`` that came."""
+    """How rows are grouped: ``size`` consecutive rows, or equal values of the first signal in ``of`` that came."""
 
     size: int | None = None
     of: tuple[str, ...] = ()
-    split: str = "none"  # none | batches | ranks
+    split: str = "none"  # over what a group may be spread: none | batches | ranks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -516,41 +522,42 @@ class Plan:
     sinks: tuple[SinkOp, ...]
     alerts: tuple[AlertOp, ...] = ()
     logged: SignalOp | None = None  # the signal that log_metric feeds
-    extra: str | None = None  # the phase whose rows log_extra describes
-    ids: str | None = None  # the signal that names rows, where phases are joined by it
+    extra: str | None = None  # the phase to whose rows log_extra adds columns
+    ids: str | None = None  # the signal that identifies rows, if phases are joined by it
     joins: tuple[JoinOp, ...] = ()
     previous: tuple[PreviousOp, ...] = ()
-    homes: Mapping[str, str] = field(default_factory=dict)  # observed names that have one phase, needed or not
+    # the phase of each observed name that has only one, also of signals that the plan does not need
+    homes: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, ModeOp] = field(default_factory=dict)
-    inactive: tuple[tuple[str, str], ...] = ()  # entries that are not compiled, and why
+    inactive: tuple[tuple[str, str], ...] = ()  # entries that are not compiled, with the reason
     unseen: tuple[str, ...] = ()  # metrics that no sink shows
-    user_metrics: frozenset[str] = frozenset()  # metrics that the lines of the user's config and overrides declare
+    user_metrics: frozenset[str] = frozenset()  # metrics that are declared in the user's own files and overrides
     warnings: tuple[str, ...] = ()  # probable mistakes
-    signal_names: frozenset[str] = frozenset()  # names that may be observed, needed or not
-    renamed: Mapping[str, str] = field(default_factory=dict)  # the names that they had before
-    extras: frozenset[str] = frozenset()  # signals that columns of log_extra feed
-    known_phases: frozenset[str] = frozenset()  # phases that the config has, needed or not
+    signal_names: frozenset[str] = frozenset()  # all names that may be observed
+    renamed: Mapping[str, str] = field(default_factory=dict)  # former names of signals, with the new ones
+    extras: frozenset[str] = frozenset()  # signals that may come as columns of log_extra
+    known_phases: frozenset[str] = frozenset()  # all phases of the config
     run_config: Mapping[str, Any] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-    in_code: bool = False  # sinks are given in code, which take every table that their profile shows
+    in_code: bool = False  # sinks were passed in Python; they take every table that their profile shows
     output_dir: str | None = None
     append: bool = False  # the folder may hold an earlier run
     strict: bool = False
     blocking: bool = False
-    first: int = 0  # a log event after so many steps already; 0: none
-    keep_bytes: int = 2 * 10**9  # bytes of rows that are kept in the run's folder; 0: none are
+    first: int = 0  # the first log event comes after so many steps; 0: after `every`
+    keep_bytes: int = 2 * 10**9  # the limit of rows that are kept in the run's folder, in bytes; 0: none are kept
     late: bool = False  # metrics may be asked for while the run goes on
-    window_bytes: int = 256 * 2**20  # size of a window at which its closed steps are folded
-    backlog_bytes: int = 2**30  # size of the queue before the worker
+    window_bytes: int = 256 * 2**20  # the size at which an open window is folded
+    backlog_bytes: int = 2**30  # the limit of the worker's queue
     capture: CaptureOp | None = None
-    redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # of texts that are captured
-    offered: Mapping[str, Any] = field(default_factory=dict)  # constants that an adapter offers
-    requested: frozenset[str] = frozenset()  # profiles of sinks that are given in code
-    functions: Mapping[str, str] = field(default_factory=dict)  # of others than declog's: where each comes from
+    redactions: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)  # patterns by captured text
+    offered: Mapping[str, Any] = field(default_factory=dict)  # constants that an integration may set
+    requested: frozenset[str] = frozenset()  # profiles of sinks that were passed in Python
+    functions: Mapping[str, str] = field(default_factory=dict)  # functions that are not declog's own, with their origin
 
     @cached_property
     def kept(self) -> str | None:
-        """The phase whose completions `log.keep` describes; None where no rows are kept or no phase has completions."""
+        """The phase to whose completions `log.keep` adds columns; None if no rows are kept or no phase has any."""
         described = [self.extra] if self.extra is not None else []
         described += [phase.name for phase in self.phases.values() if phase.has_completions]
         return described[0] if described and self.keep_bytes else None
@@ -561,18 +568,18 @@ class Plan:
         return (*self.metrics, *self.formulas)
 
     def taken(self, signals: Mapping[str, Any]) -> dict[str, Any]:
-        """The signals that may be observed; a family with `any` takes all names."""
+        """The signals among these that may be observed; if a family takes any name, all of them."""
         every = any(op.any for ops in self.sources.values() for op in ops)
         return {name: value for name, value in signals.items() if every or name in self.signal_names}
 
     @cached_property
     def sources(self) -> dict[str, tuple[SignalOp, ...]]:
-        """The needed signals by the name they are observed under; one may be needed in several phases."""
+        """The needed signals by the name under which they are observed; a name may be needed in several phases."""
         return _by_source(op for phase in self.phases.values() for op in phase.signals)
 
     @cached_property
     def unread(self) -> dict[str, tuple[SignalOp, ...]]:
-        """The signals that are kept and not read, by the name they are observed under."""
+        """The signals that are kept but not read, by the name under which they are observed."""
         return _by_source(op for phase in self.phases.values() for op in phase.unread if op.recorded)
 
     @cached_property
@@ -586,13 +593,13 @@ class Plan:
         return {fold.name: fold for phase in self.phases.values() for fold in phase.folds}
 
     def ends(self, mode: str, count: int, period: int) -> bool:
-        """Whether windows of a period end with the step that is the ``count``-th of its mode."""
+        """Whether windows of a period end with the ``count``-th step of a mode."""
         early = mode == "train" and period == self.every and count == self.first
         return bool(period) and (count % period == 0 or early)
 
     @cached_property
     def periods(self) -> tuple[int, ...]:
-        """The windows of metrics and tables, in optimizer steps, ascending; the config's own is among them."""
+        """The lengths of all windows in optimizer steps, ascending, with the config's own."""
         return tuple(sorted({self.every, *(op.every for op in self.outputs), *(op.every for op in self.tables)}))
 
     @cached_property
@@ -602,12 +609,12 @@ class Plan:
 
     @cached_property
     def windows(self) -> str:
-        """A digest of what an open window depends on: a run goes on inside one where it is equal."""
+        """A digest of everything that an open window depends on: if it is equal, a run can continue inside one."""
         return fingerprint.windows(self)
 
     @cached_property
     def canonical(self) -> dict[str, str]:
-        """The plan as text by path, on which ranks must agree: equal on two ranks if their plans are."""
+        """The plan as text by path, for the comparison between ranks."""
         return fingerprint.canonical(self)
 
     @property
@@ -617,7 +624,7 @@ class Plan:
         return recorded + len(self.outputs) + len(self.tables)
 
     def names(self) -> list[str]:
-        """The names that trackers see, as templates; a family's has ``{member}`` in it."""
+        """The templates of all names that trackers see; a family's contains ``{member}``."""
         return list(dict.fromkeys(item.template for op in self.outputs if op.shown for item in op.names))
 
 
@@ -629,7 +636,7 @@ def _by_source(signals: Iterable[SignalOp]) -> dict[str, tuple[SignalOp, ...]]:
 
 
 def _signals(roots: Iterable[Node]) -> Iterator[str]:
-    """The names of the signals below some nodes, and below their masks."""
+    """The names of all signals below these nodes and below their masks."""
     for node in walk(*roots):
         if node.op == SIGNAL:
             yield str(node.param("name"))
