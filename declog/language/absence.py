@@ -15,16 +15,17 @@ from declog.language.dtypes import Axis
 from declog.language.moments import FORMULAS
 from declog.language.nodes import Node, walk
 
-# False: all rows of a value are here. True: nothing of it came. Or an array over its rows, of these bits:
+# False: all rows of a value are here. True: no row is. Or an array over its rows, of these bits:
 Kind = Any
-HERE, ABSENT, MISSING = 0, 1, 2  # a bool array says where a value is absent; NaN is missing without a bit
+HERE, ABSENT, MISSING = 0, 1, 2  # an array of bools marks absent rows only; a missing float is NaN and needs no bit
 PRESENT = "present"
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "isclose"})
-QUESTIONS = COMPARISONS | {"contains", "startswith", "matches"}  # of a missing value they are neither true nor false
+# with a missing value the answer is neither true nor false
+QUESTIONS = COMPARISONS | {"contains", "startswith", "matches"}
 
 
 def either(*kinds: Kind) -> Kind:
-    """What is absent or missing in any of some values."""
+    """Where any of several values is absent or missing."""
     combined: Kind = False
     for kind in kinds:
         if kind is True or combined is True:
@@ -39,12 +40,12 @@ def absent(kind: Kind) -> Kind:
 
 
 def asks(node: Node) -> bool:
-    """Whether an expression has a `present`, also where a column stands for a part of it."""
+    """Whether an expression contains `present`, also in a part for which a column stands."""
     return any(item.op == PRESENT or dict(item.params).get("asks") for item in walk(node))
 
 
 def too_few(node: Node) -> bool:
-    """Whether an expression is absent for completions with too few tokens: a deviation of one has no value."""
+    """Whether an expression is absent for completions with too few tokens, as the deviation of one token is."""
     return any(item.over is Axis.TOKEN and FORMULAS[item.op].least > 1 for item in walk(node))
 
 

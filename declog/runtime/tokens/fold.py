@@ -32,16 +32,16 @@ from declog.runtime.values.tensors import HALF, INTEGERS
 
 Tensor = torch.Tensor
 _PLAIN = (torch.float32, torch.float64)
-_ON_HOST = COMPARISONS - {"isclose"}  # of one dtype: numpy compares in a tenth of the time, and alike
-_CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all that is computed from them stays in the cache
-_GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; more blocks would be more kernels to launch
+_ON_HOST = COMPARISONS - {"isclose"}  # arrays of one dtype: numpy compares them in a tenth of the time
+_CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all values computed from a block stay in the cache
+_GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; smaller blocks would mean more kernels to launch
 
 
 class TokenView:
-    """One batch's signals on the device, and the values computed from them; each node once.
+    """The signals of one batch on the device, and the values computed from them; each node is computed once.
 
-    Per-token values have the layout's shape, per-completion values ``[completions]``, step values ``[]``; a
-    signal that never came is a NaN ``[]``.
+    Values per token have the layout's shape, values per completion ``[completions]``, step values ``[]``; a signal that
+    never came is NaN, ``[]``.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class TokenView:
         self._failed: dict[int, BaseException] = {}
 
     def value(self, node: Node) -> Any:
-        """The value of a node: a tensor, or a Python constant. What failed once is not called again."""
+        """The value of a node: a tensor, or a Python constant. A function that failed once is not called again."""
         if node.index in self._failed:
             raise self._failed[node.index]
         cached = self._values.get(node.index)
@@ -85,7 +85,7 @@ class TokenView:
         return self._compute(node) if absent is False else _there(absent.logical_not(), self._compute(node))
 
     def absent(self, node: Node) -> Kind:
-        """Where a value is absent: what is computed of a signal that did not come with this batch."""
+        """Where a value is absent, because a signal did not come with this batch."""
         if self._complete or node.op == "const":
             return False
         if node.op == "signal":
@@ -109,11 +109,11 @@ class TokenView:
         if all(part is False for part in of_args):
             return False
         absent = self._passed_on(node, of_args)
-        # of a batch without the signal one answer is enough, and it is known without waiting for a device
+        # for a batch without the signal one answer is enough, and needs no wait for a device
         return bool(absent) if isinstance(absent, Tensor) and not absent.ndim and absent.is_cpu else absent
 
     def _few(self, node: Node) -> Kind:
-        """The completions with too few tokens for an aggregate: some, but not enough."""
+        """The completions with some tokens, but too few for an aggregate."""
         least = FORMULAS[node.op].least if node.over is Axis.TOKEN else 1
         if least < 2:
             return False
@@ -121,20 +121,20 @@ class TokenView:
         return (counts > 0) & (counts < least)
 
     def _statistics(self, node: Node, stats: Sequence[str]) -> dict[str, Tensor]:
-        """Of the tokens that an aggregate is over."""
+        """The statistics of the tokens that an aggregate covers."""
         (arg,) = node.args
         value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
         return self.layout.fold(value, self.counted(arg, tuple(arg.mask)), stats)
 
     def nowhere(self, node: Node) -> bool:
-        """Whether nothing says which tokens a value has: no mask, no lengths, and none of the signals that it reads."""
+        """Whether nothing says which tokens a value has: no mask, no lengths, and no signal that it reads came."""
         if node.mask or isinstance(self.layout, Packed):
             return False
         read = [leaf for leaf in walk(node) if leaf.op == "signal" and leaf.type.axis is Axis.TOKEN]
         return all(leaf.param("name") not in self._signals for leaf in read)
 
     def _passed_on(self, node: Node, parts: Sequence[Kind]) -> Kind:
-        """Where an elementwise value lacks something, by where its arguments do."""
+        """Where an elementwise value is absent or undecided, given where its arguments are."""
         per_token = node.type.axis is Axis.TOKEN
 
         def over(position: int, value: Any) -> Any:
@@ -155,7 +155,7 @@ class TokenView:
         )  # fmt: skip
 
     def undecided(self, node: Node) -> Kind:
-        """Where a bool is neither true nor false, since something that it compares is missing."""
+        """Where a bool is neither true nor false, because it compares a missing value."""
         if node.type.dtype is not DType.BOOL:
             return False
         function = self._functions.get(node.op)
@@ -170,7 +170,7 @@ class TokenView:
         return cached
 
     def _gaps(self, node: Node) -> Kind:
-        """Where a value is missing; on a GPU one does not wait to learn whether any is."""
+        """Where a value is missing; on a GPU nothing waits to learn whether any is."""
         value = self.value(node)
         if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
             return False
@@ -180,21 +180,21 @@ class TokenView:
         return cached
 
     def counted(self, node: Node, masks: Sequence[Node]) -> Tensor | None:
-        """The tokens of a mask for which a value is reduced: a comparison of a missing value is missing."""
+        """The tokens of a mask at which a value is reduced: a comparison with a missing value is missing."""
         return self._but(self.undecided(node), node, self.mask(masks))
 
     def traced(self, node: Node, mask: Tensor | None) -> Tensor:
-        """The value of each token, integers as they are; NaN where it is none of its own mask."""
+        """The value of each token, with integers as they are; NaN outside of its own mask."""
         value = torch.broadcast_to(self._tensor(self._spread(node)).to(self._device), self.layout.shape)
         own_mask = self.mask(tuple(node.mask))
         return value if own_mask is None or own_mask is mask else _there(own_mask, value)
 
     def present(self, node: Node, mask: Tensor | None) -> Tensor | None:
-        """The tokens of a mask at which a value is not absent; all of them where it is absent as a whole."""
+        """The tokens of a mask at which a value is present; all of them if the whole value is absent."""
         return self._but(self.absent(node), node, mask)
 
     def _but(self, out: Kind, node: Node, mask: Tensor | None) -> Tensor | None:
-        """The tokens of a mask without those that are out by themselves."""
+        """The tokens of a mask without those marked in ``out``."""
         if isinstance(out, bool):
             return mask
         per_token = self.layout.spread(out) if node.type.axis is Axis.COMPLETION else out
@@ -202,27 +202,27 @@ class TokenView:
         return there if mask is None else mask & there
 
     def _without(self, absent: Tensor, masks: Sequence[Node]) -> Tensor:
-        """The completions all of whose tokens are absent."""
+        """The completions whose tokens are all absent."""
         mask = self.mask(masks)
         here = torch.broadcast_to(absent, self.layout.shape).logical_not()
         some = self.layout.fold(None, here if mask is None else here & mask, ("n",))["n"]
         return (some == 0) & (self.layout.fold(None, mask, ("n",))["n"] > 0)
 
     def mask(self, nodes: Sequence[Node]) -> Tensor | None:
-        """The tokens that exist under all of some masks; None where every token does."""
+        """The tokens that exist under all of these masks; None if every token does."""
         key = nodes[0].index if len(nodes) == 1 else frozenset(node.index for node in nodes)
         if key not in self._masks:
             combined: Tensor | None = None
             for node in nodes:
                 one = self._spread(node)
-                if one.dtype is not torch.bool:  # some of it is absent: nothing is known to exist there
+                if one.dtype is not torch.bool:  # part of the mask is absent: tokens there do not count as existing
                     one = (one != 0) & (one == one)
                 combined = one if combined is None else combined & one
             self._masks[key] = None if combined is None else torch.broadcast_to(combined, self.layout.shape)
         return self._masks[key]
 
     def _spread(self, node: Node) -> Any:
-        """A value as it combines with per-token values."""
+        """A value in a shape that broadcasts with values per token."""
         value = self.value(node)
         return self.layout.spread(value) if node.type.axis is Axis.COMPLETION and isinstance(value, Tensor) else value
 
@@ -254,7 +254,8 @@ class TokenView:
                 return torch.from_numpy(np.asarray(function.run(np, *arrays)))
             return function.run(torch, *arrays)
         arguments = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
-        result = function.run(*(item.clone() for item in arguments))  # it may write into its arguments, or keep them
+        # a user's function may write into its arguments, or keep them
+        result = function.run(*(item.clone() for item in arguments))
         if not isinstance(result, Tensor) or result.shape != arguments[0].shape:
             raise RuntimeFailure.of("DL314.tokens", function=node.op, shape=tuple(arguments[0].shape))
         return result
@@ -270,14 +271,14 @@ class TokenView:
         if value is None:
             return torch.tensor(math.nan)
         if node.type.dtype is DType.BOOL:
-            if value.dtype.is_floating_point:  # NaN is missing, and neither
+            if value.dtype.is_floating_point:  # NaN is missing, and so neither true nor false
                 return _there(value == value, value != 0)
             return value if value.dtype is torch.bool else value != 0
         return value.float() if value.dtype in HALF else value
 
 
 def _promoted(node: Node, values: list[Any]) -> list[Any]:
-    """Arguments as they are computed with: no integer is narrower than the numbers per completion are."""
+    """Arguments in the dtypes for computing: integers at least as wide as the counts per completion."""
     for position, (value, arg) in enumerate(zip(values, node.args, strict=True)):
         if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.dtype is not DType.BOOL:
             exact = node.op in COMPARISONS and all(one.type.dtype is DType.INT for one in node.args)
@@ -286,7 +287,7 @@ def _promoted(node: Node, values: list[Any]) -> list[Any]:
 
 
 def _missing(value: Tensor) -> Kind:
-    """Where floats are NaN. On a CPU a sum that is a number says at once that none is."""
+    """Where floats are NaN. On a CPU, a sum that is a number shows at once that none is."""
     if value.is_cpu and math.isfinite(value.sum()):
         return False
     gaps = value != value
@@ -299,11 +300,11 @@ def _there(keep: Tensor, values: Tensor) -> Tensor:
 
 @dataclass
 class Folded:
-    """The columns of folds, each ``[completions]``, their sketches, and of folds that failed what it was that did."""
+    """The columns of folds, each ``[completions]``, their sketches, and the errors of folds that failed."""
 
     sums: Sums = field(default_factory=list)
     columns: dict[Key, Tensor] = field(default_factory=dict)
-    sketches: dict[Key, Tensor] = field(default_factory=dict)  # each of all the completions
+    sketches: dict[Key, Tensor] = field(default_factory=dict)  # each covers all completions
     traces: dict[Key, Tensor] = field(default_factory=dict)  # each [completions, k]
     failed: dict[str, tuple[str, BaseException]] = field(default_factory=dict)
 
@@ -316,11 +317,11 @@ def run(
     lengths: str | None = None,
     functions: Functions = DEFAULT,
 ) -> Folded:
-    """The statistics of tokens of one shape on a device; a fold of nothing that came has none.
+    """The statistics of tokens of one shape on a device; a fold whose signals did not come has none.
 
-    ``n`` counts, ``total`` sums, ``m2`` is the sum of squared distances from the mean; ``min`` and ``max`` are
-    +-inf and ``first`` and ``last`` NaN where nothing counts; ``hist`` is a sketch of the whole batch,
-    ``[sketch.SIZE]``. ``lengths`` names the signal that says how the tokens are packed.
+    ``n`` counts, ``total`` sums, ``m2`` is the sum of squared distances from the mean; without any value ``min`` and
+    ``max`` are +-inf, ``first`` and ``last`` NaN; ``hist`` is a sketch of the whole batch, ``[sketch.SIZE]``.
+    ``lengths`` names the signal that says how the tokens are packed.
     """
     sums: Sums = []
     if lengths is None and device.type == "cpu":
@@ -334,7 +335,7 @@ def run(
         for name, value in signals.items()
     }
     traced = [op for op in ops if op.trace is not None]
-    if traced and len(traced) < len(ops):  # their own blocks, and no cost to the others
+    if traced and len(traced) < len(ops):  # a block of their own costs the others nothing
         untraced = run([op for op in ops if op.trace is None], here, shape, device, lengths, functions)
         rows = run(traced, here, shape, device, lengths, functions)
         untraced.sums += sums
@@ -348,14 +349,14 @@ def run(
             for some, rows in in_blocks(here, shape[0], step)
         ]
     for _, error in (failure for part in parts for failure in part.failed.values()):
-        traceback.clear_frames(error.__traceback__)  # their locals are tensors of the trainer's
+        traceback.clear_frames(error.__traceback__)  # the frames' locals are tensors of the trainer
     folded = parts[0] if len(parts) == 1 else _joined(ops, parts)
     folded.sums = sums
     return folded
 
 
 def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
-    """What was folded in blocks; a fold that failed in one of them has failed."""
+    """The results of several blocks joined; a fold that failed in one of them has failed."""
     failed = {name: failure for part in reversed(parts) for name, failure in part.failed.items()}
     lost = {key for op in ops if op.name in failed for key in op.keys.values()}
     first = parts[0]
@@ -368,14 +369,14 @@ def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:
 
 
 def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> int:
-    """How many completions are folded at a time, where expressions need memory for what they compute."""
+    """The number of completions that are folded at a time, if expressions need memory for intermediate values."""
     if all(op.expr is None or op.expr.op == "signal" for op in ops):
         return shape[0]
     return max(1, (_CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK) // max(shape[1], 1))
 
 
 def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout) -> Folded | None:
-    """Folds of signals as they are, which most are; None where one is of more than that, and all are left."""
+    """Fold signals without an expression, the usual case; None, and nothing is folded, if any fold needs more."""
     plain: list[tuple[FoldOp, Tensor | None, Tensor | None]] = []
     for op in ops:
         if op.plain is None:
@@ -411,7 +412,7 @@ def _fold_expressions(
     ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions, *,
     complete: bool,
 ) -> Folded:  # fmt: skip
-    """Folds one after the other, whatever they are of; user's functions need no gradients."""
+    """Fold expressions of any kind, one by one; users' functions run without gradients."""
     view = TokenView(signals, layout, device, functions, complete=complete)
     folded = Folded()
     for op in ops:
@@ -438,9 +439,10 @@ def _fold_expressions(
                     value if value.shape == layout.shape else value.expand(layout.shape), mask, op.stats
                 )
                 absent = view.absent(op.expr)
-                if isinstance(absent, Tensor) and "n" in statistics:  # where all of a completion's tokens are, it is
+                # if all tokens of a completion are absent, the statistic is
+                if isinstance(absent, Tensor) and "n" in statistics:
                     statistics["n"] = _there(view._without(absent, op.mask).logical_not(), statistics["n"])
-        except (KeyboardInterrupt, SystemExit):  # on the training thread they may be a signal's
+        except (KeyboardInterrupt, SystemExit):  # on the training thread the error may come from a signal handler
             raise
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything: the others go on)
             folded.failed[op.name] = " and ".join(f"`{node}`" for node in what), error

@@ -18,14 +18,15 @@ from declog.plans.ops import FoldOp
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
 Sums = list[tuple[torch.dtype, list[Key], Array]]  # columns, [k, completions]
-LONGEST = 8192  # tokens of a row: for longer ones the library of dot products would start threads
+LONGEST = 8192  # tokens of a row: for longer ones the BLAS library would start threads
 FLOATS = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def fold_sums(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], shape: torch.Size) -> Sums | None:
-    """The columns of folds that count and sum signals as they are, ``[completions, tokens]``; None where one does more.
+    """The columns of folds that only count and sum signals, ``[completions, tokens]``; None if a fold needs more.
 
-    Also where a value is NaN or infinite, be it in the padding: then it is to be found out which of them exist.
+    Also None if a value is NaN or infinite, even in the padding: then it must be checked which of them belong to tokens
+    that exist.
     """
     by_mask: dict[tuple[str, torch.dtype], list[tuple[Array, FoldOp]]] = {}
     counts: dict[str, list[Key]] = {}
