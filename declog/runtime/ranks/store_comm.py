@@ -169,7 +169,7 @@ class StoreComm(Comm):
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[None]:
-        """Whether the store can be used; says once that the connection broke. After that, messages are only counted."""
+        """A block that uses the store; once the connection broke, it raises that ``CommError`` in every block."""
         if self._store is None and self._broken is None:
             self._broken = CommError.of("DL603.left", rank=self.rank)
         if self._broken is not None:

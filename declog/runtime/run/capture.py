@@ -83,16 +83,16 @@ class CaptureLog(Clock):
         self._calls = 0  # the calls under way; one may make another, as when a block's end observes its timers
         self._depth = 0
         self._part = 0
-        self._kept = False  # the part whose calls of kept scopes are being written
-        self._broken = False  # the part of which a call could not be written: then none of it is read
+        self._kept = False  # whether any call of this part was written
+        self._broken = False  # whether a call of this part could not be written: then none of it is read
         self._scopes: dict[int, bool] = {}  # open scopes, and whether they are kept
         self._reported = False
         self._step: tuple[int, int] | None = None  # the open optimizer step's number, and its scope's
-        # rows came for a step that was not open, so a part that is left out may have rows of one that is kept
+        # whether rows came for a step that was not open: then a part that is left out may have rows of a kept one
         self._ahead = False
         self._ended = False
         self._events: Counter[str] = Counter()  # the number of log events by mode
-        # calls that are a part of their own
+        # modes whose blocks are parts of their own
         self._blocks = {name for name, op in plan.modes.items() if name != "train" and not op.every}
         self._writer = _Writer(file_of(folder, rank), op.limit, plan)
         self._writer.begin(_run(plan, op, rank, world_size))
@@ -138,7 +138,7 @@ class CaptureLog(Clock):
         return self._ahead or (self._op.mode in (None, mode) and self._events[mode] % self._op.every == 0)
 
     def _follow(self, name: str, what: Sequence[Any], scope: int) -> None:
-        """Note whose rows come ahead of their step: from then on no part can be left out."""
+        """Note rows that come ahead of their step: from then on no part can be left out."""
         if self._op.mode not in (None, "train"):
             return
         if name in ("begin", "end"):
@@ -186,7 +186,7 @@ class CaptureLog(Clock):
             yield {key: snapshot.copy(value) for key, value in self._plan.taken(what[0]).items()}
         elif name == "extra" and what[0] not in self._plan.signal_names:
             yield what[0]
-            with suppress(InputError):  # the call itself says so, if the column is kept
+            with suppress(InputError):  # the call itself raises this, if the column is kept
                 yield snapshot.copy(plain_column(what[0], what[1]))
         else:
             yield from (snapshot.copy(item) for item in what)

@@ -206,7 +206,7 @@ class Collector:
     def opened(self, message: LogEvent, *, tail: bool) -> bool:
         """Take in the facts of a message; returns whether its rows are all that the rank has.
 
-        A rank that ended early has sent its tail before.
+        ``tail``: a message at the tail can be whole. That of a rank that ended early is not.
         """
         if message.error is not None:
             self._failures.report(RuntimeFailure("DL605", message.error))
