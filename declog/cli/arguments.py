@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from declog.cli import suggestions
 
@@ -19,19 +19,19 @@ class Wrong(Exception):
         super().__init__(f"declog: {message}" + (f"\n  fix: {fix}" if fix else ""))
 
 
-class Parser:
+class Parser(argparse.ArgumentParser):
     """The options and words of one verb."""
 
+    add = argparse.ArgumentParser.add_argument
+
     def __init__(self, verb: str, summary: str, text: str) -> None:
-        details = inspect.cleandoc(text).partition("\n\n")[2]
-        self._argparse = _Argparse(
+        super().__init__(
             prog=f"declog {verb}",
             description=f"{summary[0].upper()}{summary[1:]}.",
-            epilog=details,
+            epilog=inspect.cleandoc(text).partition("\n\n")[2],
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        self.add = self._argparse.add_argument
 
     def config(self, help: str = "a preset, a YAML file or a run's folder, then overrides") -> None:
         """Add the arguments of a config: its name, overrides, and the folder of an application's own files."""
@@ -47,30 +47,20 @@ class Parser:
     def read(self, words: Sequence[str]) -> argparse.Namespace | None:
         """The arguments; None after ``--help``. Raises ``Wrong``."""
         try:
-            args, unknown = self._argparse.parse_known_intermixed_args(
-                [DIVIDER if word == "--" else word for word in words]
-            )
+            args, unknown = self.parse_known_intermixed_args([DIVIDER if word == "--" else word for word in words])
         except SystemExit:  # --help has printed
             return None
         for word in unknown:
-            options = [name for name in self._argparse.options if name.startswith("--")]
+            options = [name for name in self._option_string_actions if name.startswith("--")]
             fix = suggestions.option(word, options, words)
-            raise Wrong(
-                f"{self._argparse.prog} has no {'option' if fix else 'use for'} `{word}`", fix or self._argparse.form
-            )
+            raise Wrong(f"{self.prog} has no {'option' if fix else 'use for'} `{word}`", fix or self._form())
         return args
 
+    def error(self, message: str) -> NoReturn:
+        """Raise ``Wrong``, with the form of the command line."""
+        raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", self._form())
 
-class _Argparse(argparse.ArgumentParser):
-    @property
-    def options(self) -> dict[str, Any]:
-        return self._option_string_actions
-
-    @property
-    def form(self) -> str:
-        """What stands behind the verb, and where more is said."""
+    def _form(self) -> str:
+        """The words behind the verb, and the command that explains them."""
         words = [str(action.metavar) for action in self._actions if not action.option_strings]
         return f"{' '.join([self.prog, *words])}; {self.prog} --help says more"
-
-    def error(self, message: str) -> NoReturn:
-        raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", self.form)

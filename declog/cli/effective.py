@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from declog.api import plan
 from declog.cli.layers import Layered, layered, leaves, shown_value
-from declog.cli.output import DIM, paint, write_json
+from declog.cli.output import DIM, answer, paint
 from declog.cli.why import known_key
 from declog.config.composed import Composed
 from declog.config.interpolation import at, has
@@ -24,64 +23,50 @@ COMMENTS_AT = 64  # no comment starts further to the right, unless its line is l
 def report(args: argparse.Namespace, config: Composed) -> None:
     """Print it."""
     layers = layered(config)
-    inactive, broken = _inactive(config)
-    chosen = [known_key(layers, key) for key in args.key or ()]
-    if args.format == "json":
-        data: Any = {".".join(map(str, path)): at(layers.data, path) for path in chosen} if chosen else layers.data
-        paths = [path for path, _ in leaves(layers.data) if any(path[: len(key)] == key for key in chosen or [()])]
-        origins = {".".join(map(str, path)): layers.origin(path) for path in paths}
-        write_json({"config": data, "origins": origins, "inactive": inactive})
-        return
-    for path in chosen or [()]:
-        print("\n".join(_yaml(layers, path, inactive)))
-    if broken is not None:
-        print(paint(f"# this config does not compile ({broken}): `declog check` says what is wrong", DIM))
-
-
-def _inactive(config: Composed) -> tuple[dict[str, str], str | None]:
+    inactive: Mapping[str, str] = {}
+    broken = None
     try:
-        return dict(plan(config).inactive), None
+        inactive = dict(plan(config).inactive)
     except ConfigError as error:
-        return {}, ", ".join(sorted({problem.code for problem in error.problems}))
+        codes = ", ".join(sorted({problem.code for problem in error.problems}))
+        broken = paint(f"# this config does not compile ({codes}): `declog check` says what is wrong", DIM)
+    chosen = [known_key(layers, key) for key in args.key or ()]
+    data = {".".join(map(str, path)): at(layers.data, path) for path in chosen} if chosen else layers.data
+    paths = [path for path, _ in leaves(layers.data) if any(path[: len(key)] == key for key in chosen or [()])]
+    origins = {".".join(map(str, path)): layers.origin(path) for path in paths}
+    lines = [line for path in chosen or [()] for line in _yaml(layers, path, inactive)]
+    lines += [] if broken is None else [broken]
+    answer(args, {"config": data, "origins": origins, "inactive": inactive}, lines)
 
 
-def _yaml(config: Layered, key: Path, inactive: Mapping[str, str]) -> list[str]:
+def _yaml(config: Layered, path: Path, inactive: Mapping[str, str]) -> Iterator[str]:
     """The config, or one key of it, as YAML with a comment behind each value."""
-    value = at(config.data, key)
-    data: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-    rows = list(_rows(config, {name: item for name, item in data.items() if name != "tests"}, key, 0, inactive))
-    if not key and data.get("tests"):
-        rows.append(("tests: ...", f"{', '.join(data['tests'])}; shown with --key tests"))
-    if key:
-        depth = len(key) - 1
-        above = [("  " * level + f"{name}:", "") for level, name in enumerate(key[:-1])]
-        last = f"{'  ' * depth}{key[-1]}:"
-        rows = [*above, *([(last, "")] if data else [_row(config, key, depth)])]
-        rows += list(_rows(config, data, key, depth + 1, inactive))
+    if path:
+        rows = [("  " * depth + f"{key}:", "") for depth, key in enumerate(path[:-1])]
+        rows += _rows(config, path, inactive)
+    else:
+        rows = [row for key in config.data if key != "tests" for row in _rows(config, (key,), inactive)]
+        if tests := config.data.get("tests"):
+            rows.append(("tests: ...", f"{', '.join(tests)}; shown with --key tests"))
     column = min(max((len(line) for line, comment in rows if comment), default=0), COMMENTS_AT)
-    return [f"{line:<{column}}  {paint(f'# {comment}', DIM)}" if comment else line for line, comment in rows]
+    for line, comment in rows:
+        yield f"{line:<{column}}  {paint(f'# {comment}', DIM)}" if comment else line
 
 
-def _rows(
-    config: Layered, data: Mapping[str, Any], path: Path, depth: int, inactive: Mapping[str, str]
-) -> Iterator[tuple[str, str]]:
-    for key, value in data.items():
-        here = (*path, key)
-        section = "signals" if here[0] == "derived" else here[0]
-        why = inactive.get(f"{section}.{key}") if is_entry(here) else None
-        comment = "" if why is None else f"inactive: {why}"
-        if isinstance(value, Mapping) and value:
-            yield f"{'  ' * depth}{key}:", comment
-            yield from _rows(config, value, here, depth + 1, inactive)
-        else:
-            line, origin = _row(config, here, depth)
-            yield line, "; ".join(part for part in (origin, comment) if part)
-
-
-def _row(config: Layered, path: Path, depth: int) -> tuple[str, str]:
+def _rows(config: Layered, path: Path, inactive: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The lines of a key and of all that stands below it, each with its comment."""
     value = at(config.data, path)
-    comment = config.origin(path) or ""
-    source = at(config.written, path) if has(config.written, path) else value
-    if source != value and isinstance(source, str):
-        comment += f"  from {source}"
-    return f"{'  ' * depth}{path[-1]}: {shown_value(value)}", comment
+    line = "  " * (len(path) - 1) + f"{path[-1]}:"
+    section = "signals" if path[0] == "derived" else path[0]
+    why = inactive.get(f"{section}.{path[-1]}") if is_entry(path) else None
+    comment = "" if why is None else f"inactive: {why}"
+    if isinstance(value, Mapping) and value:
+        yield line, comment
+        for key in value:
+            yield from _rows(config, (*path, key), inactive)
+        return
+    written = at(config.written, path) if has(config.written, path) else value
+    origin = config.origin(path) or ""
+    if isinstance(written, str) and written != value:
+        origin += f"  from {written}"
+    yield f"{line} {shown_value(value)}", "; ".join(filter(None, (origin, comment)))

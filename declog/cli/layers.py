@@ -9,8 +9,7 @@ from typing import Any
 
 from declog.config.composed import Composed
 from declog.config.interpolation import has
-from declog.config.search_path import package_of
-from declog.config.source_map import FileLocation, Layer, Location, Provenance
+from declog.config.source_map import Layer, Provenance
 from declog.errors import ConfigError, Path
 from declog.errors.visible import visible_lines
 from declog.language.keys import keys
@@ -55,11 +54,6 @@ def layered(config: Composed) -> Layered:
     return Layered(data, config.written, config.provenance or Provenance({}, {}), config.prefix)
 
 
-def shown_package(origin: Location) -> str:
-    """The installed package of a file, with its version; empty for the user's own file."""
-    return (package_of(origin.file) or "") if isinstance(origin, FileLocation) else ""
-
-
 def shown_value(value: Any) -> str:
     """A value as one line of YAML."""
     import yaml
@@ -68,31 +62,21 @@ def shown_value(value: Any) -> str:
     return visible_lines(text.removesuffix("\n").removesuffix("\n..."))
 
 
-@dataclass(frozen=True)
-class KeyInfo:
-    """A key of the language: its default and its description."""
-
-    default: Any
-    help: str
-
-
-def language_key(data: Mapping[str, Any], path: Path) -> KeyInfo | None:
-    """The key in the language; None if the language has none here, or the config is not valid."""
+def language_key(data: Mapping[str, Any], path: Path) -> tuple[Any, str] | None:
+    """The default and the description of a key; None if the language has no such key, or the config is not valid."""
     value: Any
     try:
         value, text = validate(data), ""
     except ConfigError:
         return None
     for key in path:
-        if isinstance(value, Model):
-            if (info := keys(type(value)).get(str(key))) is None:
-                return None
+        if isinstance(value, Model) and (info := keys(type(value)).get(str(key))) is not None:
             value, text = vars(value)[info.name], info.help
         elif isinstance(value, Mapping) and key in value:
             value, text = value[key], ""
         else:
             return None
-    return KeyInfo(value.model_dump() if isinstance(value, Model) else value, text)
+    return (value.model_dump() if isinstance(value, Model) else value), text
 
 
 def leaves(data: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from itertools import zip_longest
@@ -69,6 +70,11 @@ def paint(text: str, colour: str) -> str:
     """The text in a colour, where standard output is a terminal."""
     text = visible_lines(text)
     return f"\x1b[{colour}m{text}\x1b[0m" if coloured(sys.stdout) else text
+
+
+def warning(text: str) -> str:
+    """A line that warns."""
+    return f"{paint('warning:', YELLOW)} {text}"
 
 
 def write_error(error: DeclogError) -> None:
@@ -142,6 +148,15 @@ def write_json(data: Any) -> None:
     print(visible_json(json.dumps(data, indent=2, ensure_ascii=False, default=str)))
 
 
+def answer(args: argparse.Namespace, data: Any, lines: Iterable[str]) -> None:
+    """Print the answer of a verb: ``data`` under ``--format json``, else ``lines``."""
+    if args.format == "json":
+        write_json(data)
+        return
+    for line in lines:
+        print(line, flush=True)
+
+
 def paragraphs(text: str) -> str:
     """Markdown with its paragraphs wrapped to the terminal's width; unchanged in a pipe."""
     if not sys.stdout.isatty():
@@ -154,14 +169,12 @@ def paragraphs(text: str) -> str:
     return "\n".join(lines)
 
 
-def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> Iterator[str]:
-    """Rows in columns; with ``numbers``, those behind the first are aligned to the right."""
+def aligned(rows: Sequence[Sequence[str]], sides: str = "<") -> Iterator[str]:
+    """Rows in columns. ``sides`` has `<` or `>` for each column; its last character holds for all further ones."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for first, *cells in rows:
-        texts = [
-            cell.rjust(width) if numbers else cell.ljust(width) for cell, width in zip(cells, widths[1:], strict=True)
-        ]
-        yield "  ".join([first.ljust(widths[0]), *texts]).rstrip()
+    forms = [f"{side}{width}" for side, width in zip_longest(sides[: len(widths)], widths, fillvalue=sides[-1])]
+    for row in rows:
+        yield "  ".join(map(format, row, forms)).rstrip()
 
 
 def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None = None) -> str:
@@ -169,8 +182,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None 
 
     If they do not fit, texts in wide columns behind the first wrap to several lines.
     """
-    rows = [[visible(cell) for cell in row] for row in rows]
-    cells = list(zip_longest(*rows, fillvalue=""))
+    cells = list(zip_longest(*([visible(cell) for cell in row] for row in rows), fillvalue=""))
     widths = [max(map(len, column)) for column in cells]
     longest = [max(len(word) for cell in column for word in [*cell.split(), ""]) for column in cells]
     while len(indent) + sum(widths) + 2 * (len(widths) - 1) > WIDTH:
@@ -178,18 +190,18 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None 
         if not wide:
             break
         widths[max(wide, key=widths.__getitem__)] -= 1
-    return "\n".join(f"{indent}{line}".rstrip() for row in rows for line in _lines(row, widths, colour))
-
-
-def _lines(row: Sequence[str], widths: Sequence[int], colour: str | None) -> Iterator[str]:
-    """One row; texts too long for their columns wrap to further lines."""
-    texts = [[row[0]], *(_folded(cell, width) for cell, width in zip(row[1:], widths[1:], strict=False))]
-    for number, parts in enumerate(zip_longest(*texts, fillvalue="")):
-        line = "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=False)).rstrip()
-        yield paint(row[0], colour) + line[len(row[0]) :] if colour and row[0] and not number else line
+    lines = []
+    for row in zip(*cells, strict=True):
+        lines += zip_longest(*map(_folded, row, widths), fillvalue="")
+    painted = [
+        paint(first, colour) + line[len(first) :] if colour and first else line
+        for (first, *_), line in zip(lines, aligned(lines), strict=True)
+    ]
+    return "\n".join(f"{indent}{line}".rstrip() for line in painted)
 
 
 def _folded(text: str, width: int) -> list[str]:
+    """A text in lines of a width."""
     if len(text) <= width:
         return [text]
     return textwrap.wrap(text, width, break_on_hyphens=False, break_long_words=False)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from declog.cli.output import aligned, counted
 from declog.errors.visible import visible
-from declog.records import Histogram, Records, Scalar, Table
+from declog.records import Records, Table
 
 Events = Sequence[tuple[int, Records]]
 SHOWN = 5  # log events with a column, by default
@@ -44,63 +44,58 @@ def _event(step: int, records: Records) -> dict[str, Any]:
 
 def as_text(events: Events, everything: bool) -> Iterator[str]:
     """Log events for people: values in columns, by mode; the last rows of each table; alerts."""
-    return map(visible, _lines(events, everything))
-
-
-def _lines(events: Events, everything: bool) -> Iterator[str]:
     for mode in dict.fromkeys(records.mode for _, records in events):
         of_mode = [(step, records) for step, records in events if records.mode == mode]
-        values = [(step, records) for step, records in of_mode if records.scalars or records.histograms]
-        if values:
-            yield from _columns(mode, values, everything)
-        for name in dict.fromkeys(table.name for _, records in of_mode for table in records.tables):
-            tables = [(step, table) for step, records in of_mode for table in records.tables if table.name == name]
-            for step, table in tables if everything else tables[-1:]:
+        yield from _columns(mode, of_mode, everything)
+        tables: dict[str, list[tuple[int, Table]]] = defaultdict(list)
+        for step, records in of_mode:
+            for table in records.tables:
+                tables[table.name].append((step, table))
+        for stepped in tables.values():
+            for step, table in stepped if everything else stepped[-1:]:
                 yield from _table(step, table)
         for step, records in of_mode:
-            yield from (f"  alert at step {step}: {one.name} ({one.level}) {one.text}" for one in records.alerts)
+            for alert in records.alerts:
+                yield visible(f"  alert at step {step}: {alert.name} ({alert.level}) {alert.text}")
 
 
-def _columns(mode: str, events: Events, everything: bool) -> Iterator[str]:
-    shown, skipped = list(events), len(events) > SHOWN and not everything
-    if skipped:
-        shown = [*events[:2], *events[2 - SHOWN :]]
-    named: list[Scalar | Histogram] = []
-    for _, records in events:
-        named += [*records.scalars, *records.histograms]
-    names = dict.fromkeys(item.name for item in named)
-    rows = [["step", *(str(step) for step, _ in shown)]]
-    rows += [[name, *(_value(records, name) for _, records in shown)] for name in names]
-    for number, row in enumerate(rows if skipped else ()):
-        row.insert(3, "" if number else "...")
-    for number, line in enumerate(aligned(rows, numbers=True)):
-        yield f"  {line}" + ("" if number or mode == "train" else f"  ({mode})")
+def _columns(mode: str, of_mode: Events, everything: bool) -> Iterator[str]:
+    """The values of a mode: a line for each name, a column for each log event, or for the first and last ones."""
+    events = [(step, records) for step, records in of_mode if records.scalars or records.histograms]
+    if not events:
+        return
+    cells: dict[str, dict[int | None, str]] = defaultdict(dict)  # by name and log event
+    for index, (_, records) in enumerate(events):
+        for scalar in records.scalars:
+            cells[scalar.name][index] = _short(scalar.value)
+        for histogram in records.histograms:
+            cells[histogram.name][index] = f"{sum(histogram.counts)} values"
+    shown: list[int | None] = [*range(len(events))]
+    if len(events) > SHOWN and not everything:
+        shown[2 : 2 - SHOWN] = [None]
+    rows = [["step", *("..." if index is None else str(events[index][0]) for index in shown)]]
+    rows += [[name, *(of_name.get(index, "") for index in shown)] for name, of_name in cells.items()]
+    head, *lines = aligned([[visible(cell) for cell in row] for row in rows], "<>")
+    yield f"  {head}" + ("" if mode == "train" else f"  ({visible(mode)})")
+    yield from (f"  {line}" for line in lines)
 
 
-def _value(records: Records, name: str) -> str:
-    for item in records.scalars:
-        if item.name == name:
-            return number(item.value)
-    return next((f"{sum(item.counts)} values" for item in records.histograms if item.name == name), "")
-
-
-def number(value: float | int | bool) -> str:
-    """A value in few digits."""
-    return str(value) if isinstance(value, bool | int) else f"{value:.6g}"
+def _short(value: Any) -> str:
+    """A value as text, a float in few digits."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _table(step: int, table: Table) -> Iterator[str]:
-    yield f"  table {table.name} at step {step}: {counted(table.rows, 'row')}"
+    yield visible(f"  table {table.name} at step {step}: {counted(table.rows, 'row')}")
     names = [column.name for column in table.columns]
     rows = [[_cell(table.data[name][row]) for name in names] for row in range(min(table.rows, ROWS))]
-    yield from (f"    {line}" for line in aligned([names, *rows]))
+    yield from (f"    {line}" for line in aligned([[*map(visible, names)], *rows]))
     if table.rows > ROWS:
         yield f"    ... {table.rows - ROWS} more"
 
 
 def _cell(value: Any) -> str:
-    text = "" if value is None else number(value) if isinstance(value, float | int) else str(value)
-    text = visible(text.replace("\n", "\\n"))
+    text = visible("" if value is None else _short(value).replace("\n", "\\n"))
     return text if len(text) <= WIDTH else text[: WIDTH - 3] + "..."
 
 
@@ -123,66 +118,55 @@ def differences(one: Events, other: Events) -> dict[str, Any]:
 
 def side_by_side(difference: dict[str, Any]) -> Iterator[str]:
     """Differences for people."""
-    return map(visible, _differences(difference))
-
-
-def _differences(difference: dict[str, Any]) -> Iterator[str]:
-    width = max((len(name) for key in ("removed", "added", "changed") for name in difference[key]), default=0)
-    for sign, key in (("-", "removed"), ("+", "added")):
-        for name, sample in difference[key].items():
-            yield f"  {sign} {name.ljust(width)}  {sample}"
-    for name, items in difference["changed"].items():
-        first = items[0]
+    lines = [("-", name, sample) for name, sample in difference["removed"].items()]
+    lines += [("+", name, sample) for name, sample in difference["added"].items()]
+    for name, (first, *rest) in difference["changed"].items():
         at = f"step {first['step']}" + ("" if first["mode"] == "train" else f" ({first['mode']})")
-        more = f"; {len(items) - 1} more" if len(items) > 1 else ""
-        yield f"  ~ {name.ljust(width)}  {at}: {first['before']} -> {first['after']}{more}"
+        lines.append(("~", name, f"{at}: {first['before']} -> {first['after']}{_more(rest)}"))
+    width = max((len(name) for _, name, _ in lines), default=0)
+    yield from (visible(f"  {sign} {name.ljust(width)}  {text}") for sign, name, text in lines)
     yield f"  = {difference['equal']} equal; {difference['bytes'][0]:,} -> {difference['bytes'][1]:,} bytes"
 
 
-Place = tuple[str, int]
+Position = tuple[str, int]  # a mode and a step
 
 
-def _values(events: Events) -> dict[str, dict[Place, Any]]:
+def _values(events: Events) -> dict[str, dict[Position, Any]]:
     """Everything with a name, by name and log event: numbers as they are, other records in words, with their data."""
-    values: dict[str, dict[Place, Any]] = {}
+    values: dict[str, dict[Position, Any]] = defaultdict(dict)
     for step, records in events:
         at = (records.mode, step)
         for scalar in records.scalars:
-            values.setdefault(scalar.name, {})[at] = scalar.value
+            values[scalar.name][at] = scalar.value
         for histogram in records.histograms:
-            counts, edges = list(histogram.counts), list(histogram.edges)
-            values.setdefault(histogram.name, {})[at] = (f"counts {counts}", edges)
+            values[histogram.name][at] = (f"counts {list(histogram.counts)}", list(histogram.edges))
         for table in records.tables:
-            words = f"{table.rows} rows of {', '.join(table.data)}"
-            values.setdefault(f"table {table.name}", {})[at] = (words, repr(table.data))
+            values[f"table {table.name}"][at] = (f"{table.rows} rows of {', '.join(table.data)}", repr(table.data))
         for alert in records.alerts:
-            values.setdefault(f"alert {alert.name}", {})[at] = alert.text
+            values[f"alert {alert.name}"][at] = alert.text
     return values
 
 
-def _changed(before: dict[Place, Any], after: dict[Place, Any]) -> list[dict[str, Any]]:
+def _changed(before: dict[Position, Any], after: dict[Position, Any]) -> list[dict[str, Any]]:
+    """The log events whose values differ; NaN equals NaN."""
+    pairs = {at: (before.get(at), after.get(at)) for at in (*before, *after)}
     return [
-        {"mode": at[0], "step": at[1], "before": _words(before.get(at)), "after": _words(after.get(at))}
-        for at in dict.fromkeys([*before, *after])
-        if not _equal(before.get(at), after.get(at))
+        {"mode": mode, "step": step, "before": _words(was), "after": _words(now)}
+        for (mode, step), (was, now) in pairs.items()
+        if was != now and (was == was or now == now)
     ]
-
-
-def _equal(before: Any, after: Any) -> bool:
-    if isinstance(before, float) and isinstance(after, float) and math.isnan(before) and math.isnan(after):
-        return True
-    return bool(before == after)
 
 
 def _words(value: Any) -> str:
     if value is None:
         return "nothing"
-    if isinstance(value, tuple):
-        return str(value[0])
-    return number(value) if isinstance(value, float | int) else str(value)
+    return str(value[0]) if isinstance(value, tuple) else _short(value)
 
 
-def _sample(values: dict[Place, Any]) -> str:
-    (_, step), value = next(iter(values.items()))
-    more = f"; {len(values) - 1} more" if len(values) > 1 else ""
-    return f"step {step}: {_words(value)}{more}"
+def _sample(values: dict[Position, Any]) -> str:
+    ((_, step), value), *rest = values.items()
+    return f"step {step}: {_words(value)}{_more(rest)}"
+
+
+def _more(rest: Sequence[Any]) -> str:
+    return f"; {len(rest)} more" if rest else ""

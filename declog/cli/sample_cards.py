@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from declog.cli.output import BOLD, DIM, coloured, paint, width
+from declog.cli.output import BOLD, DIM, aligned, coloured, paint, width
 from declog.errors.visible import visible, visible_lines
+from declog.runs.prompts import PROMPTS
 from declog.sinks._conversations import is_conversation, spoken
 from declog.sinks._scalar_lines import number
 from declog.sinks._shared import json_text
@@ -24,10 +25,10 @@ STRONG = (178, 24, 43), (33, 102, 172)  # of unlikely tokens and values above 0,
 Piece = tuple[str, str]
 
 
-def printed(
-    head: str, rows: Sequence[Mapping[str, Any]], *, key: str | None, colour: str | None, by_place: Sequence[str]
+def print_samples(
+    head: str, rows: Sequence[Mapping[str, Any]], score: str | None, *, colour: str | None, ends: Sequence[str]
 ) -> None:
-    """Print a heading and a card for each row; ``by_place`` says of each whether it is `best` or `worst`."""
+    """Print a heading and a card for each row; ``ends`` says of each whether it is `best` or `worst`."""
     from rich.console import Console
     from rich.text import Text
 
@@ -37,9 +38,9 @@ def printed(
     console.print(Text(visible(head), style="bold"))
     shades = console.color_system in ("256", "truecolor")
     stamped = len({row.get("step") for row in rows}) > 1
-    for row, end in zip(rows, by_place, strict=True):
+    for row, end in zip(rows, ends, strict=True):
         console.print()
-        for indent, pieces in _card(row, end, key, colour, shades=shades, stamped=stamped):
+        for indent, pieces in _card(row, end, score, colour, shades=shades, stamped=stamped):
             line = Text.assemble(*pieces)
             if not shown:
                 print("\n".join(" " * indent + part if part else "" for part in line.plain.split("\n")))
@@ -48,24 +49,19 @@ def printed(
                 console.print(Text(" " * indent).append_text(part))
 
 
-PROMPT_HEADS = {
-    "attempts": "attempts", "mean": "mean", "best": "best", "solved": "solved", "first_solved": "first solved",
-    "trend": "trend", "first_step": "first step", "last_step": "last step",
-}  # fmt: skip
-
-
 def print_prompts(head: str, prompts: Sequence[Mapping[str, Any]]) -> None:
     """Print a heading and a line for each prompt: its numbers, then its text, cut at the width of a terminal."""
-    print(paint(visible(head), BOLD))
-    print()
-    lines = [[*PROMPT_HEADS.values()], *([_prompt_cell(name, one[name]) for name in PROMPT_HEADS] for one in prompts)]
-    texts = ["prompt", *(visible(" ".join(one["prompt"].split())) for one in prompts)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    room = max(width(sys.stdout) - sum(widths) - 2 * len(widths), 20) if sys.stdout.isatty() else None
-    for index, (numbers, text) in enumerate(zip(lines, texts, strict=True)):
-        row = "  ".join(number.rjust(wide) for number, wide in zip(numbers, widths, strict=True))
-        row += "  " + (text if room is None else beginning(text, room))
-        print(row if index else paint(row, DIM))
+    names = [name for name in PROMPTS if name != "prompt"]
+    rows = [[*(name.replace("_", " ") for name in names), "prompt"]]
+    rows += [
+        [*(_prompt_cell(name, one[name]) for name in names), visible(" ".join(one["prompt"].split()))]
+        for one in prompts
+    ]
+    heading, *lines = aligned(rows, ">" * len(names) + "<")
+    room = max(width(sys.stdout), len(heading) + 14)
+    print(f"{paint(visible(head), BOLD)}\n\n{paint(heading, DIM)}")
+    for line in lines:
+        print(beginning(line, room) if sys.stdout.isatty() else line)
 
 
 def _prompt_cell(name: str, value: Any) -> str:

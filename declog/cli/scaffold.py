@@ -27,9 +27,6 @@ CONFIG_FILE = {"conf/declog/$config.yaml": "preset.yaml"}
 
 def filled(files: Mapping[str, str | None], facts: Mapping[str, str]) -> dict[str, str]:
     """Paths and texts with their facts."""
-    return {Template(path).substitute(facts): _text(name).substitute(facts) for path, name in files.items()}
-
-
-def _text(name: str | None) -> Template:
     folder = Path(__file__).parent / "templates"
-    return Template("" if name is None else (folder / f"{name}.template").read_text(encoding="utf-8"))
+    texts = {path: (folder / f"{name}.template").read_text("utf-8") if name else "" for path, name in files.items()}
+    return {Template(path).substitute(facts): Template(text).substitute(facts) for path, text in texts.items()}

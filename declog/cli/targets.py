@@ -100,23 +100,18 @@ def _origin(args: argparse.Namespace, words: Sequence[str]) -> Origin:
 
 
 def imported(args: argparse.Namespace) -> None:
-    """Load the modules of ``--import``, and those of the project in the working directory."""
+    """Load the modules of ``--import``, found as ``python -m`` would, and those of the project."""
     from declog.config.project import load_imports
 
     load_imports()
-    for name in args.modules or ():
-        _import(name)
-
-
-def _import(name: str) -> None:
-    """Load a module that registers functions, reductions or sinks, from the search path of ``python -m``."""
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+    if args.modules and "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
-    try:
-        importlib.import_module(name)
-    except ImportError as error:
-        fix = f"--import {name.removesuffix('.py').replace('/', '.')}" if name.endswith(".py") else None
-        raise Wrong(f"--import {name}: {error}", fix) from None
+    for name in args.modules or ():
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            fix = f"--import {name.removesuffix('.py').replace('/', '.')}" if name.endswith(".py") else None
+            raise Wrong(f"--import {name}: {error}", fix) from None
 
 
 # -- a run

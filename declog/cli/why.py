@@ -14,11 +14,12 @@ from typing import Any
 
 from declog.api import plan
 from declog.cli.arguments import Wrong
-from declog.cli.layers import Layered, language_key, layered, leaves, shown_package, shown_value
-from declog.cli.output import BOLD, DIM, columns, paint, wrapped, write_json
+from declog.cli.layers import Layered, language_key, layered, leaves, shown_value
+from declog.cli.output import BOLD, DIM, answer, columns, paint, wrapped
 from declog.cli.targets import configured, run_named
 from declog.config.composed import Composed
 from declog.config.interpolation import at, has
+from declog.config.search_path import package_of
 from declog.config.source_map import FileLocation, Layer, OverrideLocation
 from declog.config.uses import old_names, readers
 from declog.errors import ConfigError, did_you_mean
@@ -34,41 +35,40 @@ from declog.records import names_of
 def report(args: argparse.Namespace, config: Composed) -> None:
     """Print it."""
     key: str = args.why
-    run = run_named(args.words)
-    missing = {} if run is None else run[1].get("missing", {})
-    layers = layered(config)
-    plan = _plan(config)
+    folder, run = run_named(args.words) or (None, {})
+    layers, plan = layered(config), _plan(config)
     paths = list(_paths(layers, key, plan))
-    late = {} if paths or run is None else _asked(run[0])
-    if run is not None and late:
+    late = _asked(folder) if folder is not None and not paths else {}
+    if late:
         lines = [f"metrics.{name}={line}" for name, (line, _) in late.items()]
         config = configured(args, [*args.words, *lines])
         layers, plan = layered(config), _plan(config)
         paths = list(_paths(layers, key, plan))
     if not paths:
         raise Wrong(f"nothing is called `{key}` in this config", _close(layers, key, plan))
-    facts = [_facts(layers, path, plan) for path in paths]
-    for path, fact in zip(paths, facts, strict=True):
-        if path[0] == "metrics" and path[-1] in missing:
-            fact["notes"].append(f"no values in this run: {missing[str(path[-1])]}")
-        if run is not None and path[0] == "metrics" and path[-1] in late:
-            line, file = late[str(path[-1])]
-            fact["layers"] = [{"place": str(file.relative_to(run[0])), "value": line, "package": ""}]
+    facts = []
+    for path in paths:
+        fact = _facts(layers, path, plan)
+        name = str(path[-1]) if path[0] == "metrics" else None
+        if name in run.get("missing", {}):
+            fact["notes"].append(f"no values in this run: {run['missing'][name]}")
+        if name in late:
+            line, file = late[name]
+            fact["layers"] = [{"place": file, "value": line, "package": ""}]
             fact.pop("keys", None)  # the line has them
-            fact["notes"].append("asked late" + "; the job goes on with it" * (path[-1] in run[1].get("late", {})))
-    if args.format == "json":
-        write_json(facts)
-    else:
-        print("\n\n".join(map(_text, facts)))
+            fact["notes"].append("asked late" + "; the job goes on with it" * (name in run.get("late", {})))
+        facts.append(fact)
+    answer(args, facts, ["\n\n".join(map(_text, facts))])
 
 
-def _asked(folder: Path) -> Mapping[str, tuple[str, Path]]:
-    """The metrics of ``declog add``, by id: the YAML of each, and its file."""
+def _asked(folder: Path) -> Mapping[str | None, tuple[str, str]]:
+    """The metrics of ``declog add``, by id: the YAML of each, and its file in the run's folder."""
     if not (folder / "late").exists():
         return {}
     from declog.late import asked
 
-    return {name: (line, file) for file, lines in asked(folder) for name, line in lines.items()}
+    questions = [(lines, str(file.relative_to(folder))) for file, lines in asked(folder)]
+    return {name: (line, file) for lines, file in questions for name, line in lines.items()}
 
 
 def known_key(config: Layered, key: str) -> Key:
@@ -95,78 +95,79 @@ def _plan(config: Composed) -> Plan | None:
 def _paths(config: Layered, key: str, plan: Plan | None) -> Iterator[Key]:
     """The paths that a word names: a key, entries with this id, the metric behind a name."""
     old = {**old_names(config.data, "signals"), **old_names(config.data, "metrics")}
-    if (new := old.get(key.rpartition(".")[2])) is not None:
-        raise Wrong(f"`{key}` is called `{new}` now", f"--why {key.removesuffix(key.rpartition('.')[2])}{new}")
+    name = key.rpartition(".")[2]
+    if (new := old.get(name)) is not None:
+        raise Wrong(f"`{key}` is called `{new}` now", f"--why {key.removesuffix(name)}{new}")
     path = _split(key)
     if has(config.data, path) or path in config.deleted or language_key(config.data, path) is not None:
         yield path
         return
-    entries = [path for section in config.data for path, _ in paths_of(config.data, section) if path[-1] == key]
-    entries += [entry for entry in config.deleted if is_entry(entry) and entry[-1] == key]
+    entries = [path for section in config.data for path, _ in paths_of(config.data, section)]
+    entries += filter(is_entry, config.deleted)
+    named = [path for path in entries if path[-1] == key]
     if plan is not None:
         declared = has(config.data, ("metrics", LOGGED))  # else what `log_metric` gives may have any name
-        plain = _without_prefixes(key, plan)
-        entries += [
-            ("metrics", op.id)
-            for op in plan.outputs
-            for names in [op.names if declared or op.id != LOGGED else ()]
-            if op.key == key or any(re.fullmatch(names_of(name.template), bare) for name in names for bare in plain)
-        ]
-    yield from dict.fromkeys(entries)
+        bare = _without_prefixes(key, plan)
+        for op in plan.outputs:
+            templates = [names_of(item.template) for item in op.names] if declared or op.id != LOGGED else []
+            if op.key == key or any(re.fullmatch(template, name) for template in templates for name in bare):
+                named.append(("metrics", op.id))
+    yield from dict.fromkeys(named)
 
 
 def _without_prefixes(name: str, plan: Plan) -> list[str]:
     """A tracker's name without the prefixes of modes and sinks."""
-    prefixes = {*(mode.prefix for mode in plan.modes.values()), *(sink.prefix for sink in plan.sinks), ""}
-    all_prefixes = {*prefixes, *(sink.prefix + mode.prefix for sink in plan.sinks for mode in plan.modes.values())}
-    return [name.removeprefix(prefix) for prefix in all_prefixes if name.startswith(prefix)]
+    modes = ["", *(mode.prefix for mode in plan.modes.values())]
+    prefixes = {sink + mode for sink in ("", *(sink.prefix for sink in plan.sinks)) for mode in modes}
+    return [name.removeprefix(prefix) for prefix in prefixes if name.startswith(prefix)]
 
 
 def _close(config: Layered, key: str, plan: Plan | None) -> str:
-    keys: dict[str, None] = {}
-    for path, _ in leaves(config.data):
-        for depth in range(1, len(path) + 1):
-            keys[".".join(map(str, path[:depth]))] = None
-            if is_entry(path[:depth]):
-                keys[str(path[depth - 1])] = None
-    names = [name.template for op in plan.outputs for name in op.names] if plan is not None else []
-    if "." not in key and "/" not in key:
-        return did_you_mean(key, [name for name in keys if "." not in name], what="keys")
-    return did_you_mean(key, [*keys, *names], what="keys")
+    """The fix for a word that names nothing: the nearest key, id or name."""
+    paths = {path[:depth]: None for path, _ in leaves(config.data) for depth in range(1, len(path) + 1)}
+    names = [str(path[-1]) for path in paths if is_entry(path) or len(path) == 1]
+    if "." in key or "/" in key:
+        names += [".".join(map(str, path)) for path in paths]
+        names += [] if plan is None else [name.template for op in plan.outputs for name in op.names]
+    return did_you_mean(key, dict.fromkeys(names), what="keys")
 
 
 # ---- what is reported -----------------------------------------------------------------------------------
 
 
 def _facts(config: Layered, path: Key, plan: Plan | None) -> dict[str, Any]:
+    """The facts of a key for programs; ``_text`` shows them."""
     there = has(config.data, path)
     value = at(config.data, path) if there else None
-    spec = language_key(config.data, path)
-    if not there and spec is not None and not config.layers(path):
-        there, value = True, spec.default
-    facts: dict[str, Any] = {"key": ".".join(map(str, path)), "value": value, "there": there}
-    layers = config.layers(path) or (
-        config.provenance.find((*config.prefix, *path))[1] if has(config.data, path) else ()
-    )
-    facts["layers"] = [
-        {
-            "place": str(layer.location.where),
-            "value": _written_value(layer, config),
-            "package": shown_package(layer.location),
-        }
-        for layer in layers
-        if there or layer.rank
-    ]
+    layers = config.layers(path)
+    if there and not layers:
+        layers = config.provenance.find((*config.prefix, *path))[1]
+    help = ""
+    if (key := language_key(config.data, path)) is not None:
+        default, help = key
+        if not there and not layers:
+            there, value = True, default
+    facts = {
+        "key": ".".join(map(str, path)), "value": value, "there": there,
+        "layers": [
+            {"place": str(layer.location.where), "value": _written_value(layer), "package": _package(layer)}
+            for layer in layers
+            if there or layer.rank
+        ],
+    }  # fmt: skip
     if isinstance(value, Mapping):
         below = ((".".join(map(str, inner)), leaf, config.origin((*path, *inner))) for inner, leaf in leaves(value))
         facts["keys"] = [{"key": key, "value": leaf, "place": origin} for key, leaf, origin in below]
-    facts["notes"] = [spec.help] if spec is not None and spec.help else []
-    if is_entry(path):
-        facts["notes"] += _notes(config, path, plan)
+    facts["notes"] = [*([help] if help else []), *(_notes(config, path, plan) if is_entry(path) else ())]
     return facts
 
 
-def _written_value(layer: Layer, config: Layered) -> str | None:
+def _package(layer: Layer) -> str:
+    """The installed package of a layer's file, with its version; empty for the user's own file."""
+    return (package_of(layer.file) or "") if layer.file is not None else ""
+
+
+def _written_value(layer: Layer) -> str | None:
     """The value that a layer sets, as written; None for a map."""
     origin = layer.location
     if not layer.replaces:

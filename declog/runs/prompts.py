@@ -25,9 +25,14 @@ def prompt_column(rows: Rows) -> str | None:
 
 def score_column(rows: Rows, preferred: str | None = None) -> str | None:
     """The column of numbers by which rows are good or bad: ``preferred``, `reward`, `score`, or a similar name."""
-    numbers = [key for key in _keys(rows) if any(as_number(row.get(key)) is not None for row in rows)]
+    numbers = numeric_columns(rows)
     names = (preferred, "reward", "score", *filter(SCORE.search, numbers))
     return next((name for name in names if name in numbers), None)
+
+
+def numeric_columns(rows: Rows) -> list[str]:
+    """The columns that have a number in some row."""
+    return [key for key in _keys(rows) if any(as_number(row.get(key)) is not None for row in rows)]
 
 
 def step_of(row: Mapping[str, Any]) -> int:

@@ -21,12 +21,12 @@ import argparse
 import itertools
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import DIM, GREEN, counted, paint, write_json
+from declog.cli.output import DIM, GREEN, answer, counted, paint
 
 if TYPE_CHECKING:
     from declog.late import Late
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     goes_on = reading.state == RUNNING and rows_of(folder)["runs"][-1]["late"] and not args.dry_run
     lines, files = dict[str, str](), dict[str, Path]()
     for part in itertools.chain.from_iterable(map(_parts, args.lines)):
-        asked, file = _lines(part)
+        asked, file = _metrics(part)
         lines |= asked
         files |= {} if file is None else dict.fromkeys(asked, file)
     for name in lines.keys() & (reading.info.get("late") or {}).keys() if goes_on else ():
@@ -67,33 +67,36 @@ def run(args: argparse.Namespace) -> int:
     to = [name.strip() for name in args.to.split(",") if name.strip()]
     late = ask(folder, lines, to=to, files=files, goes_on=goes_on)
     file = None if args.dry_run else write(folder, late)
-    answer = hand_over(folder, late, WAIT_S) if goes_on else None
-    if args.format == "json":
-        write_json({"file": None if file is None else str(file), "answer": answer, "series": _series(late)})
-        return int(answer is not None and "refused" in answer)
-    for name, values in _series(late).items():
+    answered = hand_over(folder, late, WAIT_S) if goes_on else None
+    series = _series(late)
+    data = {"file": None if file is None else str(file), "answer": answered, "series": series}
+    answer(args, data, _lines(late, series, file, answered, goes_on=goes_on))
+    return int(answered is not None and "refused" in answered)
+
+
+def _lines(
+    late: Late, series: Mapping[str, Sequence[tuple[int, Any]]], file: Path | None,
+    answered: Mapping[str, Any] | None, *, goes_on: bool,
+) -> Iterator[str]:  # fmt: skip
+    """The values in words, the files with them, and the answer of a job that goes on."""
+    for name, values in series.items():
         (first, _), (last, value) = values[0], values[-1]
         steps = f"step {first}" if first == last else f"steps {first} to {last}"
         about = f"{counted(len(values), 'value')}, {steps}"
-        print(f"{name:<32} {value:<12.6g} {paint(about, DIM)}")
-    for name in late.empty:
-        print(f"{name:<32} {paint('no value yet', DIM)}")
+        yield f"{name:<32} {value:<12.6g} {paint(about, DIM)}"
+    yield from (f"{name:<32} {paint('no value yet', DIM)}" for name in late.empty)
     if late.first:
-        print(f"the first {late.first} log events of the run are not kept any more")
-    for message, count in late.failures.items():
-        print(f"warning: {message} (x{count})")
+        yield f"the first {late.first} log events of the run are not kept any more"
+    yield from (f"warning: {message} (x{count})" for message, count in late.failures.items())
     if file is not None:
-        print(f"{paint('wrote', GREEN)} {file}")
-        for op in late.plan.sinks:
-            print(f"{paint('wrote', GREEN)} a run of its own in {op.id}")
-    if answer is not None and "refused" in answer:
-        print(f"the job does not go on with it:\n{answer['refused']}")
-        return 1
-    if answer is not None:
-        print(f"the job goes on with it, from step {answer['step']} on")
+        yield f"{paint('wrote', GREEN)} {file}"
+        yield from (f"{paint('wrote', GREEN)} a run of its own in {op.id}" for op in late.plan.sinks)
+    if answered is not None and "refused" in answered:
+        yield f"the job does not go on with it:\n{answered['refused']}"
+    elif answered is not None:
+        yield f"the job goes on with it, from step {answered['step']} on"
     elif goes_on:
-        print("the job goes on with it at its next log event, and answers beside it")
-    return 0
+        yield "the job goes on with it at its next log event, and answers beside it"
 
 
 def _parts(word: str) -> list[str]:
@@ -103,7 +106,7 @@ def _parts(word: str) -> list[str]:
     return re.split(r"\n(?=\w+\s*:)", word.strip("\n")) if len(keys_at_top(word)) > 1 else [word]
 
 
-def _lines(word: str) -> tuple[dict[str, str], Path | None]:
+def _metrics(word: str) -> tuple[dict[str, str], Path | None]:
     """The YAML of each metric, by its id, and the file of which it is."""
     name, colon, text = word.partition(":")
     if re.fullmatch(r"\w+", name.strip()) and colon and text.strip():

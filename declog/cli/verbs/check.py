@@ -18,13 +18,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, counted, paint, wrapped, write_error, write_json
+from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, install, namesake
 from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure
 from declog.errors.visible import visible, visible_lines
@@ -45,17 +46,18 @@ class Checked:
     words: Sequence[str]
     config: Composed | None = None
     plan: Plan | None = None
+    error: ConfigError | None = None
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    problems: Sequence[Problem] = ()
-    code: int = OK
+    not_installed: dict[str, str] = field(default_factory=dict)  # kinds of sinks, each with its pip extra
     timings: dict[str, float] = field(default_factory=dict)
     changes: str = ""
 
-    @property
-    def label(self) -> str:
-        """Its name on a command line."""
-        return " ".join(self.words) or (self.plan.name if self.plan is not None else "grpo")
+    def code(self, *, strict: bool) -> int:
+        """The exit code."""
+        if self.error is not None:
+            return UNCOMPOSED if isinstance(self.error, CompositionError) else INVALID
+        return DIFFERENT if self.changes or (strict and self.warnings) else OK
 
 
 def arguments(parser: Parser) -> None:
@@ -84,25 +86,26 @@ def run(args: argparse.Namespace) -> int:
     results = [_checked(args, words) for words in configs]
     if args.fix and _fixed(results, quiet=args.format != "text"):
         results = [_checked(args, words) for words in configs]
-    entries = {}
     if args.lock or args.locked:
         entries = {
             locks.key(result.words): locks.entry(result.plan, result.config)
             for result in results
             if result.plan is not None and result.config is not None
         }
-    if args.lock and not any(result.code for result in results):
-        locks.write({**locked, **entries})
-    elif args.locked:
-        for result in results:
-            if (now := entries.get(locks.key(result.words))) is not None:
-                result.changes = locks.changes(locked, result.words, now)
-                result.code = result.code or (DIFFERENT if result.changes else OK)
+        if args.locked:
+            for result in results:
+                now = entries.get(locks.key(result.words))
+                result.changes = "" if now is None else locks.changes(locked, result.words, now)
+        elif all(result.error is None for result in results):
+            locks.write({**locked, **entries})
     if (version := namesake()) is not None:
         print(f"warning: {RuntimeFailure.of('DL610.two_versions', version=version, package=NAME)}", file=sys.stderr)
-    _shown(results, args)
-    codes = [result.code or int(args.strict and bool(result.warnings)) for result in results]
-    return max(codes)
+    if args.format == "json":
+        listed = [_as_dict(result, timings=args.timings) for result in results]
+        write_json(listed[0] if len(listed) == 1 else listed)
+    else:
+        _print(results, args)
+    return max(result.code(strict=args.strict) for result in results)
 
 
 def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
@@ -120,119 +123,28 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     try:
         done.config = config = configured(args, words)
         clock.append(time.perf_counter())
-        done.plan = plan(config)
-        done.warnings = list(map(str, done.plan.warnings))
-        done.warnings += [] if done.plan.sinks or done.plan.capture else [NO_SINK]
-        make = partial(compile, imports=frozenset(config.imports))
-        problems, stale = faults(config, make)
+        compiled = plan(config)
+        done.warnings = list(map(str, compiled.warnings))
+        done.warnings += [] if compiled.sinks or compiled.capture else [NO_SINK]
+        problems, stale = faults(config, partial(compile, imports=frozenset(config.imports)))
         if problems:
             raise config.located(ConfigError(problems))
-        done.notes += [*_unseen(config, done.plan), *_unopened(config)]
+    except ConfigError as error:
+        done.error = error
+    else:
+        done.plan = compiled
+        done.not_installed = _not_installed(compiled)
+        done.notes = [*_unseen(config, compiled), *_unopened(config)]
         if stale:
             dropped = ", ".join(f"{name}: null" for name in stale)
             done.notes.append(f"tests expect what this config has no more; drop them: `tests: {{{dropped}}}`")
-    except ConfigError as error:
-        done.plan, done.problems = None, error.problems
-        done.code = UNCOMPOSED if isinstance(error, CompositionError) else INVALID
     clock.append(time.perf_counter())
     spans = zip(("imports", "hydra", "declog"), clock, clock[1:], strict=False)
     done.timings = {name: round(end - start, 4) for name, start, end in spans}
     return done
 
 
-def _unseen(config: Composed, plan: Plan) -> list[str]:
-    """A note on the user's own metrics that no sink shows; a preset leaves out its own on purpose."""
-    names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
-    if not names:
-        return []
-    profile = min(sink.profile for sink in plan.sinks)
-    edit = f"profiles: {{{profile}: {{show: [{', '.join(names)}]}}}}"
-    return [f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"]
-
-
-def _unopened(config: Composed) -> list[str]:
-    """A note on the user's own options for sinks that `sinks` does not list."""
-    from declog.language.validation import validate
-
-    opened = validate(config.data).sinks
-    names = [name for name in config.data.get("sink_options") or () if name not in opened]
-    unlisted = [name for name in names if config.home(("sink_options", name)) is None]
-    return [
-        f"`sink_options.{name}` has no effect: no `sinks` names it; sinks: [{', '.join([*opened, name])}]"
-        for name in unlisted
-    ]
-
-
-def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
-    """Apply the fixes; whether a file was written."""
-    from declog.cli.fixes import apply
-
-    lines = apply([problem for result in results for problem in result.problems])
-    for line in lines if not quiet else ():
-        print(f"{paint('fixed', GREEN)} {visible(line)}")
-    return bool(lines)
-
-
-# -- what is printed
-
-
-def _shown(results: Sequence[Checked], args: argparse.Namespace) -> None:
-    if args.format == "json":
-        listed = [_as_dict(result, timings=args.timings) for result in results]
-        write_json(listed[0] if len(listed) == 1 else listed)
-        return
-    if args.format == "github":
-        for line in dict.fromkeys(line for result in results for line in as_github(result.problems, result.warnings)):
-            print(line)
-    reported: set[str] = set()
-    several = len(results) > 1
-    for result in results:
-        if result.plan is not None:
-            _report(result, args, several=several)
-            continue
-        if several:
-            sys.stdout.flush()
-            print(paint(f"not ok {visible(result.label)}", RED))
-        if args.format == "text":
-            new = [problem for problem in result.problems if problem.text() not in reported]  # configs may share a base
-            reported |= {problem.text() for problem in new}
-            if new:
-                write_error(ConfigError(new))
-
-
-def _report(result: Checked, args: argparse.Namespace, *, several: bool) -> None:
-    from declog.cli import locks
-    from declog.language.nodes import LOGGED
-
-    plan = result.plan
-    assert plan is not None
-    for warning in result.warnings if args.format == "text" else ():
-        print(wrapped(visible_lines(str(warning)), f"{paint('warning:', YELLOW)} ", len("warning: ")))
-    for note in result.notes if args.format == "text" else ():
-        print(wrapped(note, "note: ", len("note: ")))
-    for kind, extra in _missing(plan).items():
-        print(f"note: the sink {kind} is not installed here: {install(extra)}")
-    if plan.inactive and not several:
-        shown = ", ".join(what for what, _ in plan.inactive[:3]) + (", ..." if len(plan.inactive) > 3 else "")
-        print(paint(f"inactive: {shown}:\n  `declog show --inactive` says why", DIM))
-    if result.changes:
-        print(f"{result.changes}\n")
-    parts = [
-        counted(sum(len(op.names) for op in plan.outputs if op.shown and op.id != LOGGED), "output"),
-        counted(len(plan.tables), "table"),
-        counted(len(plan.alerts), "alert"),
-        f"{counted(len(plan.sinks), 'sink')} ({', '.join(op.id for op in plan.sinks)})" if plan.sinks else "no sink",
-    ]
-    mark = paint("ok", GREEN) if not result.changes else paint("changed", YELLOW)
-    label = result.label if several else plan.name
-    print(wrapped(f"{visible(label)}: {', '.join(parts)}", f"{mark} ", 3))
-    if result.changes:
-        print(f"  fix: declog check {locks.key(result.words)} --lock, where that is wanted")
-    for name, seconds in result.timings.items() if args.timings else ():
-        print(f"  {name:<8} {seconds:.3f} s")
-
-
-def _missing(plan: Plan) -> dict[str, str]:
+def _not_installed(plan: Plan) -> dict[str, str]:
     """The kinds of enabled sinks whose package is not installed, each with its pip extra."""
     from declog.sinks import traits
 
@@ -244,17 +156,102 @@ def _missing(plan: Plan) -> dict[str, str]:
     }
 
 
+def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own metrics that no sink shows; a preset leaves out its own on purpose."""
+    names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
+    if names:
+        profile = min(sink.profile for sink in plan.sinks)
+        edit = f"profiles: {{{profile}: {{show: [{', '.join(names)}]}}}}"
+        yield f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"
+
+
+def _unopened(config: Composed) -> Iterator[str]:
+    """A note on the user's own options for sinks that `sinks` does not list."""
+    from declog.language.validation import validate
+
+    opened = validate(config.data).sinks
+    for name in config.data.get("sink_options") or ():
+        if name not in opened and config.home(("sink_options", name)) is None:
+            listed = ", ".join([*opened, name])
+            yield f"`sink_options.{name}` has no effect: no `sinks` names it; sinks: [{listed}]"
+
+
+def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
+    """Apply the fixes; whether a file was written."""
+    from declog.cli.fixes import apply
+
+    lines = apply(problem for result in results for problem in _problems(result))
+    for line in lines if not quiet else ():
+        print(f"{paint('fixed', GREEN)} {visible(line)}")
+    return bool(lines)
+
+
+def _problems(result: Checked) -> Sequence[Problem]:
+    return () if result.error is None else result.error.problems
+
+
+# -- what is printed
+
+
+def _print(results: Sequence[Checked], args: argparse.Namespace) -> None:
+    if args.format == "github":
+        annotations = (line for result in results for line in as_github(_problems(result), result.warnings))
+        for line in dict.fromkeys(annotations):
+            print(line)
+    several = len(results) > 1
+    reported: set[str] = set()
+    for result in results:
+        if result.plan is not None:
+            for line in _lines(result, result.plan, args, several=several):
+                print(line)
+            continue
+        if several:
+            print(paint(f"not ok {visible(' '.join(result.words) or DEFAULT)}", RED), flush=True)
+        new = [problem for problem in _problems(result) if problem.text() not in reported]  # configs may share a base
+        reported |= {problem.text() for problem in new}
+        if new and args.format == "text":
+            write_error(ConfigError(new))
+
+
+def _lines(result: Checked, plan: Plan, args: argparse.Namespace, *, several: bool) -> Iterator[str]:
+    """A config that compiles, in words."""
+    from declog.cli import locks
+    from declog.language.nodes import LOGGED
+
+    if args.format == "text":  # annotations have them
+        for text in result.warnings:
+            yield wrapped(visible_lines(text), f"{paint('warning:', YELLOW)} ", len("warning: "))
+        yield from (wrapped(note, "note: ", len("note: ")) for note in result.notes)
+    for kind, extra in result.not_installed.items():
+        yield f"note: the sink {kind} is not installed here: {install(extra)}"
+    if plan.inactive and not several:
+        shown = ", ".join(what for what, _ in plan.inactive[:3]) + (", ..." if len(plan.inactive) > 3 else "")
+        yield paint(f"inactive: {shown}:\n  `declog show --inactive` says why", DIM)
+    parts = [
+        counted(sum(len(op.names) for op in plan.outputs if op.shown and op.id != LOGGED), "output"),
+        counted(len(plan.tables), "table"),
+        counted(len(plan.alerts), "alert"),
+        f"{counted(len(plan.sinks), 'sink')} ({', '.join(op.id for op in plan.sinks)})" if plan.sinks else "no sink",
+    ]
+    label = f"{' '.join(result.words) or plan.name if several else plan.name}: {', '.join(parts)}"
+    if result.changes:
+        yield f"{result.changes}\n"
+        yield wrapped(visible(label), f"{paint('changed', YELLOW)} ", 3)
+        yield f"  fix: declog check {locks.key(result.words)} --lock, where that is wanted"
+    else:
+        yield wrapped(visible(label), f"{paint('ok', GREEN)} ", 3)
+    for name, seconds in result.timings.items() if args.timings else ():
+        yield f"  {name:<8} {seconds:.3f} s"
+
+
 def _as_dict(result: Checked, *, timings: bool) -> dict[str, Any]:
     from declog.config.diagnostics import as_dict
 
-    data: dict[str, Any] = {"ok": result.plan is not None, "words": list(result.words)}
     plan = result.plan
-    if plan is not None:
-        data |= {"name": plan.name, "fingerprint": plan.fingerprint}
-    data |= {"problems": [as_dict(problem) for problem in result.problems], "warnings": result.warnings}
+    data: dict[str, Any] = {"ok": plan is not None, "words": list(result.words)}
+    data |= {} if plan is None else {"name": plan.name, "fingerprint": plan.fingerprint}
+    data |= {"problems": list(map(as_dict, _problems(result))), "warnings": result.warnings}
     data |= {"notes": result.notes} if result.notes else {}
-    if plan is not None:
-        data |= {"inactive": dict(plan.inactive), "not_installed": list(_missing(plan))}
-    if result.changes:
-        data["changes"] = result.changes
+    data |= {} if plan is None else {"inactive": dict(plan.inactive), "not_installed": list(result.not_installed)}
+    data |= {"changes": result.changes} if result.changes else {}
     return {**data, "timings": result.timings} if timings else data

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 from declog.cli.arguments import DIVIDER, Parser, Wrong
 from declog.cli.differences import differences, text
-from declog.cli.output import write_json
+from declog.cli.output import answer
 from declog.cli.targets import is_name
 
 GROUP = "check"
@@ -41,12 +41,7 @@ def run(args: argparse.Namespace) -> int:
     first, second = _sides(args.words, application=args.config_name is not None)
     before, after = plan(configured(args, first)), plan(configured(args, second))
     changes = differences(facts(before, after), facts(after, before))
-    if args.format == "json":
-        write_json({"same": not changes, "changes": changes})
-    elif not changes:
-        print("they log the same")
-    else:
-        print(text(changes))
+    answer(args, {"same": not changes, "changes": changes}, [text(changes) or "they log the same"])
     return int(bool(changes) and args.strict)
 
 

@@ -10,7 +10,7 @@ import argparse
 import re
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import BOLD, columns, paragraphs, write_json
+from declog.cli.output import BOLD, answer, columns, paragraphs
 from declog.errors import did_you_mean
 
 GROUP = "look"
@@ -29,10 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from declog.errors.pages import CODES, page
 
     if args.code is None:
-        if args.format == "json":
-            write_json(CODES)
-        else:
-            print(columns(list(CODES.items()), colour=BOLD))
+        answer(args, CODES, [columns(list(CODES.items()), colour=BOLD)])
         return 0
     code = args.code.strip("[]").upper()
     code = code if code.startswith("DL") else f"DL{code}"
@@ -45,10 +42,7 @@ def run(args: argparse.Namespace) -> int:
         (message.text, None if message.nearest or message.fix == "{fix}" else message.fix)
         for message in messages(code).values()
     ]
-    if args.format == "json":
-        write_json({"code": code, "meaning": CODES[code], "page": page(code), "messages": shown})
-    else:
-        print(paragraphs(page(code)))
-        for text, fix in shown:
-            print(f"- {text}" + (f"\n  fix: {fix}" if fix else ""))
+    lines = [f"- {text}" + (f"\n  fix: {fix}" if fix else "") for text, fix in shown]
+    data = {"code": code, "meaning": CODES[code], "page": page(code), "messages": shown}
+    answer(args, data, [paragraphs(page(code)), *lines])
     return 0

@@ -57,8 +57,8 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the files."""
-    ways = [name for name, chosen in (("--from", args.run), ("--package", args.package), ("--editor", args.editor))
-            if chosen]  # fmt: skip
+    options = {"--from": args.run, "--package": args.package, "--editor": args.editor}
+    ways = [name for name, value in options.items() if value]
     if len(ways) > 1:
         raise Wrong(f"init begins one thing: {' and '.join(ways)} are two", "leave one out")
     if args.preset is not None and (args.run or args.editor):
@@ -75,7 +75,16 @@ def run(args: argparse.Namespace) -> int:
     if preset not in (names := presets()):
         raise Wrong(f"there is no preset `{preset}`", did_you_mean(preset, names, what="presets"))
     module = _module(args)
-    return _package(args.name, module, preset) if args.package else _config(module, preset)
+    if args.package:
+        short = module.removesuffix("_logging")
+        facts = {"name": args.name, "module": module, "preset": preset, "config": f"{short}_{preset}", "prefix": short,
+                 "declog": f"{NAME}>={'.'.join(VERSION.split('.')[:2])}"}  # fmt: skip
+        _write(Path(args.name), filled(PACKAGE_FILES, facts))
+        print(f"next: cd {args.name} && pip install -e . && declog test {facts['config']}")
+    else:
+        _in_project(filled(CONFIG_FILE, {"config": module, "preset": preset, "prefix": module}))
+        print(f"next: declog test {module}")
+    return 0
 
 
 def _module(args: argparse.Namespace) -> str:
@@ -85,22 +94,6 @@ def _module(args: argparse.Namespace) -> str:
         what, name = ("package", "acme-logging") if args.package else ("config", "mine")
         raise Wrong(f"`{args.name}` cannot be the name of a {what}", f"letters, digits, - and _: {name}")
     return module
-
-
-def _package(name: str, module: str, preset: str) -> int:
-    short = module.removesuffix("_logging")
-    facts = {"name": name, "module": module, "preset": preset, "config": f"{short}_{preset}", "prefix": short,
-             "declog": f"{NAME}>={'.'.join(VERSION.split('.')[:2])}"}  # fmt: skip
-    _write(Path(name), filled(PACKAGE_FILES, facts))
-    print(f"next: cd {name} && pip install -e . && declog test {facts['config']}")
-    return 0
-
-
-def _config(name: str, preset: str) -> int:
-    facts = {"config": name, "preset": preset, "prefix": name}
-    _in_project(filled(CONFIG_FILE, facts))
-    print(f"next: declog test {name}")
-    return 0
 
 
 def _of_run(args: argparse.Namespace) -> int:
@@ -162,17 +155,17 @@ def _in_project(files: dict[str, str]) -> None:
     from declog.config.compose import project_folder
 
     folder = project_folder()
-    if folder is not None:  # the project has a folder of configs
-        files = {str(Path(folder.name) / Path(path).relative_to("conf")): text for path, text in files.items()}
-    _write(Path(".") if folder is None else folder.parent, files)
-    if folder is None:
-        file = Path("pyproject.toml")
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        if "[tool.declog]" in text:
-            print('note: pyproject.toml has [tool.declog] already: add config_dir = "conf"')
-        else:
-            file.write_text(f"{text.rstrip()}\n\n{TABLE}".lstrip(), encoding="utf-8")
-            print(f"{paint('wrote', GREEN)} pyproject.toml: [tool.declog]")
+    if folder is not None:
+        _write(folder, {str(Path(path).relative_to("conf")): text for path, text in files.items()})
+        return
+    _write(Path("."), files)
+    file = Path("pyproject.toml")
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if "[tool.declog]" in text:
+        print('note: pyproject.toml has [tool.declog] already: add config_dir = "conf"')
+    else:
+        file.write_text(f"{text.rstrip()}\n\n{TABLE}".lstrip(), encoding="utf-8")
+        print(f"{paint('wrote', GREEN)} pyproject.toml: [tool.declog]")
 
 
 def _write(root: Path, files: dict[str, str]) -> None:

@@ -14,15 +14,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import BOLD, columns, write_json
+from declog.cli.output import BOLD, answer, columns
 from declog.errors import SinkError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
-    from declog.cli.layers import Layered
     from declog.language.reductions import Reduction
     from declog.registry import Registry
 
 Row = tuple[str, ...]  # a name and its columns
+Config = Mapping[str, Any]
 
 GROUP = "look"
 SUMMARY = "list metrics, signals, functions, reductions, presets, sinks and more"
@@ -37,19 +37,15 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the list."""
-    kinds = [*OF_DECLOG, *OF_A_CONFIG]
-    config = cache(lambda: _layered(args))
+    from declog.cli.targets import chosen
+
+    kinds = {**OF_DECLOG, **OF_A_CONFIG}
+    config = cache(lambda: chosen(args).shown)
     if args.what is None:
         lists = {what: _rows(what, args, config) for what in kinds}
-        if args.format == "json":
-            write_json({what: [row[0] for row in rows] for what, rows in lists.items()})
-        else:
-            print(
-                columns(
-                    [(what, f"{len(rows):>3}", {**OF_DECLOG, **OF_A_CONFIG}[what][1]) for what, rows in lists.items()],
-                    colour=BOLD,
-                )
-            )
+        counts = [(what, f"{len(rows):>3}", kinds[what][1]) for what, rows in lists.items()]
+        names = {what: [row[0] for row in rows] for what, rows in lists.items()}
+        answer(args, names, [columns(counts, colour=BOLD)])
         return 0
     if args.what not in kinds:
         fix = did_you_mean(args.what, kinds, what="lists")
@@ -59,29 +55,18 @@ def run(args: argparse.Namespace) -> int:
     if args.words and args.what in OF_DECLOG:
         raise Wrong(f"{args.what} are those of every config", f"declog ls {args.what}")
     rows = _rows(args.what, args, config)
-    if args.format == "json":
-        write_json([{"name": row[0], "what": [cell for cell in row[1:] if cell]} for row in rows])
-    else:
-        print(columns(rows, colour=BOLD) if rows else f"this config has no {args.what}")
+    data = [{"name": row[0], "what": [cell for cell in row[1:] if cell]} for row in rows]
+    answer(args, data, [columns(rows, colour=BOLD) or f"this config has no {args.what}"])
     return 0
 
 
-def _rows(what: str, args: argparse.Namespace, config: Callable[[], Layered]) -> list[Row]:
-    if what == "presets":
-        return _presets(args)
-    if what in OF_DECLOG:
-        from declog.cli.targets import imported
+def _rows(what: str, args: argparse.Namespace, config: Callable[[], Config]) -> list[Row]:
+    from declog.cli.targets import imported
 
-        imported(args)
-        return OF_DECLOG[what][0]()
-    return OF_A_CONFIG[what][0](config())
-
-
-def _layered(args: argparse.Namespace) -> Layered:
-    from declog.cli.layers import layered
-    from declog.cli.targets import chosen
-
-    return layered(chosen(args))
+    if what in OF_A_CONFIG:
+        return OF_A_CONFIG[what][0](config())
+    imported(args)
+    return _presets(args.config_dir) if what == "presets" else OF_DECLOG[what][0]()
 
 
 # ---- the language and what is installed -------------------------------------------------------------
@@ -137,12 +122,12 @@ def _sinks() -> list[Row]:
     return rows
 
 
-def _presets(args: argparse.Namespace) -> list[Row]:
+def _presets(config_dir: str | None) -> list[Row]:
     from declog.config.packages import faults
     from declog.config.presets import options
 
     rows: list[Row] = []
-    for option in options(args.config_dir):
+    for option in options(config_dir):
         name = "/".join([*option.group.split("/")[1:], option.name])
         shadows = ", ".join(str(home) for home in option.homes[1:])
         home = str(option.homes[0]) if option.homes else "from code"
@@ -153,16 +138,16 @@ def _presets(args: argparse.Namespace) -> list[Row]:
 # ---- a config ----------------------------------------------------------------------------------------
 
 
-def _entries(section: str, *keys: str) -> Callable[[Layered], list[Row]]:
+def _entries(section: str, *keys: str) -> Callable[[Config], list[Row]]:
     """A lister of a section's entries: their main keys and their help, which metrics have under `about`."""
 
-    def rows(config: Layered) -> list[Row]:
+    def rows(config: Config) -> list[Row]:
         from declog.language.keys import entries
         from declog.language.spec import ANY
 
         listed: list[Row] = []
-        about = (config.data.get("about") or {}) if section == "metrics" else {}
-        for path, entry in entries(config.data, section):
+        about = (config.get("about") or {}) if section == "metrics" else {}
+        for path, entry in entries(config, section):
             if entry is None:
                 continue
             name = str(path[-1])
@@ -183,19 +168,19 @@ def _words(key: str, value: object) -> str:
     return str(value) if key in ("expr", "formula", "axis", "type", "kind", "when") else f"{key} {value}"
 
 
-def _schemas(config: Layered) -> list[Row]:
+def _schemas(config: Config) -> list[Row]:
     return [
         (f"{name}.{column}", str(entry.get("type") or "") if isinstance(entry, Mapping) else str(entry))
-        for name, columns_ in (config.data.get("schemas") or {}).items()
+        for name, columns_ in (config.get("schemas") or {}).items()
         for column, entry in (columns_ or {}).items()
         if entry is not None
     ]
 
 
-def _tags(config: Layered) -> list[Row]:
+def _tags(config: Config) -> list[Row]:
     """The tags, each with the metrics that `tag:NAME` selects."""
     tagged: dict[str, list[str]] = {}
-    for name, entry in (config.data.get("metrics") or {}).items():
+    for name, entry in (config.get("metrics") or {}).items():
         for tag in (entry.get("tags") or ()) if isinstance(entry, Mapping) else ():
             tagged.setdefault(str(tag), []).append(name)
     return [(tag, ", ".join(names)) for tag, names in sorted(tagged.items())]
@@ -210,7 +195,7 @@ OF_DECLOG: dict[str, tuple[Callable[[], list[Row]], str]] = {
     # also those of --config-dir
     "presets": (list, "presets and the options of their groups: the package, and what they shadow"),
 }
-OF_A_CONFIG: dict[str, tuple[Callable[[Layered], list[Row]], str]] = {
+OF_A_CONFIG: dict[str, tuple[Callable[[Config], list[Row]], str]] = {
     "metrics": (_entries("metrics", "expr", "formula", "where", "by", "reduce"), "of the config"),
     "signals": (_entries("signals", "axis", "type", "phase"), "of the config: what the training code observes"),
     "derived": (_entries("derived", "expr", "phase"), "of the config: what is computed from signals"),

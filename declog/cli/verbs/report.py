@@ -16,11 +16,10 @@ import argparse
 import os
 import shlex
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import write_json
+from declog.cli.output import answer
 
 GROUP = "runs"
 SUMMARY = "write a run, or a folder of runs, as HTML files to look at"
@@ -48,51 +47,31 @@ def arguments(parser: Parser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the page and print its path; with ``--watch`` again and again until the run has ended."""
-    from declog.runs.run import runs_in
+    from declog.runs.report.many import RunsReport
+    from declog.runs.report.page import goes_on, is_current, write
+    from declog.runs.run import read, runs_in
 
     seconds = _seconds(args.watch)
     if len(args.compare) > MOST:
         raise Wrong(f"--compare: {len(args.compare)} runs", f"name {MOST} at most")
     folder = Path(os.path.realpath(args.run))
-    runs = runs_in(folder)
-    if len(runs) > 1:
+    samples = not args.no_samples
+    several = len(runs_in(folder))
+    if several > 1:
         for option, value in (("--compare", args.compare), ("--run-id", args.run_id)):
             if value:
-                raise Wrong(f"{option} is for one run, and {args.run} holds {len(runs)}", "name the folder of one")
-        path, write = _of_runs(args, folder)
-        words = f"a table of {len(runs)} runs, with a page of each"
+                raise Wrong(f"{option} is for one run, and {args.run} holds {several}", "name the folder of one")
+        path = _file(Path(args.output or folder))
+        report = RunsReport(folder, path, samples=samples)
+        words = f"a table of {several} runs, with a page of each"
     else:
-        path, write = _of_run(args)
+        path = _file(Path(args.output or read(args.run, run_id=args.run_id).path))
         words = "open it in a browser, or send it to somebody"
-    try:
-        try:
-            live = write(seconds)
-            _tell(args, path, words)
-            while live and seconds is not None:
-                time.sleep(seconds)
-                live = write(seconds)
-        except KeyboardInterrupt:
-            if seconds is None:
-                raise
-            write(None)  # without --watch the pages never reload
-    except OSError as error:
-        why = f"{error.filename or path} cannot be written: {error.strerror or error}"
-        raise Wrong(why, "--output FILE, in a folder that can be written to") from error
-    return 0
 
-
-Write = Callable[[float | None], bool]  # writes pages of runs that have grown; whether a run goes on
-
-
-def _of_run(args: argparse.Namespace) -> tuple[Path, Write]:
-    """The file of one run with the runs to compare, and a function that writes it."""
-    from declog.runs.report.page import goes_on, is_current, write
-    from declog.runs.run import read
-
-    path = _file(Path(args.output or read(args.run, run_id=args.run_id).path))
-    samples = not args.no_samples
-
-    def again(seconds: float | None) -> bool:
+    def written(seconds: float | None) -> bool:
+        """Write what has grown; whether a run goes on. A page reloads itself after so many seconds."""
+        if several > 1:
+            return report.write(runs_in(folder), seconds)
         runs = [read(args.run, run_id=args.run_id), *map(read, args.compare)]
         live = any(map(goes_on, runs))
         every = seconds if live else None
@@ -100,17 +79,23 @@ def _of_run(args: argparse.Namespace) -> tuple[Path, Write]:
             write(path, runs[0], runs[1:], samples=samples, every=every)
         return live
 
-    return path, again
-
-
-def _of_runs(args: argparse.Namespace, folder: Path) -> tuple[Path, Write]:
-    """The file with the table of all runs below a folder, and a function that writes it and their pages."""
-    from declog.runs.report.many import RunsReport
-    from declog.runs.run import runs_in
-
-    path = _file(Path(args.output or folder))
-    report = RunsReport(folder, path, samples=not args.no_samples)
-    return path, lambda seconds: report.write(runs_in(folder), seconds)
+    try:
+        try:
+            live = written(seconds)
+            size = path.stat().st_size
+            line = f"report     {_from_here(path)} ({size / 1e6:.1f} MB): {words}"
+            answer(args, {"file": str(path), "bytes": size}, [line])
+            while live and seconds is not None:
+                time.sleep(seconds)
+                live = written(seconds)
+        except KeyboardInterrupt:
+            if seconds is None:
+                raise
+            written(None)  # without --watch the pages never reload
+    except OSError as error:
+        why = f"{error.filename or path} cannot be written: {error.strerror or error}"
+        raise Wrong(why, "--output FILE, in a folder that can be written to") from error
+    return 0
 
 
 def _seconds(text: str | None) -> float | None:
@@ -134,12 +119,7 @@ def _file(path: Path) -> Path:
     return file
 
 
-def _tell(args: argparse.Namespace, path: Path, what: str) -> None:
-    size = path.stat().st_size
-    if args.format == "json":
-        write_json({"file": str(path), "bytes": size})
-    else:
-        shown = path.resolve()
-        cwd = Path(os.getcwd()).resolve()
-        shown_path = shown.relative_to(cwd) if shown.is_relative_to(cwd) else shown
-        print(f"report     {shown_path} ({size / 1e6:.1f} MB): {what}", flush=True)
+def _from_here(path: Path) -> Path:
+    """A path as it is named from the working directory, if it is below that."""
+    file, here = path.resolve(), Path.cwd().resolve()
+    return file.relative_to(here) if file.is_relative_to(here) else file

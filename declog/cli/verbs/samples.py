@@ -14,13 +14,13 @@ RUN is the folder of a run, which may go on. Columns of `type: tokens` are colou
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import write_json
 from declog.errors import did_you_mean
-from declog.runs.prompts import PROMPTS, STAMPS, as_number, prompt_column, prompt_of, prompts_of
+from declog.runs.prompts import STAMPS, as_number, numeric_columns, prompt_column, prompt_of, prompts_of
 
 Row = Mapping[str, Any]
 
@@ -77,113 +77,41 @@ def run(args: argparse.Namespace) -> int:
         )
     name, rows = _table(logged_run.tables, args.table)
     rows, mode = _of_mode(rows, args.mode)
-    asked = args.where is not None or args.prompt is not None or args.by_prompt
-    if args.step is not None or not asked or args.group is not None:
+    searched = args.where is not None or args.prompt is not None or args.by_prompt
+    if args.step is not None or args.group is not None or not searched:
         rows = _of_step(rows, args.step)
-    rows = _of_rank(rows, args.rank)
-    key = _key(rows, args.by)
-    rows = _answering(rows, args, logged_run.constants)
+    if args.rank is not None:
+        rows = _with(rows, RANK, args.rank, f"rank {args.rank} wrote no rows of this step")
+    score = _score(rows, args.by)
+    rows = _searched(rows, args, logged_run.constants)
     head = f"{logged_run.name} · {name} · {mode} · {_steps(rows)}"
     if args.by_prompt:
-        _show_prompts(rows, key, args, head)
-        return 0
-    chosen = _chosen(rows, key, args)
-    if args.json:
-        write_json([_strict(row) for row in chosen])
-        return 0
-    from declog.cli.sample_cards import printed
-
-    hidden = len(rows) - len(chosen)
-    head = f"{head} · {len(chosen)} of {len(rows)} rows"
-    printed(head, chosen, key=key, colour=args.color, by_place=_ends(chosen, rows, key))
-    if hidden and args.worst is None and args.best is None and args.group is None:
-        print(f"and {hidden} more: --worst N, --best N, --group G, or --limit 0")
+        _print_prompts(head, rows, score, args)
+    else:
+        _print_rows(head, rows, score, args)
     return 0
 
 
-def _answering(rows: Sequence[Row], args: argparse.Namespace, constants: Mapping[str, Any]) -> Sequence[Row]:
-    """The rows that --prompt and --where ask for, in the order of --sort."""
-    if args.prompt is not None:
-        column = _prompts(rows)
-        text = args.prompt.casefold()
-        rows = [row for row in rows if text in prompt_of(row.get(column)).casefold()]
-        if not rows:
-            raise Wrong(f"no prompt has the text `{args.prompt}`", "declog samples RUN --by-prompt lists the prompts")
-    if args.where is not None:
-        from declog.runs.row_conditions import matching
-
-        rows = matching(rows, args.where, constants)
-    return rows if args.sort is None or args.by_prompt else _sorted(rows, args, dict.fromkeys(_columns(rows)))
-
-
-def _sorted(rows: Sequence[Row], args: argparse.Namespace, columns: Iterable[str]) -> list[Row]:
-    """The rows in the order of a column: numbers, then texts by their letters, then missing values."""
-    if args.sort not in columns and rows:
-        raise Wrong(f"there is no column `{args.sort}` to sort by", did_you_mean(args.sort, columns, what="columns"))
-
-    def order(row: Row) -> tuple[bool, float, str]:
-        value = row.get(args.sort)
-        number = float(value) if isinstance(value, bool) else as_number(value)
-        return number is None, number or 0.0, "" if number is not None else str(value)
-
-    def missing(row: Row) -> bool:
-        value = row.get(args.sort)
-        return value is None or value != value
-
-    there = sorted((row for row in rows if not missing(row)), key=order, reverse=args.descending)
-    return there + [row for row in rows if missing(row)]
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    return list(dict.fromkeys(column for row in rows for column in row))
-
-
-def _prompts(rows: Sequence[Row]) -> str:
-    column = prompt_column(rows)
-    if column is None and rows:
-        raise Wrong("the table has no column of prompts", "--table NAME of one that has, or `prompt` in its schema")
-    return column or ""
-
-
-def _show_prompts(rows: Sequence[Row], key: str | None, args: argparse.Namespace, head: str) -> None:
-    if key is None:
-        raise Wrong("nothing says how good a row is", "--by COLUMN")
-    prompts: Sequence[Row] = prompts_of(rows, _prompts(rows), key, args.solved)
-    total, never = len(prompts), sum(not one["solved"] for one in prompts)
-    if args.sort is not None:
-        prompts = _sorted(prompts, args, PROMPTS)
-    if args.best is not None:
-        prompts = prompts[::-1][: args.best]
-    elif args.worst is not None:
-        prompts = prompts[: args.worst]
-    else:
-        prompts = prompts[: (PROMPT_LIMIT if args.limit is None else args.limit) or None]
-    if args.json:
-        write_json([_strict(one) for one in prompts])
-        return
-    from declog.cli.sample_cards import print_prompts
-
-    print_prompts(f"{head} · {len(prompts)} of {total} prompts, {never} never solved, by {key}", prompts)
+# -- which rows
 
 
 def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[Row]]:
-    if name is not None:
-        if name not in tables:
-            raise Wrong(f"the run has no table `{name}`", did_you_mean(name, list(tables), what="tables"))
-        return name, tables[name].rows()
-    read = {id: tables[id].rows() for id in tables}
-    texts = {
-        id: max((_reads(value) for key, value in rows[-1].items() if key not in STAMPS), default=0)
-        for id, rows in read.items()
-        if rows
-    }
-    if not texts:
+    """The table of a name, or the first of those with the most readable cells."""
+    if name is not None and name not in tables:
+        raise Wrong(f"the run has no table `{name}`", did_you_mean(name, list(tables), what="tables"))
+    rows_of = {id: tables[id].rows() for id in (tables if name is None else [name])}
+
+    def readable(id: str) -> int:
+        return max((_readable(cell) for key, cell in rows_of[id][-1].items() if key not in STAMPS), default=0)
+
+    with_rows = [id for id, rows in rows_of.items() if rows]
+    if name is None and not with_rows:
         raise Wrong("no table of the run has a row yet")
-    first = max(texts, key=lambda id: texts[id])
-    return first, read[first]
+    chosen = name or max(with_rows, key=readable)
+    return chosen, rows_of[chosen]
 
 
-def _reads(value: Any) -> int:
+def _readable(value: Any) -> int:
     """The rank of a cell by how readable it is: texts and conversations first, then tokens."""
     return 2 if isinstance(value, str | list) else 1 if isinstance(value, dict) else 0
 
@@ -195,14 +123,6 @@ def _of_mode(rows: Sequence[Row], mode: str | None) -> tuple[Sequence[Row], str]
     elif mode not in modes:
         raise Wrong(f"the table has no rows of the mode `{mode}`", did_you_mean(mode, modes, what="modes"))
     return [row for row in rows if str(row.get("mode")) == mode], mode
-
-
-def _steps(rows: Sequence[Row]) -> str:
-    """The steps of rows, in words."""
-    steps = [int(row["step"]) for row in rows]
-    if not steps:
-        return "no steps"
-    return f"step {steps[0]}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"
 
 
 def _of_step(rows: Sequence[Row], step: int | None) -> Sequence[Row]:
@@ -217,76 +137,143 @@ def _of_step(rows: Sequence[Row], step: int | None) -> Sequence[Row]:
     return [row for row in rows if int(row["step"]) == step]
 
 
-def _of_rank(rows: Sequence[Row], rank: int | None) -> Sequence[Row]:
-    if rank is None:
-        return rows
-    ranks = sorted({row[RANK] for row in rows if row.get(RANK) is not None})
-    if rank not in ranks:
-        wrote = f"ranks here: {', '.join(map(str, ranks))}" if ranks else "this table's rows say no rank: leave it out"
-        raise Wrong(f"rank {rank} wrote no rows of this step", wrote)
-    return [row for row in rows if row.get(RANK) == rank]
+def _steps(rows: Sequence[Row]) -> str:
+    """The steps of rows, in words."""
+    steps = [int(row["step"]) for row in rows]
+    if not steps:
+        return "no steps"
+    return f"step {steps[0]}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}"
 
 
-def _key(rows: Sequence[Row], name: str | None) -> str | None:
+def _with(rows: Sequence[Row], column: str, value: int, absent: str) -> list[Row]:
+    """The rows with a value in a column; raises ``Wrong`` with the values that there are."""
+    noun = column.removeprefix("declog_")
+    values = _values(rows, column)
+    if value not in values:
+        there = f"{noun}s here: {', '.join(map(str, values))}" if values else ""
+        raise Wrong(absent, there or f"this table's rows say no {noun}: leave it out")
+    return [row for row in rows if row.get(column) == value]
+
+
+def _values(rows: Sequence[Row], column: str) -> list[int]:
+    return sorted({row[column] for row in rows if row.get(column) is not None})
+
+
+def _searched(rows: Sequence[Row], args: argparse.Namespace, constants: Mapping[str, Any]) -> Sequence[Row]:
+    """The rows that --prompt and --where ask for."""
+    if args.prompt is not None:
+        column = _prompt_column(rows)
+        text = args.prompt.casefold()
+        rows = [row for row in rows if text in prompt_of(row.get(column)).casefold()]
+        if not rows:
+            raise Wrong(f"no prompt has the text `{args.prompt}`", "declog samples RUN --by-prompt lists the prompts")
+    if args.where is not None:
+        from declog.runs.row_conditions import matching
+
+        rows = matching(rows, args.where, constants)
+    return rows
+
+
+def _prompt_column(rows: Sequence[Row]) -> str:
+    column = prompt_column(rows)
+    if column is None and rows:
+        raise Wrong("the table has no column of prompts", "--table NAME of one that has, or `prompt` in its schema")
+    return column or ""
+
+
+def _score(rows: Sequence[Row], name: str | None) -> str | None:
     """The column that ranks rows; None without a column of numbers."""
-    numbers = [
-        key for key in dict.fromkeys(key for row in rows for key in row)
-        if key not in STAMPS and any(as_number(row.get(key)) is not None for row in rows)
-    ]  # fmt: skip
+    numbers = numeric_columns(rows)
     if name is not None and name not in numbers:
         raise Wrong(f"`{name}` is no column of numbers here", did_you_mean(name, numbers, what="columns"))
     return name or next((key for key in KEYS if key in numbers), next(iter(numbers), None))
 
 
-def _chosen(rows: Sequence[Row], key: str | None, args: argparse.Namespace) -> list[Row]:
+# -- how many of them, and in which order
+
+
+def _print_rows(head: str, rows: Sequence[Row], score: str | None, args: argparse.Namespace) -> None:
+    from declog.cli.sample_cards import print_samples
+    from declog.sinks._shared import strict
+
+    if args.sort is not None:
+        rows = _sorted(rows, args.sort, descending=args.descending)
+    chosen = _chosen(rows, score, args)
+    if args.json:
+        write_json(strict(chosen))
+        return
+    head = f"{head} · {len(chosen)} of {len(rows)} rows"
+    print_samples(head, chosen, score, colour=args.color, ends=_ends(chosen, rows, score))
+    if len(chosen) < len(rows) and args.worst is None and args.best is None and args.group is None:
+        print(f"and {len(rows) - len(chosen)} more: --worst N, --best N, --group G, or --limit 0")
+
+
+def _chosen(rows: Sequence[Row], score: str | None, args: argparse.Namespace) -> Sequence[Row]:
     if args.group is not None:
-        groups = sorted({row["group"] for row in rows if row.get("group") is not None})
-        if args.group not in groups:
-            fix = f"groups here: {', '.join(map(str, groups))}" if groups else "this table's rows say no group"
-            raise Wrong(f"there is no group {args.group}", fix)
-        rows = [row for row in rows if row.get("group") == args.group]
-        ranks = sorted({row[RANK] for row in rows if row.get(RANK) is not None})
+        rows = _with(rows, "group", args.group, f"there is no group {args.group}")
+        ranks = _values(rows, RANK)
         if len(ranks) > 1:
             said = ", ".join(map(str, ranks))
             raise Wrong(f"ranks {said} each have a group {args.group}", f"--group {args.group} --rank {ranks[0]}")
-    ordered = _ordered(rows, key)
+        rows = rows if score is None else _sorted(rows, score, descending=True)
+    elif args.best is None and args.worst is None:
+        return rows[: (LIMIT if args.limit is None else args.limit) or None]
     if args.best is None and args.worst is None:
-        shown = ordered if args.group is not None else list(rows)
-        limit = LIMIT if args.limit is None else args.limit
-        return shown[:limit] if limit and args.group is None else shown
-    if key is None:
+        return rows
+    if score is None:
         raise Wrong("nothing says which rows are better", "--by COLUMN")
     best, worst = args.best or 0, args.worst or 0
-    ranked = [row for row in ordered if as_number(row.get(key)) is not None]
+    scored = [row for row in rows if as_number(row.get(score)) is not None]
+    ranked = _sorted(scored, score, descending=True)
     return ranked[:best] + ranked[max(len(ranked) - worst, min(best, len(ranked))) :]
 
 
-def _ordered(rows: Sequence[Row], key: str | None) -> list[Row]:
-    """The best rows first; rows without a number last."""
+def _sorted(rows: Sequence[Row], column: str, *, descending: bool) -> list[Row]:
+    """The rows in the order of a column: numbers, then texts by their letters, then missing values."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    if rows and column not in columns:
+        raise Wrong(f"there is no column `{column}` to sort by", did_you_mean(column, columns, what="columns"))
 
-    def order(row: Row) -> tuple[bool, float]:
-        number = None if key is None else as_number(row.get(key))
-        return number is None, 0.0 if number is None else -number
+    def order(row: Row) -> tuple[bool, float, str]:
+        value = row.get(column)
+        number = float(value) if isinstance(value, bool) else as_number(value)
+        return number is None, number or 0.0, "" if number is not None else str(value)
 
-    return sorted(rows, key=order)
+    def missing(row: Row) -> bool:
+        value = row.get(column)
+        return value is None or value != value
+
+    there = sorted((row for row in rows if not missing(row)), key=order, reverse=descending)
+    return there + [row for row in rows if missing(row)]
 
 
-def _ends(chosen: Sequence[Row], rows: Sequence[Row], key: str | None) -> list[str]:
+def _ends(chosen: Sequence[Row], rows: Sequence[Row], score: str | None) -> list[str]:
     """For each row `best`, `worst` or empty: by its filter, or by the greatest and smallest number."""
     from declog.sinks._rows import end_of
 
-    numbers = [number for row in rows if key is not None and (number := as_number(row.get(key))) is not None]
-    ends = {max(numbers): "best", min(numbers): "worst"} if len(set(numbers)) > 1 else {}
-
-    def end(row: Row) -> str:
-        number = None if key is None else as_number(row.get(key))
-        return end_of(str(row.get("why") or "")) or ("" if number is None else ends.get(number, ""))
-
-    return list(map(end, chosen))
+    numbers = [as_number(row.get(score)) for row in rows] if score is not None else []
+    there = [number for number in numbers if number is not None]
+    ends = {max(there): "best", min(there): "worst"} if len(set(there)) > 1 else {}
+    return [end_of(str(row.get("why") or "")) or ends.get(as_number(row.get(score)), "") for row in chosen]
 
 
-def _strict(row: Row) -> dict[str, Any]:
+def _print_prompts(head: str, rows: Sequence[Row], score: str | None, args: argparse.Namespace) -> None:
+    from declog.cli.sample_cards import print_prompts
     from declog.sinks._shared import strict
 
-    cells: dict[str, Any] = strict(dict(row))
-    return cells
+    if score is None:
+        raise Wrong("nothing says how good a row is", "--by COLUMN")
+    prompts: Sequence[Row] = prompts_of(rows, _prompt_column(rows), score, args.solved)
+    total, never = len(prompts), sum(not one["solved"] for one in prompts)
+    if args.sort is not None:
+        prompts = _sorted(prompts, args.sort, descending=args.descending)
+    if args.best is not None:
+        prompts = prompts[::-1][: args.best]
+    elif args.worst is not None:
+        prompts = prompts[: args.worst]
+    else:
+        prompts = prompts[: (PROMPT_LIMIT if args.limit is None else args.limit) or None]
+    if args.json:
+        write_json(strict(prompts))
+        return
+    print_prompts(f"{head} · {len(prompts)} of {total} prompts, {never} never solved, by {score}", prompts)

@@ -12,11 +12,11 @@ declog show trl_grpo --inactive             what is switched off, and why
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import BOLD, columns, paint, wrapped, write_json
+from declog.cli.output import BOLD, answer, columns, paint, wrapped
 from declog.errors.visible import visible_lines
 
 if TYPE_CHECKING:
@@ -59,46 +59,35 @@ def run(args: argparse.Namespace) -> int:
 def _of_plan(plan: Plan, args: argparse.Namespace) -> None:
     from declog.plans.words import described, explain
 
-    plain = described(plan)
     inactive = dict(plan.inactive)
-    data: dict[str, Any] = plain
     if args.plan:
-        text = visible_lines(explain(plan).rstrip())
+        answer(args, described(plan), [visible_lines(explain(plan).rstrip())])
     elif args.inactive:
-        text = columns(list(inactive.items()), colour=BOLD) or "nothing is inactive"
-        data = {"inactive": inactive}
+        text = columns(list(inactive.items()), colour=BOLD)
+        answer(args, {"inactive": inactive}, [text or "nothing is inactive"])
     else:
-        text, data = _names(plan, plain), {"names": plain["outputs"], "inactive": inactive}
-    if args.format == "json":
-        write_json(data)
-    else:
-        print(text)
+        outputs = described(plan)["outputs"]
+        answer(args, {"names": outputs, "inactive": inactive}, _names(plan, outputs))
 
 
-def _deviation(output: Mapping[str, Any]) -> str:
-    """For a deviation or a variance: whether it is of a sample, as in torch, or of a population, as in numpy."""
+def _names(plan: Plan, outputs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The names with their definitions, and a line for each other section."""
     from declog.language.reductions import DEVIATIONS
 
-    kind = DEVIATIONS.get(output["reduction"])
-    return "" if kind is None else f"; of a {kind}"
-
-
-def _names(plan: Plan, plain: Mapping[str, Any]) -> str:
-    """The names with their definitions, and a line for each other section."""
     scalars = [sink.id for sink in plan.sinks if sink.accepts & {"scalar", "histogram"}]
     rows = []
-    for output in plain["outputs"]:
+    for output in outputs:
+        # of a sample, as in torch, or of a population, as in numpy
+        kind = DEVIATIONS.get(output["reduction"])
         only = "" if output["sinks"] == scalars else f" (to {', '.join(output['sinks'])} only)"
-        rows.append((output["name"], output["words"] + _deviation(output) + only))
-    parts = [columns(rows, colour=BOLD) or "no metric is shown"]
-    for title, names in _sections(plan):
-        parts += [wrapped(", ".join(names), f"{paint(f'{title}:', BOLD)} ", len(title) + 2)] if names else []
-    return "\n".join(parts)
-
-
-def _sections(plan: Plan) -> Iterator[tuple[str, list[str]]]:
-    yield "tables", [op.id for op in plan.tables]
-    yield "alerts", [op.id for op in plan.alerts]
-    yield "sinks", [f"{op.id} ({op.profile})" for op in plan.sinks]
-    inactive = [name for name, _ in plan.inactive]
-    yield "inactive (--inactive says why)", inactive
+        rows.append((output["name"], output["words"] + (f"; of a {kind}" if kind else "") + only))
+    yield columns(rows, colour=BOLD) or "no metric is shown"
+    sections = {
+        "tables": [op.id for op in plan.tables],
+        "alerts": [op.id for op in plan.alerts],
+        "sinks": [f"{op.id} ({op.profile})" for op in plan.sinks],
+        "inactive (--inactive says why)": [name for name, _ in plan.inactive],
+    }
+    for title, names in sections.items():
+        if names:
+            yield wrapped(", ".join(names), f"{paint(f'{title}:', BOLD)} ", len(title) + 2)

@@ -14,7 +14,7 @@ import logging
 from dataclasses import asdict
 
 from declog.cli.arguments import Parser, Wrong
-from declog.cli.output import GREEN, RED, counted, paint, write_json
+from declog.cli.output import GREEN, RED, answer, counted, paint
 
 GROUP = "check"
 SUMMARY = "run a config's own tests"
@@ -37,16 +37,12 @@ def run(args: argparse.Namespace) -> int:
     if not tests:
         fix = "declog test without -k" if args.select else "tests: {NAME: {observe: {...}, expect: {...}}}"
         raise Wrong(f"the config has no test{f' like `{args.select}`' if args.select else ''}", fix)
-    results = []
-    for test in tests:
-        result = test.run()
-        results.append(result)
-        if args.format == "text":
-            print(paint(str(result), GREEN if result.passed else RED))
+    results = [test.run() for test in tests]
     failed = sum(not result.passed for result in results)
-    if args.format == "json":
-        shown = {one.name: list(map(asdict, one.differences)) for one in results}
-        write_json([{"name": name, "passed": not lines, "differences": lines} for name, lines in shown.items()])
-    else:
-        print(f"{counted(len(results), 'test')}: {f'{failed} failed' if failed else 'all passed'}")
+    data = [
+        {"name": one.name, "passed": one.passed, "differences": list(map(asdict, one.differences))} for one in results
+    ]
+    lines = [paint(str(result), GREEN if result.passed else RED) for result in results]
+    outcome = f"{counted(len(results), 'test')}: {f'{failed} failed' if failed else 'all passed'}"
+    answer(args, data, [*lines, outcome])
     return 2 if failed else 0
