@@ -19,7 +19,7 @@ from prime_rl.monitors.base import Monitor
 import declog
 
 CONFIG: dict[str, Any] = {
-    "name": "prime_rl",
+    "run": {"name": "prime_rl"},
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "axes": {"group": {"of": "group"}},
     "signals": {

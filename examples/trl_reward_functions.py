@@ -22,7 +22,7 @@ STEPS = (  # completions with a stated confidence, and their gold labels
     (["10 (70%)", "11 (95%)", "12 (55%)", "13 (99%)"], ["10", "11", "12", "14"]),
 )
 CONFIG: dict[str, Any] = {
-    "name": "calibration",
+    "run": {"name": "calibration"},
     "signals": {
         "any": {
             "completion": {"axis": "completion", "type": "text"},

@@ -49,10 +49,9 @@ def profile(observed: Mapping[str, Any], metrics: Mapping[str, Any] | None = Non
     It raises declog's own failures when it is closed, unless ``run={"strict": False}``.
     """
     return {
-        "name": "small",
-        "run": {"strict": True},
         "metrics": dict(metrics or {}),
         **sections,
+        "run": {"name": "small", **sections.get("run", {"strict": True})},
         "signals": {"any": dict(observed), **sections.get("signals", {})},
     }
 

@@ -20,7 +20,7 @@ EXAMPLE = REPOSITORY / "examples" / "team-preset"
 OTHER = Path(__file__).parent / "data" / "beta"
 MINE = """\
 defaults: [beta_grpo, _self_]
-name: mine
+run: {name: mine}
 alerts:
   solved: "< 0.1 for 2"
   low: {when: solved < 0.3}

@@ -368,6 +368,8 @@ class SinkSpec(Model):
 class RunSpec(Model):
     """How declog behaves in a run, and which data of the run it keeps."""
 
+    name: str = "run"
+    """The name of the config, which is recorded with the run."""
     append: bool = False
     """Add this run to the folder `output_dir` where that holds an earlier one; rows say by `run_id` whose they are."""
     strict: bool = False
@@ -393,8 +395,6 @@ class LogSpec(Model):
 
     spec: Literal[1] = 1
     """The version of the language."""
-    name: str = "run"
-    """Recorded with every run."""
     profile: str = "full"
     """The default profile; a sink may name another."""
     every: Every = 1

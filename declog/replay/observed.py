@@ -83,7 +83,8 @@ def config_text(capture: Capture, signals: Sequence[Observed]) -> str:
     masks = [one.name for one in signals if one.axis == "token" and one.dtype == "bool"]
     if masks and not axes.get("token"):
         axes["token"] = {"mask": masks[0]}
-    lines = ["sinks: [console, jsonl]", "", f"name: {capture.run['name']}", *_section("axes", axes), "signals:"]
+    run = f"run: {{name: {capture.run['name']}}}"
+    lines = ["sinks: [console, jsonl]", "", run, *_section("axes", axes), "signals:"]
     for phase in dict.fromkeys(phase for one in signals for phase in one.phases):
         entries = {one.name: one.entry for one in signals if phase in one.phases}
         if not axes.get("token"):

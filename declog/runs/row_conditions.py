@@ -84,7 +84,6 @@ def _batch(row: Row) -> tuple[int, int]:
 def _compiled(condition: str, types: Mapping[str, DType], constants: Mapping[str, Any], *, grouped: bool) -> Any:
     plain = {name: value for name, value in constants.items() if isinstance(value, int | float | str)}
     config = {
-        "name": "samples",
         "constants": {name: value for name, value in plain.items() if name not in types},
         "signals": {"any": {name: {"axis": "completion", "type": str(type_)} for name, type_ in types.items()}},
         "axes": {"group": {"of": ["group"]}} if grouped else {},

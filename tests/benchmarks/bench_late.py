@@ -33,7 +33,7 @@ STEPS, ASKED_ROWS = 5000, 40  # of the run that is asked
 MOST_S, MOST_BYTES = 3.0, 2048
 NUMBERS = tuple(f"s{number}" for number in range(COLUMNS - 1))
 CONFIG: Mapping[str, Any] = {
-    "name": "kept",
+    "run": {"name": "kept"},
     "signals": {"any": {**dict.fromkeys(NUMBERS, "completion"), "source": "completion text"}},
     "metrics": {
         **dict.fromkeys(NUMBERS, "mean"), "attempts": {"expr": NUMBERS[0], "by": "source", "reduce": "count"},

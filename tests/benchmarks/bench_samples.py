@@ -31,8 +31,7 @@ from tests.running import CountingComm
 
 RANKS, TOP, BOTTOM, WORDS = 2, 4, 4, 40
 PROFILE: Mapping[str, Any] = {
-    "name": "samples",
-    "run": {"strict": True},
+    "run": {"name": "samples", "strict": True},
     "signals": {
         "any": {
             "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"},

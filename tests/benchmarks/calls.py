@@ -34,7 +34,7 @@ def profile(count: int, reductions: Sequence[str] = ("mean",), every: int = EVER
             entry = {"expr": f"x{place}", "reduce": reduce, "name": f"x{place}/{reduction}"}
             metrics[f"x{place}_{len(metrics)}"] = {**entry, "over": pool} if pool else entry
     signals = {f"x{place}": {"axis": "completion"} for place in range(count)}
-    return {"name": "bench", "every": every, "signals": {"any": signals}, "metrics": metrics}
+    return {"run": {"name": "bench"}, "every": every, "signals": {"any": signals}, "metrics": metrics}
 
 
 def ways() -> dict[str, tuple[int, Calls]]:

@@ -53,7 +53,7 @@ def profile(metrics: int, every: int) -> dict[str, Any]:
     signals |= {"length": {"axis": "completion", "type": "int"}, "truncated": {"axis": "completion", "type": "bool"}}
     derived = {f"gap{place}": f"x{place} - x{place + 1}" for place in range(floats - 1)}
     derived |= {"group_std": "std(x0, over=completion)", "zero_std": "max(x0, over=completion) == min(x0, over=completion)"}  # fmt: skip  # noqa: E501
-    return {"name": "bench", "every": every, "axes": {"group": {"size": GROUP}},
+    return {"run": {"name": "bench"}, "every": every, "axes": {"group": {"size": GROUP}},
             "signals": {"any": signals}, "derived": derived, "metrics": made}  # fmt: skip
 
 

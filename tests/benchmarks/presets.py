@@ -42,7 +42,7 @@ def profile(every: int) -> dict[str, Any]:
         "text": {"axis": "completion", "type": "text"},
     }  # fmt: skip
     return {
-        "name": "bench", "every": every, "axes": {"token": {"mask": "mask"}}, "signals": {"any": signals},
+        "run": {"name": "bench"}, "every": every, "axes": {"token": {"mask": "mask"}}, "signals": {"any": signals},
         "metrics": metrics,
         "filters": {"best": {"key": "reward", "top": BEST, "within": "step"}},
         "schemas": {"sample": {"text": {"type": "text"}, "reward": {"type": "float"}}},

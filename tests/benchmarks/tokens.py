@@ -25,7 +25,7 @@ def profile(signals: int, reductions: Sequence[str], every: int) -> dict[str, An
     """The profile, in declog's language."""
     fields = {f"x{place}": {"axis": "token"} for place in range(signals)}
     made = {name: {"expr": name, "reduce": [*reductions], "name": f"{name}/{{reduce}}"} for name in fields}
-    return {"name": "bench", "every": every, "axes": {"token": {"mask": "mask"}},
+    return {"run": {"name": "bench"}, "every": every, "axes": {"token": {"mask": "mask"}},
             "signals": {"any": {**fields, "mask": {"axis": "token", "type": "bool"}}}, "metrics": made}  # fmt: skip
 
 

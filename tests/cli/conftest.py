@@ -14,7 +14,7 @@ from tests.docs.markdown import ROOT
 
 SMALL = """\
 # A small profile. For tests.
-name: small
+run: {name: small}
 sinks: [jsonl]
 every: 1
 
@@ -47,7 +47,7 @@ tables:
 TEAM = """\
 defaults: [small, _self_]
 
-name: team
+run: {name: team}
 
 metrics:
   reward: p95(reward)

@@ -49,7 +49,7 @@ def test_two_profiles(small: Path, cli: Cli) -> None:
     [
         ["small", "metrics.reward=p95(reward)", "metrics.penalised=null"],
         ["small", "--", "small", "metrics.reward=p95(reward)", "~metrics.penalised"],
-        ["small", "name=x", "--", "team", "name=y"],
+        ["small", "run.name=x", "--", "team", "run.name=y"],
         ["small", "team", "tables.samples.keep=window"],
     ],
     ids=" ".join,

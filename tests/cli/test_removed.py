@@ -15,7 +15,7 @@ from tests.cli.conftest import Cli
 
 BEFORE = """\
 defaults: [grpo, _self_]
-name: acme
+run: {name: acme}
 signals: {rollout: {difficulty: {axis: completion}}}
 metrics: {solved: {expr: reward > 0.5, name: acme/solved}}
 filters: {hard: {key: difficulty, top: 4}}
@@ -27,7 +27,7 @@ sink_options: {mirror: {kind: jsonl}}
 modes: {replay: {prefix: replay/}}
 profiles: {short: {only: [reward]}}
 """
-NOW = "defaults: [grpo, _self_]\nname: acme\n"
+NOW = "defaults: [grpo, _self_]\nrun: {name: acme}\n"
 COMPLETIONS = {
     "tables": "worst: {every: 10}", "filters": "hard: {top: 8}", "alerts": "low: {below: 0.2}",
     "metrics": "solved: {tags: mine}", "signals": "rollout: {difficulty: {help: from 0 to 1}}",
@@ -82,7 +82,7 @@ def write(section: str, entry: str) -> None:
     file = Path(MINE)
     file.parent.mkdir(parents=True, exist_ok=True)
     text = f"{section}: {{{entry}}}\n" if section else ""
-    file.write_text(f"defaults: [acme, _self_]\nname: mine\n{text}", encoding="utf-8")
+    file.write_text(f"defaults: [acme, _self_]\nrun: {{name: mine}}\n{text}", encoding="utf-8")
 
 
 @pytest.mark.parametrize("section", COMPLETIONS)

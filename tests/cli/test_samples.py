@@ -19,7 +19,7 @@ from tests.cli.conftest import Cli, Outcome
 
 LONG = "first\n" + "word " * 100 + "\n#### 42"
 PROFILE: dict[str, Any] = {
-    "name": "read", "axes": {"group": {"size": 2}, "token": {"mask": "mask"}},
+    "run": {"name": "read"}, "axes": {"group": {"size": 2}, "token": {"mask": "mask"}},
     "signals": {
         "any": {
             "reward": {"axis": "completion"}, "completion": {"axis": "completion", "type": "text"},
@@ -183,7 +183,7 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tried") / "run"
     schema = {"prompt": "text", "completion": "text", "length": "int", "reward": "float"}
     profile = {
-        "name": "tried", "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"],
+        "run": {"name": "tried"}, "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}}, "sinks": ["jsonl"],
         "signals": {"any": {
             name: {"axis": "completion", **({} if type_ == "float" else {"type": type_})}
             for name, type_ in schema.items()

@@ -43,7 +43,7 @@ VERBS = [
 ]  # fmt: skip
 EXECUTING = [["test", "grpo"], ["preview", "grpo"]]
 KEEPING = {
-    "name": "kept", "signals": {"any": {"reward": "completion", "source": "completion text"}},
+    "run": {"name": "kept"}, "signals": {"any": {"reward": "completion", "source": "completion text"}},
     "metrics": {"reward": "mean", "attempts": {"expr": "reward", "by": "source", "reduce": "count"}},
     "sinks": ["jsonl"],
 }  # fmt: skip

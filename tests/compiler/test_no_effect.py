@@ -25,7 +25,12 @@ METRICS: dict[str, Any] = {
 
 def warned(**others: Any) -> list[str]:
     """What a profile is warned of."""
-    config: dict[str, Any] = {"name": "small", "signals": {"any": ROWS}, "metrics": METRICS, "sinks": ["jsonl"]}
+    config: dict[str, Any] = {
+        "run": {"name": "small"},
+        "signals": {"any": ROWS},
+        "metrics": METRICS,
+        "sinks": ["jsonl"],
+    }
     for key, value in others.items():
         config[key] = {**config.get(key, {}), **value}
     return [str(warning) for warning in declog.plan(config).warnings]

@@ -35,14 +35,14 @@ def test_the_order_of_keys_changes_no_plan(preset: str) -> None:
 def test_a_step_begins_with_rollout_and_ends_with_update(phases: tuple[str, str]) -> None:
     """A reward is looked up for the update's rows, whichever phase is declared first."""
     signals = {phase: {{"rollout": "reward", "update": "gain"}[phase]: ROWS} for phase in phases}
-    plan = declog.plan({"name": "x", "signals": signals, "metrics": {"both": "mean(reward * gain)"}})
+    plan = declog.plan({"run": {"name": "x"}, "signals": signals, "metrics": {"both": "mean(reward * gain)"}})
     assert [(join.source, join.target) for join in plan.joins] == [("rollout", "update")]
 
 
 def problems(config: dict[str, Any]) -> list[tuple[str, str, str | None]]:
     """What is wrong with a config: the codes, the paths and the fixes."""
     with pytest.raises(declog.ConfigError) as caught:
-        declog.plan({"name": "x", **config})
+        declog.plan(config)
     return [(each.code, ".".join(map(str, each.path)), each.fix) for each in caught.value.problems]
 
 
@@ -66,7 +66,7 @@ def test_phases_whose_order_nobody_says_are_not_joined(reads: dict[str, Any]) ->
 def test_a_signal_of_several_phases_is_declared_alike_in_each() -> None:
     """All but the help: one declaration says what it is, and the other cannot say something else."""
     alike = {"rollout": {"a": {**ROWS, "help": "first"}}, "update": {"a": ROWS, "b": ROWS}}
-    plan = declog.plan({"name": "x", "signals": alike, "metrics": {"m": "mean(a * b)"}})
+    plan = declog.plan({"run": {"name": "x"}, "signals": alike, "metrics": {"m": "mean(a * b)"}})
     assert [op.homes for op in plan.phases["update"].signals] == [("rollout", "update"), ("update",)]
     apart = {"rollout": {"a": ROWS}, "update": {"a": TOKENS}}
     fix = "declare it alike in both, or delete it in one: signals.update.a: null"

@@ -45,7 +45,7 @@ main()
 """,
 }
 PROFILE: dict[str, Any] = {
-    "name": "loop",
+    "run": {"name": "loop"},
     "modes": {"train": {}, "eval": {"prefix": "eval_"}},
     "axes": {"token": {"mask": "mask"}},
     "signals": {

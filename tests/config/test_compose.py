@@ -42,7 +42,7 @@ APP = Path(__file__).parents[1] / "data" / "compose" / "app"
 
 BASE = """
     spec: 1
-    name: base
+    run: {name: base}
     profile: full
     sinks: [console, parquet]
     metrics:
@@ -54,7 +54,7 @@ BASE = """
 BASE_PROFILE = {
     "sinks": ["console", "parquet"],
     "spec": 1,
-    "name": "base",
+    "run": {"name": "base"},
     "profile": "full",
     "metrics": {"reward": {"expr": "reward", "reduce": "mean"}, "kl": {"expr": "kl", "reduce": "mean"}, "gone": None},
 }
@@ -538,7 +538,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
     ("text", "expected"),
     [
         (
-            "name: x\nmetrics:\n  x: 1\n  x: 2\n",
+            "run: {name: x}\nmetrics:\n  x: 1\n  x: 2\n",
             """
             error[DL101] declog/broken.yaml:4:3
               this is not valid YAML: the key `x` stands here a second time
@@ -548,7 +548,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
             """,
         ),
         (
-            "name: x\nmetrics:\n  x: mean: kl\n",
+            "run: {name: x}\nmetrics:\n  x: mean: kl\n",
             """
             error[DL101] declog/broken.yaml:3:10
               this is not valid YAML: a colon and a space start a map, and this is inside a text
@@ -558,7 +558,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
             """,
         ),
         (
-            "defaults:\n  - packs: [rewards, grups]\n  - _self_\nname: x\n",
+            "defaults:\n  - packs: [rewards, grups]\n  - _self_\nrun: {name: x}\n",
             """
             error[DL101] declog/broken.yaml:2:22
               there is no `grups` in the group declog/packs
@@ -568,7 +568,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
             """,
         ),
         (
-            "defaults: [bse, _self_]\nname: x\n",
+            "defaults: [bse, _self_]\nrun: {name: x}\n",
             """
             error[DL104] declog/broken.yaml:1:12
               there is no `bse` in the group declog
@@ -588,7 +588,7 @@ def test_one_text_is_no_list_of_overrides() -> None:
             """,
         ),
         (
-            "# @package logging\nname: x\n",
+            "# @package logging\nrun: {name: x}\n",
             """
             error[DL101] declog/broken.yaml:1:1
               this line takes the preset `broken` out of the node `declog`
@@ -607,8 +607,8 @@ def test_a_broken_file_is_shown_at_its_line(base: Path, write_preset: WritePrese
 
 def test_profile_of_takes_a_whole_configuration_a_node_and_a_mapping(base: Path) -> None:
     """The profile is found in an application's configuration, as its node, or as plain data."""
-    config = OmegaConf.create({"batch": 16, "declog": {"name": "x", "run": {"config": {"batch": "${batch}"}}}})
-    plain = {"name": "x", "run": {"config": {"batch": 16}}}
+    config = OmegaConf.create({"batch": 16, "declog": {"run": {"name": "x", "config": {"batch": "${batch}"}}}})
+    plain = {"run": {"name": "x", "config": {"batch": 16}}}
     given: list[Any] = [config, config.declog, plain, {"declog": plain}]
     assert [config_of(each) for each in given] == [plain] * 4
 
@@ -616,9 +616,9 @@ def test_profile_of_takes_a_whole_configuration_a_node_and_a_mapping(base: Path)
 def test_prefix_of_follows_the_node() -> None:
     """A profile that was composed elsewhere, or that `declog` points to, has that place."""
     config = OmegaConf.create(
-        {"eval_log": {"name": "x"}, "logging": {"declog": {"name": "y"}}, "declog": "${eval_log}"}
+        {"eval_log": {"run": {"name": "x"}}, "logging": {"declog": {"run": {"name": "y"}}}, "declog": "${eval_log}"}
     )
-    given: list[Any] = [config.eval_log, config.logging, config, {"name": "z"}]
+    given: list[Any] = [config.eval_log, config.logging, config, {"run": {"name": "z"}}]
     assert [compose(each).prefix for each in given] == [("eval_log",), ("logging", "declog"), ("eval_log",), ()]
 
 
@@ -630,7 +630,7 @@ def test_everything_that_does_not_resolve_is_reported_with_its_place(base: Path,
         defaults: [base, _self_]
         seed: ???
         output_dir: ${oc.env:DECLOG_NOT_SET}
-        run: {config: {method: "${declog.nam}", self: "${declog.run.config}"}}
+        run: {config: {method: "${declog.profil}", self: "${declog.run.config}"}}
         """,
     )
     with pytest.raises(CompositionError) as caught:
@@ -648,15 +648,15 @@ def test_everything_that_does_not_resolve_is_reported_with_its_place(base: Path,
               |             ^^^^^^^^^^^^^^^^^^^^^^^^
 
         error[DL103] declog/open.yaml:4:25 in run.config.method
-          there is no key `declog.nam`
-            4 | run: {config: {method: "${declog.nam}", self: "${declog.run.config}"}}
-              |                         ^^^^^^^^^^^^^
-          fix: did you mean `${declog.name}`?
+          there is no key `declog.profil`
+            4 | run: {config: {method: "${declog.profil}", self: "${declog.run.config}"}}
+              |                         ^^^^^^^^^^^^^^^^
+          fix: did you mean `${declog.profile}`?
 
-        error[DL103] declog/open.yaml:4:48 in run.config.self
+        error[DL103] declog/open.yaml:4:51 in run.config.self
           Interpolation to parent node detected
-            4 | run: {config: {method: "${declog.nam}", self: "${declog.run.config}"}}
-              |                                                ^^^^^^^^^^^^^^^^^^^^
+            4 | run: {config: {method: "${declog.profil}", self: "${declog.run.config}"}}
+              |                                                   ^^^^^^^^^^^^^^^^^^^^
 
         error[DL102] override '+declog.axes.group.size=???'
           axes.group.size has no value yet (???)
@@ -753,9 +753,8 @@ def run_app(tmp_path: Path, *arguments: str) -> list[str]:
 APP_PROFILE = {
     "sinks": ["console", "parquet"],
     "spec": 1,
-    "name": "app",
     "profile": "full",
-    "run": {"config": {"batch": 16}},
+    "run": {"name": "app", "config": {"batch": 16}},
     "metrics": {"reward": {"expr": "reward", "reduce": "mean"}},
     "filters": {"hard": {"where": "kl > 1", "random": 4}},
 }
@@ -794,10 +793,10 @@ def test_an_applications_quoting_mistake_gets_the_edit_that_works(tmp_path: Path
 def test_an_error_inside_an_application_has_its_file_and_line(tmp_path: Path) -> None:
     """In a running application the places are those of its own configuration."""
     assert "\n".join(run_app(tmp_path, "do=fail")) == dedent("""
-        error[DL310] conf/declog/app.yaml:10:12 in filters.hard.where
+        error[DL310] conf/declog/app.yaml:9:12 in filters.hard.where
           it is per token
-            10 |     where: kl > 1
-               |            ^^
+            9 |     where: kl > 1
+              |            ^^
     """)
 
 
@@ -809,12 +808,12 @@ def test_each_job_of_a_multirun_has_its_own_overrides(tmp_path: Path) -> None:
           it is per token
             declog.filters.hard.where="kl > 1"
                                        ^^
-          also set in: conf/declog/app.yaml:10:5
+          also set in: conf/declog/app.yaml:9:5
         error[DL310] override 'declog.filters.hard.where="mean(kl > 1)"'
           it is per token
             declog.filters.hard.where="mean(kl > 1)"
                                             ^^
-          also set in: conf/declog/app.yaml:10:5
+          also set in: conf/declog/app.yaml:9:5
     """)
 
 

@@ -252,7 +252,7 @@ def test_a_missing_signal_of_an_override(tmp_path: Path) -> None:
 def test_a_missing_signal_of_a_plain_mapping(tmp_path: Path) -> None:
     """A profile that comes from no file has no place to show."""
     signals = {"a": {"axis": "step", "required": True}, "b": {"axis": "step", "required": True}}
-    config = {"name": "x", "signals": {"any": signals}, "metrics": {"a": "mean(a)", "b": "mean(b)"}}
+    config = {"run": {"name": "x"}, "signals": {"any": signals}, "metrics": {"a": "mean(a)", "b": "mean(b)"}}
     assert missing(config, {"a": 1.0}, tmp_path) == (
         "[DL502] `b` was not observed in the first batch of phase `default`\n"
         "  fix: observe(b=...), or drop its `required`, or switch off what needs it"

@@ -169,7 +169,7 @@ def test_self_before_what_it_should_override(defaults: str, expected: bool, tmp_
 
 def test_self_first_is_nobodys_business_where_nothing_is_lost(tmp_path: Path) -> None:
     """Other keys than those of the preset are as good before it."""
-    folder = written(tmp_path, full=FULL, mine="defaults: [_self_, full]\nname: mine\n")
+    folder = written(tmp_path, full=FULL, mine="defaults: [_self_, full]\nrun: {name: mine}\n")
     assert declog.plan(declog.compose("mine", config_dir=folder)).warnings == ()
 
 
@@ -185,7 +185,7 @@ def test_a_warning_is_an_error_under_strict(tmp_path: Path, capsys: pytest.Captu
     ("profile", "expected"),
     [
         ({}, 1),
-        ({"name": "x"}, 1),
+        ({"run": {"name": "x"}}, 1),
         ({"signals": BASE["signals"]}, 1),
         ({"metrics": {"a": None}}, 1),
         (BASE, 0),

@@ -206,7 +206,7 @@ def test_tags_make_no_objects(tag: str, tmp_path: Path) -> None:
         declog.compose("mine", config_dir=tmp_path)
 
 
-@pytest.mark.parametrize("verb", ["check", "show", "show --why=declog.name", "diff", "ls", "test"])
+@pytest.mark.parametrize("verb", ["check", "show", "show --why=declog.run.name", "diff", "ls", "test"])
 def test_a_package_on_hydras_search_path_is_read_and_not_imported(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,7 +215,7 @@ def test_a_package_on_hydras_search_path_is_read_and_not_imported(
     (package / "conf" / "declog").mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('imported')\n", encoding="utf-8")
     (package / "conf" / "__init__.py").touch()
-    (package / "conf" / "declog" / "theirs.yaml").write_text(GOOD + "name: theirs\n", encoding="utf-8")
+    (package / "conf" / "declog" / "theirs.yaml").write_text(GOOD + "run: {name: theirs}\n", encoding="utf-8")
     app = tmp_path / "app"
     app.mkdir()
     text = "hydra: {searchpath: ['pkg://declog_test_search.conf']}\ndefaults: [{declog: theirs}, _self_]\n"

@@ -21,7 +21,7 @@ from tests.conftest import WritePreset
 
 LONG = """
 sinks: [console, parquet]
-name: long
+run: {name: long}
 axes: {group: {size: 2}}
 signals:
   rollout:
@@ -45,7 +45,7 @@ alerts:
   length: {when: length.max > 100}
 """
 SHORT = """
-name: long
+run: {name: long}
 axes: {group: {size: 2}}
 signals:
   rollout:

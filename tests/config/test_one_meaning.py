@@ -58,9 +58,8 @@ OWN = {
         """,
     "values from elsewhere": """
         defaults: [grpo, _self_]
-        name: ${.run.config.method}
         every: 4
-        run: {config: {period: "${...every}"}}
+        run: {name: "${.config.method}", config: {period: "${...every}"}}
         tables: {samples: {every: "${...every}"}}
         constants: {epsilon_low: 0.1, epsilon_high: "${.epsilon_low}"}
         """,

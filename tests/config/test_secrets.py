@@ -47,13 +47,13 @@ def configuration(**profile: Any) -> Any:
         ("${oc.create:${oc.env:MY_KEY}}", "${oc.create:${oc.env:MY_KEY}}"),
         (["a", {"b": "${vault.key}"}], ["a", {"b": "${oc.env:MY_KEY}"}]),
         ("${oc.env:MY_NOTHING,written here}", "written here"),
-        ("${declog.name}", "plain"),
+        ("${declog.run.name}", "plain"),
         (3, 3),
     ],
 )
 def test_the_way_by_which_a_value_came_from_the_environment_does_not_matter(value: Any, expected: Any) -> None:
     """Through a text, a key, a resolver, a list or a map: it is masked, and nothing else is."""
-    shown = compose(configuration(name="plain", run={"config": {"value": value}})).shown
+    shown = compose(configuration(run={"name": "plain", "config": {"value": value}})).shown
     assert expected == shown["run"]["config"]["value"]
 
 
@@ -170,8 +170,7 @@ def test_in_an_application_an_answer_of_hydra_takes_no_secret_along(
 
 
 EVERYWHERE = """defaults: [grpo, _self_]
-name: 'n-${oc.env:MY_KEY}'
-run: {config: {key: '${oc.env:MY_KEY}', quoted: '${oc.env:MY_QUOTES}'}}
+run: {name: 'n-${oc.env:MY_KEY}', config: {key: '${oc.env:MY_KEY}', quoted: '${oc.env:MY_QUOTES}'}}
 constants: {secret: '${oc.env:MY_KEY}'}
 metrics:
   mine:

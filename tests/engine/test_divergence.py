@@ -121,7 +121,7 @@ def values(metrics: dict[str, Any], observe: Callable[[Any], None], folder: Path
     """The scalars of one step."""
     sink = MemorySink()
     profile = {
-        "name": "own", "axes": {"group": {"size": 2}, "token": {"mask": "all"}},
+        "run": {"name": "own"}, "axes": {"group": {"size": 2}, "token": {"mask": "all"}},
         "signals": {
             "any": {
                 "x": {"axis": "completion"}, "k": {"axis": "token"},
@@ -187,7 +187,7 @@ def test_an_infinite_reward_breaks_no_histogram(tmp_path: Path) -> None:
     """The histogram is of the finite ones."""
     sink = MemorySink()
     profile = {
-        "name": "own", "axes": {"token": {"mask": "all"}},
+        "run": {"name": "own"}, "axes": {"token": {"mask": "all"}},
         "signals": {"any": {"x": {"axis": "completion"}, "k": {"axis": "token"}}},
         "metrics": {"x": {"expr": "x", "reduce": [{"h": "histogram(bins=2)"}, "mean"]},
                     "k": {"expr": "k", "reduce": [{"h": "histogram(bins=2)"}, "mean"]}},
@@ -266,7 +266,7 @@ def test_one_nan_of_what_training_stands_on_is_enough(tmp_path: Path) -> None:
 def test_a_reader_of_answers_is_given_no_counts(tmp_path: Path) -> None:
     """`flush(wait_s=)` returns metrics: what a trainer merges into its own logs has no names of declog's."""
     profile = {
-        "name": "own",
+        "run": {"name": "own"},
         "every": "trainer",
         "signals": {"any": {"x": {"axis": "completion"}}},
         "metrics": {"x": "mean(x)"},

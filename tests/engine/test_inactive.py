@@ -19,7 +19,7 @@ STEP = {"axis": "step"}
 ROW = {"axis": "completion"}
 TOKEN = {"axis": "token"}
 AB: dict[str, Any] = {
-    "name": "small", "signals": {"any": {"a": STEP, "b": STEP}}, "metrics": {"a": "mean(a)", "b": "mean(b)"},
+    "run": {"name": "small"}, "signals": {"any": {"a": STEP, "b": STEP}}, "metrics": {"a": "mean(a)", "b": "mean(b)"},
     "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
 }  # fmt: skip
 
@@ -87,7 +87,7 @@ def test_what_never_came_is_the_reason(case: str, tmp_path: Path, caplog: pytest
     axes = {"token": {"mask": "m"}} if "m" in signals else {}
     phases = {"rollout": {"a": ROW}, "update": {"late": ROW}} if "late" in signals else {"any": signals}
     derived = {"c": "a - b"} if case == "a derived signal" else {}
-    config = {"name": "small", "signals": phases, "derived": derived, "metrics": metrics, "axes": axes}
+    config = {"run": {"name": "small"}, "signals": phases, "derived": derived, "metrics": metrics, "axes": axes}
     value = 1.0 if signals["a"]["axis"] == "step" else [1.0, 2.0]
     told, found = run(config, steps(4, lambda step: {"a": value}), tmp_path, caplog)
     assert found == missing
@@ -100,7 +100,7 @@ def test_what_never_came_is_the_reason(case: str, tmp_path: Path, caplog: pytest
 def test_one_of_two_sides_is_enough(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What is computed from whichever came needs either; too few rows, or none that is chosen, are no reason."""
     config = {
-        "name": "small", "signals": {"any": {"a": ROW, "b": ROW, "flag": {**STEP, "type": "bool"}}},
+        "run": {"name": "small"}, "signals": {"any": {"a": ROW, "b": ROW, "flag": {**STEP, "type": "bool"}}},
             "derived": {"c": "b if present(b) else a", "d": "a if flag else b"},
         "metrics": {
             "spread": {"expr": "c", "reduce": "std"}, "none": {"expr": "c", "where": "present(b) and b > 1"},
@@ -117,7 +117,7 @@ def test_one_of_two_sides_is_enough(tmp_path: Path, caplog: pytest.LogCaptureFix
 def test_what_has_values_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Rows that no condition chose, one value of two, a given number and what is switched off are not inactive."""
     config = {
-        "name": "small", "constants": {"beta": 0},
+        "run": {"name": "small"}, "constants": {"beta": 0},
         "signals": {"any": {"a": ROW, "b": ROW, "given": STEP, "kl": {**ROW, "enabled": "beta != 0"}}},
         "metrics": {
             "none": {"expr": "a", "where": "a > 5"}, "either": "mean(b if present(b) else a)", "kl": "mean(kl)",
@@ -131,7 +131,7 @@ def test_what_has_values_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureF
 def test_the_line_is_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of many metrics and many signals a few are named, and how many more there are; `missing` has all."""
     names = [f"s{n}" for n in range(100)]
-    config = {"name": "small", "signals": {"any": {"a": STEP} | dict.fromkeys(names, STEP)},
+    config = {"run": {"name": "small"}, "signals": {"any": {"a": STEP} | dict.fromkeys(names, STEP)},
               "metrics": {"a": "mean(a)"} | {name: f"mean({name})" for name in names}}  # fmt: skip
     told, missing = run(config, steps(2, lambda step: {"a": 1.0}), tmp_path, caplog)
     assert len(told) == 1 and len(told[0]) < 500 and told[0].startswith("100 of 101 metrics are inactive: s0 (s0 never")
@@ -259,7 +259,7 @@ def test_steps_may_have_any_numbers(stride: int, tmp_path: Path, caplog: pytest.
 def test_a_phase_that_rests_takes_its_signals_along(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Generations each fourth step are no alarm; of a phase that ends all signals are named together."""
     signals = {"rollout": {"r": STEP, "q": STEP}, "update": {"u": STEP}}
-    config = {"name": "small", "signals": signals, "metrics": {name: f"mean({name})" for name in "rqu"}}
+    config = {"run": {"name": "small"}, "signals": signals, "metrics": {name: f"mean({name})" for name in "rqu"}}
 
     def body(last: int) -> Callable[[Recorder], None]:
         def loop(log: Recorder) -> None:
@@ -328,8 +328,7 @@ def test_required_signals_that_never_came_are_raised_under_strict(
     """Where a phase never had a batch, and where tasks alone observe, so that no batch is known to be whole."""
     required = {**STEP, "required": True}
     config = {
-        "name": "small",
-        "run": {"strict": True},
+        "run": {"name": "small", "strict": True},
         "signals": {"p": {"a": required, "b": required}, "q": {"u": STEP}},
         "metrics": {"a": "mean(a)", "b": "mean(b)", "u": "mean(u)"},
     }
@@ -372,7 +371,7 @@ def test_presets_of_whatever_comes_say_nothing(preset: str, tmp_path: Path, capl
 def test_unknown_groups_are_the_reason(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where nothing says what a group is, metrics of groups are inactive, and the line says what to write."""
     config = {
-        "name": "small", "axes": {"group": {"of": ["group", "prompt_id"]}}, "signals": {
+        "run": {"name": "small"}, "axes": {"group": {"of": ["group", "prompt_id"]}}, "signals": {
             "any": {
                 "r": {**ROW}, "group": {**ROW, "type": "text"}, "prompt_id": {**ROW, "type": "text", "from": "id"},
             },
@@ -389,7 +388,7 @@ def test_unknown_groups_are_the_reason(tmp_path: Path, caplog: pytest.LogCapture
 def test_timers_that_nobody_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A preset's metric of them is inactive until a loop times a block: the message has the line that does."""
     config = {
-        "name": "small", "signals": {"rollout": {"a": ROW}, "timing": {"timers": {**STEP, "family": True}}},
+        "run": {"name": "small"}, "signals": {"rollout": {"a": ROW}, "timing": {"timers": {**STEP, "family": True}}},
         "metrics": {"a": "mean(a)", "time": "mean(timers)"},
     }  # fmt: skip
     told, _ = run(config, steps(4, lambda step: {"a": [1.0]}), tmp_path, caplog)

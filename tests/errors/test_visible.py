@@ -61,7 +61,7 @@ def test_json_means_the_same() -> None:
 
 
 PROFILE: dict[str, Any] = {
-    "name": f"run {TEXT}",
+    "run": {"name": f"run {TEXT}"},
     "signals": {
         "any": {
             "reward": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
@@ -99,7 +99,9 @@ def test_preview_show_and_their_json(tmp_path: Path, capsys: pytest.CaptureFixtu
     """What was captured, in words and as JSON, alone and side by side; and a profile that holds such text."""
     with declog.start(PROFILE, sinks=[MemorySink()], output_dir=tmp_path, capture=True) as log:
         log_it(log)
-    (tmp_path / "mine.yaml").write_text(json.dumps({**PROFILE, "name": "other", "alerts": {}}), encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(
+        json.dumps({**PROFILE, "run": {"name": "other"}, "alerts": {}}), encoding="utf-8"
+    )
     seen = []
     for words in (
         ["preview", str(tmp_path)], ["preview", str(tmp_path), "--format", "json"],

@@ -22,7 +22,7 @@ STEPS = 24
 SAVES = 5  # steps between checkpoints
 EVERY = 3  # steps of a window, so that most checkpoints fall inside one
 PROFILE: dict[str, Any] = {
-    "name": "resuming", "every": EVERY,
+    "run": {"name": "resuming"}, "every": EVERY,
     "signals": {"any": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}}},
     "metrics": {
         "x": "sum(x)", "rows": "count(x)", "total": {"expr": "x", "reduce": "sum", "over": "run"},

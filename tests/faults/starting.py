@@ -18,7 +18,7 @@ import declog
 from declog.testing import MemorySink
 
 PROFILE: dict[str, Any] = {
-    "name": "starting", "axes": {"completion": {"ids": "row"}},
+    "run": {"name": "starting"}, "axes": {"completion": {"ids": "row"}},
     "signals": {"any": {"x": {"axis": "completion"}, "row": {"axis": "completion", "type": "int"}}},
     "metrics": {"x": "sum(x)", "rows": "count(x)"},
 }  # fmt: skip

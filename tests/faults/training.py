@@ -31,7 +31,7 @@ WIDTH = 7  # tokens of a completion
 REDUCTIONS = reductions.Reductions(reductions.BUILTIN)
 FUNCTIONS = functions.Functions(functions.BUILTIN)
 PROFILE: Mapping[str, Any] = {
-    "name": "faults", "axes": {"token": {"mask": "all"}},
+    "run": {"name": "faults"}, "axes": {"token": {"mask": "all"}},
     "signals": {
         "any": {
             "reward": {"axis": "completion"}, "kl": {"axis": "token"}, "text": {"axis": "completion", "type": "text"},

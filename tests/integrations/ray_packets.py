@@ -25,7 +25,7 @@ WORKERS, TRAINERS, STEPS, AHEAD = 4, 2, 9, 3
 WORKER_DIES, TRAINER_DIES = 4, 7  # before the worker's packets for this step, and before this step of the trainer
 ROWS = 16_000  # so many that packets are not passed beside the object store
 PROFILE: dict[str, Any] = {
-    "name": "packets",
+    "run": {"name": "packets"},
     "signals": {"any": {"reward": {"axis": "completion"}, "version": {"axis": "completion", "type": "int"}}},
     "metrics": {"n": "count(reward)", "sum": "sum(reward)", "version": "mean(version)"},
 }

@@ -99,7 +99,7 @@ def test_one_import_is_changed(tmp_path: Path) -> None:
 
 FULL = """
 defaults: [trainer, _self_]
-name: mine
+run: {name: mine}
 sinks: [parquet]
 every: 1
 profile: full

@@ -29,7 +29,7 @@ BOOL = {"axis": "token", "type": "bool"}
 def test_a_token_signal_without_a_mask_is_refused(profile: dict[str, Any], fix: str) -> None:
     """Observed anywhere, used or not; the error names the mask that is there, or one to declare."""
     with pytest.raises(declog.ConfigError) as raised:
-        declog.plan({"name": "x", "metrics": {}, **profile})
+        declog.plan({"run": {"name": "x"}, "metrics": {}, **profile})
     problem = next(each for each in raised.value.problems if "lp" in each.path)
     assert problem.code == "DL203"
     assert str(problem.fix).startswith(f"axes: {{token: {{mask: {fix}}}}}")

@@ -133,7 +133,9 @@ def test_a_lookahead_in_a_profile_is_an_error_before_step_0(tmp_path: Path) -> N
          "tables": {"t": {"schema": "s", "filter": None}}},
     ):  # fmt: skip
         with pytest.raises(declog.ConfigError, match="a lookahead or lookbehind cannot be searched in linear time"):
-            declog.start({"name": "c", "signals": {"any": signals}, **part}, sinks=[MemorySink()], output_dir=tmp_path)
+            declog.start(
+                {"run": {"name": "c"}, "signals": {"any": signals}, **part}, sinks=[MemorySink()], output_dir=tmp_path
+            )
 
 
 @pytest.mark.parametrize("name", ENDLESS)
@@ -159,7 +161,7 @@ def test_other_threads_run_while_a_text_is_searched() -> None:
 def test_a_metric_over_endless_texts_is_exact(tmp_path: Path) -> None:
     """`matches` and `redact`, in one run."""
     profile: dict[str, Any] = {
-        "name": "c", "signals": {"any": {"completion": {"axis": "completion", "type": "text"}}},
+        "run": {"name": "c"}, "signals": {"any": {"completion": {"axis": "completion", "type": "text"}}},
         "metrics": {"boxed": "mean(matches(completion, '(x+x+)+y'))"},
         "schemas": {"s": {"completion": {"type": "text", "redact": {"odd": "(x+x+)+y"}}}},
         "tables": {"t": {"schema": "s", "filter": None}},

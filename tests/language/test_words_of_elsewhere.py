@@ -154,9 +154,9 @@ def test_observe_is_a_declaration_of_signals() -> None:
     """In its words, and as a map: the signal is that of `signals`."""
     signal = {"axis": "completion", "type": "int"}
     plans = [
-        declog.plan({"name": "x", "metrics": {"m": {"observe": "completion int"}}}),
-        declog.plan({"name": "x", "metrics": {"m": {"observe": signal}}}),
-        declog.plan({"name": "x", "signals": {"any": {"m": signal}}, "metrics": {"m": {}}}),
+        declog.plan({"run": {"name": "x"}, "metrics": {"m": {"observe": "completion int"}}}),
+        declog.plan({"run": {"name": "x"}, "metrics": {"m": {"observe": signal}}}),
+        declog.plan({"run": {"name": "x"}, "signals": {"any": {"m": signal}}, "metrics": {"m": {}}}),
     ]
     assert len({plan.fingerprint for plan in plans}) == len({explain(plan) for plan in plans}) == 1
 

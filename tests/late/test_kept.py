@@ -34,7 +34,7 @@ DECLARED = {"source": "completion text", "level": "completion int", "score": "co
 def config(metrics: dict[str, Any], **signals: Any) -> dict[str, Any]:
     """A config of one phase, whose log events are of three steps."""
     return {
-        "name": "kept",
+        "run": {"name": "kept"},
         "signals": {"any": {"reward": "completion", "prompt_id": "completion int", "lr": "step", **signals}},
         "axes": {"group": "prompt_id"}, "metrics": metrics, "every": 3,
         "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},

@@ -63,7 +63,7 @@ TESTS, SOME = 5, 4  # profile tests of a preset, and metrics that each is asked 
 def config(metrics: Mapping[str, Any], **others: Any) -> dict[str, Any]:
     """A config whose runs record all signals."""
     return {
-        "name": "asked", "signals": {"any": SIGNALS}, "axes": {"token": "mask", "group": "prompt_id"},
+        "run": {"name": "asked"}, "signals": {"any": SIGNALS}, "axes": {"token": "mask", "group": "prompt_id"},
         "metrics": dict(metrics),
         "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}}, "every": 5, **others,
     }  # fmt: skip
@@ -227,7 +227,7 @@ def test_groups_of_ids_that_are_no_values(tmp_path: Path) -> None:
     """Ids that are messages are in no file, and rows have the groups: what is per group can be asked, and counts."""
     chats = [[{"role": "user", "content": text}] for text in ("a", "a", "b", "b")]
     data = {
-        "name": "grouped", "signals": {"any": {"reward": "completion", "prompt": "completion object"}},
+        "run": {"name": "grouped"}, "signals": {"any": {"reward": "completion", "prompt": "completion object"}},
         "axes": {"group": {"of": ["prompt"]}}, "sinks": ["jsonl"],
     }  # fmt: skip
     metrics = {"group_std": "mean(std(reward, over=completion))", "reward": "mean"}
@@ -371,7 +371,7 @@ def test_texts_stay_where_they_are(tmp_path: Path) -> None:
     signals = {"reward": "completion", "mail": "completion text", "prompt": "completion text"}
     columns = {"prompt": "text", "mail": {"type": "text", "redact": {"email": r"\S+@\S+"}}}
     asked = {
-        "name": "t", "signals": {"any": signals}, "metrics": {"by_mail": {"expr": "reward", "by": "mail"}},
+        "run": {"name": "t"}, "signals": {"any": signals}, "metrics": {"by_mail": {"expr": "reward", "by": "mail"}},
         "schemas": {"s": columns}, "tables": {"samples": {"schema": "s"}}, "sinks": ["jsonl"],
     }  # fmt: skip
     with declog.start(asked, output_dir=tmp_path / "run") as log, log.step(0):

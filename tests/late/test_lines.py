@@ -25,7 +25,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a run that is over."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     signals = {"any": {"reward": "completion", "level": "completion int", "source": "completion text"}}
-    data = {"name": "lines", "signals": signals, "metrics": {"reward": "mean"}, "sinks": ["jsonl"]}
+    data = {"run": {"name": "lines"}, "signals": signals, "metrics": {"reward": "mean"}, "sinks": ["jsonl"]}
     with declog.start(data, output_dir=folder) as log:
         for step in range(2):
             with log.step(step):

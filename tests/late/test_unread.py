@@ -44,7 +44,7 @@ Train = Callable[[Recorder, int, range], None]
 def config(metrics: Mapping[str, Any], **others: Any) -> dict[str, Any]:
     """Two phases, whose log events are of three steps."""
     return {
-        "name": "unread", "signals": SIGNALS, "axes": AXES, "every": 3,
+        "run": {"name": "unread"}, "signals": SIGNALS, "axes": AXES, "every": 3,
         "metrics": {"reward": {"reduce": ["mean", "std"]}, "loss": "mean", **metrics},
         "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}}, **others,
     }  # fmt: skip
@@ -199,7 +199,7 @@ def test_what_does_not_fit_is_left_out(tmp_path: Path, caplog: pytest.LogCapture
 def test_the_plan_decides_and_nothing_depends_on_it(tmp_path: Path) -> None:
     """Without rows nothing is recorded of them; ranks and resumed runs need not agree on that."""
     plans = []
-    for place, more in enumerate(({}, {"run": {"keep_bytes": 0}})):
+    for place, more in enumerate(({}, {"run": {"name": "unread", "keep_bytes": 0}})):
         with declog.start(config({}, **more), sinks=[MemorySink()], output_dir=tmp_path / str(place)) as log:
             plans.append(log.plan)
     kept, without = plans
@@ -210,7 +210,7 @@ def test_the_plan_decides_and_nothing_depends_on_it(tmp_path: Path) -> None:
 def test_a_signal_that_only_tokens_read(tmp_path: Path) -> None:
     """A number per completion that a fold alone reads, and one that reward functions give with `log_extra`."""
     data = {
-        "name": "folded", "axes": {"token": "mask"}, "metrics": {"objective": "mean(logprobs * advantage)"},
+        "run": {"name": "folded"}, "axes": {"token": "mask"}, "metrics": {"objective": "mean(logprobs * advantage)"},
         "signals": {"any": {
             "advantage": "completion", "logprobs": "token", "mask": "token bool",
             "judge": {"axis": "completion", "from_log_extra": True},
@@ -260,7 +260,7 @@ def test_every_number_of_every_preset(tmp_path: Path) -> None:
             continue
         anchors = {phase: f"rows_of_{phase}" for phase in declared}
         bare = {
-            "name": preset, "every": 2, "constants": data.get("constants", {}),
+            "run": {"name": preset}, "every": 2, "constants": data.get("constants", {}),
             "signals": {phase: {**signals, anchors[phase]: PER_PHASE} for phase, signals in declared.items()},
         }  # fmt: skip
         base = dict.fromkeys(anchors.values(), "count")

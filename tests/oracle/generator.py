@@ -42,7 +42,7 @@ class Generator:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = Random(seed)
-        self.profile: dict[str, Any] = {"name": f"seed{seed}", "axes": {}}
+        self.profile: dict[str, Any] = {"run": {"name": f"seed{seed}"}, "axes": {}}
         self.ranks = self.random.choice((1, 1, 1, 1, 2, 2, 2, 3, 4))
         self.events = ["rollout", "update"] if self.maybe(0.35) else ["main"]
         self.joined = len(self.events) > 1

@@ -47,7 +47,7 @@ def first_word(text: str) -> str:
 
 
 PROFILE: dict[str, Any] = {
-    "name": "everything", "every": 2,
+    "every": 2,
     "axes": {"group": {"size": 2}, "completion": {"ids": "row"}, "token": {"mask": "mask"}},
     "signals": {
         "rollout": {
@@ -78,7 +78,7 @@ PROFILE: dict[str, Any] = {
     "modes": {"train": {}, "eval": {"prefix": "eval_", "every": 3}},
     "alerts": {"high": {"when": "kl.mean > 1", "text": "now {kl.mean}"}},
     "sinks": ["lines"], "sink_options": {"lines": {"kind": "jsonl", "profile": "full"}},
-    "run": {"capture": {"every": 3}},
+    "run": {"name": "everything", "capture": {"every": 3}},
 }  # fmt: skip
 
 
@@ -263,7 +263,11 @@ def test_a_program_s_own_functions_have_one_origin(tmp_path: Path) -> None:
 
 def test_functions_of_one_name_that_differ_are_refused(tmp_path: Path) -> None:
     """Ranks that would compute something else under one name do not start."""
-    config = {"name": "own", "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"y": "mean(mine(x))"}}
+    config = {
+        "run": {"name": "own"},
+        "signals": {"any": {"x": {"axis": "completion"}}},
+        "metrics": {"y": "mean(mine(x))"},
+    }
 
     def rank(comm: Comm) -> str:
         functions = Functions(DEFAULT)

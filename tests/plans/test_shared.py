@@ -14,7 +14,7 @@ from tests.conftest import WritePreset
 from tests.running import profile, run
 
 PROFILE: dict[str, Any] = {
-    "name": "shared", "constants": {"beta": {"default": 0.0}},
+    "run": {"name": "shared"}, "constants": {"beta": {"default": 0.0}},
     "signals": {"any": {"x": {"axis": "completion"}, "kl": {"axis": "completion", "enabled": "beta != 0"}}},
     "metrics": {"x": {"expr": "x", "every": 1}, "kl": "mean(kl)"},
 }  # fmt: skip
@@ -28,7 +28,7 @@ def test_equal_profiles_have_one_plan() -> None:
     assert declog.plan(PROFILE).canonical == declog.compile(declog.validate(PROFILE)).canonical
 
 
-@pytest.mark.parametrize("other", [{"metrics": {"x": {"expr": "x", "every": 2}}}, {"name": "other"}], ids=str)
+@pytest.mark.parametrize("other", [{"metrics": {"x": {"expr": "x", "every": 2}}}, {"run": {"name": "other"}}], ids=str)
 def test_what_differs_has_its_own(other: dict[str, Any]) -> None:
     """Each value of a profile counts."""
     assert declog.plan({**PROFILE, **other}).canonical != declog.plan(PROFILE).canonical
@@ -67,7 +67,7 @@ def body(log: declog.Recorder) -> None:
 
 def test_a_file_that_was_edited_is_read_again(write_preset: WritePreset) -> None:
     """A name stands for what its file says now."""
-    text = "name: mine\nsignals: {any: {x: completion}}\nmetrics: {x: %s}\n"
+    text = "run: {name: mine}\nsignals: {any: {x: completion}}\nmetrics: {x: %s}\n"
     folder: Path = write_preset("mine", text % "mean(x)")
     first = declog.plan(declog.compose("mine", config_dir=folder))
     write_preset("mine", text % "sum(x)")

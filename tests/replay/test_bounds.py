@@ -20,7 +20,7 @@ from tests import forks
 from tests.replay.keeping import captured, timeless
 
 SMALL: dict[str, Any] = {
-    "name": "small", "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
+    "run": {"name": "small"}, "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
     "signals": {
         "any": {
             "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
@@ -231,7 +231,7 @@ def test_what_is_no_capture_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is no capture that this version reads"):
         capture_reader.load(tmp_path)
     captured(SMALL, steps, tmp_path / "a", world_size=2)
-    captured({**SMALL, "name": "other"}, steps, tmp_path / "b", world_size=2)
+    captured({**SMALL, "run": {"name": "other"}}, steps, tmp_path / "b", world_size=2)
     (tmp_path / "a/capture/rank-00001.declog").write_bytes((tmp_path / "b/capture/rank-00001.declog").read_bytes())
     with pytest.raises(UsageError, match="files of different runs"):
         capture_reader.load(tmp_path / "a")

@@ -21,7 +21,7 @@ from declog.testing import MemorySink, config_tests, run_config_tests
 
 PRESETS = tuple(declog.presets())
 PROFILE: dict[str, Any] = {
-    "name": "t", "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
+    "run": {"name": "t"}, "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
     "constants": {"beta": {"default": 0.0}},
     "axes": {"token": {"mask": "mask"}},
     "signals": {
@@ -350,7 +350,7 @@ def test_the_command_line_says_where_a_test_is_wrong(tmp_path: Path, capsys: pyt
     assert "error[DL403]" in error and "team.yaml:9:14 in tests.p95.expect.reward_p59" in error
     assert "fix: did you mean `reward_p95`?" in error
     assert main(["test", str(file), "-k", "nothing"]) == 2
-    file.write_text("name: x\n")
+    file.write_text("run: {name: x}\n")
     assert main(["test", str(file)]) == 2
     assert "the config has no test" in capsys.readouterr().err
 

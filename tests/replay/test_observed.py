@@ -19,7 +19,7 @@ from declog.runtime.recording.recorder import Recorder
 from tests.replay.keeping import captured
 
 PROFILE: dict[str, Any] = {
-    "name": "first",
+    "run": {"name": "first"},
     "axes": {"token": {"mask": "mask"}},
     "signals": {
         "rollout": {

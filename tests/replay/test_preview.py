@@ -14,7 +14,7 @@ from declog.runtime.recording.recorder import Recorder
 from tests.replay.keeping import captured
 
 PROFILE: dict[str, Any] = {
-    "name": "small", "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
+    "run": {"name": "small"}, "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
     "signals": {
         "any": {
             "score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
@@ -31,7 +31,7 @@ PROFILE: dict[str, Any] = {
 }  # fmt: skip
 
 OTHER = """
-name: other
+run: {name: other}
 modes: {train: {}, eval: {prefix: "eval_", every: end}}
 signals: {any: {score: {axis: completion}, spare: {axis: completion}}}
 metrics: {score: "mean(score)", most: "min(score)", spare: "mean(spare)"}

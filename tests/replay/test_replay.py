@@ -24,7 +24,7 @@ from declog.testing import MemorySink
 from tests.replay.keeping import captured, timeless
 
 WHOLE: dict[str, Any] = {
-    "name": "whole", "every": 2,
+    "run": {"name": "whole"}, "every": 2,
     "modes": {"train": {}, "eval": {"prefix": "eval_", "every": "end"}},
     "axes": {"group": {"size": 2}, "completion": {"ids": "row"}, "token": {"mask": "mask"}},
     "signals": {
@@ -216,7 +216,7 @@ def test_flushes_batches_threads_and_failed_steps(tmp_path: Path) -> None:
             if step % 2:
                 log.flush()
 
-    config = {"name": "t", "every": "trainer", "signals": {"any": {"score": {"axis": "completion"}}},
+    config = {"run": {"name": "t"}, "every": "trainer", "signals": {"any": {"score": {"axis": "completion"}}},
               "metrics": {"score": "mean(score)", "n": "count(score)"}}  # fmt: skip
     live = captured(config, body, tmp_path)
     assert live.events[0][1].scalars and same(None, tmp_path, live.events)
@@ -241,7 +241,7 @@ def test_a_run_that_fails_is_captured_to_its_end(tmp_path: Path) -> None:
 
 def test_what_the_run_cost_is_not_reported_again(tmp_path: Path) -> None:
     """Times and queues are the run's own."""
-    config = {"name": "t", "signals": {"any": {"score": {"axis": "completion"}}}, "metrics": {"score": "mean(score)"},
+    config = {"signals": {"any": {"score": {"axis": "completion"}}}, "metrics": {"score": "mean(score)"},
               "profiles": {"full": {"self_metrics": True}}}  # fmt: skip
     live = captured(config, lambda log, rank: _scores(log), tmp_path)
     assert "declog/observe_us" in live.scalars[1]
@@ -276,7 +276,11 @@ def _scores(log: Recorder) -> None:
 
 def test_a_required_signal_that_was_never_given(tmp_path: Path) -> None:
     """The error of the first step that would miss it, with the place where it is declared."""
-    config = {"name": "t", "signals": {"any": {"score": {"axis": "completion"}}}, "metrics": {"score": "mean(score)"}}
+    config = {
+        "run": {"name": "t"},
+        "signals": {"any": {"score": {"axis": "completion"}}},
+        "metrics": {"score": "mean(score)"},
+    }
     captured(config, lambda log, rank: _scores(log), tmp_path)
     signals = {"score": {"axis": "completion"}, "more": {"axis": "completion", "required": True}}
     other = {**config, "signals": {"any": signals}, "metrics": {"m": "mean(more + score)"}}
@@ -286,7 +290,7 @@ def test_a_required_signal_that_was_never_given(tmp_path: Path) -> None:
 
 def test_constants_of_the_adapter_go_with_the_capture(tmp_path: Path) -> None:
     """What a trainer gave is given again, also to another profile."""
-    config = {"name": "t", "constants": {"beta": {"default": 0}}, "signals": {"any": {"score": {"axis": "completion"}}},
+    config = {"constants": {"beta": {"default": 0}}, "signals": {"any": {"score": {"axis": "completion"}}},
               "metrics": {"score": "mean(beta * score)"}}  # fmt: skip
     live = captured(config, lambda log, rank: _scores(log), tmp_path, constants={"beta": 3})
     assert live.scalars[2] == {"score": 6.0} and same(None, tmp_path, live.events)

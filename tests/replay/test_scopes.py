@@ -15,7 +15,7 @@ from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 
 PROFILE: dict[str, Any] = {
-    "name": "captured",
+    "run": {"name": "captured"},
     "every": 2,
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {

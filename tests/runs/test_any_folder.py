@@ -23,7 +23,7 @@ from declog.runs import guarded
 from tests import forks
 
 PROFILE: dict[str, Any] = {
-    "name": "any", "signals": {
+    "run": {"name": "any"}, "signals": {
         "any": {
             "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
             "parts": {"axis": "completion", "family": True},

@@ -47,7 +47,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("conditions") / "run"
     schema: dict[str, Any] = {name: {"type": spec.get("type", "float")} for name, spec in SIGNALS.items()}
     profile: dict[str, Any] = {
-        "name": "q", "signals": {"any": SIGNALS}, "axes": {"group": {"of": "prompt_id"}}, "constants": {"limit": 2.5},
+        "signals": {"any": SIGNALS}, "axes": {"group": {"of": "prompt_id"}}, "constants": {"limit": 2.5},
         "schemas": {"s": schema},
         "filters": {f"f{place}": {"where": question} for place, question in enumerate(QUESTIONS)},
         "tables": {f"t{place}": {"schema": "s", "filter": f"f{place}"} for place in range(len(QUESTIONS))},

@@ -18,7 +18,7 @@ from declog.runtime.recording.recorder import Recorder
 from tests.forks import PATIENCE_S
 
 PROFILE: dict[str, Any] = {
-    "name": "forking", "every": 1,
+    "every": 1,
     "signals": {
         "any": {
             "x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"},
@@ -29,7 +29,7 @@ PROFILE: dict[str, Any] = {
     "metrics": {"x": {"reduce": ["sum", "count"]}, "kl": "mean(kl)"},
     "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"t": {"schema": "s", "filter": "f"}},
     "filters": {"f": {"first": 1000000}}, "modes": {"train": {}, "eval": {"prefix": "eval/", "every": "end"}},
-    "run": {"capture": {"every": 1}},
+    "run": {"name": "forking", "capture": {"every": 1}},
     "sinks": ["jsonl", "parquet", "tensorboard"],
 }  # fmt: skip
 STEPS = 4

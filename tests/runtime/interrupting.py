@@ -38,7 +38,7 @@ STEPS = 5
 ROWS = 2
 LIMIT_S = 300.0  # on a machine that has other things to do
 PROFILE: dict[str, Any] = {
-    "name": "interrupted",
+    "run": {"name": "interrupted"},
     "signals": {"any": {name: {"axis": "completion"} for name in "xab"}
     | {"t": {"axis": "completion", "type": "text"}, "loss": {"axis": "step"}}},
     "metrics": {

@@ -25,7 +25,7 @@ from declog.runtime.recording.recorder import Recorder
 from declog.testing import FakeComm, MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {
-    "name": "apart", "every": 1, "signals": {
+    "run": {"name": "apart"}, "every": 1, "signals": {
         "any": {
             "x": {"axis": "completion"}, "loss": {"axis": "step"},
             "text": {"axis": "completion", "type": "text"},

@@ -221,7 +221,7 @@ def test_a_lazy_view_is_read(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_later_takes_its_own_batch_only() -> None:
     """A tensor whose device fails after it was given: calls stay whole, and the batches beside it are logged."""
-    made = declog.plan({"name": "t", "signals": {"any": {"a": {"axis": "completion"}, "b": {"axis": "completion"}}},
+    made = declog.plan({"signals": {"any": {"a": {"axis": "completion"}, "b": {"axis": "completion"}}},
                         "metrics": {"a": "mean(a)", "b": "mean(b)"}})  # fmt: skip
 
     def batch(number: int, device: str) -> Batch:

@@ -17,7 +17,7 @@ CALLS = {
     "log_extra": "declog.log_extra('text', ['a'])", "scalars": "assert declog.scalars({'a': 1}) == {'a': 1}",
     "timer": "declog.timer('work').__enter__()",
 }  # fmt: skip
-PROFILE = {"name": "x", "signals": {"any": {"r": {"axis": "step"}}}, "metrics": {"r": "mean(r)"}}
+PROFILE = {"run": {"name": "x"}, "signals": {"any": {"r": {"axis": "step"}}}, "metrics": {"r": "mean(r)"}}
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -71,7 +71,7 @@ def test_groups_may_be_spread_over_ranks(ranks: int, tmp_path: Path) -> None:
 
 REDUCTIONS = ["mean", "std", "pstd", "min", "max", "sum", "count", "p25", "p99.9"]
 ANY: dict[str, Any] = {
-    "name": "any", "run": {"strict": True}, "every": 2,
+    "run": {"name": "any", "strict": True}, "every": 2,
     "axes": {"group": {"of": "id", "split": "ranks"}, "token": {"mask": "all"}},
     "signals": {
         "any": {
@@ -169,7 +169,7 @@ def test_a_selection_sees_all_ranks(
 ) -> None:
     """Rows that their own rank alone would not have picked come with their texts."""
     config = {
-        "name": "choice", "run": {"strict": True}, "axes": {"group": {"size": 3}},
+        "run": {"name": "choice", "strict": True}, "axes": {"group": {"size": 3}},
         "signals": {"any": {"score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}}},
             "derived": {"middle": "mean(mean(score, over=completion), over=group)"},
         "filters": {"f": filter}, "schemas": {"s": {"text": {"type": "text"}}},
@@ -261,7 +261,7 @@ def test_what_fails_on_a_rank_is_reported_on_rank_0(tmp_path: Path) -> None:
     """A rank whose rows cannot be prepared sends that it cannot, at once."""
     sink = MemorySink()
     config = {
-        "name": "bad", "signals": {
+        "run": {"name": "bad"}, "signals": {
             "any": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}},
         },
         "metrics": {"x": "sum(x)"}, "schemas": {"s": {"text": {"type": "text"}}},
@@ -293,7 +293,7 @@ def test_a_flush_that_fails_is_a_log_event_all_the_same(tmp_path: Path) -> None:
     """Its error is the caller's; the ranks stay at one count, and the next log events are whole."""
     schema = {"x": {"type": "float"}, "extra": {"undeclared": "keep"}}
     config = {
-        "name": "t", "every": "trainer", "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"x": "sum(x)"},
+        "every": "trainer", "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"x": "sum(x)"},
         "schemas": {"s": schema}, "tables": {"t": {"schema": "s"}},
     }  # fmt: skip
     sink = MemorySink()

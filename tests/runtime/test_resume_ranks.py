@@ -15,7 +15,7 @@ from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
 
 PROFILE: dict[str, Any] = {
-    "name": "resized", "every": 4, "run": {"strict": True},
+    "every": 4, "run": {"name": "resized", "strict": True},
     "signals": {"any": {"x": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}}},
     "metrics": {"x": {"reduce": ["sum", "count", "p50"]}, "total": {"expr": "x", "reduce": "count", "over": "run"},
                 "slow": {"expr": "x", "reduce": "sum", "every": 8}},

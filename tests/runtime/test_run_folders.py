@@ -24,8 +24,8 @@ from declog.testing import MemorySink, run_ranks
 from tests import forks
 
 PROFILE: dict[str, Any] = {
-    "name": "own", "signals": {"any": {"reward": {"axis": "completion"}}}, "metrics": {"reward": "mean(reward)"},
-    "sinks": ["jsonl", "parquet"],
+    "run": {"name": "own"}, "signals": {"any": {"reward": {"axis": "completion"}}},
+    "metrics": {"reward": "mean(reward)"}, "sinks": ["jsonl", "parquet"],
 }  # fmt: skip
 
 

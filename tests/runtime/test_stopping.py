@@ -18,7 +18,7 @@ from declog.runtime.worker.stopping import Stop
 from tests.faults import jobs
 
 CONFIG: dict[str, Any] = {
-    "name": "stops",
+    "run": {"name": "stops"},
     "signals": {"any": {"kl": "completion"}},
     "metrics": {"kl": {"expr": "kl", "reduce": "max"}},
     "alerts": {"kl": {"above": 0.5, "do": ["stop"]}},

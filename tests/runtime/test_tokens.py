@@ -314,7 +314,12 @@ def test_a_missing_bool_of_a_completion_is_false_among_its_tokens() -> None:
         "b": {"axis": "completion", "type": "bool"}, "x": {"axis": "completion"}, "t": {"axis": "token"},
     }  # fmt: skip
     metrics = {"rows": "mean(x if b else 7)", "tokens": "mean(t if t > 9 else (x if b else 7))"}
-    profile = {"name": "p", "axes": {"token": {"mask": "all"}}, "signals": {"any": signals}, "metrics": metrics}
+    profile = {
+        "run": {"name": "p"},
+        "axes": {"token": {"mask": "all"}},
+        "signals": {"any": signals},
+        "metrics": metrics,
+    }
     with declog.start(profile, sinks=[sink]) as log, log.step(0):
         log.observe(b=[None, True, False], x=[1.0, 2.0, 3.0], t=torch.ones(3, 2))
     assert sink.scalars == {0: {"rows": pytest.approx(16 / 3), "tokens": pytest.approx(16 / 3)}}
@@ -335,7 +340,7 @@ def test_comparisons_are_torchs_own(dtype: torch.dtype, limit: float, tmp_path: 
     kind = "int" if dtype is torch.int64 else "float"
     sink = MemorySink()
     profile = {
-        "name": "compare", "axes": {"token": {"mask": "all"}},
+        "run": {"name": "compare"}, "axes": {"token": {"mask": "all"}},
         "signals": {"any": {"x": f"token {kind}", "y": f"token {kind}", "s": "step"}},
         "metrics": {f"{name}_{what}": f"sum(x {sign} {other})" for name, sign in signs.items()
                     for what, other in beside.items()},

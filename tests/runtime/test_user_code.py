@@ -46,7 +46,7 @@ def profile(metrics: dict[str, Any], **more: Any) -> dict[str, Any]:
     """A profile with a metric that has nothing to do with the user's code."""
     signals = {"x": {"axis": "completion"}, "t": {"axis": "completion", "type": "text"}, "k": {"axis": "token"}}
     return {
-        "name": "user", "signals": {"any": signals}, "axes": {"token": {"mask": "all"}},
+        "run": {"name": "user"}, "signals": {"any": signals}, "axes": {"token": {"mask": "all"}},
         "metrics": {"good": "mean(x)", "kl": "mean(k)", **metrics}, **more,
     }  # fmt: skip
 
@@ -232,7 +232,7 @@ def test_a_program_ends_while_a_tracker_still_hangs(tmp_path: Path) -> None:
         "    def open(self, run): sys.stdin.readline()\n"
         "    def write(self, step, records): pass\n"
         "    def close(self): pass\n"
-        "profile = {'name': 'b', 'signals': {'any': {'x': {'axis': 'completion'}}}, 'metrics': {'x': 'mean(x)'}}\n"
+        "profile = {'signals': {'any': {'x': {'axis': 'completion'}}}, 'metrics': {'x': 'mean(x)'}}\n"
         "try: declog.start(profile, sinks=[Hang()], start_s=0.5)\n"
         "except declog.SinkError as error: print(error)\n"
         "sys.exit(7)\n"

@@ -17,7 +17,7 @@ import torch
 import declog
 
 PROFILE: dict[str, Any] = {
-    "name": "earlier",
+    "run": {"name": "earlier"},
     "every": 4,
     "axes": {"group": {"size": 2}, "token": {"mask": "mask"}},
     "signals": {

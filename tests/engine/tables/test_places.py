@@ -25,7 +25,7 @@ WORST: dict[str, Any] = {"take": "group", "key": "mean(score, over=completion)",
 def profile(filters: dict[str, Any], **others: Any) -> dict[str, Any]:
     """A table of texts by the last of some filters; groups are of two rows unless ``others`` say otherwise."""
     return {
-        "name": "places", "run": {"strict": True}, "axes": {"group": {"size": 2}},
+        "run": {"name": "places", "strict": True}, "axes": {"group": {"size": 2}},
         "signals": {"any": {"score": {"axis": "completion"}, "text": {"axis": "completion", "type": "text"}}},
         "filters": filters, "schemas": {"s": {"text": {"type": "text"}}},
         "tables": {"t": {"schema": "s", **({"filter": list(filters)[-1]} if filters else {})}}, **others,

@@ -33,7 +33,7 @@ def profile(**column: Any) -> dict[str, Any]:
     """A table of the tokens of all completions, of ids unless ``column`` says otherwise."""
     tokens = {"type": "tokens", "expr": "ids", "values": {"logprob": "logprobs", "advantage": "advantages"}, **column}
     return {
-        "name": "tokens", "run": {"strict": True}, "axes": {"token": {"mask": "mask"}},
+        "run": {"name": "tokens", "strict": True}, "axes": {"token": {"mask": "mask"}},
         "signals": {
             "any": {
                 "advantages": {"axis": "completion"}, "mask": {"axis": "token", "type": "bool"},

@@ -22,7 +22,7 @@ CONTROL = "a\x1b[31mred\x00\u202egnp.exe\u2066x"
 SECRET = "hunter2-is-no-password"
 
 OVERRIDES = [
-    "name=report_run",
+    "run.name=report_run",
     "sinks=[jsonl,parquet]",
     f"axes.group.size={GROUP}",
     "signals.any.pieces={axis: completion, type: object}",

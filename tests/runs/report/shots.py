@@ -93,7 +93,7 @@ def made_up(page: Page, folder: Path) -> None:
 def film(page: Page, folder: Path) -> None:
     """Twenty seconds: a run without a metric by data source, the question, and the answer from step 0."""
     run = folder / "outputs" / "math_and_code"
-    config = declog.compose("grpo", ["sinks=[parquet]", "axes.group.size=4", "name=math_and_code"])
+    config = declog.compose("grpo", ["sinks=[parquet]", "axes.group.size=4", "run.name=math_and_code"])
     random = np.random.default_rng(0)
     with declog.start(config, output_dir=run) as log:
         for step in range(0, 40_000, 100):

@@ -15,7 +15,7 @@ import sys
 import declog
 
 overrides = [
-    "name=samples_in_trackio", "sinks=[trackio]", "sink_options.trackio.dir=trackio", "axes.group.size=2",
+    "run.name=samples_in_trackio", "sinks=[trackio]", "sink_options.trackio.dir=trackio", "axes.group.size=2",
     "schemas.samples.completion.max_chars=null",
 ]
 with declog.start("grpo", overrides, output_dir=sys.argv[1]) as log, log.step(0):

@@ -41,7 +41,7 @@ def refused(config: Any, **options: Any) -> str:
 def apart() -> list[dict[str, Any]]:
     """What this rank's file has of a table without a filter; only rank 0 learns where the run's folder is."""
     config = {
-        "name": "apart", "signals": {"any": {"text": {"axis": "completion", "type": "text"}}},
+        "run": {"name": "apart"}, "signals": {"any": {"text": {"axis": "completion", "type": "text"}}},
         "schemas": {"s": {"text": {"type": "text"}}}, "tables": {"t": {"schema": "s"}},
         "sinks": ["lines"], "sink_options": {"lines": {"kind": "jsonl"}},
     }  # fmt: skip

@@ -131,7 +131,7 @@ def alone(ranks: int, folder: Path) -> dict[str, Any]:
 def split_profile() -> dict[str, Any]:
     """Groups by id over ranks, with statistics and a selection per group."""
     return {
-        "name": "split", "run": {"strict": True}, "axes": {"group": {"of": "prompt_id", "split": "ranks"}},
+        "run": {"name": "split", "strict": True}, "axes": {"group": {"of": "prompt_id", "split": "ranks"}},
         "signals": {
             "any": {
                 "reward": {"axis": "completion"}, "prompt_id": {"axis": "completion", "type": "int"},

@@ -12,7 +12,7 @@ from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 
 PROFILE: dict[str, Any] = {
-    "name": "scopes",
+    "run": {"name": "scopes"},
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {
         "any": {

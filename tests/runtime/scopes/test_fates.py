@@ -15,7 +15,7 @@ from declog.testing import FakeComm, MemorySink, run_ranks
 from tests.runtime.scopes.running import UNUSED
 
 PROFILE: dict[str, Any] = {
-    "name": "fates",
+    "run": {"name": "fates"},
     "signals": {"any": {"reward": {"axis": "completion"}}},
     "metrics": {"reward": "mean(reward)", "n": "count(reward)"},
 }
@@ -119,7 +119,7 @@ def test_two_recorders_share_packets(tmp_path: Path) -> None:
     """Whoever is open when a packet is made, the one that consumes it decides; a lost one is told by the last."""
 
     def start(name: str) -> Recorder:
-        return declog.start({**PROFILE, "name": name}, sinks=[MemorySink()], output_dir=tmp_path / name)
+        return declog.start({**PROFILE, "run": {"name": name}}, sinks=[MemorySink()], output_dir=tmp_path / name)
 
     with start("train") as train:
         with start("probe") as probe:

@@ -28,7 +28,7 @@ SIGNALS: dict[str, Any] = {
     "loss": {"axis": "step"},
 }
 PROFILE: dict[str, Any] = {
-    "name": "parts",
+    "run": {"name": "parts"},
     "signals": {"any": SIGNALS},
     "metrics": {
         "product": "sum(x * y * needed)", "reward": "mean(sum(rewards, over=member))",

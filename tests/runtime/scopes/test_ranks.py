@@ -16,7 +16,7 @@ from declog.testing import MemorySink, run_ranks
 from tests.runtime.scopes.running import collected
 
 PROFILE: dict[str, Any] = {
-    "name": "ranks",
+    "run": {"name": "ranks"},
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {"any": {"x": {"axis": "completion"}}},
     "metrics": {"n": "count(x)", "sum": "sum(x)"},

@@ -16,7 +16,7 @@ from declog.runtime.recording.recorder import Recorder
 from declog.testing import MemorySink
 
 PROFILE: dict[str, Any] = {
-    "name": "refused",
+    "run": {"name": "refused"},
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "axes": {"group": {"size": 2}},
     "signals": {

@@ -82,7 +82,7 @@ def test_a_trainer_that_goes_back(tmp_path: Path) -> None:
     """`rewind` logs what is open, and lets the numbers begin again: also a cell of a notebook that is run twice."""
     sink = MemorySink()
     config = {
-        "name": "r",
+        "run": {"name": "r"},
         "every": 2,
         "signals": {"any": {"reward": {"axis": "completion"}}},
         "metrics": {"n": "count(reward)"},
@@ -104,7 +104,12 @@ def test_rows_ahead_are_of_their_step_alone(begun: bool, ahead: int, tmp_path: P
 
     Numbers before the first step stand at step 0, and rows that are ahead for step 0 are not logged with them.
     """
-    config = {"name": "r", "every": 9, "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"n": "count(x)"}}
+    config = {
+        "run": {"name": "r"},
+        "every": 9,
+        "signals": {"any": {"x": {"axis": "completion"}}},
+        "metrics": {"n": "count(x)"},
+    }
     sink, resumed = MemorySink(), MemorySink()
     with declog.start(config, sinks=[sink], output_dir=tmp_path / "run") as log:
         if begun:
@@ -136,7 +141,12 @@ def test_rewind_is_for_between_steps(tmp_path: Path) -> None:
 
 def test_a_resumed_run_goes_on_above(tmp_path: Path) -> None:
     """A state holds the last step: a number that is not above it is an error, and late rows stay late."""
-    config = {"name": "r", "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"n": "count(x)"}, "sinks": []}
+    config = {
+        "run": {"name": "r"},
+        "signals": {"any": {"x": {"axis": "completion"}}},
+        "metrics": {"n": "count(x)"},
+        "sinks": [],
+    }
     with declog.start(config, output_dir=tmp_path) as log:
         for step in range(3):
             with log.step(step):
@@ -177,7 +187,12 @@ def test_a_window_waits_for_what_contributes_to_it(tmp_path: Path) -> None:
 def test_a_window_waits_so_long_and_no_longer(tmp_path: Path) -> None:
     """After `wait_s` it closes without the rest, is marked, and the rest is late."""
     sink = MemorySink()
-    config = {"name": "r", "signals": {"any": {"x": {"axis": "completion"}}}, "metrics": {"n": "count(x)"}, "sinks": []}
+    config = {
+        "run": {"name": "r"},
+        "signals": {"any": {"x": {"axis": "completion"}}},
+        "metrics": {"n": "count(x)"},
+        "sinks": [],
+    }
     with declog.start(config, output_dir=tmp_path, sinks=[sink], wait_s=0.0) as log:
         entered, leave = threading.Event(), threading.Event()
 

@@ -24,7 +24,7 @@ TRAINED = STEPS * GROUPS  # every job is trained on, once
 SETS = (1, 2, 3)  # of evaluation
 
 PROFILE: dict[str, Any] = {
-    "name": "workers",
+    "run": {"name": "workers"},
     "modes": {"train": {}, "eval": {"prefix": "eval/"}},
     "signals": {
         "any": {
