@@ -96,7 +96,7 @@ def profile(small: Path, *words: str, name: str = "small") -> dict[str, Any]:
         ("sinks=[console]", "sinks", ["console"]),
         ("declog.sinks=[console]", "sinks", ["console"]),
         ("sink_options.jsonl.profile=full", "sink_options.jsonl.profile", "full"),
-        ("declog=team", "name", "team"),
+        ("declog=team", "run.name", "team"),
     ],
 )
 def test_short_words(small: Path, word: str, path: str, value: Any) -> None:
