@@ -46,27 +46,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     threshold = gc.get_threshold()
     gc.set_threshold(50_000)  # a short command makes no garbage: collecting it took a tenth of the time
-    try:
-        with masked():
-            return _reported(words)
-    finally:
-        gc.set_threshold(*threshold)
-
-
-def _reported(words: list[str]) -> int:
-    try:
-        return _run(words)
-    except Wrong as wrong:
-        print(wrong, file=sys.stderr)
-        return INVALID
-    except DeclogError as error:
-        write_error(error)
-        return UNCOMPOSED if isinstance(error, CompositionError) else INVALID
-    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
-    except KeyboardInterrupt:
-        return 130
+    with masked():
+        try:
+            return _run(words)
+        except Wrong as wrong:
+            print(wrong, file=sys.stderr)
+            return INVALID
+        except DeclogError as error:
+            write_error(error)
+            return UNCOMPOSED if isinstance(error, CompositionError) else INVALID
+        except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return OK
+        except KeyboardInterrupt:
+            return 130
+        finally:
+            gc.set_threshold(*threshold)
 
 
 def _run(words: list[str]) -> int:

@@ -17,15 +17,14 @@ def differences(
     before: Mapping[str, Facts], after: Mapping[str, Facts], *, renamed: bool = False
 ) -> dict[str, list[Change]]:
     """The differences between two plans, by title; with ``renamed`` an output under a new name is one change."""
-    changes = {}
-    for title in before.keys() & after.keys():
-        names = _renamed(before[title], after[title]) if renamed and title == "outputs" else {}
-        rest = _changes(
-            {name: words for name, words in before[title].items() if name not in names},
-            {name: words for name, words in after[title].items() if name not in names.values()},
-        )
-        changes[title] = [*({"name": name, "now": now} for name, now in names.items()), *rest]
-    return {title: changes[title] for title in before if changes.get(title)}
+    changes: dict[str, list[Change]] = {}
+    for title in before:
+        old, new = dict(before[title]), dict(after[title])
+        names = _renamed(old, new) if renamed and title == "outputs" else {}
+        for name, now in names.items():
+            del old[name], new[now]
+        changes[title] = [*({"name": name, "now": now} for name, now in names.items()), *_changes(old, new)]
+    return {title: changed for title, changed in changes.items() if changed}
 
 
 def _renamed(before: Facts, after: Facts) -> dict[str, str]:

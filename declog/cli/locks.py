@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 NAME = LOCK
 FORMAT = 1
+WRITE = "declog check CONFIG --lock"
 SECTIONS = ("outputs", "tables", "profiles", "alerts", "signals")
 Locked = Mapping[str, Mapping[str, Any]]
 
@@ -39,13 +40,9 @@ def read() -> Locked:
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Wrong(
-            f"{NAME} cannot be read: {str(error).splitlines()[0]}", "write it anew: declog check CONFIG --lock"
-        ) from None
+        raise Wrong(f"{NAME} cannot be read: {str(error).splitlines()[0]}", f"write it anew: {WRITE}") from None
     if not isinstance(content, dict) or content.get("lock") != FORMAT or not isinstance(content.get("configs"), dict):
-        raise Wrong(
-            f"{NAME} is none of this version of declog", "delete it, and write it anew: declog check CONFIG --lock"
-        )
+        raise Wrong(f"{NAME} is none of this version of declog", f"delete it, and write it anew: {WRITE}")
     return dict(content["configs"])
 
 
@@ -67,9 +64,8 @@ def targets(locked: Locked, requested: Sequence[Sequence[str]] | None) -> list[l
     """The configs to compare: the requested ones, or all; each must be in the lock."""
     for words in requested or ():
         if words and words[0].endswith(".lock"):
-            raise Wrong(
-                f"`{words[0]}` is no config: the lock is {NAME}, which `declog check --lock` writes", "leave it out"
-            )
+            reason = f"`{words[0]}` is no config: the lock is {NAME}, which `declog check --lock` writes"
+            raise Wrong(reason, "leave it out")
     missing = [key(words) for words in requested or () if key(words) not in locked]
     if not locked:
         raise Wrong(f"there is no {NAME} here", f"declog check {missing[0] if missing else 'CONFIG'} --lock")
@@ -120,18 +116,17 @@ def changes(locked: Locked, words: Sequence[str], now: Mapping[str, Any]) -> str
     """The differences from the lock, in words; empty if there are none."""
     before = locked[key(words)]
     old, new = ({title: _facts(side.get(title)) for title in SECTIONS} for side in (before, now))
-    changed = differences(old, new, renamed=True)
-    if not changed:
+    if not (changed := differences(old, new, renamed=True)):
         return ""
-    return "\n\n".join([*_versions(before.get("packages") or {}, now["packages"]), text(changed)])
+    was, current = before.get("packages") or {}, now["packages"]
+    moved = [
+        f"  {name} {was.get(name, '(none)')} -> {current.get(name, '(none)')}"
+        for name in sorted({*was, *current})
+        if was.get(name) != current.get(name)
+    ]
+    versions = "\n".join([paint("packages", BOLD), *moved, "", ""]) if moved else ""
+    return versions + text(changed)
 
 
 def _facts(section: Any) -> dict[str, tuple[str, ...]]:
     return {str(name): tuple(map(str, parts)) for name, parts in (section or {}).items()}
-
-
-def _versions(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    names = sorted({*before, *now})
-    shown = [f"  {name} {before.get(name, '(none)')} -> {now.get(name, '(none)')}" for name in names
-             if before.get(name) != now.get(name)]  # fmt: skip
-    return ["\n".join([paint("packages", BOLD), *shown])] if shown else []

@@ -24,6 +24,7 @@ RED, YELLOW, GREEN, DIM, BOLD = "31", "33", "32", "2", "1"
 
 
 WIDTH = 100  # of a table
+SPECIAL = "%\r\n"  # in the workflow commands of GitHub
 _masks: ContextVar[list[Callable[[str], str]]] = ContextVar("_masks")  # of the configs of this command line
 
 
@@ -104,28 +105,26 @@ def as_github(problems: Sequence[Problem], warnings: Sequence[str]) -> Iterator[
     """Annotations of a pull request: the workflow commands of GitHub."""
     for problem in problems:
         where = problem.where
-        properties = {"title": problem.code}
+        properties: dict[str, Any] = {"title": problem.code}
         if where is not None and where.file is not None:
-            ends = {} if where.excerpt is None else {"endColumn": str(where.excerpt.end + 1)}
-            properties = {"file": where.file, "line": str(where.line), "col": str(where.column), **ends, **properties}
+            ends = {} if where.excerpt is None else {"endColumn": where.excerpt.end + 1}
+            properties = {"file": where.file, "line": where.line, "col": where.column, **ends, **properties}
         text = problem.message + (f"\nfix: {problem.fix}" if problem.fix else "")
         if where is not None and where.override is not None:
             text = f"override {where.override}: {text}"
-        yield f"::error {_properties(properties)}::{_escaped(text)}"
-    for warning in warnings:
-        match = re.match(r"(\S+\.yaml):(\d+)(?::(\d+))?: ", warning)
-        properties = {} if match is None else {"file": match[1], "line": match[2], "col": match[3] or "1"}
-        yield f"::warning {_properties(properties)}".rstrip() + f"::{_escaped(warning)}"
+        yield _command("error", properties, text)
+    for text in warnings:
+        match = re.match(r"(?P<file>\S+\.yaml):(?P<line>\d+)(?::(?P<col>\d+))?: ", text)
+        yield _command("warning", {} if match is None else match.groupdict("1"), text)
 
 
-def _properties(properties: Mapping[str, str]) -> str:
-    return ",".join(f"{key}={_escaped(value, inside=True)}" for key, value in properties.items())
+def _command(level: str, properties: Mapping[str, Any], text: str) -> str:
+    shown = ",".join(f"{key}={_escaped(str(value), SPECIAL + ':,')}" for key, value in properties.items())
+    return f"::{level} {shown}".rstrip() + f"::{_escaped(text, SPECIAL)}"
 
 
-def _escaped(text: str, *, inside: bool = False) -> str:
-    for char, code in (("%", "%25"), ("\r", "%0D"), ("\n", "%0A"), *(((":", "%3A"), (",", "%2C")) if inside else ())):
-        text = text.replace(char, code)
-    return visible(text)
+def _escaped(text: str, special: str) -> str:
+    return visible("".join(f"%{ord(char):02X}" if char in special else char for char in text))
 
 
 def counted(n: int, noun: str) -> str:
@@ -190,7 +189,7 @@ def columns(rows: Sequence[Sequence[str]], indent: str = "", colour: str | None 
         if not wide:
             break
         widths[max(wide, key=widths.__getitem__)] -= 1
-    lines = []
+    lines: list[tuple[str, ...]] = []
     for row in zip(*cells, strict=True):
         lines += zip_longest(*map(_folded, row, widths), fillvalue="")
     painted = [

@@ -24,7 +24,6 @@ from declog.cli.output import hide
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
-    from declog.config.origin import Origin
 
 DEFAULT = "grpo"
 PACKAGE = "pkg://"
@@ -71,32 +70,28 @@ def chosen(args: argparse.Namespace) -> Composed:
 
 def configured(args: argparse.Namespace, words: Sequence[str]) -> Composed:
     """The configuration that ``words`` name: a config first, if one is named, then overrides."""
-    from declog.config.compose import composed
-
-    imported(args)
-    config = composed(replace(_origin(args, words), imports=tuple(args.modules or ())))
-    hide(config.masked)
-    return config
-
-
-def _origin(args: argparse.Namespace, words: Sequence[str]) -> Origin:
-    """The composition to make, in Hydra's terms."""
-    from declog.config.compose import named, overridden, project_folder
+    from declog.config.compose import composed, named, overridden, project_folder
     from declog.config.origin import Origin
 
+    imported(args)
     names, overrides = names_and_overrides(words)
     if len(names) > 1:
         raise Wrong(f"`{names[1]}` is no override", suggestions.override(names[1], words))
     if args.config_name is None:
         name = names[0] if names else DEFAULT
-        file = _config_of_run(name) or _committed(name)
-        return overridden(named(file or name, args.config_dir), overrides)
-    if names:
-        raise Wrong(f"--config-name chooses the configuration, and `{names[0]}` is no override", f"declog={names[0]}")
-    folder = project_folder(args.config_dir) or Path.cwd()
-    if not folder.is_dir():
-        raise Wrong(f"there is no directory {args.config_dir}", "--config-dir takes the folder of your configuration")
-    return overridden(Origin(args.config_name, config_dir=folder, application=True), overrides)
+        origin = named(_config_of_run(name) or _committed(name) or name, args.config_dir)
+    elif names:
+        reason = f"--config-name chooses the configuration, and `{names[0]}` is no override"
+        raise Wrong(reason, f"declog={names[0]}")
+    else:
+        folder = project_folder(args.config_dir) or Path.cwd()
+        if not folder.is_dir():
+            reason = f"there is no directory {args.config_dir}"
+            raise Wrong(reason, "--config-dir takes the folder of your configuration")
+        origin = Origin(args.config_name, config_dir=folder, application=True)
+    config = composed(replace(overridden(origin, overrides), imports=tuple(args.modules or ())))
+    hide(config.masked)
+    return config
 
 
 def imported(args: argparse.Namespace) -> None:

@@ -9,14 +9,12 @@ compares both. A line that the rows cannot answer is refused with the reason.
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf
-from pathlib import Path as FilePath
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -32,7 +30,7 @@ from declog.engine.frame import GROUP_ID, KIND, Frame
 from declog.engine.inactive import PHASE, Span
 from declog.engine.local_columns import with_locals
 from declog.engine.publish import Dispatcher, Route, prefixed
-from declog.errors import ConfigError, Path, Problem, UsageError
+from declog.errors import ConfigError, Problem, UsageError
 from declog.language.dtypes import DType
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.validation import validate
@@ -83,11 +81,11 @@ class Late:
 
 
 def ask(
-    run: str | FilePath,
+    run: str | Path,
     lines: Mapping[str, str],
     *,
     to: Sequence[str] = (),
-    files: Mapping[str, FilePath] = MappingProxyType({}),
+    files: Mapping[str, Path] = MappingProxyType({}),
     goes_on: bool = False,
 ) -> Late:
     """The history of some metrics: ``lines`` are the YAML of each, by id.
@@ -103,9 +101,9 @@ def ask(
         late.events.append((step, records))
 
     typed = [Line(name, text, files.get(name)) for name, text in lines.items()]
-    answer = Answer(FilePath(run), typed, to, [Route(PROFILE, PROFILE, 1, "", SHOWN, submit)])
+    answer = Answer(Path(run), typed, to, [Route(PROFILE, PROFILE, 1, "", SHOWN, submit)])
     late = Late(dict(lines), answer.plan, answer.kept[0].first, failures=answer.failures.counts)
-    with _no_collection(), np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):
         for event, reader in answer.history():
             answer.take(event, reader)
             late.through = event.facts.number + 1
@@ -118,7 +116,7 @@ def ask(
 class Answer:
     """The evaluation of some lines: their plan, and how they read the rows of each process."""
 
-    def __init__(self, folder: FilePath, lines: Sequence[Line], to: Sequence[str], routes: Sequence[Route]) -> None:
+    def __init__(self, folder: Path, lines: Sequence[Line], to: Sequence[str], routes: Sequence[Route]) -> None:
         self.kept = _rows(folder)
         segments = [segment for rows in self.kept for segment in rows.segments]
         with places(lines):
@@ -146,7 +144,7 @@ class Answer:
                 self.evaluation.rewind(facts.mode, facts.back)
 
 
-def write(folder: FilePath, late: Late) -> FilePath:
+def write(folder: Path, late: Late) -> Path:
     """Write the metrics below the run's folder, in place of earlier answers to the same lines; returns their folder.
 
     A tracker gets them as a second run beside the run's, at the run's steps. Raises ``OSError`` and ``SinkError``.
@@ -172,7 +170,7 @@ def write(folder: FilePath, late: Late) -> FilePath:
     return path
 
 
-def info_of(folder: FilePath, path: FilePath, plan: Plan, lines: Mapping[str, str]) -> RunInfo:
+def info_of(folder: Path, path: Path, plan: Plan, lines: Mapping[str, str]) -> RunInfo:
     """The facts for a sink of metrics that are written below the run's folder."""
     run = rows_of(folder)["runs"][-1]
     return RunInfo(
@@ -200,13 +198,13 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
         sink.close()
 
 
-def asked(folder: FilePath) -> Iterator[tuple[FilePath, Mapping[str, str]]]:
+def asked(folder: Path) -> Iterator[tuple[Path, Mapping[str, str]]]:
     """The files of the questions to a run, each with the YAML of its metrics, by id."""
     for file in sorted((folder / FOLDER_OF_LATE).glob(f"*/{ASKED}")):
         yield file, yaml.safe_load(file.read_text(encoding="utf-8"))["metrics"]
 
 
-def rows_of(folder: FilePath) -> dict[str, Any]:
+def rows_of(folder: Path) -> dict[str, Any]:
     """The facts of a run's rows in its folder; raises ``UsageError`` DL607 if it kept none."""
     try:
         facts: dict[str, Any] = json.loads((folder / FOLDER / FACTS).read_text(encoding="utf-8"))
@@ -223,14 +221,14 @@ class _Rows:
     of ``cuts`` do not count: the run was resumed before them. ``first`` is the first number that is kept.
     """
 
-    folder: FilePath
+    folder: Path
     segments: list[dict[str, Any]]
     cuts: list[list[int]]
     until: float
     first: int
 
 
-def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> list[_Rows]:
+def _rows(folder: Path, run_id: str | None = None, until: float = inf) -> list[_Rows]:
     """The rows of a run, by default the last one of the folder, after the rows of the runs that it is a branch of."""
     facts = rows_of(folder)
     run_id = run_id or str(facts["runs"][-1]["run_id"])
@@ -244,7 +242,7 @@ def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> li
     if parent is None or after is None or parent["run_id"] == run_id:
         return [rows_here]
     try:
-        return [*_rows(FilePath(parent["output_dir"] or ""), parent["run_id"], after), rows_here]
+        return [*_rows(Path(parent["output_dir"] or ""), parent["run_id"], after), rows_here]
     except UsageError:  # the parent's rows are missing: the metrics begin at the branch
         return [replace(rows_here, first=after)]
 
@@ -252,7 +250,7 @@ def _rows(folder: FilePath, run_id: str | None = None, until: float = inf) -> li
 class _Question:
     """Some lines, composed with the run's config."""
 
-    def __init__(self, folder: FilePath, segment: Mapping[str, Any], lines: Sequence[Line], to: Sequence[str]) -> None:
+    def __init__(self, folder: Path, segment: Mapping[str, Any], lines: Sequence[Line], to: Sequence[str]) -> None:
         run = run_of(folder) or {}
         self._run = segment
         self._logged = _logged(folder / run.get("plan", PLAN)) | {*(self._run["config"].get("metrics") or {})}
@@ -271,33 +269,33 @@ class _Question:
 
     def answerable(self, segments: Sequence[Mapping[str, Any]]) -> tuple[Plan, list[Columns]]:
         """The plan of the lines, and the readers of each process's rows; raises with all problems."""
-        self._refuse(("metrics", name) for name in self._lines if name in self._logged)
-        problems = [
+        self._refuse(Problem.of("DL612.logged", ("metrics", name), name=name)
+                     for name in self._lines if name in self._logged)  # fmt: skip
+        self._refuse(
             Problem.of("DL612.together", ("metrics", name), name=name, missing=missing)
             for names in self._together if (missing := sorted(names - {*self._lines}))
             for name in self._lines if name in names
-        ]  # fmt: skip
-        if problems:
-            raise self._config.located(ConfigError(problems))
+        )  # fmt: skip
         plan = self._compiled(self._lines)
-        templates = [(op.id, item.template) for op in plan.outputs if op.id in self._lines for item in op.names]
-        self._refuse(("metrics", name, "name") for name, template in templates if template in self._logged)
-        if any([*missing_rows(plan, segment, "")] for segment in segments):  # find the line
+        self._refuse(
+            Problem.of("DL612.logged", ("metrics", op.id, "name"), name=op.id)
+            for op in plan.outputs if op.id in self._lines
+            for item in op.names if item.template in self._logged
+        )  # fmt: skip
+        if any([*missing_rows(plan, segment, "")] for segment in segments):  # which line reads them
             plans = {name: self._compiled([name]) for name in self._lines}
-            problems = [
+            self._refuse(
                 problem
                 for name, alone in plans.items()
                 for segment in segments
                 for problem in missing_rows(alone, segment, name)
-            ]
-            raise self._config.located(ConfigError(list(dict.fromkeys(problems))))
+            )
         return replace(plan, strict=False), [Columns.of(plan, segment) for segment in segments]
 
-    def _refuse(self, paths: Iterable[Path]) -> None:
-        """Raise for lines whose name the run already logs."""
-        problems = [Problem.of("DL612.logged", path, name=path[1]) for path in paths]
-        if problems:
-            raise self._config.located(ConfigError(problems))
+    def _refuse(self, problems: Iterable[Problem]) -> None:
+        """Raise the problems, if there are any."""
+        if different := list(dict.fromkeys(problems)):
+            raise self._config.located(ConfigError(different))
 
     def _compiled(self, names: Sequence[str]) -> Plan:
         """The plan of some of the lines."""
@@ -314,13 +312,12 @@ class _Question:
                 imports=self._imports,
             )  # fmt: skip
         except ConfigError as error:
-            wrong = [
-                problem for problem in error.problems if problem.path[:1] != ("profiles",)
-            ]  # of the late profile, which follows from the rest
+            # problems of the late profile follow from the others
+            wrong = [problem for problem in error.problems if problem.path[:1] != ("profiles",)]
             raise self._config.located(ConfigError(wrong)) from None
 
 
-def _logged(plan: FilePath) -> set[str]:
+def _logged(plan: Path) -> set[str]:
     """The names that the run's own plan gives its metrics."""
     try:
         outputs = json.loads(plan.read_text(encoding="utf-8")).get("outputs", [])
@@ -336,36 +333,29 @@ def missing_rows(plan: Plan, segment: Mapping[str, Any], name: str) -> Iterator[
     """
     ids = () if plan.grouping is None else plan.grouping.of
     for phase in plan.phases.values():
-        kept = _Kept.of(segment, phase.name)
+        columns = _columns(segment, phase.name)
+        stats = {fold["key"]: fold["stats"] for fold in columns["folds"].values()}
         for fold in phase.folds:
-            _, stats = kept.folds.get(fold_key(fold), ("", ()))
-            if "hist" in fold.stats or not {*fold.stats} <= {*stats}:
+            if "hist" in fold.stats or not {*fold.stats} <= {*stats.get(fold_key(fold), ())}:
                 what = "the count of tokens" if fold.expr is None else f"`{fold.expr}`"
                 yield Problem.of("DL612.tokens", ("metrics", name), what=what)
-        computed = [op for op in phase.locals if local_key(op) not in kept.locals]
+        computed = [op for op in phase.locals if local_key(op) not in columns["locals"].values()]
         read = frozenset[str]().union(*(op.reads for op in computed))
         for signal in phase.signals:
             text = signal.dtype is DType.TEXT and signal.name not in phase.sent
             grouped = signal.dtype is DType.OBJECT and signal.name in ids
             if signal.recorded and not grouped and (not text or signal.name in read):
-                reason = kept.signals.get(signal.name, NO_SIGNAL if phase.name in segment["columns"] else NO_PHASE)
+                reason = columns["signals"].get(
+                    signal.name, NO_SIGNAL if phase.name in segment["columns"] else NO_PHASE
+                )
                 if reason not in (KEPT, NEVER):  # a signal that never came may still come
                     yield Problem.of("DL612.signal", ("metrics", name), name=signal.name, reason=reason)
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """The columns of a phase in the rows of a process."""
-
-    signals: Mapping[str, str]
-    folds: Mapping[str, tuple[str, Sequence[str]]]  # by key: the name, and the statistics
-    locals: Mapping[str, str]
-
-    @classmethod
-    def of(cls, segment: Mapping[str, Any], phase: str) -> _Kept:
-        data = segment["columns"].get(phase, {"signals": {}, "kept": {}, "folds": {}, "locals": {}})
-        folds = {fold["key"]: (name, fold["stats"]) for name, fold in data["folds"].items()}
-        return cls(data["signals"], folds, {key: name for name, key in data["locals"].items()})
+def _columns(segment: Mapping[str, Any], phase: str) -> Mapping[str, Mapping[str, Any]]:
+    """The columns of a phase in the rows of a process, as ``rows.json`` has them."""
+    columns: Mapping[str, Mapping[str, Any]] = segment["columns"].get(phase, {"signals": {}, "folds": {}, "locals": {}})
+    return columns
 
 
 @dataclass(frozen=True)
@@ -382,13 +372,15 @@ class Columns:
         names: dict[str, str] = {GROUP_ID: GROUP_ID}
         phases = {}
         for phase in plan.phases.values():
-            kept = _Kept.of(segment, phase.name)
-            for fold in phase.folds:
-                name, _ = kept.folds[fold_key(fold)]
-                names |= {f"{name}.{stat}": fold.column(stat) for stat in fold.stats}
-            names |= {kept.locals[key]: op.name for op in phase.locals if (key := local_key(op)) in kept.locals}
+            columns = _columns(segment, phase.name)
+            folds = {fold_key(fold): fold for fold in phase.folds}
+            for name, kept in columns["folds"].items():
+                if (fold := folds.get(kept["key"])) is not None:
+                    names |= {f"{name}.{stat}": fold.column(stat) for stat in fold.stats}
+            local = {local_key(op): op for op in phase.locals}
+            names |= {name: local[key].name for name, key in columns["locals"].items() if key in local}
             names |= {signal.name: signal.name for signal in phase.signals if signal.recorded}
-            computed = tuple(op for op in phase.locals if local_key(op) not in kept.locals)
+            computed = tuple(op for op in phase.locals if local_key(op) not in columns["locals"].values())
             phases[phase.name] = replace(phase, locals=computed)
         read = frozenset(name + end for name in names for end in ("", KIND))
         return cls(read, names, replace(plan, phases=phases))
@@ -434,18 +426,6 @@ def _came(frames: Mapping[str, Frame], plan: Plan) -> dict[str, dict[str, Span]]
         span = Span(int(frame.batches.step.min()), int(frame.batches.step.max()))
         arrivals[phase] = dict.fromkeys((PHASE, *signals), span)
     return arrivals
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """A block without the garbage collector, which would visit all events again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _nothing_empty(late: Late, inactive: Mapping[str, str], goes_on: bool) -> None:

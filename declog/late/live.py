@@ -12,7 +12,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,25 +53,22 @@ def hand_over(folder: Path, late: Late, wait_s: float) -> dict[str, Any] | None:
     return _read(folder / ANSWER)
 
 
+@dataclass
 class Live:
     """The questions to a job. On the worker thread; ``told`` gets the lines of all metrics that it continues."""
 
-    def __init__(
-        self, plan: Plan, run: Callable[[], RunInfo | None], routes: Sequence[Route], failures: Failures,
-        told: Callable[[Mapping[str, str]], None],
-    ) -> None:  # fmt: skip
-        self._plan = plan
-        self._run = run
-        self._routes = routes
-        self._failures = failures
-        self._told = told
-        self._seen: set[Path] = set()
-        self._metrics: list[_Metrics] = []
-        self._next_look = 0.0
+    plan: Plan
+    run: Callable[[], RunInfo | None]
+    routes: Sequence[Route]
+    failures: Failures
+    told: Callable[[Mapping[str, str]], None]
+    _seen: set[Path] = field(default_factory=set)
+    _metrics: list[_Metrics] = field(default_factory=list)
+    _next_look: float = 0.0
 
     def take(self, event: RowEvent) -> None:
         """Take a log event of all ranks, and look for new questions."""
-        run = self._run()
+        run = self.run()
         if run is not None and time.monotonic() >= self._next_look:
             if not self._next_look:
                 _inherit(run.output_dir)
@@ -84,7 +81,7 @@ class Live:
             try:
                 metrics.take(event)
             except Exception as error:  # noqa: BLE001  (the run's own metrics were logged)
-                self._failures.report(error, f"{', '.join(metrics.lines)} ended")
+                self.failures.report(error, f"{', '.join(metrics.lines)} ended")
                 self._metrics.remove(metrics)
                 metrics.close()
 
@@ -93,17 +90,15 @@ class Live:
         if answer.exists() and "taken" not in _read(answer):
             return  # refused, before the run was resumed
         try:
-            metrics = _Metrics(self._plan, run, folder, self._routes, event)
-        except DeclogError as error:
-            replace_text(answer, json.dumps({"refused": str(error)}))
-            return
+            metrics = _Metrics(self.plan, run, folder, self.routes, event)
         except Exception as error:  # noqa: BLE001  (whatever a request of another version makes of it)
-            self._failures.report(error, f"the request in {folder} cannot be answered")
+            if not isinstance(error, DeclogError):
+                self.failures.report(error, f"the request in {folder} cannot be answered")
             replace_text(answer, json.dumps({"refused": error_text(error)}))
             return
         self._metrics.append(metrics)
         replace_text(answer, json.dumps({"taken": event.facts.number, "step": event.facts.step}))
-        self._told({name: line for metrics in self._metrics for name, line in metrics.lines.items()})
+        self.told({name: line for metrics in self._metrics for name, line in metrics.lines.items()})
 
     def close(self) -> None:
         """Close the files: no more log events will come."""

@@ -7,7 +7,7 @@ Sees the runtime and the way from a configuration to its plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,7 @@ from declog.api import locate, plan
 from declog.config.compose import compose
 from declog.config.composed import Composed
 from declog.errors import UsageError
-from declog.language.functions import DEFAULT as FUNCTIONS
-from declog.language.functions import Functions
-from declog.language.reductions import DEFAULT as REDUCTIONS
-from declog.language.reductions import Reductions
-from declog.language.row_functions import DEFAULT as COLUMNS
-from declog.language.row_functions import RowFunctions
+from declog.language.functions import DEFAULT, Functions
 from declog.replay.playback import Events, Rehearsal, rehearse
 from declog.runtime.ranks.wire import Container, read
 from declog.runtime.run.capture import FORMAT, SUFFIX, Call
@@ -75,7 +70,12 @@ class Capture:
 
 def load(path: str | Path) -> Capture:
     """A capture, from its folder or the folder of its run. Raises ``UsageError`` DL607 if there is none."""
-    folder = _folder(Path(path))
+    folders = _folders(Path(path))
+    if not folders:
+        raise UsageError.of("DL607.none", path=path)
+    if len(folders) > 1:
+        raise UsageError.of("DL607.several", path=path, shown=", ".join(map(str, folders)))
+    (folder,) = folders
     runs: dict[int, Mapping[str, Any]] = {}
     files: dict[int, Path] = {}
     for file in sorted(folder.glob(f"*{SUFFIX}")):
@@ -86,31 +86,28 @@ def load(path: str | Path) -> Capture:
         runs[first.header["rank"]], files[first.header["rank"]] = first.header, file
     if len({(run["name"], run["fingerprint"], run["world_size"]) for run in runs.values()}) > 1:
         raise UsageError.of("DL607.runs", folder=folder)
-    counts: list[dict[int, int]] = [{part: _steps(calls) for part, calls in _parts(file)} for file in files.values()]
-    parts = tuple(part for part in counts[0] if all(part in one for one in counts))
-    steps = sum(counts[0][part] for part in parts)
+    steps_of: list[dict[int, int]] = [
+        {part: sum(one.header["call"] == "end" for one in calls) for part, calls in _parts(file)}
+        for file in files.values()
+    ]
+    parts = tuple(part for part in steps_of[0] if all(part in steps for steps in steps_of))
+    steps = sum(steps_of[0][part] for part in parts)
     size = sum(file.stat().st_size for file in files.values())
     return Capture(folder, runs[min(runs)], files, parts, steps, size)
 
 
-def replay(
-    path: str | Path,
-    config: Any = None,
-    *,
-    functions: Functions = FUNCTIONS,
-    reductions: Reductions = REDUCTIONS,
-    columns: RowFunctions = COLUMNS,
-) -> dict[str, Events]:
+def replay(path: str | Path, config: Any = None, **registries: Any) -> dict[str, Events]:
     """The log events that each sink of a config would have got from a captured run: (step, records) by the sink's id.
 
     ``config`` is what ``start`` takes: an application's configuration, a mapping, or a preset's name; None stands for
-    the config that the run had. Where the config has no sink, or the run had one that was given in code, the
-    default profile's records are under ``<code>``. Raises what ``start`` and the run would raise.
+    the config that the run had. ``registries`` are ``functions``, ``reductions`` and ``columns``, as ``start`` takes
+    them. Where the config has no sink, or the run had one that was given in code, the default profile's records are
+    under ``<code>``. Raises what ``start`` and the run would raise.
     """
     capture = load(path)
     composed = config_of(capture) if config is None else compose(config)
-    chosen = plan_for(capture, composed, functions=functions, reductions=reductions, columns=columns)
-    return execute(capture, chosen, composed, functions=functions).events
+    chosen = plan_for(capture, composed, **registries)
+    return execute(capture, chosen, composed, functions=registries.get("functions", DEFAULT)).events
 
 
 def config_of(capture: Capture) -> Composed:
@@ -125,7 +122,7 @@ def plan_for(capture: Capture, config: Composed, **registries: Any) -> Plan:
     return plan(config, constants=run["constants"], profiles=shown, **registries)
 
 
-def execute(capture: Capture, plan: Plan, config: Composed, *, functions: Functions = FUNCTIONS) -> Rehearsal:
+def execute(capture: Capture, plan: Plan, config: Composed, *, functions: Functions = DEFAULT) -> Rehearsal:
     """Execute a plan over a capture."""
     profile = config.profile if capture.run["requested"] or not plan.sinks else None
     scripts = {rank: partial(capture.calls, rank) for rank in capture.files}
@@ -137,15 +134,6 @@ def execute(capture: Capture, plan: Plan, config: Composed, *, functions: Functi
 def holds_capture(path: Path) -> bool:
     """Whether there is a capture to ``load``."""
     return bool(_folders(path))
-
-
-def _folder(path: Path) -> Path:
-    folders = _folders(path)
-    if not folders:
-        raise UsageError.of("DL607.none", path=path)
-    if len(folders) > 1:
-        raise UsageError.of("DL607.several", path=path, shown=", ".join(map(str, folders)))
-    return folders[0]
 
 
 def _folders(path: Path) -> list[Path]:
@@ -169,7 +157,3 @@ def _parts(file: Path) -> Iterator[tuple[int, list[Container]]]:
             if one.header["last"]:
                 yield one.header["part"], calls
                 calls = []
-
-
-def _steps(calls: Sequence[Container]) -> int:
-    return sum(one.header["call"] == "end" for one in calls)

@@ -14,12 +14,7 @@ from declog.records import Histogram, Records, Scalar, Table
 MOST = 8  # differences of one column that are shown
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A log event."""
-
-    step: int
-    records: Records
+Events = Sequence[tuple[int, Records]]  # log events with their steps
 
 
 @dataclass(frozen=True)
@@ -39,10 +34,10 @@ class Difference:
         return f"  {self.where or 'the run'}\n    expected {self.expected}\n    got      {got}"
 
 
-def compare(expectations: Expectations, seen: Sequence[Seen], tol: float, mode: str = "train") -> Iterator[Difference]:
+def compare(expectations: Expectations, events: Events, tol: float, mode: str = "train") -> Iterator[Difference]:
     """The differences between expectations and their log events; ids are of metrics of ``mode``."""
     for name, expected in expectations.expect.items():
-        logged, problem = _logged(name, seen, mode)
+        logged, problem = _logged(name, events, mode)
         if problem is not None:
             yield Difference(f"expect.{name}", "one value", problem)
         elif expected is None:
@@ -50,41 +45,39 @@ def compare(expectations: Expectations, seen: Sequence[Seen], tol: float, mode: 
                 step, record = logged[-1]
                 yield Difference(f"expect.{name}", "nothing", f"{_shown(record)} at step {step}")
         elif not logged:
-            near = sorted({record.name for one in seen for record in one.records.scalars})
+            near = sorted({record.name for _, records in events for record in records.scalars})
             shown = f"; logged: {', '.join(near[:12])}{', ...' if len(near) > 12 else ''}" if near else ""
             yield Difference(f"expect.{name}", _expectation(expected, tol), f"nothing{shown}")
         elif not _holds(expected, logged[-1][1], tol):
             yield Difference(f"expect.{name}", _expectation(expected, tol), _shown(logged[-1][1]))
     for name, table in expectations.tables.items():
-        named = [item for one in seen for item in one.records.tables if name in (item.table, item.name)]
+        named = [item for _, records in events for item in records.tables if name in (item.table, item.name)]
         yield from (one.at(f"tables.{name}") for one in _table(table, named, tol))
     if expectations.alerts is not None:
-        yield from _alerts(expectations.alerts, [alert.name for one in seen for alert in one.records.alerts])
+        yield from _alerts(expectations.alerts, [alert.name for _, records in events for alert in records.alerts])
 
 
 # -- values
 
 
-def _logged(name: str, seen: Sequence[Seen], mode: str) -> tuple[list[tuple[int, Scalar | Histogram]], str | None]:
+def _logged(name: str, events: Events, mode: str) -> tuple[list[tuple[int, Scalar | Histogram]], str | None]:
     """The records of a name or a metric's id, and the reason if several match."""
-    records: list[tuple[Seen, Scalar | Histogram]] = []
-    for one in seen:
-        records += [(one, scalar) for scalar in one.records.scalars]
-        records += [(one, histogram) for histogram in one.records.histograms]
-    exact = [(one.step, record) for one, record in records if record.name == name]
-    if exact:
-        return exact, None
-    counted = f"{NONFINITE}{name}"  # how many of its values are NaN is logged beside it, and no value of it
-    by_id = [
-        (one, record)
-        for one, record in records
-        if record.metric == name and one.records.mode == mode and not record.name.endswith(counted)
-    ]
-    names = sorted({record.name for _, record in by_id})
-    last = {record.name: record for _, record in by_id}
-    if len({_shown(record) for record in last.values()}) > 1:
-        return [], f"several, {', '.join(f'{key}: {_shown(last[key])}' for key in names)}; write one of these names"
-    return [(one.step, record) for one, record in by_id], None
+    named: list[tuple[int, Scalar | Histogram]] = []
+    of_metric: dict[str, list[tuple[int, Scalar | Histogram]]] = {}  # by name
+    for step, records in events:
+        logged: list[Scalar | Histogram] = [*records.scalars, *records.histograms]
+        for record in logged:
+            if record.name == name:
+                named.append((step, record))
+            # how many of its values are NaN is logged beside it, and no value of it
+            elif record.metric == name and records.mode == mode and not record.name.endswith(f"{NONFINITE}{name}"):
+                of_metric.setdefault(record.name, []).append((step, record))
+    if named:
+        return named, None
+    shown = {key: _shown(stepped[-1][1]) for key, stepped in sorted(of_metric.items())}
+    if len({*shown.values()}) > 1:
+        return [], f"several, {', '.join(f'{key}: {text}' for key, text in shown.items())}; write one of these names"
+    return [one for stepped in of_metric.values() for one in stepped], None
 
 
 def _holds(expected: Expected, record: Scalar | Histogram, tol: float) -> bool:
@@ -139,7 +132,7 @@ def _table(expected: ExpectedTable | None, tables: Sequence[Table], tol: float) 
             yield Difference(where, "no such column", "it is there")
             continue
         got = [item for table in tables for item in table.data.get(column, [None] * table.rows)]
-        if len(got) != len(values) or not all(map(_same, got, values, [tol] * len(got))):
+        if len(got) != len(values) or not all(_same(*pair, tol) for pair in zip(got, values, strict=True)):
             yield Difference(where, _list(values), _list(got))
 
 

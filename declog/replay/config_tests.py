@@ -17,16 +17,10 @@ from declog.config.compose import compose, working_directory
 from declog.config.project import load_imports
 from declog.engine.publish import CODE
 from declog.errors import ConfigError, DeclogError, Problem
-from declog.language.functions import DEFAULT as FUNCTIONS
-from declog.language.functions import Functions
-from declog.language.reductions import DEFAULT as REDUCTIONS
-from declog.language.reductions import Reductions
-from declog.language.row_functions import DEFAULT as COLUMNS
-from declog.language.row_functions import RowFunctions
+from declog.language.functions import DEFAULT, Functions
 from declog.language.spec_of_tests import Input, StepInput, TestSpec
 from declog.language.validation import validate
-from declog.replay import compare
-from declog.replay.compare import Difference, Seen
+from declog.replay.compare import Difference, compare
 from declog.replay.playback import rehearse
 from declog.replay.prepared import Settings, givers, prepared
 from declog.runtime.run.capture import Call
@@ -70,13 +64,12 @@ class ConfigTest:
         except DeclogError as error:
             yield Difference("", "the steps are taken", str(error))
             return
-        seen = [Seen(step, records) for step, records in done.events[CODE]]
-        differences = [*compare.compare(self.spec, seen, self.spec.tol, self.spec.mode or "train")]
-        for index, (step, number) in enumerate(_numbered(self.spec)):
+        events = done.events[CODE]
+        differences = [*compare(self.spec, events, self.spec.tol, self.spec.mode or "train")]
+        for index, (step, number) in enumerate(_numbered(self.spec) if self.spec.steps else ()):
             mode = step.mode or "train"
-            of_step = [one for one in seen if one.step == number and one.records.mode == mode]
-            different = compare.compare(step, of_step, self.spec.tol, mode) if self.spec.steps else ()
-            differences += [one.at(f"steps.{index}") for one in different]
+            of_step = [(at, records) for at, records in events if at == number and records.mode == mode]
+            differences += [one.at(f"steps.{index}") for one in compare(step, of_step, self.spec.tol, mode)]
         excused = _excused(self.spec, self.plan)
         if differences or any(not failure.startswith(excused) for failure in done.failures):
             differences += [Difference("", "nothing fails", failure) for failure in done.failures]
@@ -88,21 +81,18 @@ def config_tests(
     overrides: Sequence[str] = (),
     *,
     select: str = "",
-    functions: Functions = FUNCTIONS,
-    reductions: Reductions = REDUCTIONS,
-    columns: RowFunctions = COLUMNS,
+    **registries: Any,
 ) -> list[ConfigTest]:
     """The tests of a config, those whose name contains ``select`` or matches it as a pattern.
 
-    ``config`` and ``overrides`` are those of ``declog.compose``. Raises ``ConfigError`` with all errors of the config,
-    or with all names in tests that the config does not have.
+    ``config`` and ``overrides`` are those of ``declog.compose``, ``registries`` those of ``declog.start``. Raises
+    ``ConfigError`` with all errors of the config, or with all names in tests that the config does not have.
     """
     composed = compose(config, overrides)
     data = composed.resolved()
-    settings = Settings(data, partial(
-        compile, functions=functions, reductions=reductions, columns=columns,
-        imports={*load_imports(working_directory()), *composed.imports},
-    ))  # fmt: skip
+    imports = {*load_imports(working_directory()), *composed.imports}
+    settings = Settings(data, partial(compile, imports=imports, **registries))
+    functions = registries.get("functions", DEFAULT)
     problems: list[Problem] = []
     tests = []
     try:

@@ -26,6 +26,7 @@ Script = Callable[[], Iterable[Call]]  # the calls of one rank
 Events = list[tuple[int, Records]]  # what one sink got, with the steps
 
 ALL = frozenset({"scalar", "histogram", "table", "alert"})
+RECORDED = frozenset({"observe", "packet", "metric", "extra"})  # calls that add values to batches
 _LONG_S = 1e6  # nobody is late here
 
 
@@ -70,12 +71,9 @@ def rehearse(
         )  # fmt: skip
         player = _Player(recorder, clock, rehearsal)
         try:
-            for call in script():
-                player.play(call)
-            recorder.close()
-        except BaseException:
-            recorder.close(failed=True)
-            raise
+            with recorder:
+                for call in script():
+                    player.play(call)
         finally:
             for name, count in recorder.failures.items():
                 rehearsal.failures[name] = rehearsal.failures.get(name, 0) + count
@@ -96,19 +94,13 @@ def _routes(plan: Plan, rank: int, world_size: int, rehearsal: Rehearsal) -> lis
 
 def _keeper(rehearsal: Rehearsal, sink: str) -> Callable[[int, Records], None]:
     events = rehearsal.events.setdefault(sink, [])
-
-    def submit(step: int, records: Records) -> None:
-        events.append((step, records))
-
-    return submit
+    return lambda step, records: events.append((step, records))
 
 
 class _Written(Clock):
     """Stands at the time of the call that is played."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.at = 0.0
+    at = 0.0
 
     def elapsed(self) -> float:
         return self.at
@@ -123,7 +115,7 @@ class _Player:
         self._clock = clock
         self._rehearsal = rehearsal
         self._scopes: dict[int, Scope] = {}
-        self._origins: dict[int, _Origin] = {}
+        self._origins: dict[int, object] = {}  # each stands for a task or a thread of the run
         self._session.main_task = self._origin(1)
 
     def play(self, call: Call) -> None:
@@ -131,19 +123,17 @@ class _Player:
         self._clock.at = call.at
         try:
             with self._session.lock:
-                getattr(self, f"_{call.name}")(call, *call.what)
+                if call.name not in RECORDED:
+                    getattr(self, f"_{call.name}")(call, *call.what)
+                elif not call.scope or call.scope in self._scopes:  # else it is of a part that was not captured
+                    batches = self._session.batches(self._scopes.get(call.scope), self._origin(call.origin))
+                    getattr(self, f"_{call.name}")(batches, *call.what)
         except Exception:
             if not call.failed:
                 raise
 
-    def _origin(self, number: int) -> _Origin:
-        return self._origins.setdefault(number, _Origin())
-
-    def _batches(self, call: Call) -> OpenBatches | None:
-        """Where a call's values go; None where the scope is of a part that was not captured."""
-        if call.scope and call.scope not in self._scopes:
-            return None
-        return self._session.batches(self._scopes.get(call.scope), self._origin(call.origin))
+    def _origin(self, number: int) -> object:
+        return self._origins.setdefault(number, object())
 
     # -- scopes
 
@@ -176,25 +166,22 @@ class _Player:
 
     # -- what is recorded
 
-    def _observe(self, call: Call, signals: Mapping[str, Any]) -> None:
-        if (batches := self._batches(call)) is not None:
-            self._session.intake.observe(batches, self._taken(signals))
+    def _observe(self, batches: OpenBatches, signals: Mapping[str, Any]) -> None:
+        self._session.intake.observe(batches, self._taken(signals))
 
-    def _packet(self, call: Call, signals: Mapping[str, Any]) -> None:
-        if (batches := self._batches(call)) is not None:
-            self._session.take(batches, [Packet(self._taken(signals))], {})
+    def _packet(self, batches: OpenBatches, signals: Mapping[str, Any]) -> None:
+        self._session.take(batches, [Packet(self._taken(signals))], {})
 
     def _taken(self, signals: Mapping[str, Any]) -> dict[str, Any]:
         taken = self._recorder.plan.taken(signals)
         self._unknown("signal", signals.keys() - taken.keys())
         return taken
 
-    def _metric(self, call: Call, name: str, value: Any) -> None:
-        if (batches := self._batches(call)) is not None:
-            self._session.intake.metrics(batches, {name: value})
+    def _metric(self, batches: OpenBatches, name: str, value: Any) -> None:
+        self._session.intake.metrics(batches, {name: value})
 
-    def _extra(self, call: Call, column: str, *values: Any) -> None:
-        if values and (batches := self._batches(call)) is not None:  # else the column was nothing that can be kept
+    def _extra(self, batches: OpenBatches, column: str, *values: Any) -> None:
+        if values:  # else the column was nothing that can be kept
             self._session.intake.extra(batches, column, *values)
 
     # -- log events
@@ -217,7 +204,3 @@ class _Player:
     def _unknown(self, what: str, names: Iterable[str]) -> None:
         for name in names:
             self._rehearsal.unknown.setdefault(name, what)
-
-
-class _Origin:
-    """Stands for a task or a thread of the run."""

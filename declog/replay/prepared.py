@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 from declog.config.composed import Composed
-from declog.errors import Problem, did_you_mean
+from declog.errors import Path, Problem, did_you_mean
 from declog.language.nodes import LOGGED
 from declog.language.spec import ConstantSpec, LogSpec, SignalSpec
-from declog.language.spec_of_tests import Input, TestSpec
+from declog.language.spec_of_tests import Input, StepInput, TestSpec
 from declog.language.tree import over, tree_of
 from declog.language.validation import validate
 from declog.records import names_of
@@ -104,8 +104,7 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
         spec.any for signals in config.signals.values() for spec in signals.values()
     )  # takes what nobody declares
     worlds = {len(step.ranks) for step in test.inputs if step.ranks}
-    for index, step in enumerate(test.inputs):
-        path: tuple[str | int, ...] = () if step is test else ("steps", index)
+    for path, step in _steps(test):
         if step.mode is not None and step.mode not in plan.modes:
             yield Problem.of("DL403.none", (*path, "mode"), noun="mode", name=step.mode, known=plan.modes)
         if worlds and len(step.ranks) != max(worlds):
@@ -119,12 +118,19 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
         yield from names.expected(expected, path)
 
 
-def givers(test: TestSpec) -> Iterator[tuple[tuple[str | int, ...], Input]]:
+def givers(test: TestSpec) -> Iterator[tuple[Path, Input]]:
     """All that gives something, with its place: steps, or their ranks."""
+    for path, step in _steps(test):
+        if step.ranks:
+            yield from (((*path, "ranks", rank), item) for rank, item in enumerate(step.ranks))
+        else:
+            yield path, step
+
+
+def _steps(test: TestSpec) -> Iterator[tuple[Path, StepInput]]:
+    """The steps with their paths; of a test without `steps` the test itself."""
     for index, step in enumerate(test.inputs):
-        path: tuple[str | int, ...] = () if step is test else ("steps", index)
-        for rank, item in enumerate(step.ranks or [step]):
-            yield (*path, *(("ranks", rank) if step.ranks else ())), item
+        yield (() if step is test else ("steps", index)), step
 
 
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ class _Names:
     plan: Any
     logged_names: frozenset[str]  # names that the test gives to `log_metric`
 
-    def signal(self, name: str, path: tuple[str | int, ...]) -> Problem:
+    def signal(self, name: str, path: Path) -> Problem:
         """The error of an observed name."""
         fix = did_you_mean(name, self.plan.signal_names, what="signals")
         spec = next((spec for path, spec in self.config.declared if path[-1] == name), None)
@@ -147,7 +153,7 @@ class _Names:
             )
         return Problem.of("DL501.observed", (*path, "observe", name), name=name, fix=fix)
 
-    def expected(self, item: Any, path: tuple[str | int, ...]) -> Iterator[Problem]:
+    def expected(self, item: Any, path: Path) -> Iterator[Problem]:
         """Names of values, tables and alerts that the config does not have: they could never be logged."""
         config = self.config
         tables = {*config.tables, *(spec.name for spec in config.tables.values() if spec.name)}
@@ -164,30 +170,25 @@ class _Names:
 
     def _is_of_a_metric(self, name: str) -> bool:
         """Whether it is an id, a name or of a template of a metric, behind a mode's prefix or none."""
-        exact, open_ = self._templates
         bare = {name, *(name.removeprefix(mode.prefix) for mode in self.plan.modes.values())}
-        return not bare.isdisjoint(exact) or any(pattern.fullmatch(one) for pattern in open_ for one in bare)
+        return any(_pattern(self._templates).fullmatch(one) for one in bare)
 
     @cached_property
-    def _templates(self) -> tuple[set[str], list[re.Pattern[str]]]:
-        """Ids and names of metrics, and what the names of those look like that are known as they come."""
-        templates = {"declog/{member}"}
+    def _templates(self) -> frozenset[str]:
+        """The ids of metrics, and the templates of their names."""
+        templates = {"declog/{member}", *(entry.removeprefix("metrics.") for entry in self.config.deleted)}
         for op in self.plan.outputs:
-            templates |= {op.id, op.key}
-            if op.id == LOGGED and LOGGED not in self.config.metrics:  # its names are those that the test logs
-                templates |= {
-                    item.template.replace("{member}", name) for item in op.names for name in self.logged_names
-                }
-            else:
-                templates |= {item.template for item in op.names}
+            # the names of what `log_metric` gets are those that the test logs, unless the config says what they are
+            open_ = op.id == LOGGED and LOGGED not in self.config.metrics
+            members = self.logged_names if open_ else ("{member}",)
+            names = {item.template.replace("{member}", member) for item in op.names for member in members}
+            templates |= {op.id, op.key, *names}
         for name, spec in self.config.metrics.items():
             templates |= {name, spec.name or name, f"{name}.{{reduce}}", f"{name}/{{reduce}}"}
-        templates |= {entry.removeprefix("metrics.") for entry in self.config.deleted}
-        exact = {template for template in templates if "{" not in template}
-        return exact, [_pattern(template) for template in templates - exact]
+        return frozenset(templates)
 
 
-@lru_cache(maxsize=4096)  # each test of a config has those of all its metrics
-def _pattern(template: str) -> re.Pattern[str]:
-    """The pattern of the names of a template."""
-    return re.compile(names_of(template))
+@cache  # the tests of a config have mostly the same names
+def _pattern(templates: frozenset[str]) -> re.Pattern[str]:
+    """The pattern of the names of some templates."""
+    return re.compile("|".join(map(names_of, templates)))

@@ -39,8 +39,7 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     for package, folder in team_folders():
         for file in sorted(Path(folder, "declog").glob("*.yaml")):
             name = f"{package}:{file.stem}"
-            collector = Preset.from_parent(session, name=name, nodeid=name, preset=file.stem)
-            items.extend(collector.collect())
+            items.extend(Preset.from_parent(session, name=name, nodeid=name).collect())
 
 
 def _is_config(file: Path) -> bool:
@@ -74,15 +73,11 @@ class ProfileFile(pytest.File):
 
 
 class Preset(pytest.Collector):
-    """The tests of an installed preset."""
-
-    def __init__(self, *, preset: str, **node: Any) -> None:
-        super().__init__(**node)
-        self._preset = preset
+    """The tests of an installed preset; its name is `PACKAGE:PRESET`."""
 
     def collect(self) -> Iterable[pytest.Item]:
         """One item for each of its tests."""
-        yield from _items(self, self._preset)
+        yield from _items(self, self.name.rpartition(":")[2])
 
 
 class ConfigItem(pytest.Item):

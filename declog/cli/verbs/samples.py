@@ -251,10 +251,12 @@ def _ends(chosen: Sequence[Row], rows: Sequence[Row], score: str | None) -> list
     """For each row `best`, `worst` or empty: by its filter, or by the greatest and smallest number."""
     from declog.sinks._rows import end_of
 
-    numbers = [as_number(row.get(score)) for row in rows] if score is not None else []
-    there = [number for number in numbers if number is not None]
-    ends = {max(there): "best", min(there): "worst"} if len(set(there)) > 1 else {}
-    return [end_of(str(row.get("why") or "")) or ends.get(as_number(row.get(score)), "") for row in chosen]
+    def number(row: Row) -> float | None:
+        return None if score is None else as_number(row.get(score))
+
+    numbers = {value for value in map(number, rows) if value is not None}
+    ends: dict[float | None, str] = {max(numbers): "best", min(numbers): "worst"} if len(numbers) > 1 else {}
+    return [end_of(str(row.get("why") or "")) or ends.get(number(row), "") for row in chosen]
 
 
 def _print_prompts(head: str, rows: Sequence[Row], score: str | None, args: argparse.Namespace) -> None:
