@@ -43,20 +43,12 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
     ),
     (
         Pass(signals.modes, adds="modes"),
-        Pass(signals.declarations, reads="inactive", adds="signals signal_paths homes"),
-        Pass(signals.default_phase, reads="signals homes", adds="default_phase phase_order"),
-        Pass(signals.groups, reads="signals signal_paths", adds="grouping"),
+        Pass(signals.declarations, reads="inactive", adds="signals"),
+        Pass(signals.default_phase, reads="signals", adds="default_phase phase_order"),
+        Pass(signals.groups, reads="signals", adds="grouping"),
         Pass(signals.masks, reads="signals"),
-        Pass(
-            signals.typing,
-            reads="constants signals signal_paths homes default_phase phase_order grouping",
-            adds="inactive",
-        ),
-        Pass(
-            metrics.metrics,
-            reads="constants signals signal_paths homes default_phase phase_order grouping",
-            adds="inactive metrics",
-        ),
+        Pass(signals.typing, reads="constants signals default_phase phase_order grouping", adds="inactive"),
+        Pass(metrics.metrics, reads="constants signals default_phase phase_order grouping", adds="inactive metrics"),
         Pass(metrics.about),
         Pass(formulas.formulas, reads="constants signals metrics", adds="inactive formulas"),
         Pass(formulas.conditions, adds="inactive metrics formulas"),
@@ -65,12 +57,10 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(outputs.destinations, adds="sinks"),
         Pass(outputs.places, reads="sinks"),
         Pass(outputs.profiles, reads="inactive metrics formulas sinks", adds="profiles"),
-        Pass(
-            filters.filters, reads="constants signals homes default_phase phase_order grouping", adds="inactive filters"
-        ),
+        Pass(filters.filters, reads="constants signals default_phase phase_order grouping", adds="inactive filters"),
         Pass(
             tables.tables,
-            reads="constants signals signal_paths homes default_phase phase_order grouping filters sinks profiles",
+            reads="constants signals default_phase phase_order grouping filters sinks profiles",
             adds="inactive tables",
         ),
         Pass(tables.alerts, reads="constants signals metrics formulas", adds="inactive alerts"),
@@ -89,7 +79,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
     (
         Pass(
             lowering.lower,
-            reads="inactive signals signal_paths homes default_phase phase_order grouping constants",
+            reads="inactive signals default_phase phase_order grouping constants",
             adds="metrics tables phases joins previous logged extra",
         ),
     ),
@@ -130,7 +120,7 @@ def compile(
         **{name: value for name, value in of_draft.items() if name in names},
         "every": draft.period,
         "ids": spec.axes.completion.ids,
-        "homes": {source: homes[0] for source, name, _ in observed if len(homes := draft.homes[name]) == 1},
+        "homes": {source: homes[0] for source, name, _ in observed if len(homes := draft.signals[name].homes) == 1},
         "inactive": tuple(draft.inactive.items()),
         "renamed": {
             old: source for source, _, signal in observed if isinstance(signal, SignalSpec) for old in signal.before
@@ -147,8 +137,7 @@ def compile(
         "offered": dict(draft.offered),
     }
     plan = Plan(**facts)
-    without = replace(plan, config={}, run_config={})  # plain data, in which there is no expression
-    return replace(plan, functions=_foreign(without, functions))
+    return replace(plan, functions=_foreign(plan, functions))
 
 
 def _foreign(plan: Plan, functions: _functions.Functions) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from declog.compiler.draft import Draft
+from declog.compiler.draft import Draft, op_of
 from declog.language.spec import DerivedSpec
 from declog.language.spec_of_tables import ColumnSpec
 from declog.language.spec_of_tests import CaptureSpec
@@ -16,9 +16,7 @@ _NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 def capture(spec: CaptureSpec) -> CaptureOp | None:
     """The capture that a config, or the caller of ``start``, asks for."""
-    if not spec.enabled:
-        return None
-    return CaptureOp(every=spec.every, mode=spec.mode, limit=int(spec.limit), queue=int(spec.queue), folder=spec.folder)
+    return op_of(CaptureOp, spec, limit=int(spec.limit), queue=int(spec.queue)) if spec.enabled else None
 
 
 def redactions(draft: Draft) -> dict[str, tuple[tuple[str, str], ...]]:
@@ -29,11 +27,9 @@ def redactions(draft: Draft) -> dict[str, tuple[tuple[str, str], ...]]:
     patterns_of: dict[str, dict[tuple[str, str], None]] = {}
     for columns in draft.spec.schemas.values():
         for name, column in columns.items():
-            if column.redact and column.undeclared is not None:
-                patterns_of.setdefault(EXTRA, {}).update(dict.fromkeys(column.redact.items()))
-            elif column.redact:
-                for source in _texts(draft, _reads(draft, name, column)):
-                    patterns_of.setdefault(source, {}).update(dict.fromkeys(column.redact.items()))
+            sources = {EXTRA} if column.undeclared is not None else _texts(draft, _reads(draft, name, column))
+            for source in sources if column.redact else ():
+                patterns_of.setdefault(source, {}).update(dict.fromkeys(column.redact.items()))
     return {source: tuple(patterns) for source, patterns in patterns_of.items()}
 
 
@@ -51,10 +47,10 @@ def _texts(draft: Draft, expression: str) -> set[str]:
     waiting, seen = set(_NAME.findall(expression)), set()
     while waiting:
         name = waiting.pop()
-        signal = draft.signals.get(name)
-        if signal is None or name in seen:
+        if name not in draft.signals or name in seen:
             continue
         seen.add(name)
+        signal = draft.signals[name].spec
         if isinstance(signal, DerivedSpec):
             waiting |= set(_NAME.findall(str(signal.expr)))
         elif signal.type in ("text", "object"):

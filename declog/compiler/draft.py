@@ -41,7 +41,6 @@ ALWAYS = frozenset(
     {"spec", "functions", "reductions", "offered", "requested", "columns", "imports"}
     | {"graph", "nodes", "typing", "problems", "warnings"}
 )
-DEFAULT_PHASE = "default"
 
 
 class SwitchedOff(Exception):
@@ -50,6 +49,19 @@ class SwitchedOff(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A signal of the config, observed or derived: what its entry says, where the entry is, and its phases."""
+
+    spec: Observed | DerivedSpec
+    path: Path
+    homes: tuple[str, ...] = ()  # the phases in which it is declared; none where that is `any`
+
+    def comes_in(self, phase: str) -> bool:
+        """Whether a phase may observe it."""
+        return not self.homes or phase in self.homes
 
 
 @dataclass
@@ -69,12 +81,10 @@ class Draft:
     warnings: list[str] = field(default_factory=list)
     inactive: dict[str, str] = field(default_factory=dict)  # by entry, such as "metrics.kl": why it is inactive
     constants: dict[str, Constant] = field(default_factory=dict)
-    signals: dict[str, Observed | DerivedSpec] = field(default_factory=dict)
-    homes: dict[str, tuple[str, ...]] = field(default_factory=dict)  # the phases in which each signal is declared
-    signal_paths: dict[str, Path] = field(default_factory=dict)
+    signals: dict[str, Signal] = field(default_factory=dict)
     nodes: dict[str, Node | Problem | SwitchedOff] = field(default_factory=dict)
     typing: list[str] = field(default_factory=list)  # derived signals that are being typed, outermost first
-    default_phase: str = DEFAULT_PHASE
+    default_phase: str = "default"
     # the order of named phases; below 0: a phase without rows
     phase_order: dict[str, int] = field(default_factory=dict)
     grouping: Grouping | None = None
@@ -161,17 +171,23 @@ class Draft:
     @property
     def observed(self) -> dict[str, Observed]:
         """The signals that the training code observes, by name."""
-        return {name: spec for name, spec in self.signals.items() if isinstance(spec, Observed)}
+        specs = {name: signal.spec for name, signal in self.signals.items()}
+        return {name: spec for name, spec in specs.items() if isinstance(spec, Observed)}
 
     @property
     def signal_names(self) -> list[str]:
         """The signals that the config declares, for suggestions."""
-        return [name for name in self.signals if self.signal_paths[name] != ("signals", LOGGED)]
+        return [name for name, signal in self.signals.items() if signal.path != ("signals", LOGGED)]
 
     @property
     def output_keys(self) -> list[str]:
         """The metrics that the config declares, for suggestions."""
         return [op.key for op in self.outputs if not self.implicit(op.id)]
+
+    def active(self, section: str) -> dict[str, Any]:
+        """The entries of a section that are on."""
+        entries = getattr(self.spec, section)
+        return {name: entry for name, entry in entries.items() if f"{section}.{name}" not in self.inactive}
 
     @property
     def per_rank(self) -> bool:
@@ -198,7 +214,7 @@ class Draft:
     @property
     def known_phases(self) -> frozenset[str]:
         """The phases of all observed signals, also of those that the plan does not need."""
-        named = [phase for name in self.observed for phase in self.homes[name] or (self.default_phase,)]
+        named = [phase for name in self.observed for phase in self.signals[name].homes or (self.default_phase,)]
         return frozenset({*named, *self.phases})
 
 

@@ -25,7 +25,7 @@ def filters(draft: Draft) -> None:
         _visit(draft, name, ())
     for table, spec in draft.spec.tables.items():
         if isinstance(spec.filter, FilterSpec):
-            _of_spec(draft, filter_of(draft, table), spec.filter, ())
+            _filter(draft, filter_of(draft, table), spec.filter, ())
 
 
 def filter_of(draft: Draft, table: str) -> str:
@@ -50,10 +50,10 @@ def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
     if name in above:
         draft.report("DL309.filters", ("filters", name, "from"), circle=" -> ".join([*above, name]))
         return None
-    return _of_spec(draft, name, draft.spec.filters[name], above)
+    return _filter(draft, name, draft.spec.filters[name], above)
 
 
-def _of_spec(draft: Draft, name: str, spec: FilterSpec, above: tuple[str, ...]) -> FilterOp | None:
+def _filter(draft: Draft, name: str, spec: FilterSpec, above: tuple[str, ...]) -> FilterOp | None:
     source = None
     if spec.from_ is not None and spec.from_ not in draft.spec.filters:
         draft.report(
@@ -64,12 +64,6 @@ def _of_spec(draft: Draft, name: str, spec: FilterSpec, above: tuple[str, ...]) 
         if f"filters.{spec.from_}" in draft.inactive:
             draft.inactive[f"filters.{name}"] = f"the filter `{spec.from_}`, which it filters, is off"
             return None
-    op = _filter(draft, name, spec, source)
-    draft.filters |= {} if op is None else {name: op}
-    return op
-
-
-def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) -> FilterOp | None:
     before = len(draft.problems)
     kind = _kind(draft, name, spec)
     if spec.within == "group" and draft.grouping is None:
@@ -87,18 +81,18 @@ def _filter(draft: Draft, name: str, spec: FilterSpec, source: FilterOp | None) 
         return None
     phases = {node.type.phase for node in (key, where) if node is not None and node.type.phase}
     phase = draft.latest(phases, ("filters", name)) if phases else ""
-    key, where = (node and draft.joined(node, phase) for node in (key, where))
-    return op_of(
+    draft.filters[name] = op_of(
         FilterOp, spec, id=name, phase=phase, source=source, kind=kind, key=key, where=where,
         n=spec.first or spec.random or 0, fraction=spec.fraction or 0.0,
     )  # fmt: skip
+    return draft.filters[name]
 
 
 def _kind(draft: Draft, name: str, spec: FilterSpec) -> str:
     """How a filter chooses rows, by the keys that it has."""
-    default = {key: field.default for key, field in FilterSpec.model_fields.items()}
-    keys = {kind: [key for key in keys if vars(spec)[key] != default[key]] for kind, keys in KINDS.items()}
-    ways = {kind: names for kind, names in keys.items() if names}
+    fields = FilterSpec.model_fields
+    said = {kind: [key for key in keys if vars(spec)[key] != fields[key].default] for kind, keys in KINDS.items()}
+    ways = {kind: names for kind, names in said.items() if names}
     kind, names = next(iter(ways.items()), ("all", []))
     if len(ways) > 1:
         other = list(ways.values())[1][0]

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from declog.compiler.draft import Draft, has_type
-from declog.compiler.metrics import of_every_output
-from declog.compiler.names import names_of
+from declog.compiler.names import of_output
 from declog.compiler.scopes import MetricScope
 from declog.errors import Path
 from declog.language.dtypes import DType
@@ -23,8 +22,8 @@ from declog.plans.ops import FormulaOp, MetricOp
 def formulas(draft: Draft) -> None:
     """Formulas over metrics, each after those it reads."""
     waiting: dict[str, set[str]] = {}
-    for name, spec in draft.spec.metrics.items():
-        if spec.formula is not None and f"metrics.{name}" not in draft.inactive:
+    for name, spec in draft.active("metrics").items():
+        if spec.formula is not None:
             with draft.at("metrics", name, "formula"):
                 body = parse(spec.formula).body
                 waiting[name] = {node.id for node in ast.walk(body) if isinstance(node, ast.Name)}
@@ -43,53 +42,39 @@ def _formula(draft: Draft, name: str, spec: MetricSpec) -> None:
             draft.report("DL202.formula_key", ("metrics", name, key), key=key)
     text = spec.formula or ""
     node = over_metrics(draft, text)
-    used = read(node)
     ops = {op.key: op for op in draft.outputs}
-    pools = {(_pieces(ops[key])[0], ops[key].every) for key in used}
-    if len(pools) > 1:
+    used = [ops[key] for key in read(node)]
+    if len({(_pieces(op)[0], op.every) for op in used}) > 1:
         refuse("DL310.formula_windows", text)
     facts, below = _facts(node), [*_below(draft, used)]
     if not used and not facts:
         refuse("DL310.formula_empty", text)
-    pool, combine = _pieces(ops[used[0]]) if used else ("window", "mean")
+    pool, combine = _pieces(used[0]) if used else ("window", "mean")
     if "seconds" in facts and pool != "window":
         refuse("DL310.formula_seconds", text, pool=pool)
     total = next((op.id for op in below if isinstance(op, MetricOp) and op.total), None)
     if total is not None and "seconds" in facts.union(*(_facts(op.expr) for op in below if isinstance(op, FormulaOp))):
         refuse("DL310.formula_total", text, metric=total)
-    if used:
-        _comparable(draft, [ops[key] for key in used], text)
+    _comparable(used, below, pool, text)
     if node.type.dtype in (DType.TEXT, DType.OBJECT):
         refuse("DL305.formula", text, dtype=node.type.dtype)
-    labels = _labels(draft, used, text)
+    labels = _labels(below, text)
     if spec.ema is not None and pool in ("rank", "rank_batch"):
         draft.report("DL312.over_run", ("metrics", name, "combine"), pool=pool)
-    family = node.type.family
-    names = names_of(draft, name, spec, None, family=family, labels=labels)
-    draft.formulas.append(
-        FormulaOp(
-            id=name,
-            key=name,
-            expr=node,
-            every=ops[used[0]].every if used else draft.window(spec.every, "metrics", name, "every"),
-            pool=pool,
-            combine=combine,
-            family=family,
-            names=names,
-            labels=labels,
-            max_labels=max((ops[key].max_labels for key in used), default=64),
-            **of_every_output(draft, name, spec),
-        )
-    )
+    draft.formulas.append(FormulaOp(
+        expr=node, pool=pool, combine=combine, max_labels=max((op.max_labels for op in used), default=64),
+        every=used[0].every if used else draft.window(spec.every, "metrics", name, "every"),
+        **of_output(draft, name, spec, None, family=node.type.family, labels=labels),
+    ))  # fmt: skip
 
 
-def _below(draft: Draft, keys: Iterable[str]) -> Iterator[MetricOp | FormulaOp]:
-    """The metrics of some keys, and those that formulas among them read."""
+def _below(draft: Draft, used: Iterable[MetricOp | FormulaOp]) -> Iterator[MetricOp | FormulaOp]:
+    """Some metrics, and those that formulas among them read."""
     ops = {op.key: op for op in draft.outputs}
-    for op in (ops[key] for key in keys):
+    for op in used:
         yield op
         if isinstance(op, FormulaOp):
-            yield from _below(draft, read(op.expr))
+            yield from _below(draft, [ops[key] for key in read(op.expr)])
 
 
 def _facts(node: Node) -> set[str]:
@@ -107,14 +92,15 @@ def over_metrics(draft: Draft, text: str, *, of_alert: str | None = None) -> Nod
     return node
 
 
-def _comparable(draft: Draft, ops: Sequence[MetricOp | FormulaOp], text: str) -> None:
+def _comparable(
+    used: Sequence[MetricOp | FormulaOp], below: Iterable[MetricOp | FormulaOp], pool: str, text: str
+) -> None:
     """Values of pieces meet by (step, batch, rank), and are combined alike; else it is refused."""
-    pool = _pieces(ops[0])[0]
-    phases = {op.phase for op in _below(draft, [op.key for op in ops]) if isinstance(op, MetricOp)}
+    phases = {op.phase for op in below if isinstance(op, MetricOp)}
     if pool in ("batch", "rank_batch") and len(phases) > 1:
         shown = " and ".join(f"`{phase}`" for phase in sorted(phases))
         refuse("DL310.formula_phases", text, phases=shown, pool=pool, other="step" if pool == "batch" else "rank")
-    combines = sorted({_pieces(op)[1] for op in ops})
+    combines = sorted({_pieces(op)[1] for op in used})
     if len(combines) > 1:
         refuse("DL310.formula_combine", text, combines=" and ".join(combines))
 
@@ -124,9 +110,9 @@ def _pieces(op: MetricOp | FormulaOp) -> tuple[str, str]:
     return (op.pool, op.combine) if op.over_run is None else ("window", "mean")
 
 
-def _labels(draft: Draft, used: Sequence[str], text: str) -> tuple[str, ...]:
+def _labels(below: Iterable[MetricOp | FormulaOp], text: str) -> tuple[str, ...]:
     """The labels of a formula: those of its metrics, of which some may have none."""
-    by = {op.by: op.labels for op in _below(draft, used) if isinstance(op, MetricOp) and op.by is not None}
+    by = {op.by: op.labels for op in below if isinstance(op, MetricOp) and op.by is not None}
     if len(by) > 1:
         refuse("DL310.formula_labels", text, labels=", ".join(f"`{node}`" for node in by))
     return next(iter(by.values()), ())
@@ -134,10 +120,8 @@ def _labels(draft: Draft, used: Sequence[str], text: str) -> tuple[str, ...]:
 
 def conditions(draft: Draft) -> None:
     """`when` of metrics: checked at each log event, over the values of that event."""
-    for name, spec in draft.spec.metrics.items():
-        if spec.when is None or f"metrics.{name}" in draft.inactive:
-            continue
-        node = condition(draft, spec.when, ("metrics", name, "when"))
+    for name, spec in draft.active("metrics").items():
+        node = None if spec.when is None else condition(draft, spec.when, ("metrics", name, "when"))
         if node is not None:
             _timely(draft, name, node)
             draft.metrics = [replace(op, when=node) if op.id == name else op for op in draft.metrics]

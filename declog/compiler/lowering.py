@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from declog.compiler.draft import Draft
+from declog.compiler.draft import Draft, op_of
 from declog.compiler.placement import Placement, axis_signal
 from declog.compiler.scopes import signal_node
 from declog.language.absence import asks, too_few
@@ -102,8 +102,8 @@ def _filter(work: Placement, op: FilterOp, table: TableOp) -> FilterOp:
     axis = Axis.GROUP if op.take == "group" else table.axis
     keyed = None
     if op.key is not None and op.key.type.text:
-        type = op.key.type.with_dtype(DType.BOOL)
-        keyed = work.lower(work.draft.graph.make("present", (op.key,), type=type), phase)
+        key = work.draft.joined(op.key, phase)
+        keyed = work.lower(work.draft.graph.make("present", (key,), type=key.type.with_dtype(DType.BOOL)), phase)
     return replace(
         op, phase=phase, axis=axis, keyed=keyed, ids=_ids(work, op, table, axis),
         key=None if op.key is None else work.picked(op.key, phase),
@@ -117,8 +117,7 @@ def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | No
     name = work.draft.spec.axes.completion.ids
     if name is None or op.kind not in ("top_bottom", "random", "fraction") or axis is Axis.STEP:
         return None
-    homes = work.draft.homes[name]
-    if f"signals.{name}" in work.draft.inactive or (homes and table.phase not in homes):
+    if f"signals.{name}" in work.draft.inactive or not work.draft.signals[name].comes_in(table.phase):
         return None
     node = signal_node(work.draft, name)
     assert isinstance(node, Node)
@@ -131,32 +130,26 @@ def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | No
 
 
 def _groups(work: Placement) -> None:
-    grouping = work.draft.grouping
+    """Record the signals that identify groups: a single one must come where groups are needed, several only may."""
+    draft, grouping = work.draft, work.draft.grouping
     if grouping is None and work.grouped:  # a signal per group; functions of groups have been refused before
-        work.draft.report("DL306.per_group", "axes.group")
+        draft.report("DL306.per_group", "axes.group")
     if grouping is None or not grouping.of:
         return
-    active = [name for name in grouping.of if f"signals.{name}" not in work.draft.inactive]
-    required = grouping.size is None and len(grouping.of) == 1
-    if required and not active and work.grouped:
-        axis_signal(work.draft, grouping.of[0], "axes.group.of")  # reported already; the column is off
-    tables = {table.phase for table in work.draft.tables if table.axis is Axis.COMPLETION}
+    active = [name for name in grouping.of if f"signals.{name}" not in draft.inactive]
+    tables = {table.phase for table in draft.tables if table.axis is Axis.COMPLETION}
     for phase in sorted(work.grouped | tables):
-        for name in active:
-            homes = work.draft.homes[name]
-            if not homes or phase in homes:
-                (work.recorded if required and phase in work.grouped else work.if_there).add((phase, name))
-            elif required and phase in work.grouped:
-                node = signal_node(work.draft, name)
-                assert isinstance(node, Node)
-                work.need(node, phase)  # reported already: it belongs to another phase
+        if phase not in work.grouped or grouping.size is not None or len(grouping.of) > 1:
+            work.if_there.update((phase, name) for name in active if draft.signals[name].comes_in(phase))
+        elif axis_signal(draft, grouping.of[0], "axes.group.of") is not None:
+            work.recorded.add(work.need(grouping.of[0], phase))
 
 
 def _logged(draft: Draft) -> None:
     spec = draft.observed.get(LOGGED)
     if spec is None or not any(op.id == LOGGED for op in draft.metrics):
         return
-    phase = next(iter(draft.homes[LOGGED]), draft.default_phase)
+    phase = next(iter(draft.signals[LOGGED].homes), draft.default_phase)
     if spec.axis == "step" and spec.family:
         draft.logged = SignalOp(
             name=LOGGED, source=LOGGED, dtype=spec.type, axis=Axis.STEP, family=True, phase=phase, recorded=True,
@@ -165,14 +158,15 @@ def _logged(draft: Draft) -> None:
 
 def _phases(work: Placement) -> None:
     draft = work.draft
-    folds = work.fold_ops()
+    folds = list(work.folds.values())
+    lengths = _lengths(work, {fold.phase for fold in folds})
     by_phase: dict[str, list[SignalOp]] = {}
     needed = work.recorded | work.folded
     for phase, name in sorted(needed | work.if_there):
         spec, node = draft.observed[name], signal_node(draft, name)
         assert isinstance(node, Node)
         if spec.axis == "group" and draft.grouping is not None and draft.grouping.split == "ranks":
-            draft.report("DL310.split_group", (*draft.signal_paths[name], "axis"), name=name)
+            draft.report("DL310.split_group", (*draft.signals[name].path, "axis"), name=name)
         op = _signal(
             draft, phase, name, required=spec.required and (phase, name) in needed,
             recorded=(phase, name) in work.recorded | work.if_there, folded=(phase, name) in work.folded,
@@ -181,10 +175,8 @@ def _phases(work: Placement) -> None:
         by_phase.setdefault(phase, []).append(op)
     extra = [table.phase for table in draft.tables if any(column.keeps for column in table.columns)]
     draft.extra = extra[0] if extra else next((table.phase for table in draft.tables), None)
-    lengths = _lengths(draft, {fold.phase for fold in folds}, by_phase)
-    metric_phases = {op.phase for op in draft.metrics}
-    names = [*by_phase, *sorted((metric_phases | {table.phase for table in draft.tables}) - set(by_phase))]
-    for phase in sorted(names, key=_phase_order):
+    read = (*draft.metrics, *draft.tables)
+    for phase in sorted({*by_phase, *(op.phase for op in read)}, key=_phase_order):
         signals = tuple(by_phase.get(phase, ()))
         draft.phases[phase] = PhaseOp(
             name=phase, signals=signals, folds=tuple(fold for fold in folds if fold.phase == phase),
@@ -200,10 +192,11 @@ def _signal(
 ) -> SignalOp:  # fmt: skip
     """A declared signal in the form in which a phase observes it."""
     spec = draft.observed[name]
-    return SignalOp(
-        name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis], family=bool(spec.family),
-        members=spec.members, phase=phase, homes=draft.homes[name], required=required, recorded=recorded, folded=folded,
-        packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None, unmasked=unmasked, any=spec.any,
+    return op_of(
+        SignalOp, spec, name=name, source=spec.from_ or name, dtype=spec.type, axis=AXES[spec.axis],
+        family=bool(spec.family), members=spec.members, phase=phase, homes=draft.signals[name].homes,
+        required=required, recorded=recorded, folded=folded, unmasked=unmasked,
+        packed=spec.axis == "token" and draft.spec.axes.token.lengths is not None,
     )  # fmt: skip
 
 
@@ -218,33 +211,24 @@ def _unread(draft: Draft, phase: str, signals: tuple[SignalOp, ...]) -> Iterator
     has_rows = any(signal.axis in (Axis.COMPLETION, Axis.TOKEN) for signal in signals)
     recorded = {signal.name for signal in signals if signal.recorded}
     for name, spec in sorted(draft.observed.items()):
-        homes, off = draft.homes[name], f"signals.{name}" in draft.inactive
+        homes, off = draft.signals[name].homes, f"signals.{name}" in draft.inactive
         if name == LOGGED or spec.any or off or name in recorded or not (phase in homes if homes else has_rows):
             continue
         plain = spec.type not in (DType.TEXT, DType.OBJECT) or name in ids
         yield _signal(draft, phase, name, recorded=has_rows and plain and AXES[spec.axis] is Axis.COMPLETION)
 
 
-def _lengths(draft: Draft, phases: set[str], by_phase: dict[str, list[SignalOp]]) -> dict[str, str]:
+def _lengths(work: Placement, phases: set[str]) -> dict[str, str]:
     """The signal of the lengths of packed tokens, for each phase with folds."""
-    name = draft.spec.axes.token.lengths
-    if name is None or name not in draft.signals or not phases:
-        return {}
-    node = axis_signal(draft, name, "axes.token.lengths")
+    draft, name = work.draft, work.draft.spec.axes.token.lengths
+    node = axis_signal(draft, name, "axes.token.lengths") if name in draft.signals and phases else None
     if node is None:
         return {}
     for phase in sorted(phases):
+        work.folded.add((phase, str(name)))
         if node.type.phase not in (None, phase):
             draft.report("DL313.lengths", "axes.token.lengths", phase=phase, name=name, other=node.type.phase)
-            continue
-        position = next((index for index, op in enumerate(by_phase[phase]) if op.name == name), None)
-        if position is None:
-            source, axis = draft.observed[name].from_ or name, Axis.COMPLETION
-            op = SignalOp(name=name, source=source, dtype=DType.INT, axis=axis, phase=phase, folded=True)
-            by_phase[phase].append(op)
-        else:
-            by_phase[phase][position] = replace(by_phase[phase][position], folded=True)
-    return dict.fromkeys(phases, name)
+    return dict.fromkeys(phases, str(name))
 
 
 def _phase_order(phase: str) -> tuple[int, str]:

@@ -10,8 +10,8 @@ from itertools import pairwise, product
 from typing import Any
 
 from declog.compiler import suggestions
-from declog.compiler.draft import Draft, as_written, fits
-from declog.compiler.names import RANK, names_of
+from declog.compiler.draft import Draft, fits
+from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, UsageError, in_flow, nearest
 from declog.language import idioms
@@ -23,9 +23,9 @@ from declog.language.nodes import LOGGED, SIGNAL, Node, walk
 from declog.language.notation import SEVERAL
 from declog.language.phases import labels
 from declog.language.reductions import Reduction, quantile_level
-from declog.language.spec import AboutSpec, MetricSpec
+from declog.language.spec import MetricSpec
 from declog.language.syntax import ExpressionError, Parsed, parse, refuse
-from declog.plans.ops import AboutOp, MetricOp
+from declog.plans.ops import MetricOp
 
 Params = tuple[tuple[str, Any], ...]
 Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
@@ -33,16 +33,15 @@ Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of
 LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
 RANKS = 2**20  # with `axes.rank: each` each rank has a value, however many there are
 PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
-LOGGED_ABOUT = AboutSpec(help="what `log_metric` gives")
 
 
 def metrics(draft: Draft) -> None:
     """Every metric that reduces an expression."""
-    entries = dict(draft.spec.metrics)
-    if LOGGED not in entries and not draft.deleted(f"metrics.{LOGGED}"):
+    entries = draft.active("metrics")
+    if LOGGED not in draft.spec.metrics and not draft.deleted(f"metrics.{LOGGED}"):
         entries[LOGGED] = MetricSpec(expr=LOGGED)
     for name, spec in entries.items():
-        if f"metrics.{name}" in draft.inactive or spec.formula is not None:
+        if spec.formula is not None:
             continue
         if draft.per_rank and spec.by is None and name in draft.spec.metrics:
             spec = spec.model_copy(update={"by": RANK, "max_labels": RANKS})
@@ -166,38 +165,47 @@ class _Metric:
         try:
             return self._compiler(parsed.text).visit(parsed.body)
         except ExpressionError as error:
-            problem = error.problem
-            intended_fix = self._intended(parsed, problem)
-            if intended_fix is not None:
-                all_of_it = (0, len(problem.source or "")) if intended_fix.startswith("did you mean") else problem.span
-                problem = replace(problem, fix=intended_fix, span=all_of_it)
-            elif problem.code == "DL302" and problem.marked in self.draft.spec.metrics:
-                formula = suggestions.of_metrics(parsed.body, self.draft.spec.metrics, self.draft.constants)
-                problem = problem if formula is None else replace(problem, fix=f"{self.id}: {formula}")
-            elif problem.code == "DL302" and (id := self.draft.metric_named(problem.marked)) is not None:
-                problem = replace(problem, fix=f"the metric `{id}` logs it: `{self.id}: {{formula: {id}}}`")
-            if self.spec.expr is None and problem.code == "DL302":
-                fix = "give `expr`, or declare the signal here with `observe`"
-                if self.spec.model_fields_set == {"reduce"} and isinstance(self.spec.reduce, str):
-                    fix = f"declare the signal here: `{self.id}: {{observe: step, reduce: {self.spec.reduce}}}`"
-                    if self.spec.reduce in self.draft.signal_names:  # a signal with a reduction's name
-                        fix = f"to reduce the signal `{self.spec.reduce}`: `{self.id}: {{expr: {self.spec.reduce}}}`"
-                if (close := nearest(self.id, self.draft.signal_names)) is not None:
-                    fix = f"did you mean `{close}`? Or {fix}"
-                problem = Problem.of("DL302.metric_signal", name=self.id, fix=fix)
-            self.draft.problems.append(problem.at(*self._where_from()))
+            self.draft.problems.append(self._answered(parsed, error.problem).at(*self._where_from()))
             return None
 
-    def _intended(self, parsed: Parsed, problem: Problem) -> str | None:
-        """The fix that keeps what an expression of reductions says, where it is one."""
+    def _answered(self, parsed: Parsed, problem: Problem) -> Problem:
+        """The problem of an expression, with a fix that keeps the intended meaning if one is known."""
+        metrics, constants = self.draft.spec.metrics, self.draft.constants
+        fix = None
+        if problem.code != "DL302":
+            fix = self._intended(parsed, problem.code)
+            if fix is not None and fix.startswith("did you mean"):
+                problem = replace(problem, span=(0, len(problem.source or "")))
+        elif self.spec.expr is None:
+            return Problem.of("DL302.metric_signal", name=self.id, fix=self._declared())
+        elif problem.marked in metrics:
+            formula = suggestions.of_metrics(parsed.body, metrics, constants)
+            fix = None if formula is None else f"{self.id}: {formula}"
+        elif (id := self.draft.metric_named(problem.marked)) is not None:
+            fix = f"the metric `{id}` logs it: `{self.id}: {{formula: {id}}}`"
+        return problem if fix is None else replace(problem, fix=fix)
+
+    def _declared(self) -> str:
+        """The fix for a metric without an expression whose id is no signal."""
+        fix = "give `expr`, or declare the signal here with `observe`"
+        reduce, names = self.spec.reduce, self.draft.signal_names
+        if self.spec.model_fields_set == {"reduce"} and isinstance(reduce, str):
+            fix = f"declare the signal here: `{self.id}: {{observe: step, reduce: {reduce}}}`"
+            if reduce in names:  # a signal with a reduction's name
+                fix = f"to reduce the signal `{reduce}`: `{self.id}: {{expr: {reduce}}}`"
+        close = nearest(self.id, names)
+        return fix if close is None else f"did you mean `{close}`? Or {fix}"
+
+    def _intended(self, parsed: Parsed, code: str) -> str | None:
+        """The fix that keeps what an expression of reductions says; None for another expression."""
         draft = self.draft
-        if problem.code not in ("DL303", "DL306", "DL304"):
+        if code not in ("DL303", "DL304", "DL306") or self.spec.reduce is not None:
             return None
-        if isinstance(parsed.body, ast.Call) and self.spec.reduce is None:
+        if isinstance(parsed.body, ast.Call):
             short = suggestions.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
             if short is not None:
                 return f"did you mean `{short}`?"
-        if problem.code == "DL304" or self.spec.reduce is not None:
+        if code == "DL304":
             return None
         taken = {*draft.spec.metrics, *draft.signals}
         return suggestions.as_formula(self.id, self.spec, parsed.body, draft.reductions, draft.constants, taken)
@@ -401,11 +409,9 @@ class _Metric:
         if weight is not None and not reduction.weighted:
             fix = self._weighted_deviation(reduction.name)
             draft.report("DL312.weight", ("metrics", self.id, "weight"), reduction=reduction.name, fix=fix)
-        phase, args, clauses = self._of_one_phase(args, clauses)
         dtype = first.type.dtype if reduction.keeps_dtype else DType.FLOAT
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
-        key = self.id if suffix is None else f"{self.id}.{suffix}"
         pool, nan = spec.pool, spec.nan or "skip"
         combine = "mean" if pool == "window" or spec.ema is not None else spec.combine or "mean"
         if spec.over == "run" and not (reduction.foldable or reduction.ordered):
@@ -419,32 +425,29 @@ class _Metric:
         if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":
             draft.report("DL205.nan", ("metrics", self.id, "nan"), nan=nan, reduction=reduction.name)
         return MetricOp(
-            id=self.id, key=key, suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=phase,
-            axis=axis, family=first.type.family, dtype=dtype, **clauses,
-            every=draft.window(spec.every), pool=pool, combine=combine,
-            nan=nan, names=names_of(draft, self.id, spec, suffix, family=first.type.family, labels=self._labelled()),
-            labels=self._labelled(), cumulative=spec.cumulative,
-            ranks=spec.ranks, max_labels=spec.max_labels, **of_every_output(draft, self.id, spec),
+            suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=self._phase(args, clauses),
+            axis=axis, dtype=dtype, every=draft.window(spec.every), pool=pool, combine=combine, nan=nan,
+            cumulative=spec.cumulative, ranks=spec.ranks, max_labels=spec.max_labels, **clauses,
+            **of_output(draft, self.id, spec, suffix, family=first.type.family, labels=self._labelled()),
         )  # fmt: skip
 
-    def _of_one_phase(self, args: tuple[Node, ...], clauses: Clauses) -> tuple[str, tuple[Node, ...], Clauses]:
-        """One phase for all that the metric reads: values of earlier ones are looked up for the rows of the latest."""
+    def _phase(self, args: tuple[Node, ...], clauses: Clauses) -> str:
+        """The phase whose rows the metric has: the latest that it reads; values of earlier ones are looked up."""
         draft = self.draft
-        nodes = (*args, *clauses.values())
-        phases = {node.type.phase for node in nodes if node is not None and node.type.phase is not None}
+        nodes = [node for node in (*args, *clauses.values()) if node is not None]
+        phases = {node.type.phase for node in nodes if node.type.phase is not None}
         if not phases:
-            named = [draft.homes[item.param("name")] for item in walk(*args) if item.op == SIGNAL]
+            named = [draft.signals[item.param("name")].homes for item in walk(*args) if item.op == SIGNAL]
             named = [phases for phases in named if phases]
             shared = [phase for phase in (named or [()])[0] if all(phase in phases for phases in named)]
-            return (shared or [draft.default_phase])[0], args, clauses
+            return (shared or [draft.default_phase])[0]
         target = draft.latest(phases, self._where_from())
-        fixed = next((node for node in nodes if node is not None and node.type.axis is Axis.TOKEN), None)
-        if fixed is not None and len(phases) > 1 and fixed.type.phase != target:
+        fixed = next((node for node in nodes if node.type.axis is Axis.TOKEN), None)
+        if fixed is not None and fixed.type.phase not in (None, target):
             draft.report(
                 "DL313.metric", self._where_from(), name=fixed, phase=fixed.type.phase, metric=self.id, other=target
             )
-        joined = {key: node and draft.joined(node, target) for key, node in clauses.items()}
-        return target, tuple(draft.joined(node, target) for node in args), joined
+        return target
 
     def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, path: tuple[str, ...]) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
@@ -477,25 +480,3 @@ def _of_label(op: MetricOp, label: str, of_rows: tuple[str, ...], *, first: bool
 
 def _takes(reduction: Reduction) -> str:
     return "one expression" if reduction.arity == 1 else f"{reduction.arity} expressions"
-
-
-def of_every_output(draft: Draft, id: str, spec: MetricSpec) -> dict[str, Any]:
-    """The fields of ``OutputOp`` that a metric's keys say, whether it is reduced or a formula."""
-    about = AboutOp(**as_written(draft.spec.about.get(id, LOGGED_ABOUT if id == LOGGED else AboutSpec()), AboutOp))
-    return {
-        "empty": _empty(draft, id, spec),
-        "tags": tuple(spec.tags),
-        "shown": spec.log,
-        "ema": spec.ema,
-        "about": about,
-    }
-
-
-def _empty(draft: Draft, id: str, spec: MetricSpec) -> float | None:
-    """The value to log where no row counts; None logs nothing."""
-    if spec.empty is None:
-        return None
-    if isinstance(spec.empty, str):
-        draft.report("DL202.empty", ("metrics", id, "empty"), empty=spec.empty)
-        return None
-    return float(spec.empty)

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import string
 from collections.abc import Set
+from typing import Any
 
-from declog.compiler.draft import Draft
+from declog.compiler.draft import Draft, op_of
 from declog.errors import Path, did_you_mean, in_flow, nearest
 from declog.language.nodes import LOGGED
-from declog.language.spec import MetricSpec
-from declog.plans.ops import NameOp
+from declog.language.spec import AboutSpec, MetricSpec
+from declog.plans.ops import AboutOp, NameOp
 
 RANK = "rank"  # the label that `axes.rank: each` gives
+LOGGED_ABOUT = AboutSpec(help="what `log_metric` gives")
 FIELDS = frozenset({"id", "reduce", "member", "label"})
 
 
-def names_of(
+def of_output(
+    draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, labels: tuple[str, ...]
+) -> dict[str, Any]:
+    """The fields of an ``OutputOp`` that a metric and a formula have from the same keys."""
+    about = draft.spec.about.get(id, LOGGED_ABOUT if id == LOGGED else AboutSpec())
+    unreadable = isinstance(spec.empty, str)
+    if unreadable:
+        draft.report("DL202.empty", ("metrics", id, "empty"), empty=spec.empty)
+    return {
+        "id": id, "key": id if suffix is None else f"{id}.{suffix}", "family": family, "labels": labels,
+        "names": _names(draft, id, spec, suffix, family=family, labels=labels),
+        "empty": None if spec.empty is None or unreadable else float(spec.empty),
+        "tags": tuple(spec.tags), "shown": spec.log, "ema": spec.ema, "about": op_of(AboutOp, about),
+    }  # fmt: skip
+
+
+def _names(
     draft: Draft, id: str, spec: MetricSpec, suffix: str | None, *, family: bool, labels: tuple[str, ...]
 ) -> tuple[NameOp, ...]:
     """The output names of a reduction: its name template, and its aliases."""
@@ -64,24 +82,22 @@ def check_template(
     needed = {"member": family, "label": bool(labels)}
     if used & set(parts) and "label" not in used:  # the parts of a label, one by one
         needed = {"member": family, **{name or "label": True for name in labels}, "label": not all(labels)}
-    needed = {name: there for name, there in needed.items() if name in (*fields, *parts)}
+    wrong = {name: there for name, there in needed.items() if name in (*fields, *parts) and there != (name in used)}
     right = template
-    for name, there in needed.items():
-        if name in used and not there:
-            right = right.replace(f"{{{name}}}", "").replace("//", "/").strip("/")
-        if there and name not in used:
-            right = f"{right}/{{{name}}}"
+    for name, there in wrong.items():
+        right = f"{right}/{{{name}}}" if there else right.replace(f"{{{name}}}", "").replace("//", "/").strip("/")
     right = right or "{id}"
     key, right = ("alias", in_flow([right])) if "alias" in path else (path[-1], in_flow(right))
-    for name, there in needed.items():
-        if there and name not in used:
+    for name, there in wrong.items():
+        field = f"{{{name}}}"
+        if there:
             what = "a family has one value per member" if name == "member" else "`by` gives one value per label"
             by: tuple[Path, ...] = () if name == "member" else ((*path[:2], "by"),)
             draft.report(
-                "DL404.lacks", path, related=by, what=what, template=template, field=f"{{{name}}}", key=key, right=right
+                "DL404.lacks", path, related=by, what=what, template=template, field=field, key=key, right=right
             )
-        if name in used and not there:
+        else:
             why = "it is of no family" if name == "member" else "it has no `by`"
-            draft.report("DL404.has", path, template=template, field=f"{{{name}}}", why=why, key=key, right=right)
+            draft.report("DL404.has", path, template=template, field=field, why=why, key=key, right=right)
     if not template:
         draft.report("DL404.empty", path)

@@ -17,7 +17,7 @@ from declog.compiler.formulas import condition
 from declog.errors import Path, SinkError, did_you_mean, in_flow
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
-from declog.plans.needs import read
+from declog.plans.needs import inputs, read
 from declog.plans.ops import FormulaOp, MetricOp, ProfileOp, SinkOp
 
 Output = tuple[str, bool]
@@ -183,69 +183,75 @@ def _specs(draft: Draft) -> dict[str, ProfileSpec]:
 
 def _profile(draft: Draft, name: str, spec: ProfileSpec) -> ProfileOp:
     every = {(op.key, item.alias) for op in draft.outputs if op.shown for item in op.names}
-    tables = {table for table in draft.spec.tables if f"tables.{table}" not in draft.inactive}
+    tables = draft.active("tables").keys()
     only = spec.only
     if name == "slim" and only is None:
         only = SLIM if any(_matching(draft, SLIM[0].select)) else []
     closed = only is not None and not any(item.select == EVERY and item.when is None for item in only)
+    by_table = any(word.startswith("table:") for item in only or () for word in item.select.split())
     conditions: list[tuple[frozenset[Names], Node, bool]] = []
 
-    def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Names], set[str], bool]:
-        """The outputs and the tables that selectors choose, and whether any selector is about tables."""
-        outputs, named, by_table = set[Names](), set[str](), False
+    def selected(key: str, selectors: Sequence[SelectorSpec]) -> tuple[set[Names], set[str]]:
+        """The outputs and the tables that selectors choose."""
+        outputs, named = set[Names](), set[str]()
         for index, selector in enumerate(selectors):
             path = ("profiles", name, key, index)
-            outputs_of, matched, had_table = _select(draft, selector, path)
+            outputs_of, tables_of = _select(draft, selector, path)
             if selector.when is not None:
                 node = condition(draft, selector.when, (*path, "when"))
                 conditions.extend([] if node is None else [(frozenset(outputs_of), node, key == "hide")])
             if selector.when is None or key != "hide":  # a condition hides only at times
-                outputs, named, by_table = outputs | outputs_of, named | matched, by_table or had_table
-        return outputs, named, by_table
+                outputs |= outputs_of
+                named |= tables_of
+        return outputs, named
 
-    shown, kept, by_table = selected("only", only or ())
-    without, hidden, _ = selected("hide", spec.hide)
-    added, more, _ = selected("show", spec.show)
+    shown, kept = selected("only", only or ())
+    without, hidden = selected("hide", spec.hide)
+    added, more = selected("show", spec.show)
     shown = shown if closed else {(*output, EVERY) for output in every}
     kept = (kept if closed and by_table else tables) - hidden | more
-    hidden_outputs = {(key, alias) for key, alias, word in without if word == EVERY}
+    hidden_outputs = _entire(without)
     there = {item for item in shown if item[:2] not in hidden_outputs} | added
     there = {item for item in there if item[:2] in every}
-    entire = {(key, alias) for key, alias, word in there if word == EVERY}
-    again = {item[:2] for item in added if item[2] == EVERY}
+    partly = every - hidden_outputs - _entire(added)
     return ProfileOp(
         name=name,
-        outputs=frozenset((key, alias) for key, alias, _ in there),
+        outputs=frozenset(item[:2] for item in there),
         tables=frozenset(kept),
         conditions=tuple(conditions),
         runtime=not closed,
         self_metrics=spec.self_metrics,
-        only=frozenset(item for item in there if item[:2] not in entire),
-        without=frozenset(item for item in without if item[2] != EVERY and item[:2] in every - hidden_outputs - again),
+        only=frozenset(item for item in there if item[:2] not in _entire(there)),
+        without=frozenset(item for item in without if item[2] != EVERY and item[:2] in partly),
         also=frozenset(item for item in added if item[2] != EVERY),
     )
 
 
-def _select(draft: Draft, selector: SelectorSpec, path: Path) -> tuple[set[Names], set[str], bool]:
+def _entire(names: Iterable[Names]) -> set[Output]:
+    """The outputs of which all members and labels are chosen."""
+    return {item[:2] for item in names if item[2] == EVERY}
+
+
+def _select(draft: Draft, selector: SelectorSpec, path: Path) -> tuple[set[Names], set[str]]:
+    """The outputs and the tables that the words of a selector name."""
     outputs: set[Names] = set()
     tables: set[str] = set()
-    had_table = False
-    for word in selector.select.split():
-        if word.startswith("table:"):
-            had_table = True
-            glob = word.removeprefix("table:")
-            named = {table for table in draft.spec.tables if fnmatch.fnmatchcase(table, glob)}
+    words = selector.select.split()
+    for word in words:
+        glob = word.removeprefix("table:")
+        if glob != word:
+            named = set(fnmatch.filter(draft.spec.tables, glob))
+            tables |= named
             if not named:
                 draft.report("DL401.tables", path, word=word, fix=did_you_mean(glob, draft.spec.tables, what="tables"))
-            tables |= named
             continue
         matched = {(*output, EVERY) for output in _matching(draft, word)} or set(_named(draft, word))
+        outputs |= matched
         if not matched and not _is_off(draft, word):
             draft.report("DL401.outputs", path, word=word, fix=_suggestion(draft, word))
-        outputs |= matched
-    if not selector.select.split():
+    if not words:
         draft.report("DL401.empty", path)
-    return outputs, tables, had_table
+    return outputs, tables
 
 
 def _matching(draft: Draft, word: str) -> Iterable[Output]:
@@ -301,13 +307,10 @@ def _meet(one: str, two: str) -> bool:
 def _is_off(draft: Draft, word: str) -> bool:
     """Whether the selector names something that is only switched off."""
     off = [key.removeprefix("metrics.") for key in draft.inactive if key.startswith("metrics.")]
-    if word.startswith("tag:"):
-        tag = word.removeprefix("tag:")
-        return any(tag in draft.spec.metrics[name].tags for name in off if name in draft.spec.metrics) or (
-            tag == "alias"
-        )
-    head = word.split(".")[0]
-    return any(fnmatch.fnmatchcase(name, head) for name in off)
+    tag = word.removeprefix("tag:")
+    if tag != word:
+        return tag == "alias" or any(tag in draft.spec.metrics[name].tags for name in off if name in draft.spec.metrics)
+    return any(fnmatch.fnmatchcase(name, word.split(".")[0]) for name in off)
 
 
 def _suggestion(draft: Draft, word: str) -> str:
@@ -335,10 +338,7 @@ def selection(draft: Draft) -> None:
     outputs = {op.key: op for op in draft.outputs}
     waiting = [key for key in needed if key in outputs]
     while waiting:  # a needed metric needs those that it reads
-        op = outputs[waiting.pop()]
-        nodes = [op.expr] if isinstance(op, FormulaOp) else []
-        further = set(read(*nodes, *(() if op.when is None else (op.when,)))) - needed
-        further |= {op.prefer} - needed if isinstance(op, MetricOp) and op.prefer is not None else set()
+        further = inputs(outputs[waiting.pop()]) - needed
         needed |= further
         waiting += further
     for op in draft.outputs:

@@ -7,7 +7,7 @@ text. Everything else is evaluated over the rows of all ranks. What remains are 
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -45,7 +45,7 @@ class Placement:
     """
 
     draft: Draft
-    folds: dict[_Fold, tuple[str, set[str]]] = field(default_factory=dict)  # the names and statistics of folds
+    folds: dict[_Fold, FoldOp] = field(default_factory=dict)
     locals: dict[tuple[Node, str], LocalOp] = field(default_factory=dict)
     memo: dict[tuple[Node, str], Node] = field(default_factory=dict)
     recorded: set[Place] = field(default_factory=set)
@@ -66,33 +66,19 @@ class Placement:
         trace: tuple[int, int] | None = None,
     ) -> str:
         """The name of the fold of a per-token expression, with these statistics."""
-        name, all_stats = self.folds.setdefault((phase, expr, mask, of, trace), (f"fold{len(self.folds)}", set()))
-        all_stats.update(stats)
-        nodes = set(walk(*mask, *(node for node in (expr, of) if node is not None)))
-        for item in sorted({*nodes, *walk(*(m for node in nodes for m in node.mask))}, key=lambda node: node.index):
-            if item.op == SIGNAL:
-                self.folded.add(self.need(item, phase))
-        return name
+        masks = tuple(sorted(mask, key=lambda node: node.index))
+        new = FoldOp(name=f"fold{len(self.folds)}", phase=phase, expr=expr, mask=masks, stats=(), of=of, trace=trace)
+        key = (phase, expr, mask, of, trace)
+        op = self.folds.get(key, new)
+        self.folds[key] = replace(op, stats=tuple(stat for stat in _STATS if stat in (*op.stats, *stats)))
+        self.folded.update(self.need(name, phase) for name in sorted(op.reads))
+        return op.name
 
-    def fold_ops(self) -> list[FoldOp]:
-        return [
-            FoldOp(
-                name=name, phase=phase, expr=expr, of=of, trace=trace,
-                mask=tuple(sorted(mask, key=lambda node: node.index)),
-                stats=tuple(stat for stat in _STATS if stat in stats),
-            )
-            for (phase, expr, mask, of, trace), (name, stats) in self.folds.items()
-        ]  # fmt: skip
-
-    def need(self, node: Node, phase: str) -> Place:
-        """Note that a signal is read; returns its phase and name. It must be observed in that phase."""
-        name = str(node.param("name"))
-        homes = self.draft.homes[name]
-        if homes and phase not in homes:
-            self.draft.report(
-                "DL313.signal", self.draft.signal_paths[name], name=name, phase=phase,
-                homes=", ".join(homes),
-            )  # fmt: skip
+    def need(self, name: str, phase: str) -> Place:
+        """A signal that is read in a phase, where it must be observed."""
+        signal = self.draft.signals[name]
+        if not signal.comes_in(phase):
+            self.draft.report("DL313.signal", signal.path, name=name, phase=phase, homes=", ".join(signal.homes))
         return phase, name
 
     # -- worker nodes
@@ -106,8 +92,8 @@ class Placement:
         return lowered
 
     def lower(self, node: Node, phase: str) -> Node:
-        """The node as the worker evaluates it."""
-        phase = node.type.phase or phase
+        """The node as the worker evaluates it; a value of an earlier phase is looked up for the rows of this one."""
+        node = self.draft.joined(node, phase)
         lowered = self.memo.get((node, phase))
         if lowered is None:
             lowered = self.memo[node, phase] = self._lower(node, phase)
@@ -119,7 +105,7 @@ class Placement:
 
     def _lower(self, node: Node, phase: str) -> Node:
         if node.op == SIGNAL:
-            self.recorded.add(self.need(node, phase))
+            self.recorded.add(self.need(str(node.param("name")), phase))
             return node
         if node.op in LEAVES:
             return node
@@ -188,7 +174,7 @@ class Placement:
         leaf = None if ids is None else axis_signal(self.draft, ids, "axes.completion.ids")
         if leaf is not None:
             for one in (source, phase):
-                self.recorded.add(self.need(leaf, one))
+                self.recorded.add(self.need(str(ids), one))
                 if leaf.type.dtype is DType.TEXT:
                     self.sent.add((one, str(ids)))
         return self._column(CARRIED, node, name)
@@ -222,7 +208,7 @@ class Placement:
 
     def picked(self, node: Node, phase: str) -> Node:
         """Lower a node of which only chosen rows are needed: its text stays on its rank until they are chosen."""
-        phase = node.type.phase or phase
+        node = self.draft.joined(node, phase)
         texts = any(item.op == SIGNAL and item.type.text for item in walk(node))
         if not node.type.text or node.op == SIGNAL or not texts:
             return self.lower(node, phase)
@@ -231,7 +217,6 @@ class Placement:
 
     def label(self, node: Node, phase: str) -> Node:
         """Lower a node whose text every rank must send."""
-        phase = node.type.phase or phase
         lowered = self.lower(node, phase)
         self._send_texts(lowered, phase)
         return lowered

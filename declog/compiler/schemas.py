@@ -52,11 +52,10 @@ def columns(draft: Draft, specs: Columns, row: Axis) -> tuple[ColumnOp, ...]:
             continue
         other = seen.setdefault(column.template if column.undeclared is None else "", column.id)
         if other != column.id:
-            what = f"named `{column.template}`" if column.undeclared is None else "for undeclared columns"
-            draft.report(
-                "DL402.columns", specs[column.id][1], other=other, name=column.id, what=what,
-                fix="give one of them another `name`" if column.undeclared is None else "drop one of them",
-            )  # fmt: skip
+            what, fix = f"named `{column.template}`", "give one of them another `name`"
+            if column.undeclared is not None:
+                what, fix = "for undeclared columns", "drop one of them"
+            draft.report("DL402.columns", specs[column.id][1], other=other, name=column.id, what=what, fix=fix)
     return tuple(column for column in ops if column is not None)
 
 

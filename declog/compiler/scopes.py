@@ -13,7 +13,7 @@ from declog.language.expression import Scope, compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
 from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
-from declog.plans.ops import MetricOp
+from declog.plans.ops import FormulaOp, MetricOp
 
 BUILTINS: dict[str, Type] = {
     "step": Type(DType.INT, Axis.STEP),
@@ -47,8 +47,8 @@ class ConstantScope(Scope):
         return None
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
-        signal = self.draft.signals.get(name)
-        if not isinstance(signal, Observed) or not signal.family:
+        spec = self.draft.observed.get(name)
+        if spec is None or not spec.family:
             return None
         return Problem.of("DL307.member", family=name, member=attribute)
 
@@ -110,13 +110,11 @@ class MetricScope(ConstantScope):
         if function not in ("members", "nan_count"):
             return None
         op = next((op for op in self.draft.outputs if op.id == name), None)
-        if op is None:
-            self._refuse_off(name)
-        if op is None and self.draft.deleted(f"metrics.{name}"):
-            raise ExpressionError(self._deleted(name))
-        if op is None:
-            return None
-        return self.draft.graph.make(METRIC, type=Type(DType.INT), name=f"{function}:{op.key}")
+        if op is not None:
+            return self.draft.graph.make(METRIC, type=Type(DType.INT), name=f"{function}:{op.key}")
+        if (problem := self._without_value(name)) is not None:
+            raise ExpressionError(problem)
+        return None
 
     def resolve(self, name: str) -> Node | Problem | None:
         draft = self.draft
@@ -131,14 +129,11 @@ class MetricScope(ConstantScope):
             choices = " or ".join(f"`{op.key}`" for op in ops)
             return Problem.of("DL302.several", name=name, choices=choices)
         if ops:
-            return self._metric(ops[0].key, ops[0].family)
-        self._refuse_off(name)
-        if name in draft.constants or name in draft.spec.constants:
+            return self._metric(ops[0])
+        if name not in draft.spec.metrics and (name in draft.constants or name in draft.spec.constants):
             return super().resolve(name)
-        if draft.deleted(f"metrics.{name}"):
-            return self._deleted(name)
-        if name in draft.spec.metrics:
-            raise SwitchedOff(f"the metric `{name}` has an error")
+        if (problem := self._without_value(name)) is not None:
+            return problem
         if name in draft.signals:
             return Problem.of("DL302.signal_in_formula", name=name)
         if name in FACTS:
@@ -151,32 +146,31 @@ class MetricScope(ConstantScope):
         return Problem.of("DL302.bound", name=name, fix=fix)
 
     def attribute(self, name: str, attribute: str) -> Node | Problem | None:
-        draft = self.draft
         key = f"{name}.{attribute}"
-        for op in draft.outputs:
-            if op.key == key:
-                return self._metric(key, op.family)
-        self._refuse_off(name)
-        if draft.deleted(f"metrics.{name}"):
-            return self._deleted(name)
-        keys = [op.key for op in draft.outputs if op.id == name]
-        if name in draft.spec.metrics and not keys:
-            raise SwitchedOff(f"the metric `{name}` has an error")
-        if len(keys) == 1:
-            return Problem.of("DL302.one_value", name=name, key=key, own=keys[0])
-        return Problem.of("DL302.name", noun="metric", name=key, known=keys or draft.output_keys)
+        ops = {op.key: op for op in self.draft.outputs if op.id == name}
+        if key in ops:
+            return self._metric(ops[key])
+        if not ops and (problem := self._without_value(name)) is not None:
+            return problem
+        if len(ops) == 1:
+            return Problem.of("DL302.one_value", name=name, key=key, own=next(iter(ops)))
+        return Problem.of("DL302.name", noun="metric", name=key, known=ops or self.draft.output_keys)
 
     def names(self) -> Iterable[str]:
         return [*self.draft.output_keys, *self.draft.constants, *FACTS]
 
-    def _metric(self, key: str, family: bool) -> Node:
-        return self.draft.graph.make(METRIC, type=Type(DType.FLOAT, None, family), name=key)
+    def _metric(self, op: MetricOp | FormulaOp) -> Node:
+        return self.draft.graph.make(METRIC, type=Type(DType.FLOAT, None, op.family), name=op.key)
 
-    def _refuse_off(self, name: str) -> None:
-        if (reason := self.draft.inactive.get(f"metrics.{name}")) is not None:
+    def _without_value(self, name: str) -> Problem | None:
+        """The problem of a deleted metric; ``SwitchedOff`` for one that is off; None where the config has none."""
+        draft = self.draft
+        if (reason := draft.inactive.get(f"metrics.{name}")) is not None:
             raise SwitchedOff(f"`{name}` is off: {reason}")
-
-    def _deleted(self, name: str) -> Problem:
+        if name in draft.spec.metrics:
+            raise SwitchedOff(f"the metric `{name}` has an error")
+        if not draft.deleted(f"metrics.{name}"):
+            return None
         if self.of_alert is not None:
             raise SwitchedOff(f"the metric `{name}` was deleted")
         how = f"it: `metrics.{name}.log: false` hides it"
@@ -204,7 +198,7 @@ def signal_node(draft: Draft, name: str) -> Node | Problem:
 
 
 def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
-    spec = draft.signals[name]
+    spec = draft.signals[name].spec
     if f"signals.{name}" in draft.inactive:
         return SwitchedOff(f"the signal `{name}` is off ({draft.inactive[f'signals.{name}']})")
     if isinstance(spec, Observed):
@@ -224,7 +218,7 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
         return node
     except ExpressionError as error:
         # reported once, at the signal; entries that use it get a short reason
-        draft.report_first(error.problem, (*draft.signal_paths[name], "expr"))
+        draft.report_first(error.problem, (*draft.signals[name].path, "expr"))
         return SwitchedOff(f"the signal `{name}` has an error")
     except SwitchedOff as off:
         draft.inactive[f"signals.{name}"] = off.reason
@@ -234,7 +228,7 @@ def _typed_signal(draft: Draft, name: str) -> Node | Problem | SwitchedOff:
 
 
 def _observed(draft: Draft, name: str, spec: Observed) -> Node:
-    axis, homes = AXES[spec.axis], draft.homes[name]
+    axis, homes = AXES[spec.axis], draft.signals[name].homes
     phase = homes[0] if len(homes) == 1 else None  # the phases that were named, or those that need it
     if not homes and not draft.phase_order:
         phase = draft.default_phase
@@ -264,10 +258,10 @@ def _of_phase(draft: Draft, name: str, phase: str, node: Node) -> Node:
 
 def mask_of(draft: Draft, name: str) -> frozenset[Node]:
     """The mask of a per-token signal: its own, or the token axis'. A mask, and ``mask: all``, have none."""
-    text = draft.signals[name].mask
+    text = draft.signals[name].spec.mask
     if text is None:
         return frozenset() if name == (draft.spec.axes.token.mask or "").strip() else token_mask(draft)
-    return frozenset() if text.strip() == name else _mask(draft, text, (*draft.signal_paths[name], "mask"))
+    return frozenset() if text.strip() == name else _mask(draft, text, (*draft.signals[name].path, "mask"))
 
 
 def token_mask(draft: Draft) -> frozenset[Node]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 import re
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-from declog.compiler.draft import Draft, SwitchedOff
+from declog.compiler.draft import Draft, Signal, SwitchedOff, op_of
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import DType
@@ -74,40 +75,38 @@ def _values(draft: Draft, text: str) -> str:
 def declarations(draft: Draft) -> None:
     """The table of signals: those of phases, derived ones, and those that a metric observes itself."""
     for path, spec in draft.spec.declared:
-        name = str(path[-1])
-        phases = (str(path[1]),) if isinstance(spec, SignalSpec) else (spec.phase,) if spec.phase is not None else ()
-        if (before := draft.signals.get(name)) is not None:
-            first = draft.signal_paths[name]
-            if ANY in (path[1], first[1]) or path[0] == "derived":
-                draft.report("DL402.places", path, related=(first,), name=name, first=_in(first), other=_in(path))
-            elif (difference := _difference(before, spec)) is not None:
-                draft.report(
-                    "DL402.phases", path, related=(first,), name=name, first=_in(first), other=_in(path), key=difference
-                )
-            draft.homes[name] += phases
+        name, homes = str(path[-1]), _homes(str(path[1]) if isinstance(spec, SignalSpec) else spec.phase)
+        first = draft.signals.get(name)
+        if first is None:
+            draft.signals[name] = Signal(spec, path, homes)
+            if name in draft.spec.constants:
+                draft.report("DL402.constant", path, name=name)
             continue
-        draft.signals[name] = spec
-        draft.signal_paths[name] = path
-        draft.homes[name] = phases if phases != (ANY,) else ()
-        if name in draft.spec.constants:
-            draft.report("DL402.constant", path, name=name)
+        one, other = _in(first.path), _in(path)
+        if ANY in (path[1], first.path[1]) or path[0] == "derived":
+            draft.report("DL402.places", path, related=(first.path,), name=name, first=one, other=other)
+        elif (difference := _difference(first.spec, spec)) is not None:
+            draft.report("DL402.phases", path, related=(first.path,), name=name, first=one, other=other, key=difference)
+        draft.signals[name] = replace(first, homes=first.homes + homes)
     for name, metric in draft.spec.metrics.items():
         if metric.observe is None:
             continue
+        path = ("metrics", name, "observe")
         if name in draft.signals:
-            draft.report("DL402.metric", ("metrics", name, "observe"), name=name)
+            draft.report("DL402.metric", path, name=name)
             continue
-        draft.signals[name] = metric.observe
-        draft.signal_paths[name] = ("metrics", name, "observe")
-        draft.homes[name] = () if metric.observe.phase in (None, ANY) else (metric.observe.phase,)
+        draft.signals[name] = Signal(metric.observe, path, _homes(metric.observe.phase))
         if f"metrics.{name}" in draft.inactive:
             draft.inactive[f"signals.{name}"] = draft.inactive[f"metrics.{name}"]
-    if LOGGED not in draft.signals:
-        draft.signals[LOGGED] = Observed(axis="step", family=True)
-        draft.signal_paths[LOGGED] = ("signals", LOGGED)
-        draft.homes[LOGGED] = (LOGGED,)
+    logged = Signal(Observed(axis="step", family=True), ("signals", LOGGED), (LOGGED,))
+    draft.signals.setdefault(LOGGED, logged)
     for name, observed in draft.observed.items():
         _unsupported(draft, name, observed)
+
+
+def _homes(phase: str | None) -> tuple[str, ...]:
+    """The phases of a signal that is declared in one; a signal of `any` phase has none."""
+    return () if phase in (None, ANY) else (phase,)
 
 
 def _in(path: Path) -> str:
@@ -122,7 +121,7 @@ def _difference(one: Observed | DerivedSpec, other: SignalSpec | DerivedSpec) ->
 
 
 def _unsupported(draft: Draft, name: str, spec: Observed) -> None:
-    path = draft.signal_paths[name]
+    path = draft.signals[name].path
     if spec.family and spec.axis == "token":
         draft.report("DL205.family", (*path, "family"), of="per token")
     if spec.family and spec.type in ("text", "object"):
@@ -137,8 +136,8 @@ def default_phase(draft: Draft) -> None:
     A step begins with `rollout` and ends with `update`, wherever they are declared; between two others no order is
     known. Phases of step signals only come before all others, with -1: they have no rows, and values for any.
     """
-    named = {phase for name, phases in draft.homes.items() if name != LOGGED for phase in phases}
-    rows = {phase for name, phases in draft.homes.items() for phase in phases if not _is_of_step(draft.signals[name])}
+    named = {phase for name, signal in draft.signals.items() if name != LOGGED for phase in signal.homes}
+    rows = {phase for signal in draft.signals.values() for phase in signal.homes if not _is_of_step(signal.spec)}
     order = {phase: {"rollout": 0, "update": 2}.get(phase, 1) if phase in rows else -1 for phase in sorted(named)}
     draft.phase_order = order
     for phase in order:
@@ -159,14 +158,12 @@ def modes(draft: Draft) -> None:
             draft.report("DL202.first_mode", ("modes", name, "first"), first=spec.first)
         elif spec.first is not None and spec.first >= draft.period:
             draft.report("DL202.first", ("modes", name, "first"), first=spec.first, every=draft.spec.every)
-        every = 0 if spec.every in ("end", "trainer", "epoch") else spec.every
-        if name == "train":
-            if spec.every not in (None, "trainer", "epoch", draft.spec.every):
-                draft.report("DL202.train_every", ("modes", name, "every"))
-            every = draft.period
-        if isinstance(every, int) and every < 0:
+        if name == "train" and spec.every not in (None, "trainer", "epoch", draft.spec.every):
+            draft.report("DL202.train_every", ("modes", name, "every"))
+        every = draft.period if name == "train" else spec.every if isinstance(spec.every, int) else 0
+        if every < 0:
             draft.report("DL202.mode_every", ("modes", name, "every"), every=every)
-        draft.modes[name] = ModeOp(name=name, prefix=spec.prefix, every=every if isinstance(every, int) else 0)
+        draft.modes[name] = ModeOp(name=name, prefix=spec.prefix, every=every)
 
 
 def groups(draft: Draft) -> None:
@@ -182,7 +179,7 @@ def groups(draft: Draft) -> None:
         ):
             draft.report("DL310.group_of", path, name=name)
     if spec.size is not None or spec.sources:
-        draft.grouping = Grouping(size=spec.size, of=spec.sources, split=spec.split)
+        draft.grouping = op_of(Grouping, spec, of=spec.sources)
     ids = draft.spec.axes.completion.ids
     if ids is not None:
         _named(draft, ids, "axes.completion.ids")
@@ -200,7 +197,8 @@ def _named(draft: Draft, name: str, path: str | Path) -> Observed | DerivedSpec 
     """The signal that a key of an axis names; None where there is none, which is reported."""
     if name not in draft.signals:
         draft.report("DL302.signal", path, name=name, known=draft.signal_names)
-    return draft.signals.get(name)
+        return None
+    return draft.signals[name].spec
 
 
 def masks(draft: Draft) -> None:
@@ -208,7 +206,7 @@ def masks(draft: Draft) -> None:
     axis = draft.spec.axes.token
     if axis.mask is not None or axis.lengths is not None:
         return
-    named = {word for spec in draft.signals.values() for word in _WORD.findall(spec.mask or "")}
+    named = {word for signal in draft.signals.values() for word in _WORD.findall(signal.spec.mask or "")}
     per_token = {name: spec for name, spec in draft.observed.items() if spec.axis == "token"}
     bools = [name for name, spec in per_token.items() if spec.type == "bool" and not spec.family]
     unmasked = [
@@ -221,7 +219,7 @@ def masks(draft: Draft) -> None:
         mask = next((name for name in bools if "mask" in name), bools[0] if bools else None)
         fix = f"axes: {{token: {{mask: {mask or 'completion_mask'}}}}}"
         fix += "" if mask else " and signals: {any: {completion_mask: {axis: token, type: bool}}}"
-        path, *related = (draft.signal_paths[name] for name in unmasked)
+        path, *related = (draft.signals[name].path for name in unmasked)
         draft.report("DL203.token_mask", path, name=unmasked[0], fix=fix, related=tuple(related))
 
 
@@ -232,14 +230,14 @@ def typing(draft: Draft) -> None:
     """Type every derived signal once, so that each error is reported at its own key."""
     with suppress(SwitchedOff):  # then all that it is the mask of is off
         token_mask(draft)
-    for name, spec in draft.signals.items():
+    for name, signal in draft.signals.items():
+        spec, path, off = signal.spec, signal.path, f"signals.{name}"
         per_token = isinstance(spec, Observed) and spec.axis == "token"
-        if (spec.mask is not None or per_token) and f"signals.{name}" not in draft.inactive:
-            with draft.at(*draft.signal_paths[name], "mask", off=f"signals.{name}"):
+        if (spec.mask is not None or per_token) and off not in draft.inactive:
+            with draft.at(*path, "mask", off=off):
                 mask_of(draft, name)
-        if isinstance(spec, Observed):
-            continue
-        with draft.at(*draft.signal_paths[name], "expr", off=f"signals.{name}"):
-            node = signal_node(draft, name)
-            if isinstance(node, Problem):
-                draft.problems.append(node.at(*draft.signal_paths[name], "expr"))
+        if isinstance(spec, DerivedSpec):
+            with draft.at(*path, "expr", off=off):
+                node = signal_node(draft, name)
+                if isinstance(node, Problem):
+                    draft.problems.append(node.at(*path, "expr"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container
 
 from declog.errors import in_flow
 from declog.errors.elsewhere import SYNONYMS
@@ -17,18 +17,27 @@ _PLAIN = frozenset({"expr", "name", "tags"})  # keys that a formula has, too
 
 
 def as_formula(
-    id: str, spec: MetricSpec, body: ast.expr, reductions: Reductions, constants: Container[str], taken: Container[str]
+    id: str, spec: MetricSpec, body: ast.expr, reductions: Reductions, constants: Container[str], taken: Collection[str]
 ) -> str | None:
     """``mean(a) / mean(b)`` computes with reduced values: a metric for each, and a formula. None for anything else."""
-    parts: dict[str, str] = {}
-    rest = _Parts(id, reductions, taken, parts).visit(tree_of(ast.unparse(body)).body)
-    names = {node.id for node in ast.walk(rest) if isinstance(node, ast.Name)}
-    called = {node.func.id for node in ast.walk(rest) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    if not parts or any(name not in parts and name not in constants for name in names - called):
+    parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
+
+    def part(call: ast.Call, name: str) -> str | None:
+        """The name of the metric that a call of a reduction without an axis becomes."""
+        over = any(keyword.arg in ("over", "within") for keyword in call.keywords)
+        if over or reductions.get(name) is None:
+            return None
+        count = len(parts) + 1
+        while f"{id}_{count}" in (*taken, *parts.values()):
+            count += 1
+        return parts.setdefault(ast.unparse(call), f"{id}_{count}")
+
+    rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
+    if not parts or any(name not in parts.values() and name not in constants for name in _names(rest)):
         return None
     if any(isinstance(node, ast.keyword) for node in ast.walk(rest)) or not spec.model_fields_set <= _PLAIN:
         return "a metric for each reduction, with the same keys as this one, and a `formula:` of those metrics"
-    entries = [f"{name}: {{expr: {in_flow(text)}, log: false}}" for name, text in parts.items()]
+    entries = [f"{name}: {{expr: {in_flow(text)}, log: false}}" for text, name in parts.items()]
     further = [] if spec.name is None else [f"name: {in_flow(spec.name)}"]
     further += [f"tags: {in_flow(spec.tags)}"] if spec.tags else []
     inside = ", ".join([f"formula: {in_flow(ast.unparse(rest))}", *further])
@@ -38,41 +47,33 @@ def as_formula(
 def of_metrics(body: ast.expr, metrics: Container[str], constants: Container[str]) -> str | None:
     """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already. None where it reads signals."""
 
-    class Reduced(ast.NodeTransformer):
-        def visit_Call(self, node: ast.Call) -> ast.expr:
-            self.generic_visit(node)
-            first = node.args[0] if len(node.args) == 1 else None
-            return first if isinstance(first, ast.Name) and first.id in metrics else node
+    def reduced(call: ast.Call, _: str) -> str | None:
+        inner: ast.expr = call
+        while isinstance(inner, ast.Call) and len(inner.args) == 1:
+            inner = inner.args[0]
+        return inner.id if isinstance(inner, ast.Name) and inner.id in metrics else None
 
-    rest = Reduced().visit(tree_of(ast.unparse(body)).body)
-    called = {node.func.id for node in ast.walk(rest) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    names = {node.id for node in ast.walk(rest) if isinstance(node, ast.Name)} - called
-    plain = all(name in metrics or name in constants for name in names)
+    rest = _Calls(reduced).visit(tree_of(ast.unparse(body)).body)
+    plain = all(name in metrics or name in constants for name in _names(rest))
     return in_flow({"formula": ast.unparse(rest)}) if plain else None
 
 
-class _Parts(ast.NodeTransformer):
-    """Takes the reductions out of an expression, each as a metric of its own."""
+def _names(tree: ast.AST) -> set[str]:
+    """The names that a tree reads, without those of the functions that it calls."""
+    called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node not in called}
 
-    def __init__(self, id: str, reductions: Reductions, taken: Container[str], parts: dict[str, str]) -> None:
-        self._id, self._reductions, self._taken, self._parts = id, reductions, taken, parts
+
+class _Calls(ast.NodeTransformer):
+    """Replaces calls by names; ``named`` gives the name for a call of a function, or None to keep the call."""
+
+    def __init__(self, named: Callable[[ast.Call, str], str | None]) -> None:
+        self._named = named
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """A call of a reduction without an axis becomes the name of its metric."""
-        name = node.func.id if isinstance(node.func, ast.Name) else ""
-        over = any(keyword.arg in ("over", "within") for keyword in node.keywords)
-        if over or self._reductions.get(name) is None:
-            self.generic_visit(node)
-            return node
-        text = ast.unparse(node)
-        for part, other in self._parts.items():
-            if other == text:
-                return ast.Name(part)
-        count = len(self._parts) + 1
-        while f"{self._id}_{count}" in self._taken:
-            count += 1
-        self._parts[f"{self._id}_{count}"] = text
-        return ast.Name(f"{self._id}_{count}")
+        """The name that stands for a call, or the call with its arguments replaced."""
+        name = self._named(node, node.func.id if isinstance(node.func, ast.Name) else "")
+        return self.generic_visit(node) if name is None else ast.Name(name)  # type: ignore[return-value]
 
 
 def reduction(call: ast.Call, reductions: Collection[str], functions: Collection[str]) -> str | None:

@@ -32,9 +32,7 @@ _LEVELS = {"low": "<", "small": "<", "high": ">", "large": ">", "big": ">"}  # w
 def tables(draft: Draft) -> None:
     """Every table: its filter, its schema's columns, its sinks."""
     used = {table for profile in draft.profiles.values() for table in profile.tables}
-    for name, spec in draft.spec.tables.items():
-        if f"tables.{name}" in draft.inactive:
-            continue
+    for name, spec in draft.active("tables").items():
         table = _table(draft, name, spec)
         if table is None:
             continue
@@ -105,8 +103,6 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
         draft.report("DL203.trace", (*path, "as"), schema=spec.schema_ or name)
         return None
     phase = _phase(draft, name, axis, ops, chosen)
-    ops = tuple(_in_phase(draft, column, phase) for column in ops)
-    chosen = chosen and _filter_in_phase(draft, chosen, phase)
     table = op_of(
         TableOp, spec, id=name, name=spec.name or name, axis=axis, columns=ops, filter=chosen, every=every,
         phase=phase, sinks=takers, as_trace=spec.as_ == "trace",
@@ -119,7 +115,8 @@ def _stands_alone(draft: Draft, table: TableOp) -> bool:
     """Whether a rank can write its own rows: all of them, at each log event, without a look at other ranks."""
     split = draft.grouping is not None and draft.grouping.split == "ranks"
     nodes = [node for column in table.columns for node in column.nodes]
-    far = any(node.op in (JOIN, "prev") for node in walk(*nodes)) or (split and table.axis is Axis.GROUP)
+    far = any(node.type.phase not in (None, table.phase) for node in nodes) or (split and table.axis is Axis.GROUP)
+    far |= any(node.op in (JOIN, "prev") for node in walk(*nodes))
     plain = table.filter is None and table.keep == "window" and table.every == draft.period
     return plain and not far and not any(reads_other_ranks(node, split) for node in nodes)
 
@@ -142,8 +139,7 @@ def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
 
 
 def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
-    sinks = draft.sinks if draft.profiles else ()
-    able = {sink.id for sink in sinks if "table" in sink.accepts and name in draft.profiles[sink.profile].tables}
+    able = {sink.id for sink in draft.sinks if "table" in sink.accepts and name in draft.profiles[sink.profile].tables}
     for sink, on in spec.to.items():
         if sink not in draft.spec.sinks:
             if not on or sink in draft.spec.sink_options:  # an option of a sink that is not opened
@@ -182,25 +178,9 @@ def _phase(draft: Draft, name: str, axis: Axis, columns: tuple[ColumnOp, ...], c
     return phase
 
 
-def _in_phase(draft: Draft, column: ColumnOp, phase: str) -> ColumnOp:
-    """The column for rows of a phase: what is of an earlier one is looked up for them."""
-    tokens = column.tokens
-    if tokens is not None:
-        tokens = replace(tokens, values=tuple((name, draft.joined(node, phase)) for name, node in tokens.values))
-    args = tuple((name, draft.joined(node, phase)) for name, node in column.args)
-    return replace(column, expr=column.expr and draft.joined(column.expr, phase), args=args, tokens=tokens)
-
-
-def _filter_in_phase(draft: Draft, op: FilterOp, phase: str) -> FilterOp:
-    key, where = (node and draft.joined(node, phase) for node in (op.key, op.where))
-    return replace(op, key=key, where=where, source=op.source and _filter_in_phase(draft, op.source, phase))
-
-
 def alerts(draft: Draft) -> None:
     """Type the conditions of alerts over metrics' values, and fill in their texts."""
-    for name, spec in draft.spec.alerts.items():
-        if f"alerts.{name}" in draft.inactive:
-            continue
+    for name, spec in draft.active("alerts").items():
         path = ("alerts", name)
         bounds = [f"{name} > {spec.above!r}"] * (spec.above is not None)
         bounds += [f"{name} < {spec.below!r}"] * (spec.below is not None)

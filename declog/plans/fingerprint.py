@@ -1,7 +1,7 @@
 """The plan as flat text, which ranks compare, and its digest.
 
-The text is made from the fields of the ops, so a new field of an op is included without further work. Fields that may
-differ between ranks are in ``OWN``, with the reason. Imports the tree and the origins of functions; the plan's classes
+The text is made from the fields of the ops, so a new field of an op is included without further work. ``OWN`` are the
+fields that may differ between ranks. Imports the tree and the origins of functions; the plan's classes
 are only read by their fields.
 """
 
@@ -10,71 +10,46 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
-from functools import cache
-from types import MappingProxyType
 from typing import Any
 
 from declog.language.dtypes import Axis
 from declog.language.nodes import Node, definition, walk
 from declog.language.origins import origin
 
-OWN: Mapping[str, str] = {
-    "Plan.sinks": "rank 0 opens them, and those that each rank writes to are in the table",
-    "Plan.output_dir": "rank 0 tells the others where the run's folder is",
-    "Plan.append": "as `output_dir`",
-    "Plan.config": "kept for the run's metadata; what it means is in the ops",
-    "Plan.run_config": "as `config`",
-    "Plan.inactive": "words about what is not compiled",
-    "Plan.unseen": "words about what no sink shows",
-    "Plan.user_metrics": "whose lines declare a metric, for what `strict` raises",
-    "Plan.warnings": "words of the compiler",
-    "Plan.renamed": "words of an error",
-    "Plan.strict": "whether this rank's `close` raises",
-    "Plan.late": "rank 0 computes them beside the plan's own",
-    "Plan.keep_bytes": "rank 0 writes them, and values do not depend on it",
-    "Plan.window_bytes": "how much memory rank 0 may take; values do not depend on it",
-    "Plan.backlog_bytes": "how much memory this rank may take",
-    "Plan.capture": "each rank keeps its own calls",
-    "Plan.offered": "what an adapter offers; what is used of it is in the expressions",
-    "Plan.requested": "which profiles code requested; what they show is in the ops",
-    "Plan.in_code": "ranks agree on it before they make their plans",
-    "PhaseOp.unread": "columns that rank 0 writes for later questions, and values do not depend on them",
-    "TokensOp.pieces": "rank 0 makes the texts",
-    "MetricOp.about": "words, and what is healthy",
-    "FormulaOp.about": "words, and what is healthy",
-    "Reduction.help": "words",
-    "RowFunction.help": "words",
-    "Node.index": "the order in which this process met the expressions",
-    "Node.names": "what the config calls an expression",
+# By the reason, the fields that may differ between ranks.
+_OWN = {
+    "rank 0 opens them, and those that each rank writes to are in the table": "Plan.sinks",
+    "rank 0 tells the others where the run's folder is": "Plan.output_dir Plan.append",
+    "kept for the run's metadata; the ops have the meaning": "Plan.config Plan.run_config",
+    "words for people": "Plan.inactive Plan.unseen Plan.warnings Plan.renamed Reduction.help RowFunction.help",
+    "words, and which values are healthy": "MetricOp.about FormulaOp.about",
+    "whose lines declare a metric, for the errors of `strict`": "Plan.user_metrics",
+    "whether this rank's `close` raises": "Plan.strict",
+    "rank 0 computes them beside the plan's own": "Plan.late",
+    "rank 0 writes them, and no value depends on them": "Plan.keep_bytes PhaseOp.unread",
+    "the memory of one rank; no value depends on it": "Plan.window_bytes Plan.backlog_bytes",
+    "each rank keeps its own calls": "Plan.capture",
+    "what an adapter offers; the expressions have the constants that they use": "Plan.offered",
+    "which profiles code requested; the ops have what they show": "Plan.requested",
+    "ranks agree on it before they make their plans": "Plan.in_code",
+    "rank 0 makes the texts": "TokensOp.pieces",
+    "the order in which this process met the expressions": "Node.index",
+    "what the config calls an expression": "Node.names",
 }
-
-# fields that may differ between a run and its continuation, besides ``OWN``: rows and states stay the same
-SHOWN: Mapping[str, str] = {
-    "Plan.name": "a word",
-    "Plan.formulas": "computed from finished metrics",
-    "Plan.alerts": "computed from finished metrics",
-    "Plan.profiles": "what a sink shows of what is computed",
-    "Plan.blocking": "whether the training thread waits",
-    "Plan.signal_names": "no value depends on signals that nothing reads",
-    "Plan.homes": "as `signal_names`",
-    "Plan.extras": "as `signal_names`",
-    "Plan.known_phases": "as `signal_names`",
-    "ModeOp.prefix": "a name",
-    "MetricOp.names": "names",
-    "MetricOp.tags": "what profiles select by",
-    "MetricOp.shown": "as `profiles`",
-    "MetricOp.when": "as `profiles`",
-    "MetricOp.empty": "stands for a finished value",
-    "TableOp.name": "a name",
-    "TableOp.sinks": "where rows go",
-    "TableOp.local": "as `sinks`",
-    "TableOp.as_trace": "how trackers show rows",
-    "TableOp.max_bytes": "how much of a finished table sinks take",
-    "ColumnOp.template": "a name",
-    "ColumnOp.role": "as `as_trace`",
+# By the reason, the fields that may differ between a run and its continuation, too: rows and states stay the same.
+_SHOWN = {
+    "a name": "Plan.name ModeOp.prefix MetricOp.names TableOp.name ColumnOp.template",
+    "computed from finished metrics": "Plan.formulas Plan.alerts MetricOp.empty",
+    "what a sink shows of the finished values": "Plan.profiles MetricOp.tags MetricOp.shown MetricOp.when",
+    "whether the training thread waits": "Plan.blocking",
+    "no value depends on signals that nothing reads": "Plan.signal_names Plan.homes Plan.extras Plan.known_phases",
+    "where the rows of a finished table go": "TableOp.sinks TableOp.local TableOp.max_bytes",
+    "how trackers show rows": "TableOp.as_trace ColumnOp.role",
 }
+OWN = frozenset(" ".join(_OWN.values()).split())
+SHOWN = frozenset(" ".join(_SHOWN.values()).split())
 
 # the words of the config for fields with other names
 _WORDS: Mapping[str, str] = {
@@ -87,24 +62,15 @@ _IDENTITY = ("key", "id", "name", "template")  # the field that identifies one o
 THERE, ABSENT = "there", "not there"
 
 
-def canonical(plan: Any, besides: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+def canonical(plan: Any, besides: Set[str] = frozenset()) -> dict[str, str]:
     """The plan as text by path, such as ``metrics.reward.every``: equal on two ranks if their plans are.
 
     Fields in ``besides`` are left out, as those in ``OWN`` are.
     """
-    collected = _Parts(OWN.keys() | besides.keys())
-    by_name = {item.name: item for item in fields(plan)}
-    for name in dict.fromkeys((*_FIRST, *by_name)):  # the user's own entries come first
-        collected.add_field("", plan, by_name[name])
+    collected = _Parts(OWN | besides)
+    for name in dict.fromkeys((*_FIRST, *_fields(plan))):  # the user's own entries come first
+        collected.add_field("", plan, name)
     return collected.parts
-
-
-def windows(plan: Any) -> str:
-    """A digest of everything that an open window depends on: if it is equal, a run can continue there.
-
-    It covers the window's rows and states.
-    """
-    return digest(canonical(plan, SHOWN))
 
 
 def digest(parts: Mapping[str, str]) -> str:
@@ -138,19 +104,14 @@ def expressions(value: Any) -> Iterator[Node]:
             for node in walk(one):
                 yield from node.mask
         elif is_dataclass(one) and not isinstance(one, type):
-            stack += [getattr(one, name) for name in reversed(_names(type(one)))]
+            stack += [getattr(one, name) for name in reversed(_fields(one))]
         elif isinstance(one, Mapping):
             stack += reversed(tuple(one.values()))
         elif isinstance(one, tuple | frozenset):
             stack += reversed(tuple(one))
 
 
-def _fields(op: Any) -> set[str]:
-    return {item.name for item in fields(op)}
-
-
-@cache
-def _names(op: type[Any]) -> tuple[str, ...]:
+def _fields(op: Any) -> tuple[str, ...]:
     return tuple(item.name for item in fields(op))
 
 
@@ -167,12 +128,12 @@ class _Parts:
         self.parts: dict[str, str] = {}
         self._types: dict[Node, str] = {}
 
-    def add_field(self, path: str, op: Any, item: Field[Any]) -> None:
+    def add_field(self, path: str, op: Any, name: str) -> None:
         """Add a field of an op, unless it may differ between ranks."""
-        label = f"{type(op).__name__}.{item.name}"
+        label = f"{type(op).__name__}.{name}"
         if label not in self._without:
-            word = _WORDS.get(label, item.name)
-            self.add(f"{path}.{word}" if path else word, getattr(op, item.name))
+            word = _WORDS.get(label, name)
+            self.add(f"{path}.{word}" if path else word, getattr(op, name))
 
     def add(self, path: str, value: Any, *, listed: bool = False) -> None:
         """Add a value: an op by its fields, a collection by the names of its items, an expression as it is written."""
@@ -180,10 +141,11 @@ class _Parts:
             self.parts[path] = definition(value)
             self.parts[f"{path} (types)"] = self._typed(value)
         elif is_dataclass(value):
-            called = next((getattr(value, name) for name in _IDENTITY if name in _fields(value)), THERE)
+            names = _fields(value)
+            called = next((getattr(value, name) for name in _IDENTITY if name in names), THERE)
             self.parts[path] = THERE if listed else str(called)
-            for item in fields(value):
-                self.add_field(path, value, item)
+            for name in names:
+                self.add_field(path, value, name)
         elif isinstance(value, Mapping):
             for key, one in value.items():
                 self.add(f"{path}.{key}", one, listed=True)
@@ -199,16 +161,11 @@ class _Parts:
     def _typed(self, node: Node) -> str:
         """A digest of an expression beyond its text: the types, token masks and parts of all its nodes."""
         if node not in self._types:
-            texts = []
-            for item in fields(node):
-                if f"Node.{item.name}" not in OWN:
-                    value = getattr(node, item.name)
-                    if item.name == "args":
-                        value = [self._typed(one) for one in value]
-                    elif item.name == "mask":
-                        value = sorted(self._typed(one) for one in value)
-                    texts.append(f"{item.name}={value!r}")
-            self._types[node] = hashlib.sha256("; ".join(texts).encode()).hexdigest()[:12]
+            values = {name: getattr(node, name) for name in _fields(node) if f"Node.{name}" not in OWN}
+            values["args"] = list(map(self._typed, node.args))
+            values["mask"] = sorted(map(self._typed, node.mask))
+            text = "; ".join(f"{name}={value!r}" for name, value in values.items())
+            self._types[node] = hashlib.sha256(text.encode()).hexdigest()[:12]
         return self._types[node]
 
 

@@ -36,14 +36,20 @@ def read(*nodes: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.rpartition(":")[2] for name in names))
 
 
+def inputs(op: MetricOp | FormulaOp) -> set[str]:
+    """The keys of the metrics whose values a metric is computed from, is replaced by or is shown by."""
+    nodes = (op.expr if isinstance(op, FormulaOp) else None, op.when)
+    preferred = {op.prefer} if isinstance(op, MetricOp) and op.prefer is not None else set()
+    return preferred.union(read(*(node for node in nodes if node is not None)))
+
+
 def needs(outputs: Iterable[MetricOp | FormulaOp]) -> dict[str, set[str]]:
-    """By id, the other metrics whose values it is computed from or shown by; a condition may read its own metric."""
+    """The ids of the metrics that each metric needs, by id; a condition may read its own metric."""
     ops = list(outputs)
     ids = {op.key: op.id for op in ops}
     needed: dict[str, set[str]] = {op.id: set() for op in ops}
     for op in ops:
-        nodes = [node for node in (op.expr if isinstance(op, FormulaOp) else None, op.when) if node is not None]
-        needed[op.id] |= {ids[key] for key in read(*nodes) if key in ids} - {op.id}
+        needed[op.id] |= {ids[key] for key in inputs(op) if key in ids} - {op.id}
     return needed
 
 

@@ -223,7 +223,13 @@ class OutputOp:
     shown: bool = True
     when: Node | None = None
     ema: float | None = None  # the weight of the past in a moving average of its pieces
+    max_labels: int = 64  # of a formula: the greatest limit of the metrics that it reads
     about: AboutOp = AboutOp()
+
+    @property
+    def over_run(self) -> Literal["moments", "last", "ema"] | None:
+        """What is kept between log events: the moments of all rows so far, the latest value, or a moving average."""
+        return None if self.ema is None else "ema"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,7 +253,6 @@ class MetricOp(OutputOp):
     nan: str
     cumulative: bool = False
     ranks: str = "all"
-    max_labels: int = 64
     prefer: str | None = None  # the metric whose values replace this one's if it has any
     tokens: str | None = None  # the fold that counts the metric's tokens, if missing ones must be counted
 
@@ -259,9 +264,9 @@ class MetricOp(OutputOp):
 
     @property
     def over_run(self) -> Literal["moments", "last", "ema"] | None:
-        """What is kept between log events: the moments of all rows so far, the latest value, or a moving average."""
+        """As that of any output; a metric over the run keeps moments, or the latest value if it has no moments."""
         if self.ema is not None or not self.cumulative:
-            return "ema" if self.ema is not None else None
+            return super().over_run
         latest = self.combine == "last" if self.pool != "window" else not self.reduction.foldable
         return "last" if latest else "moments"
 
@@ -276,12 +281,6 @@ class FormulaOp(OutputOp):
     """An expression over the values of other metrics, cell by cell; formulas are in the order of their dependencies."""
 
     expr: Node
-    max_labels: int = 64  # of a moving average: the greatest limit of the metrics that it reads
-
-    @property
-    def over_run(self) -> Literal["moments", "last", "ema"] | None:
-        """What is kept between log events: a moving average, or nothing."""
-        return None if self.ema is None else "ema"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -609,8 +608,8 @@ class Plan:
 
     @cached_property
     def windows(self) -> str:
-        """A digest of everything that an open window depends on: if it is equal, a run can continue inside one."""
-        return fingerprint.windows(self)
+        """A digest of the rows and states of an open window: if it is equal, a run can continue inside one."""
+        return fingerprint.digest(fingerprint.canonical(self, fingerprint.SHOWN))
 
     @cached_property
     def canonical(self) -> dict[str, str]:
