@@ -190,6 +190,11 @@ class Draft:
         return {name: entry for name, entry in entries.items() if f"{section}.{name}" not in self.inactive}
 
     @property
+    def split_groups(self) -> bool:
+        """Whether groups are spread over ranks."""
+        return self.grouping is not None and self.grouping.split == "ranks"
+
+    @property
     def per_rank(self) -> bool:
         """Whether each rank has its own values."""
         return self.spec.axes.rank == "each"

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from declog.compiler.draft import Draft, op_of
-from declog.compiler.placement import Placement, axis_signal
-from declog.compiler.scopes import signal_node
+from declog.compiler.placement import Placement, axis_signal, leaf
 from declog.language.absence import asks, too_few
 from declog.language.dtypes import AXES, Axis, DType
 from declog.language.nodes import LOGGED, SIGNAL, TEXTVALUE, Node
@@ -42,15 +41,11 @@ def _metric(work: Placement, op: MetricOp) -> MetricOp:
         )
         return replace(op, args=args, **clauses, **work.lower_all(phase, where=op.where))
     (expr,) = op.args
+    foldable = op.reduction.foldable
     mask, where = expr.mask, op.where
-    if where is not None and where.type.axis is Axis.TOKEN:
+    if where is not None and (where.type.axis is Axis.TOKEN or not foldable):  # a sketch is of the whole batch
         mask, where = mask | where.mask | {where}, None
-    if not op.reduction.foldable:  # a sketch of the whole batch: which tokens count is decided on the device
-        if where is not None:
-            mask, where = mask | {where}, None
-        name = work.fold(phase, expr, mask, ("n", "min", "max", "hist"))
-    else:
-        name = work.fold(phase, expr, mask, tuple(op.reduction.stats))
+    name = work.fold(phase, expr, mask, tuple(op.reduction.stats) if foldable else ("n", "min", "max", "hist"))
     tokens = work.fold(phase, None, mask, ("n",), of=expr if asks(expr) or too_few(expr) else None)
     return replace(op, args=(), fold=name, tokens=tokens, **clauses, **work.lower_all(phase, where=where))
 
@@ -119,8 +114,7 @@ def _ids(work: Placement, op: FilterOp, table: TableOp, axis: Axis) -> Node | No
         return None
     if f"signals.{name}" in work.draft.inactive or not work.draft.signals[name].comes_in(table.phase):
         return None
-    node = signal_node(work.draft, name)
-    assert isinstance(node, Node)
+    node = leaf(work.draft, name)
     work.if_there.add((table.phase, name))
     if node.type.dtype is DType.TEXT:
         work.sent.add((table.phase, name))
@@ -163,9 +157,8 @@ def _phases(work: Placement) -> None:
     by_phase: dict[str, list[SignalOp]] = {}
     needed = work.recorded | work.folded
     for phase, name in sorted(needed | work.if_there):
-        spec, node = draft.observed[name], signal_node(draft, name)
-        assert isinstance(node, Node)
-        if spec.axis == "group" and draft.grouping is not None and draft.grouping.split == "ranks":
+        spec, node = draft.observed[name], leaf(draft, name)
+        if spec.axis == "group" and draft.split_groups:
             draft.report("DL310.split_group", (*draft.signals[name].path, "axis"), name=name)
         op = _signal(
             draft, phase, name, required=spec.required and (phase, name) in needed,
@@ -175,8 +168,8 @@ def _phases(work: Placement) -> None:
         by_phase.setdefault(phase, []).append(op)
     extra = [table.phase for table in draft.tables if any(column.keeps for column in table.columns)]
     draft.extra = extra[0] if extra else next((table.phase for table in draft.tables), None)
-    read = (*draft.metrics, *draft.tables)
-    for phase in sorted({*by_phase, *(op.phase for op in read)}, key=_phase_order):
+    phases = {*by_phase, *(op.phase for op in draft.metrics), *(table.phase for table in draft.tables)}
+    for phase in sorted(phases, key=_phase_order):
         signals = tuple(by_phase.get(phase, ()))
         draft.phases[phase] = PhaseOp(
             name=phase, signals=signals, folds=tuple(fold for fold in folds if fold.phase == phase),

@@ -13,7 +13,7 @@ from declog.compiler import suggestions
 from declog.compiler.draft import Draft, fits
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import SignalScope, typed
-from declog.errors import Path, Problem, UsageError, in_flow, nearest
+from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
@@ -47,7 +47,7 @@ def metrics(draft: Draft) -> None:
             spec = spec.model_copy(update={"by": RANK, "max_labels": RANKS})
         with draft.at("metrics", name, "expr", off=f"metrics.{name}"):
             ops = _Metric(draft, name, spec).ops()
-            draft.metrics += ops if spec.prefer is None else [*_preferred(draft, name, spec, ops)]
+            draft.metrics += ops if spec.prefer is None else _preferred(draft, name, spec, ops)
 
 
 def about(draft: Draft) -> None:
@@ -57,31 +57,28 @@ def about(draft: Draft) -> None:
             draft.report("DL403.about", ("about", name), name=name, known=draft.spec.metrics)
 
 
-def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: Sequence[MetricOp]) -> Iterator[MetricOp]:
+def _preferred(draft: Draft, name: str, spec: MetricSpec, ops: list[MetricOp]) -> list[MetricOp]:
     """A metric and the hidden metric of `prefer`, whose values replace the metric's where they come.
 
     The hidden metric is the mean of a number per step; any other value is reduced as the metric is. Without it, such as
     for a signal that is off, the metric stays as it is.
     """
     node = typed(draft, str(spec.prefer), "metrics", name, "prefer", off=f"metrics.{name}.prefer")
-    preferred: list[MetricOp] = []
-    alone = False
-    if node is not None:
-        alone = node.type.axis is None or node.type.axis is Axis.STEP
-        keys = {"expr": spec.prefer, "reduce": "mean" if alone else spec.reduce, "log": False, "prefer": None}
-        keys |= {"name": None, "alias": [], "tags": []}
-        keys |= {"where": None, "weight": None, "by": RANK if draft.per_rank else None} if alone else {}
-        preferred = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
+    if node is None:
+        return ops
+    alone = node.type.axis is None or node.type.axis is Axis.STEP
+    keys = {"expr": spec.prefer, "reduce": "mean" if alone else spec.reduce, "log": False, "prefer": None}
+    keys |= {"name": None, "alias": [], "tags": []}
+    keys |= {"where": None, "weight": None, "by": RANK if draft.per_rank else None} if alone else {}
+    preferred = _Metric(draft, f"{name}{PREFERRED}", spec.model_copy(update=keys)).ops()
     by_suffix = {op.suffix: op for op in preferred}
     labelled = alone and spec.by not in (None, RANK)
-    unlike = False
-    for op in ops:
+    for index, op in enumerate(ops):
         stands = by_suffix.get(op.suffix, by_suffix.get(None))
-        unlike |= stands is not None and (labelled or (stands.family, stands.labels) != (op.family, op.labels))
-        yield op if stands is None else replace(op, prefer=stands.key)
-    yield from preferred
-    if unlike:
-        draft.report("DL310.prefer", ("metrics", name, "prefer"), name=name, node=node)
+        if stands is not None and (labelled or (stands.family, stands.labels) != (op.family, op.labels)):
+            draft.report("DL310.prefer", ("metrics", name, "prefer"), name=name, node=node)
+        ops[index] = op if stands is None else replace(op, prefer=stands.key)
+    return ops + preferred
 
 
 class _Metric:
@@ -229,14 +226,10 @@ class _Metric:
         body = parsed.body
         if parsed.call is None or not isinstance(body, ast.Call):
             return None
-        try:
-            reduction = self.draft.reductions.named(parsed.call)
-        except UsageError as error:
-            self.draft.refused(error, self._where_from())
-            return None, {}
-        if reduction is None or any(item.arg in ("over", "within") for item in body.keywords):
-            return None
         with self.draft.at(*self._where_from(), off=f"metrics.{self.id}"):
+            reduction = self.draft.reductions.named(parsed.call)
+            if reduction is None or any(item.arg in ("over", "within") for item in body.keywords):
+                return None
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
                 arguments = list(map(ast.unparse, body.args)) if len(body.args) > reduction.arity else [*"xyz"]

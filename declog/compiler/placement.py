@@ -145,7 +145,7 @@ class Placement:
             op = self.locals[node, phase] = LocalOp(name=f"local{len(self.locals)}", phase=phase, expr=inner)
             if any(_reads_groups(item) for item in walk(inner)):
                 self.grouped.add(phase)
-                if self.draft.grouping is not None and self.draft.grouping.split == "ranks":
+                if self.draft.split_groups:
                     self.draft.report("DL310.split_text", "axes.group.split", node=node)
         return self._column(TEXTVALUE, node, op.name)
 
@@ -171,11 +171,11 @@ class Placement:
         axis = Axis.STEP if node.type.axis is Axis.STEP else Axis.COMPLETION
         self.draft.joins.append(JoinOp(name=name, source=source, target=phase, expr=expr, axis=axis))
         ids = self.draft.spec.axes.completion.ids if axis is Axis.COMPLETION else None
-        leaf = None if ids is None else axis_signal(self.draft, ids, "axes.completion.ids")
-        if leaf is not None:
+        id_node = None if ids is None else axis_signal(self.draft, ids, "axes.completion.ids")
+        if id_node is not None:
             for one in (source, phase):
                 self.recorded.add(self.need(str(ids), one))
-                if leaf.type.dtype is DType.TEXT:
+                if id_node.type.dtype is DType.TEXT:
                     self.sent.add((one, str(ids)))
         return self._column(CARRIED, node, name)
 
@@ -185,8 +185,7 @@ class Placement:
         nodes = {mask for node in self.draft.nodes.values() if isinstance(node, Node) for mask in node.mask}
         with suppress(SwitchedOff):
             nodes |= token_mask(self.draft)
-        leaves = (leaf for leaf in walk(*nodes) if leaf.op == SIGNAL)
-        return frozenset(str(leaf.param("name")) for leaf in leaves)
+        return frozenset(str(node.param("name")) for node in walk(*nodes) if node.op == SIGNAL)
 
     def _sums_mask(self, node: Node) -> bool:
         """Whether a node counts the tokens of a mask; such a count is 0 in a batch whose tensors have no tokens."""
@@ -212,8 +211,8 @@ class Placement:
         texts = any(item.op == SIGNAL and item.type.text for item in walk(node))
         if not node.type.text or node.op == SIGNAL or not texts:
             return self.lower(node, phase)
-        split = self.draft.grouping is not None and self.draft.grouping.split == "ranks"
-        return self.label(node, phase) if self._far(node, split=split) else self._local(node, phase)
+        far = self._far(node, split=self.draft.split_groups)
+        return self.label(node, phase) if far else self._local(node, phase)
 
     def label(self, node: Node, phase: str) -> Node:
         """Lower a node whose text every rank must send."""
@@ -232,8 +231,13 @@ def axis_signal(draft: Draft, name: str, path: str) -> Node | None:
     """The signal that defines an axis which something reads; if it is switched off, that is an error."""
     reason = draft.inactive.get(f"signals.{name}")
     if reason is None:
-        node = signal_node(draft, name)
-        assert isinstance(node, Node)
-        return node
+        return leaf(draft, name)
     draft.report_first(Problem.of("DL310.axis_off", name=name, reason=reason), tuple(path.split(".")))
     return None
+
+
+def leaf(draft: Draft, name: str) -> Node:
+    """The node of an observed signal that is on."""
+    node = signal_node(draft, name)
+    assert isinstance(node, Node)
+    return node

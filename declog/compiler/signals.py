@@ -158,9 +158,11 @@ def modes(draft: Draft) -> None:
             draft.report("DL202.first_mode", ("modes", name, "first"), first=spec.first)
         elif spec.first is not None and spec.first >= draft.period:
             draft.report("DL202.first", ("modes", name, "first"), first=spec.first, every=draft.spec.every)
-        if name == "train" and spec.every not in (None, "trainer", "epoch", draft.spec.every):
-            draft.report("DL202.train_every", ("modes", name, "every"))
-        every = draft.period if name == "train" else spec.every if isinstance(spec.every, int) else 0
+        every = spec.every if isinstance(spec.every, int) else 0
+        if name == "train":
+            if spec.every not in (None, "trainer", "epoch", draft.spec.every):
+                draft.report("DL202.train_every", ("modes", name, "every"))
+            every = draft.period
         if every < 0:
             draft.report("DL202.mode_every", ("modes", name, "every"), every=every)
         draft.modes[name] = ModeOp(name=name, prefix=spec.prefix, every=every)
@@ -180,17 +182,14 @@ def groups(draft: Draft) -> None:
             draft.report("DL310.group_of", path, name=name)
     if spec.size is not None or spec.sources:
         draft.grouping = op_of(Grouping, spec, of=spec.sources)
-    ids = draft.spec.axes.completion.ids
-    if ids is not None:
-        _named(draft, ids, "axes.completion.ids")
-    lengths = draft.spec.axes.token.lengths
-    signal = None if lengths is None else _named(draft, lengths, "axes.token.lengths")
-    ints = isinstance(signal, Observed) and (signal.axis, signal.type, signal.family) == ("completion", "int", False)
-    if signal is not None and not ints:
-        draft.report("DL310.lengths", "axes.token.lengths", name=lengths)
-    token = draft.spec.axes.token.mask
-    if token is not None and token.isidentifier() and token != "all":
-        _named(draft, token, "axes.token.mask")
+    token = draft.spec.axes.token
+    mask = token.mask if token.mask is not None and token.mask.isidentifier() and token.mask != "all" else None
+    names = {"completion.ids": draft.spec.axes.completion.ids, "token.lengths": token.lengths, "token.mask": mask}
+    signals = {key: _named(draft, name, f"axes.{key}") for key, name in names.items() if name is not None}
+    entry = signals.get("token.lengths")
+    ints = isinstance(entry, Observed) and (entry.axis, entry.type, entry.family) == ("completion", "int", False)
+    if entry is not None and not ints:
+        draft.report("DL310.lengths", "axes.token.lengths", name=token.lengths)
 
 
 def _named(draft: Draft, name: str, path: str | Path) -> Observed | DerivedSpec | None:

@@ -113,12 +113,11 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
 
 def _stands_alone(draft: Draft, table: TableOp) -> bool:
     """Whether a rank can write its own rows: all of them, at each log event, without a look at other ranks."""
-    split = draft.grouping is not None and draft.grouping.split == "ranks"
     nodes = [node for column in table.columns for node in column.nodes]
-    far = any(node.type.phase not in (None, table.phase) for node in nodes) or (split and table.axis is Axis.GROUP)
-    far |= any(node.op in (JOIN, "prev") for node in walk(*nodes))
+    far = any(node.type.phase not in (None, table.phase) for node in nodes)
+    far |= any(node.op in (JOIN, "prev") for node in walk(*nodes)) or (draft.split_groups and table.axis is Axis.GROUP)
     plain = table.filter is None and table.keep == "window" and table.every == draft.period
-    return plain and not far and not any(reads_other_ranks(node, split) for node in nodes)
+    return plain and not far and not any(reads_other_ranks(node, draft.split_groups) for node in nodes)
 
 
 def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:
@@ -151,9 +150,8 @@ def _takers(draft: Draft, name: str, spec: TableSpec) -> tuple[str, ...]:
                 draft.report("DL403.name", at, noun="sink", name=sink, known=draft.spec.sinks)
         elif on and any(op.id == sink and "table" not in op.accepts for op in draft.sinks):
             draft.report("DL405.tables", ("tables", name, "to", sink), sink=sink)
-    if not any(spec.to.values()):
-        return tuple(sorted(able - {sink for sink, on in spec.to.items() if not on}))
-    return tuple(sorted(sink for sink in able if spec.to.get(sink)))
+    by_default = not any(spec.to.values())
+    return tuple(sorted(sink for sink in able if spec.to.get(sink, by_default)))
 
 
 def _phase(draft: Draft, name: str, axis: Axis, columns: tuple[ColumnOp, ...], chosen: FilterOp | None) -> str:
@@ -223,18 +221,19 @@ def _named_in(name: str, metrics: Iterable[str]) -> str | None:
     return max(begins, key=len) if begins else nearest(name, metrics)
 
 
+def _aggregates(draft: Draft, node: Node) -> bool:
+    """Whether a node makes one value of a metric's members."""
+    function = draft.functions.get(node.op)
+    return node.op == "member" or (function is not None and function.stage == "aggregate")
+
+
 def _values(draft: Draft, condition: Node) -> dict[str, Node]:
     """The metrics that a condition reads, as its text names them; not those of which it reads no single value."""
-    nodes = dict[str, Node]()
-    for node in condition.args if condition.op != METRIC else [condition]:
-        function = draft.functions.get(node.op)
-        if node.op == METRIC:
-            name = str(node.param("name"))
-            if not set(name) & set("{}[]:!"):  # characters with a meaning in a text, and `nan_count:kl`
-                nodes[name] = node
-        elif node.op != "member" and function is not None and function.stage != "aggregate":
-            nodes |= _values(draft, node)
-    return nodes
+    *nodes, _ = walk(condition)  # the condition itself may be an `any` of members, whose values are shown
+    aggregated = {arg for node in nodes if _aggregates(draft, node) for arg in walk(*node.args)}
+    read = {str(node.param("name")): node for node in nodes if node.op == METRIC and node not in aggregated}
+    # `{}[]:!` have a meaning in a text; the name of `nan_count(kl)` is `nan_count:kl`
+    return {name: node for name, node in read.items() if not set(name) & set("{}[]:!")}
 
 
 def _as_read(draft: Draft, condition: Node, metric: Node) -> Node:
@@ -243,9 +242,7 @@ def _as_read(draft: Draft, condition: Node, metric: Node) -> Node:
     reading = [
         node for node in walk(condition) if any(arg.op == METRIC and arg.param("name") == key for arg in node.args)
     ]
-    function = draft.functions.get(reading[0].op) if len(reading) == 1 else None
-    of_members = function is not None and (reading[0].op == "member" or function.stage == "aggregate")
-    return reading[0] if of_members else metric
+    return reading[0] if len(reading) == 1 and _aggregates(draft, reading[0]) else metric
 
 
 def _fields(
