@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from declog.compiler import ranges
 from declog.compiler.draft import Draft
-from declog.compiler.filters import path_of
+from declog.compiler.filters import specs_of
 from declog.errors import Path, error_text
 from declog.language.dtypes import Axis, DType
 from declog.language.nodes import Node, walk
@@ -23,9 +23,10 @@ def expressions(draft: Draft) -> Iterator[tuple[Path, Node]]:
         for arg in op.args:
             yield ("metrics", op.id, "expr"), arg
         yield from ((("metrics", op.id, key), node) for key, node in op.clauses.items())
+    filters = specs_of(draft)
     for table in draft.tables:
         for one in table.filter.chain if table.filter else ():
-            yield from ((path_of(draft, one.id, key), node) for key, node in one.reads.items())
+            yield from (((*filters[one.id][1], key), node) for key, node in one.reads.items())
         for column in table.columns:
             for node in column.nodes:
                 yield ("tables", table.id, "schema"), node

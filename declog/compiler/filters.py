@@ -20,12 +20,19 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 
 def filters(draft: Draft) -> None:
-    """Every filter, after the one it filters; those that stand in a table, after the others."""
-    for name in draft.spec.filters:
+    """Every filter, after the one it filters."""
+    for name in specs_of(draft):
         _visit(draft, name, ())
+
+
+def specs_of(draft: Draft) -> dict[str, tuple[FilterSpec, Path]]:
+    """The filters by id, each with its path; those that stand in a table come last."""
+    named: dict[str, tuple[FilterSpec, Path]]
+    named = {name: (spec, ("filters", name)) for name, spec in draft.spec.filters.items()}
     for table, spec in draft.spec.tables.items():
         if isinstance(spec.filter, FilterSpec):
-            _filter(draft, filter_of(draft, table), spec.filter, ())
+            named[filter_of(draft, table)] = spec.filter, ("tables", table, "filter")
+    return named
 
 
 def filter_of(draft: Draft, table: str) -> str:
@@ -36,59 +43,42 @@ def filter_of(draft: Draft, table: str) -> str:
     return spec or ""
 
 
-def path_of(draft: Draft, id: str, *key: str) -> Path:
-    """The path of a filter's key; the filter of a table without a name is below its table."""
-    if id in draft.spec.filters:
-        return ("filters", id, *key)
-    return ("tables", id if id in draft.spec.tables else id.removesuffix("_filter"), "filter", *key)
-
-
 def _visit(draft: Draft, name: str, above: tuple[str, ...]) -> FilterOp | None:
     """A filter, after its source; ``above`` are the filters that wait for it."""
     if name in draft.filters or f"filters.{name}" in draft.inactive:
         return draft.filters.get(name)
+    spec, path = specs_of(draft)[name]
     if name in above:
-        draft.report("DL309.filters", ("filters", name, "from"), circle=" -> ".join([*above, name]))
+        draft.report("DL309.filters", (*path, "from"), circle=" -> ".join([*above, name]))
         return None
-    return _filter(draft, name, draft.spec.filters[name], above)
-
-
-def _filter(draft: Draft, name: str, spec: FilterSpec, above: tuple[str, ...]) -> FilterOp | None:
     source = None
     if spec.from_ is not None and spec.from_ not in draft.spec.filters:
-        draft.report(
-            "DL403.name", path_of(draft, name, "from"), noun="filter", name=spec.from_, known=draft.spec.filters
-        )
+        draft.report("DL403.name", (*path, "from"), noun="filter", name=spec.from_, known=draft.spec.filters)
     elif spec.from_ is not None:
         source = _visit(draft, spec.from_, (*above, name))
         if f"filters.{spec.from_}" in draft.inactive:
             draft.inactive[f"filters.{name}"] = f"the filter `{spec.from_}`, which it filters, is off"
             return None
     before = len(draft.problems)
-    kind = _kind(draft, name, spec)
-    if spec.within == "group" and draft.grouping is None:
-        draft.report("DL306.group_key", path_of(draft, name, "within"), key="within")
-    if spec.take == "group" and draft.grouping is None:
-        draft.report("DL306.group_key", path_of(draft, name, "take"), key="take")
-    elif spec.take == "group" and spec.within == "group":
-        draft.report("DL202.take_within", path_of(draft, name, "within"))
-    if kind == "unique":
-        key = _row_value(draft, name, spec, "unique", tuple(DType))
-    else:
-        key = _row_value(draft, name, spec, "key", NUMERIC)
-    where = _row_value(draft, name, spec, "where", (DType.BOOL,))
+    kind = _kind(draft, spec, path)
+    for key in ("within", "take"):
+        if vars(spec)[key] == "group" and draft.grouping is None:
+            draft.report("DL306.group_key", (*path, key), key=key)
+    if spec.take == spec.within == "group" and draft.grouping is not None:
+        draft.report("DL202.take_within", (*path, "within"))
+    ordered = ("unique", tuple(DType)) if kind == "unique" else ("key", NUMERIC)
+    key_node, where = (_row_value(draft, name, spec, path, *one) for one in (ordered, ("where", (DType.BOOL,))))
     if len(draft.problems) > before or f"filters.{name}" in draft.inactive:
         return None
-    phases = {node.type.phase for node in (key, where) if node is not None and node.type.phase}
-    phase = draft.latest(phases, ("filters", name)) if phases else ""
+    phases = {node.type.phase for node in (key_node, where) if node is not None and node.type.phase}
     draft.filters[name] = op_of(
-        FilterOp, spec, id=name, phase=phase, source=source, kind=kind, key=key, where=where,
-        n=spec.first or spec.random or 0, fraction=spec.fraction or 0.0,
+        FilterOp, spec, id=name, phase=draft.latest(phases, path) if phases else "", source=source, kind=kind,
+        key=key_node, where=where, n=spec.first or spec.random or 0, fraction=spec.fraction or 0.0,
     )  # fmt: skip
     return draft.filters[name]
 
 
-def _kind(draft: Draft, name: str, spec: FilterSpec) -> str:
+def _kind(draft: Draft, spec: FilterSpec, path: Path) -> str:
     """How a filter chooses rows, by the keys that it has."""
     fields = FilterSpec.model_fields
     said = {kind: [key for key in keys if vars(spec)[key] != fields[key].default] for kind, keys in KINDS.items()}
@@ -96,20 +86,23 @@ def _kind(draft: Draft, name: str, spec: FilterSpec) -> str:
     kind, names = next(iter(ways.items()), ("all", []))
     if len(ways) > 1:
         other = list(ways.values())[1][0]
-        draft.report("DL202.filter_ways", path_of(draft, name, other), one=names[0], other=other)
+        draft.report("DL202.filter_ways", (*path, other), one=names[0], other=other)
     elif spec.key is None and kind == "top_bottom":
-        draft.report("DL203.filter_key", path_of(draft, name), key=names[0])
+        draft.report("DL203.filter_key", path, key=names[0])
     elif spec.key is not None and kind == "all":
-        draft.report("DL203.top_bottom", path_of(draft, name))
+        draft.report("DL203.top_bottom", path)
     elif spec.key is not None and kind != "top_bottom":
-        draft.report("DL202.filter_key", path_of(draft, name, "key"), other=names[0])
+        draft.report("DL202.filter_key", (*path, "key"), other=names[0])
     elif kind == "all" and spec.where is None and spec.from_ is None:
-        draft.report("DL203.filter", path_of(draft, name))
+        draft.report("DL203.filter", path)
     return kind
 
 
-def _row_value(draft: Draft, name: str, spec: FilterSpec, field: str, dtypes: tuple[DType, ...]) -> Node | None:
-    text, path = vars(spec)[field], path_of(draft, name, field)
-    node = None if text is None else typed(draft, text, *path, off=f"filters.{name}")
+def _row_value(
+    draft: Draft, name: str, spec: FilterSpec, path: Path, key: str, dtypes: tuple[DType, ...]
+) -> Node | None:
+    """The expression of a key, which has a value for each row, or for each group if groups are taken."""
+    text, at = vars(spec)[key], (*path, key)
+    node = None if text is None else typed(draft, text, *at, off=f"filters.{name}")
     axis, what = (Axis.GROUP, "the filter takes what is") if spec.take == "group" else (Axis.COMPLETION, "rows are")
-    return node if node is not None and fits(draft, node, path, dtypes, axis, what) else None
+    return node if node is not None and fits(draft, node, at, dtypes, axis, what) else None

@@ -153,10 +153,11 @@ def _logged(draft: Draft) -> None:
 def _phases(work: Placement) -> None:
     draft = work.draft
     folds = list(work.folds.values())
+    read = work.recorded | work.folded | work.if_there
     lengths = _lengths(work, {fold.phase for fold in folds})
     by_phase: dict[str, list[SignalOp]] = {}
     needed = work.recorded | work.folded
-    for phase, name in sorted(needed | work.if_there):
+    for phase, name in [*sorted(read), *sorted(work.folded - read)]:  # lengths that only folds need come last
         spec, node = draft.observed[name], leaf(draft, name)
         if spec.axis == "group" and draft.split_groups:
             draft.report("DL310.split_group", (*draft.signals[name].path, "axis"), name=name)

@@ -88,12 +88,19 @@ class _Metric:
         self.draft = draft
         self.id = id
         self.spec = spec
-        self.path: tuple[str, ...] = ("metrics", id, "expr")
+
+    def path(self, key: str) -> tuple[str, ...]:
+        """The path of a key; without an `expr` the expression is the id, at the path of the metric itself."""
+        return ("metrics", self.id) if key == "expr" and self.spec.expr is None else ("metrics", self.id, key)
+
+    def report(self, message: str, key: str, /, **facts: Any) -> None:
+        """Report a problem of the metric at one of its keys."""
+        self.draft.report(message, self.path(key), **facts)
 
     def ops(self) -> list[MetricOp]:
         self.draft.window(self.spec.every, "metrics", self.id, "every")
         if self.spec.combine is not None and self.spec.pool == "window" and self.spec.ema is None:
-            self.draft.report("DL202.combine", ("metrics", self.id, "combine"))
+            self.report("DL202.combine", "combine")
         args, reductions = self._expressions()
         if args is None:
             return []
@@ -101,7 +108,7 @@ class _Metric:
         per_token = any(node.type.axis is Axis.TOKEN for node in args)
         buckets = [self._buckets_of_tokens(text) if per_token else {} for text in self._by_texts()]
         by = self._by([not of_tokens for of_tokens in buckets])
-        weight = self._compile(self.spec.weight, ("metrics", self.id, "weight"))
+        weight = self._compile(self.spec.weight, self.path("weight"))
         clauses: Clauses = {"where": where, "by": by, "weight": weight}
         ops: list[MetricOp] = []
         for suffix, (reduction, params) in reductions.items():
@@ -123,13 +130,13 @@ class _Metric:
         if isinstance(spec.expr, list):
             reductions = self._reductions(reduce)
             if not spec.expr:
-                self.draft.report("DL203.expr", self.path)
+                self.report("DL203.expr", "expr")
             nodes = [self._compile(text, ("metrics", self.id, "expr", index)) for index, text in enumerate(spec.expr)]
             there = tuple(node for node in nodes if node is not None)
             return (there if nodes and len(there) == len(nodes) else None), reductions
         text = self.id if spec.expr is None else str(spec.expr)
         parsed = None
-        with self.draft.at(*self._where_from()):
+        with self.draft.at(*self.path("expr")):
             parsed = parse(text.lower() if isinstance(spec.expr, bool) else text)
         if parsed is None:
             return None, {}
@@ -152,9 +159,6 @@ class _Metric:
         lines = [f"{name}: {in_flow(entry)}" for name, entry in entries.items()]
         return "\n".join(["two weighted means and a formula give that of the population:", *lines])
 
-    def _where_from(self) -> tuple[str, ...]:
-        return ("metrics", self.id) if self.spec.expr is None else ("metrics", self.id, "expr")
-
     def _compiler(self, text: str) -> Compiler:
         return Compiler(text, SignalScope(self.draft), self.draft.graph, self.draft.functions)
 
@@ -162,7 +166,7 @@ class _Metric:
         try:
             return self._compiler(parsed.text).visit(parsed.body)
         except ExpressionError as error:
-            self.draft.problems.append(self._answered(parsed, error.problem).at(*self._where_from()))
+            self.draft.problems.append(self._answered(parsed, error.problem).at(*self.path("expr")))
             return None
 
     def _answered(self, parsed: Parsed, problem: Problem) -> Problem:
@@ -214,7 +218,7 @@ class _Metric:
         """Which rows; a condition that names metrics, and no signal, is one for ``when``."""
         text, problems = self.spec.where, self.draft.problems
         before = len(problems)
-        node = self._compile(text, ("metrics", self.id, "where"))
+        node = self._compile(text, self.path("where"))
         if problems[before:] and self.draft.signals.keys().isdisjoint(re.findall(r"[a-z_]\w*", str(text))):
             fix = f"a condition over metrics is `when: {text}`"
             metrics = self.draft.spec.metrics
@@ -226,7 +230,7 @@ class _Metric:
         body = parsed.body
         if parsed.call is None or not isinstance(body, ast.Call):
             return None
-        with self.draft.at(*self._where_from(), off=f"metrics.{self.id}"):
+        with self.draft.at(*self.path("expr"), off=f"metrics.{self.id}"):
             reduction = self.draft.reductions.named(parsed.call)
             if reduction is None or any(item.arg in ("over", "within") for item in body.keywords):
                 return None
@@ -266,7 +270,7 @@ class _Metric:
         return tuple(constants.items())
 
     def _reductions(self, reduce: str | list[str | dict[str, str]]) -> Reduced:
-        path: Path = ("metrics", self.id, "reduce")
+        path: Path = self.path("reduce")
         if isinstance(reduce, str) and reduce not in SEVERAL:
             return {None: self._reduction(reduce, path)}
         if not reduce:
@@ -315,7 +319,7 @@ class _Metric:
         """The label of a row: one expression, or one for each combination of several. Those of tokens are not in it."""
         texts = self._by_texts()
         if not texts and self.spec.by is not None:
-            self.draft.report("DL202.labels", ("metrics", self.id, "by"))
+            self.report("DL202.labels", "by")
         paths = {self._by_path(index): text for index, text in enumerate(texts) if of_rows[index]}
         nodes = {path: self._compile(text, path) for path, text in paths.items()}
         if len(texts) == 1:
@@ -326,7 +330,7 @@ class _Metric:
         ]  # fmt: skip
         if not parts or len(parts) < len(nodes):
             return None
-        with self.draft.at("metrics", self.id, "by"):
+        with self.draft.at(*self.path("by")):
             return parts[0] if len(parts) == 1 else labels(self.draft.graph, parts, self.draft.order)
         return None
 
@@ -371,52 +375,52 @@ class _Metric:
     ) -> MetricOp:
         spec, draft = self.spec, self.draft
         first = args[0]
-        path = ("metrics", self.id, "reduce") if spec.reduce is not None else self._where_from()
+        reduce = "expr" if spec.reduce is None else "reduce"
         if len(args) != reduction.arity:
             count = "one is" if len(args) == 1 else f"{len(args)} are"
             fix = "one metric for each" if reduction.arity == 1 else f"expr: [{first}, ...]"
             takes = _takes(reduction)
-            draft.report("DL312.arity", path, reduction=reduction.name, takes=takes, given=count, fix=fix)
+            self.report("DL312.arity", reduce, reduction=reduction.name, takes=takes, given=count, fix=fix)
         axis = max(Axis.STEP if node.type.axis is None else node.type.axis for node in args)
         for place_of, node in enumerate(args):
             if place_of in reduction.texts and node.type.dtype is not DType.TEXT:
-                draft.report("DL312.text", self._where_from(), reduction=reduction.name, node=node, type=node.type)
+                self.report("DL312.text", "expr", reduction=reduction.name, node=node, type=node.type)
             elif place_of not in reduction.texts and node.type.dtype not in reduction.accepts:
-                draft.report("DL312.number", self._where_from(), reduction=reduction.name, node=node, type=node.type)
+                self.report("DL312.number", "expr", reduction=reduction.name, node=node, type=node.type)
         sketched = axis is Axis.TOKEN and not reduction.foldable
         if draft.per_rank and spec.by == RANK and (sketched or axis is Axis.BATCH):
             alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # one value for all ranks
             return alone._op(suffix, reduction, params, args, {**clauses, "by": None})
         if sketched:
-            self._sketched(reduction, args, clauses, path)
+            self._sketched(reduction, args, clauses, reduce)
         if reduction.arity > 1 and any(node.type.family for node in args):
-            draft.report("DL312.family", self._where_from(), reduction=reduction.name)
+            self.report("DL312.family", "expr", reduction=reduction.name)
         for key_of, dtypes in (("where", (DType.BOOL,)), ("by", LABELS), ("weight", NUMERIC)):
             if (clause := clauses[key_of]) is not None:
-                fits(draft, clause, ("metrics", self.id, key_of), dtypes, axis, "the expression is")
+                fits(draft, clause, self.path(key_of), dtypes, axis, "the expression is")
         by, weight = clauses["by"], clauses["weight"]
         if axis is Axis.TOKEN and by is not None and by.type.axis is Axis.TOKEN:
-            draft.report("DL310.by", ("metrics", self.id, "by"))
+            self.report("DL310.by", "by")
         if axis is Axis.TOKEN and weight is not None and weight.type.axis is Axis.TOKEN:
-            draft.report("DL310.weight", ("metrics", self.id, "weight"))
+            self.report("DL310.weight", "weight")
         if weight is not None and not reduction.weighted:
             fix = self._weighted_deviation(reduction.name)
-            draft.report("DL312.weight", ("metrics", self.id, "weight"), reduction=reduction.name, fix=fix)
+            self.report("DL312.weight", "weight", reduction=reduction.name, fix=fix)
         dtype = first.type.dtype if reduction.keeps_dtype else DType.FLOAT
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT
         pool, nan = spec.pool, spec.nan or "skip"
         combine = "mean" if pool == "window" or spec.ema is not None else spec.combine or "mean"
         if spec.over == "run" and not (reduction.foldable or reduction.ordered):
-            draft.report("DL312.cumulative", ("metrics", self.id, "over"), reduction=reduction.name)
+            self.report("DL312.cumulative", "over", reduction=reduction.name)
         if spec.ema is not None and pool in ("rank", "rank_batch"):
-            draft.report("DL312.over_run", ("metrics", self.id, "over"), pool=pool)
+            self.report("DL312.over_run", "over", pool=pool)
         if spec.cumulative and spec.ema is not None:
-            draft.report("DL312.ema_cumulative", ("metrics", self.id, "over"))
+            self.report("DL312.ema_cumulative", "over")
         if reduction.histogram and pool != "window":
-            draft.report("DL312.combine", path, reduction=reduction.name, combine=combine)
+            self.report("DL312.combine", reduce, reduction=reduction.name, combine=combine)
         if axis is Axis.TOKEN and not reduction.foldable and nan != "skip":
-            draft.report("DL205.nan", ("metrics", self.id, "nan"), nan=nan, reduction=reduction.name)
+            self.report("DL205.nan", "nan", nan=nan, reduction=reduction.name)
         return MetricOp(
             suffix=suffix, reduction=reduction, params=params, args=args, fold=None, phase=self._phase(args, clauses),
             axis=axis, dtype=dtype, every=draft.window(spec.every), pool=pool, combine=combine, nan=nan,
@@ -434,26 +438,24 @@ class _Metric:
             named = [phases for phases in named if phases]
             shared = [phase for phase in (named or [()])[0] if all(phase in phases for phases in named)]
             return (shared or [draft.default_phase])[0]
-        target = draft.latest(phases, self._where_from())
+        target = draft.latest(phases, self.path("expr"))
         fixed = next((node for node in nodes if node.type.axis is Axis.TOKEN), None)
         if fixed is not None and fixed.type.phase not in (None, target):
-            draft.report(
-                "DL313.metric", self._where_from(), name=fixed, phase=fixed.type.phase, metric=self.id, other=target
-            )
+            self.report("DL313.metric", "expr", name=fixed, phase=fixed.type.phase, metric=self.id, other=target)
         return target
 
-    def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, path: tuple[str, ...]) -> None:
+    def _sketched(self, reduction: Reduction, args: tuple[Node, ...], clauses: Clauses, reduce: str) -> None:
         """Over tokens, a reduction without a mergeable state needs a sketch: one histogram per batch."""
         if reduction.sketch is None:
             texts = (f"mean({arg}, over=token)" if arg.type.axis is Axis.TOKEN else str(arg) for arg in args)
-            self.draft.report("DL312.tokens", path, reduction=reduction.name, means=", ".join(texts))
+            self.report("DL312.tokens", reduce, reduction=reduction.name, means=", ".join(texts))
             return
         fix = f"per completion it is another number, and possible: `mean({args[0]}, over=token)`"
         if clauses["by"] is not None:
-            self.draft.report("DL312.token_labels", ("metrics", self.id, "by"), reduction=reduction.name, fix=fix)
+            self.report("DL312.token_labels", "by", reduction=reduction.name, fix=fix)
         where = () if clauses["where"] is None else walk(clauses["where"])
         if any(node.type.dtype is DType.TEXT or node.type.axis in (Axis.GROUP, Axis.BATCH) for node in where):
-            self.draft.report("DL312.token_where", ("metrics", self.id, "where"), reduction=reduction.name, fix=fix)
+            self.report("DL312.token_where", "where", reduction=reduction.name, fix=fix)
 
     def _labelled(self) -> tuple[str, ...]:
         """The names that `by` reads; an expression has none."""
