@@ -81,7 +81,7 @@ class TokenView:
     def _evaluate(self, node: Node) -> Any:
         absent = self.absent(node)
         if absent is True:
-            return torch.tensor(math.nan)
+            return torch.tensor(math.nan, device="cpu")
         return self._compute(node) if absent is False else _there(absent.logical_not(), self._compute(node))
 
     def absent(self, node: Node) -> Kind:
@@ -146,7 +146,7 @@ class TokenView:
             )
 
         def truth(position: int) -> Tensor:
-            value = torch.as_tensor(over(position, self.value(node.args[position])))
+            value = self._tensor(over(position, self.value(node.args[position])))
             return value if value.dtype is torch.bool else (value != 0) & (value == value)
 
         return elementwise(
@@ -269,7 +269,7 @@ class TokenView:
     def _signal(self, node: Node) -> Tensor:
         value = self._signals.get(node.param("name"))
         if value is None:
-            return torch.tensor(math.nan)
+            return torch.tensor(math.nan, device="cpu")
         if node.type.dtype is DType.BOOL:
             if value.dtype.is_floating_point:  # NaN is missing, and so neither true nor false
                 return _there(value == value, value != 0)
@@ -331,7 +331,7 @@ def run(
             if not ops:
                 return Folded(sums)
     here = {
-        name: value.to(device, non_blocking=device.type != "cpu") if value.ndim and value.device != device else value
+        name: _to_device(value, device) if value.ndim and value.device != device else value
         for name, value in signals.items()
     }
     traced = [op for op in ops if op.trace is not None]
@@ -353,6 +353,13 @@ def run(
     folded = parts[0] if len(parts) == 1 else _joined(ops, parts)
     folded.sums = sums
     return folded
+
+
+def _to_device(value: Tensor, device: torch.device) -> Tensor:
+    """A copy on a device. The host does not wait, and the trainer may change its own memory at once."""
+    if value.is_cpu and device.type == "cuda":
+        value = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True).copy_(value)
+    return value.to(device, non_blocking=device.type != "cpu")
 
 
 def _joined(ops: Sequence[FoldOp], parts: Sequence[Folded]) -> Folded:

@@ -99,9 +99,10 @@ def kept_column(name: str, values: Any) -> torch.Tensor | list[Any]:
     if kinds <= {str}:
         return plain
     if None not in plain and (kinds == {bool} or kinds == {int}):
-        return torch.tensor(plain)
+        return torch.tensor(plain, device="cpu")
     if kinds <= {bool, int, float}:
-        return torch.tensor([float("nan") if value is None else float(value) for value in plain], dtype=torch.float64)
+        floats = [float("nan") if value is None else float(value) for value in plain]
+        return torch.tensor(floats, dtype=torch.float64, device="cpu")
     other = next(kind for kind in kinds if kind not in (bool, int, float, str)) if len(kinds) == 1 else None
     raise InputError.of("DL509.kept", column=name, type="mixed values" if other is None else f"{other.__name__} values")
 

@@ -227,7 +227,7 @@ def _one_number(item: Any) -> bool:
 def _as_tensor(item: float | None, device: torch.device) -> Tensor:
     """A number among tensors, without waiting for its device."""
     value = item if isinstance(item, int) and -(2**63) <= item < 2**63 else np.nan if item is None else float(item)
-    return torch.tensor(value, dtype=None if isinstance(value, int) else torch.float64, device=device)
+    return torch.full((), value, dtype=torch.float64 if isinstance(value, float) else None, device=device)
 
 
 def _too_great(op: SignalOp, label: str, bits: str = "64 bits") -> InputError:
@@ -288,11 +288,10 @@ def _tokens(op: SignalOp, label: str, value: Sequence[Any]) -> Tensor:
         return padded
     if op.unmasked:
         raise InputError.of("DL503.ragged", label=label)
-    if op.dtype is DType.INT and len(torch.nonzero(padded.abs() > 2**53)):
+    if op.dtype is DType.INT and padded.is_cpu and len(torch.nonzero(padded.abs() > 2**53)):
         raise _too_great(op, label, "53 bits, as it must in lists of different lengths")
-    counts = torch.tensor([len(row) for row in rows])
-    there = torch.arange(padded.shape[1]) < counts.unsqueeze(1)
-    return torch.where(there, padded if padded.is_floating_point() else padded.double(), torch.nan)
+    floats = rows if padded.is_floating_point() else [row.double() for row in rows]
+    return torch.nn.utils.rnn.pad_sequence(floats, batch_first=True, padding_value=torch.nan)
 
 
 def _token_row(op: SignalOp, label: str, item: Any) -> Tensor:

@@ -82,7 +82,7 @@ class Landing:
     """
 
     def __init__(self, source: Tensor, stream: Any) -> None:
-        self._host = torch.empty(source.shape, dtype=source.dtype, pin_memory=True)
+        self._host = torch.empty(source.shape, dtype=source.dtype, device="cpu", pin_memory=True)
         self._host.copy_(source, non_blocking=True)
         self._here: Any = torch.cuda.Event(blocking=True)  # a thread that waits for this event sleeps
         self._here.record(stream)

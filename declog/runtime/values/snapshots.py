@@ -119,7 +119,7 @@ class Snapshot:
             value = value.detach()
             if value.device.type != "cuda":
                 return value.clone(memory_format=torch.contiguous_format) if value.is_cpu else value.cpu()
-            host = torch.empty(value.shape, dtype=value.dtype, pin_memory=True)
+            host = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True)
             host.copy_(value, non_blocking=True)
             event = torch.cuda.Event(blocking=True)
             event.record(torch.cuda.current_stream(value.device))
