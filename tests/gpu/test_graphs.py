@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from declog.errors import InputError
 from declog.runtime.recording.recorder import Recorder
 from tests.gpu.test_cuda import CONFIG, batches, close_to, recorded
 from tests.running import profile, run
@@ -56,3 +57,38 @@ def test_outputs_of_a_compiled_step_are_copied(tmp_path: Path) -> None:
 
     expected: Any = {step: {"x": 8.0 * step, "y": 2.0 * step} for step in range(6)}
     assert run(config, body, tmp_path).scalars == expected
+
+
+def test_values_of_a_graph_that_is_being_captured_are_refused(tmp_path: Path) -> None:
+    """They are not computed yet. The capture goes on, and so does the step."""
+    config = profile({"x": {"axis": "completion"}}, {"x": "mean(x)"})
+    source = torch.ones(4, device="cuda")
+
+    def body(log: Recorder) -> None:
+        graph = torch.cuda.CUDAGraph()
+        with log.step(0):
+            with torch.cuda.graph(graph):
+                output = source * 3
+                with pytest.raises(InputError, match="`x` came while a CUDA graph is captured"):
+                    log.observe(x=output)
+                with log.timer("forward"):
+                    output.add_(1)
+            graph.replay()
+            log.observe(x=output)
+
+    assert run(config, body, tmp_path).scalars[0]["x"] == 4.0
+
+
+def test_tokens_without_completions_are_refused(tmp_path: Path) -> None:
+    """A kernel that wrote to no completion would end all work on the device."""
+    signals = {"n": {"axis": "completion", "type": "int"}, "y": {"axis": "token"}}
+    config = profile(signals, {"y": "mean(y)"}, axes={"token": {"lengths": "n"}})
+    none, tokens = torch.zeros(0, dtype=torch.int64, device="cuda"), torch.ones(8, device="cuda")
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            with pytest.raises(InputError, match="8 tokens, and the lengths add up to 0"):
+                log.observe(n=none, y=tokens)
+            log.observe(n=torch.full((2,), 4, device="cuda"), y=tokens)
+
+    assert run(config, body, tmp_path).scalars == {0: {"y": 1.0}}

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from declog.runtime.recording.recorder import Recorder
+from tests.gpu.test_cuda import without_waiting
 from tests.running import profile, run
 
 ROWS, LENGTH = 6, 40_000  # a mask of 240 kB: copies of small host memory do not wait in any case
@@ -115,13 +116,8 @@ def recorder_steps(values: Values, device: str) -> Callable[[Recorder], None]:
             if device == "cpu":
                 step(log, number)
                 continue
-            before = torch.cuda.get_sync_debug_mode()
-            with busy_device():
-                torch.cuda.set_sync_debug_mode("error")
-                try:
-                    step(log, number)
-                finally:
-                    torch.cuda.set_sync_debug_mode(before)
+            with busy_device(), without_waiting():
+                step(log, number)
 
     return body
 

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import declog
 from declog.runtime.recording.recorder import Recorder
 from declog.runtime.tokens import fold as token_fold
+from declog.runtime.values import inputs
 from tests.running import logged, profile, run
 
 ROWS, LENGTH, TOKENS = 3, 5, 11
@@ -144,3 +145,44 @@ def test_small_floats_are_observed(tmp_path: Path) -> None:
     config = profile({"x": {"axis": "completion"}}, {"x": "mean(x)"})
     values = torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fn)
     assert logged(config, [{"x": values}], tmp_path) == {"x": 1.5}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_rows_of_tokens_on_a_device(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tensor for each completion, of different lengths: padded there, and nothing is read."""
+    monkeypatch.setattr(inputs, "readable", lambda value: value)  # which refuses fakes
+    name = {torch.int64: "n", torch.bool: "hit"}.get(dtype, "x")
+    [op] = [op for op in declog.plan(PADDED).phases["default"].signals if op.name == name]
+    with FakeTensorMode():
+        rows = [torch.zeros(length, dtype=dtype, device="cuda") for length in (3, 1)]
+        padded = inputs.accept(op, name, rows)
+    assert isinstance(padded, torch.Tensor)
+    assert (padded.device.type, padded.shape, padded.is_floating_point()) == ("cuda", (2, 3), True)
+
+
+def test_the_default_device_of_torch_is_not_where_lists_go(tmp_path: Path) -> None:
+    """``torch.set_default_device`` changes no number: meta tensors have none at all."""
+    signals = {**SIGNALS, "name": {"axis": "completion", "type": "text"}}
+    values = {
+        "x": [[1.0, 2.0, 3.0], [1.0]], "y": [[1, 0, 1], [2]], "mask": [[True] * 3, [True]], "weight": [0.5, None],
+        "scale": 2.0, "name": ["a", "b"],
+    }  # fmt: skip
+    config = profile(
+        signals, METRICS, axes={"token": {"mask": "mask"}}, schemas={"s": {"extra": {"undeclared": "keep"}}},
+        tables={"t": {"rows": "completion", "schema": "s"}},
+    )  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        with log.step(0):
+            log.observe(**values)
+            log.log_extra("place", [1.0, None])
+            log.keep(kept=[1.5, None])
+
+    expected = run(config, body, tmp_path / "usual").scalars
+    torch.set_default_device("meta")
+    try:
+        scalars = run(config, body, tmp_path / "meta").scalars
+    finally:
+        torch.set_default_device(None)
+    assert repr(scalars) == repr(expected)
+    assert len(expected[0]) > 20

@@ -11,6 +11,7 @@ import torch
 import declog
 from declog.language.dtypes import Axis
 from declog.language.functions import DEFAULT
+from declog.runtime.recording import timing
 from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.observation import ReadObservation
@@ -228,3 +229,17 @@ def test_without_a_gpu_no_stream_is_asked(tmp_path: Path, cuda: Cuda) -> None:
     """What is on the host is whole."""
     assert logged(CONFIG, [VALUES], tmp_path) == {"r": 1.5, "n": 7, "kl": 1.0}
     assert cuda.queued == []
+
+
+def test_values_of_a_graph_that_is_being_captured_are_refused(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are computed when the graph runs; the batch stays as it was."""
+    batch = opened()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    with pytest.raises(declog.InputError, match=r"`kl`, `mask` came while a CUDA graph is captured"):
+        take(batch, kl=VALUES["kl"], mask=VALUES["mask"])
+    with pytest.raises(declog.InputError, match="`place` came"):
+        batch.add_extra("place", torch.ones(2).as_subclass(OnDevice))
+    assert (batch.names, batch.extras) == (frozenset(), {})
+    monkeypatch.setattr(torch.cuda, "Event", None)  # it would tell no time
+    assert timing.begin()()() >= 0.0

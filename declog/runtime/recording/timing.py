@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 
+from declog.runtime.values.streams import capturing
+
 Seconds = Callable[[], float]  # tells a duration; on a GPU it waits for the block's end: called by the worker
 
 
 def begin() -> Callable[[], Seconds]:
     """Start a clock; what is returned stops it, and gives the way to read it."""
-    if not torch.cuda.is_initialized():
+    # a graph that is being captured runs later, and its events tell no time
+    if not torch.cuda.is_initialized() or capturing():
         started = time.perf_counter()
         return lambda: _seconds_of(time.perf_counter() - started)
     first: Any = torch.cuda.Event(enable_timing=True, blocking=True)

@@ -23,7 +23,7 @@ from declog.runtime.rows.calls import LearnedCall, Stack
 from declog.runtime.rows.folds import Folds
 from declog.runtime.rows.observation import NOTHING, Array, Copy, Numbers, Observation, PackKey, Texts
 from declog.runtime.values.packs import Pack
-from declog.runtime.values.streams import NO_STREAMS, Streams
+from declog.runtime.values.streams import NO_STREAMS, Streams, capturing
 
 Tensor = torch.Tensor
 
@@ -93,6 +93,8 @@ class Batch:
 
     def take(self, call: Observation) -> None:
         """Copy a call's values, and fold its tokens. Raises ``InputError`` if it has another number of rows."""
+        if call.devices:
+            _not_captured(call.names)
         counts, labels, names = self.counts, self.labels, self.names | call.names
         copies, calls, unfolded, folded = self.copies, self.calls, self.unfolded, None
         if not call.counts.items() <= counts.items():
@@ -139,6 +141,7 @@ class Batch:
             signal = self.labels["completions"]
             raise InputError.of("DL509.values", column=column, count=len(values), rows=rows, signal=signal)
         if isinstance(values, Tensor) and values.is_cuda:
+            _not_captured({column})
             self._streams = self._streams.noted([values.device])
         self.extras = {**self.extras, column: values}
 
@@ -283,6 +286,12 @@ class Batch:
         for _, values in self.texts.values():
             if isinstance(values, Pack):
                 yield values
+
+
+def _not_captured(names: Set[str]) -> None:
+    """Raise ``InputError`` while a CUDA graph is captured, since nothing is computed then."""
+    if capturing():
+        raise InputError.of("DL504.graph", names=", ".join(f"`{name}`" for name in sorted(names)))
 
 
 def _bytes_besides(calls: Sequence[Observation]) -> int:

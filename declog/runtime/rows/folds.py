@@ -84,7 +84,7 @@ class Folds:
         tokens = call.tokens or before.tokens
         if lengths is None or tokens is None or (name not in call.inputs and call.tokens is None):
             return
-        if not lengths.is_cpu:
+        if not lengths.is_cpu and (len(lengths) or not tokens[0][0]):
             return
         if len(wrong := lengths[(lengths >= 0).logical_not()]):  # negative lengths, and missing ones
             raise InputError.of("DL503.token_length", name=name, length=wrong[0].item())

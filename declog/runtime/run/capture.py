@@ -29,6 +29,7 @@ from declog.runtime.ranks.wire import Packer
 from declog.runtime.run.call_log import Clock
 from declog.runtime.values.extras import plain_column
 from declog.runtime.values.snapshots import Full, Redact, Snapshot, encode
+from declog.runtime.values.streams import beside_graphs
 from declog.sinks.waiting import Latch
 
 log = logging.getLogger("declog")
@@ -261,6 +262,7 @@ class _Writer:
     def _main(self) -> None:
         while (call := self._queue.get()) is not None:
             try:
+                beside_graphs()
                 call.snapshot.wait()
                 if not self.stopped:
                     self._write(call)

@@ -6,12 +6,14 @@ torch only.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
 Tensor = torch.Tensor
+_RELAXED = 2  # CUDA's CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 class Streams(dict[Any, Any]):
@@ -45,3 +47,17 @@ class Streams(dict[Any, Any]):
 
 
 NO_STREAMS = Streams()
+
+
+def capturing() -> bool:
+    """Whether the work of the current stream is captured as a CUDA graph, so that nothing is computed yet."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def beside_graphs() -> None:
+    """Let the calling thread wait for the device while another thread captures a CUDA graph.
+
+    Without this CUDA fails both of them. The setting is of the thread, and torch has no function for it.
+    """
+    if torch.cuda.is_initialized() and torch.version.cuda is not None:
+        ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED)))

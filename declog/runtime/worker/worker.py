@@ -21,6 +21,7 @@ from declog.runtime.ranks.log_event import LogEvent
 from declog.runtime.ranks.sender import Sender
 from declog.runtime.run.failures import Failures
 from declog.runtime.run.self_metrics import Meter
+from declog.runtime.values.streams import beside_graphs
 from declog.runtime.worker.backlog import Backlog
 from declog.runtime.worker.collector import SHORT_WAIT_S, Collector
 from declog.runtime.worker.stopping import POLL_S, Stop
@@ -115,6 +116,7 @@ class Worker:
             item = self._queue.get(timeout=None if self._stop is None else POLL_S)
         except queue.Empty:
             return
+        beside_graphs()
         if item is None:
             self._ended = True
         elif isinstance(item, Task):
