@@ -123,7 +123,7 @@ def launched(log: Log, steps: Sequence[Batch]) -> dict[str, float]:
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as trace:
+    with torch.profiler.profile(activities=activities, acc_events=True) as trace:
         for batch in steps:
             log(batch)
         torch.cuda.synchronize()

@@ -113,7 +113,7 @@ def test_a_log_event_is_one_copy_to_the_host(tmp_path: Path) -> None:
                     log.observe(**batch)
         log._background.settle()
 
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as seen:
         run(CONFIG, body, tmp_path)
     copies = [event for event in seen.events() if "Memcpy DtoH" in event.name]
     assert len(copies) == STEPS // 4
