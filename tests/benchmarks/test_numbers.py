@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch.distributed as dist
 
-from tests.benchmarks import bench_worker, collectives, completions, presets, tokens
+from tests.benchmarks import bench_gpu, bench_worker, collectives, completions, presets, tokens
 from tests.benchmarks.contestants import ByHand, Collections, Declog
 from tests.benchmarks.measure import Batch, Contestant
 
@@ -93,6 +93,19 @@ def test_other_tokens(reductions: Sequence[str], name: str) -> None:
     contestants = tokens.contestants(2, reductions, 1)
     found = _values(tokens.names(2, reductions), contestants[name], batches)
     assert _expected(contestants, batches) == pytest.approx(found, rel=CLOSE, abs=1e-4)
+
+
+@pytest.mark.parametrize("by_hand", [bench_gpu.items, bench_gpu.fused])
+def test_on_a_gpu(by_hand: Callable[[Batch], dict[str, float]]) -> None:
+    """Code by hand gives declog's numbers of the preset, but for those that tell the same again."""
+    batches = bench_gpu.batches("cpu", 16, 64, 1)
+    log = Declog(bench_gpu.profile(1))
+    values = log.values(batches)
+    log.close()
+    again = {"completions/count", "rewards/right/mean", "rewards/right/std"}
+    assert {name: value for name, value in values.items() if name not in again} == pytest.approx(
+        by_hand(batches[0]), rel=CLOSE, abs=CLOSE
+    )
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from declog.runtime.recording.recorder import Recorder
 from tests.gpu.test_cuda import without_waiting
 from tests.running import profile, run
 
-ROWS, LENGTH = 6, 40_000  # a mask of 240 kB: copies of small host memory do not wait in any case
+ROWS, LENGTH = 6, 40_000
 SIGNALS: dict[str, Any] = {
     "reward": {"axis": "completion"}, "length": {"axis": "completion", "type": "int"}, "loss": {"axis": "step"},
     "ratio": {"axis": "token"}, "steps": {"axis": "token", "type": "int"}, "mask": {"axis": "token", "type": "bool"},
@@ -135,6 +135,22 @@ def test_a_step_ends_while_the_device_is_busy(way: str, capture: bool, tmp_path:
             expected = timeless
             assert sorted(expected) == [0, 1, 2]
         assert timeless == {step: pytest.approx(values, rel=1e-5) for step, values in expected.items()}
+
+
+def test_a_large_mask_on_the_host(tmp_path: Path) -> None:
+    """CUDA copies small memory at once; for a copy of 12 MB from plain memory it would wait until the device is there."""
+    shape = ROWS, 2_000_000
+    ratio, mask = torch.ones(shape, device="cuda"), torch.ones(shape, dtype=torch.bool)
+    config = profile(
+        {"ratio": {"axis": "token"}, "mask": {"axis": "token", "type": "bool"}}, {"ratio": "mean(ratio)"},
+        axes={"token": {"mask": "mask"}},
+    )  # fmt: skip
+
+    def body(log: Recorder) -> None:
+        with busy_device(), log.step(0):
+            log.observe(ratio=ratio, mask=mask)
+
+    assert run(config, body, tmp_path).scalars == {0: {"ratio": 1.0}}
 
 
 def test_the_first_step_does_not_wait_either(tmp_path: Path) -> None:
