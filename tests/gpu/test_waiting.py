@@ -138,7 +138,7 @@ def test_a_step_ends_while_the_device_is_busy(way: str, capture: bool, tmp_path:
 
 
 def test_a_large_mask_on_the_host(tmp_path: Path) -> None:
-    """CUDA copies small memory at once; for a copy of 12 MB from plain memory it would wait until the device is there."""
+    """CUDA copies small memory at once; before it copies 12 MB of plain memory it waits for the device."""
     shape = ROWS, 2_000_000
     ratio, mask = torch.ones(shape, device="cuda"), torch.ones(shape, dtype=torch.bool)
     config = profile(
