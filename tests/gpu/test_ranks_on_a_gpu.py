@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests import forks
 from tests.faults.jobs import free_port
@@ -27,5 +28,5 @@ def test_two_processes_log_what_one_logs(tmp_path: Path) -> None:
     first, second = (json.loads((tmp_path / f"result_{rank}.json").read_text()) for rank in range(2))
     equal(first["own groups"], json.loads(json.dumps(work.alone(2, tmp_path / "alone"))))
     equal(first["spread groups"], json.loads(json.dumps(work.split_alone(2, tmp_path / "split"))))
-    nothing = {"scalars": {}, "partial": [], "tables": []}
+    nothing: Any = {"scalars": {}, "partial": [], "tables": []}
     assert second == {"own groups": nothing, "spread groups": nothing}
