@@ -12,14 +12,14 @@ from typing import Any
 
 from declog.cli.output import BOLD, DIM, aligned, coloured, paint, width
 from declog.errors.visible import visible, visible_lines
-from declog.runs.prompts import PROMPTS
+from declog.runs.prompts import PROMPTS, STAMPS
 from declog.sinks._conversations import is_conversation, spoken
 from declog.sinks._scalar_lines import number
 from declog.sinks._shared import json_text
 from declog.sinks._terminal_cells import beginning
 
 ENDS = {"best": ("▲", "bold green"), "worst": ("▼", "bold red"), "": ("●", "bold")}
-HIDDEN = ("step", "mode", "declog_step", "run_id", "declog_run_id", "group", "row", "why", "declog_rank")
+POSITION = ("step", "declog_rank", "group", "row")  # the columns that say which row it is
 PIECES = "tokens"
 STRONG = (178, 24, 43), (33, 102, 172)  # of unlikely tokens and values above 0, and of values below 0
 Piece = tuple[str, str]
@@ -80,24 +80,19 @@ def _card(
     ``shades``: there are more than 16 colours; ``stamped``: the row says its step.
     """
     mark, style = ENDS[end]
-    places = {
-        "step": row.get("step") if stamped else None,
-        "rank": row.get("declog_rank"),
-        "group": row.get("group"),
-        "row": row.get("row"),
-    }
-    where = [f"{name} {position}" for name, position in places.items() if position is not None]
+    position = POSITION if stamped else POSITION[1:]
+    where = [f"{name.removeprefix('declog_')} {row[name]}" for name in position if row.get(name) is not None]
     title: list[Piece] = [(f"{mark} ", style), (visible(" · ".join(filter(None, [end, *where]))), style)]
     if row.get("why"):
         title.append((visible(f" · {row['why']}"), "dim"))
-    numbers = {name: value for name, value in row.items() if name not in HIDDEN and not _is_long(value)}
+    numbers = {name: value for name, value in row.items() if name not in STAMPS and not _is_long(value)}
     for name in sorted(numbers, key=lambda name: name != key):
         value = numbers[name]
         shown = "none" if value is None else number(value) if isinstance(value, int | float) else visible(str(value))
         title.append((f" · {visible(name)} {shown}", style if name == key else ""))
     yield 0, title
     for name, value in row.items():
-        if name in HIDDEN or not _is_long(value):
+        if name in STAMPS or not _is_long(value):
             continue
         yield 2, [(visible(name), "bold dim")]
         if is_conversation(value):

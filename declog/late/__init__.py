@@ -434,7 +434,7 @@ def _nothing_empty(late: Late, inactive: Mapping[str, str], goes_on: bool) -> No
     for name in late.empty:
         why = compiled.get(f"metrics.{name}") or inactive.get(name)
         if why is not None or not goes_on:
-            why = why or "no log event has a value of it"
-            problems.append(Problem.of("DL612.empty", ("metrics", name), name=name, why=why))
+            reason = why or "no log event has a value of it"
+            problems.append(Problem.of("DL612.empty", ("metrics", name), name=name, why=reason))
     if problems:
         raise ConfigError(problems)

@@ -151,12 +151,7 @@ class _Metrics:
 
     def _when_live(self, submit: Callable[[int, Records], None]) -> Callable[[int, Records], None]:
         """A ``submit`` for trackers, whose steps must rise: only for log events that are new."""
-
-        def submit_when_live(step: int, records: Records) -> None:
-            if not self._catches_up:
-                submit(step, records)
-
-        return submit_when_live
+        return lambda step, records: None if self._catches_up else submit(step, records)
 
 
 def _inherit(folder: Path) -> None:

@@ -48,10 +48,10 @@ def rehearse(
     functions: Functions = DEFAULT,
     locate: Locate | None = None,
 ) -> Rehearsal:
-    """Execute the scripts of some ranks; one that has none has left. Raises what a run would raise.
+    """Execute the scripts of some ranks; a rank without a script does nothing. Raises what a run would raise.
 
-    ``profile`` is what a sink that is given in code would show, under the id ``<code>``; None: there is none. What
-    declog itself costs is not shown: it would be the cost of this.
+    ``profile`` is the profile of a sink ``<code>``, as a sink that is given in code would have it; None: there is no
+    such sink. Metrics of declog's own cost are left out: they would measure this execution.
     """
     rehearsal = Rehearsal()
     profiles = {name: replace(op, self_metrics=False) for name, op in plan.profiles.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from declog.config.composed import Composed
@@ -32,8 +32,8 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
     for name, test in spec.tests.items():
         inherited = config.home(("tests", name)) is not None
         # no name depends on a test's constants, which were tried where the package was made
-        plan = settings.plan(test.model_copy(update={"constants": {}, "profile": None}) if inherited else test)
-        errors = [problem.at("tests", name) for problem in wrong_names(test, settings.spec(test), plan)]
+        tried = test.model_copy(update={"constants": {}, "profile": None}) if inherited else test
+        errors = [problem.at("tests", name) for problem in wrong_names(test, *settings.of(tried))]
         unknown = [problem for problem in errors if problem.code in ("DL403", "DL501")]
         if (inherited and unknown) or _expects_deleted(test, spec):
             stale.append(name)
@@ -47,25 +47,17 @@ class Settings:
     def __init__(self, data: Mapping[str, Any], make: Callable[..., Any]) -> None:
         self._data = {key: value for key, value in data.items() if key != "tests"}
         self._make = make
-        self._specs: dict[str, LogSpec] = {}
-        self._plans: dict[str, Any] = {}
+        self._plans: dict[str, tuple[LogSpec, Any]] = {}
 
-    def spec(self, test: TestSpec) -> LogSpec:
-        """The config with the changes of the test's ``with``."""
-        key = repr(test.with_)
-        if key not in self._specs:
-            self._specs[key] = validate(over(tree_of(self._data), tree_of(test.with_)).plain)
-        return self._specs[key]
-
-    def plan(self, test: TestSpec) -> Any:
-        """The plan for the test's profile and constants."""
-        spec = self.spec(test)
-        profiles = [spec.profile, test.profile or spec.profile]
-        key = repr((test.with_, test.constants, profiles))
+    def of(self, test: TestSpec) -> tuple[LogSpec, Any]:
+        """The config with the changes of the test's ``with``, and its plan for the test's profile and constants."""
+        key = repr((test.with_, test.constants, test.profile))
         if key not in self._plans:
+            spec = validate(over(tree_of(self._data), tree_of(test.with_)).plain)
             pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
             changed = spec.model_copy(update={"constants": {**spec.constants, **pinned}})
-            self._plans[key] = self._make(changed, profiles=profiles)
+            profiles = [spec.profile, test.profile or spec.profile]
+            self._plans[key] = spec, self._make(changed, profiles=profiles)
         return self._plans[key]
 
 
@@ -80,7 +72,7 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
 
     The plan has the test's constants, requires nothing, and has no sinks and no tables that the test is not about.
     """
-    spec, plan = settings.spec(test), settings.plan(test)
+    spec, plan = settings.of(test)
     phases = {
         name: replace(phase, signals=tuple(replace(signal, required=False) for signal in phase.signals))
         for name, phase in plan.phases.items()
@@ -95,7 +87,7 @@ def prepared(settings: Settings, test: TestSpec) -> tuple[str, Any, list[Problem
 
 
 def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]:
-    """The names in the test that the config does not have."""
+    """A problem for each name in the test that the config does not have."""
     for name in test.constants:
         if name not in config.constants:
             yield Problem.of("DL403.none", ("constants", name), noun="constant", name=name, known=config.constants)
@@ -119,7 +111,7 @@ def wrong_names(test: TestSpec, config: LogSpec, plan: Any) -> Iterator[Problem]
 
 
 def givers(test: TestSpec) -> Iterator[tuple[Path, Input]]:
-    """All that gives something, with its place: steps, or their ranks."""
+    """The inputs of a test with their paths: one for each step, or for each rank of a step."""
     for path, step in _steps(test):
         if step.ranks:
             yield from (((*path, "ranks", rank), item) for rank, item in enumerate(step.ranks))
@@ -169,7 +161,7 @@ class _Names:
                 )
 
     def _is_of_a_metric(self, name: str) -> bool:
-        """Whether it is an id, a name or of a template of a metric, behind a mode's prefix or none."""
+        """Whether a metric has this id or may have this name, with the prefix of a mode or without."""
         bare = {name, *(name.removeprefix(mode.prefix) for mode in self.plan.modes.values())}
         return any(_pattern(self._templates).fullmatch(one) for one in bare)
 
@@ -188,7 +180,7 @@ class _Names:
         return frozenset(templates)
 
 
-@cache  # the tests of a config have mostly the same names
+@lru_cache(maxsize=256)  # most tests of a config have the same names
 def _pattern(templates: frozenset[str]) -> re.Pattern[str]:
     """The pattern of the names of some templates."""
     return re.compile("|".join(map(names_of, templates)))

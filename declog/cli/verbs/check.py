@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from declog.plans.ops import Plan
 
 GROUP = "check"
-SUMMARY = "compile configs and say everything that is wrong with them"
+SUMMARY = "compile configs and report all their errors"
 OK, DIFFERENT, INVALID, UNCOMPOSED = 0, 1, 2, 3
 
 
@@ -65,11 +65,11 @@ def arguments(parser: Parser) -> None:
     parser.config("presets, YAML files, folders or pkg://MODULE, then overrides for all of them")
     parser.formats("github")
     parser.add("-m", "--multirun", action="store_true", help="check each job of a sweep: every=1,10")
-    parser.add("--strict", action="store_true", help="exit with 1 where there are warnings")
-    parser.add("--fix", action="store_true", help="write what keeps the meaning into files: names that were changed")
-    parser.add("--lock", action="store_true", help="write what is logged into declog.lock, to notice what changes it")
-    parser.add("--locked", action="store_true", help="exit with 1 where anything else is logged than --lock wrote")
-    parser.add("--timings", action="store_true", help="say how long imports, Hydra and declog took")
+    parser.add("--strict", action="store_true", help="exit with 1 if there are warnings")
+    parser.add("--fix", action="store_true", help="write fixes that keep the meaning into your files: renamed names")
+    parser.add("--lock", action="store_true", help="write declog.lock: what each config logs")
+    parser.add("--locked", action="store_true", help="exit with 1 if a config logs something else than in declog.lock")
+    parser.add("--timings", action="store_true", help="print how long imports, Hydra and declog took")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -29,7 +29,7 @@ def arguments(parser: Parser) -> None:
     """Add the two configs."""
     parser.config("two configs with overrides for both; or one and overrides; or A ... -- B ...")
     parser.formats()
-    parser.add("--strict", action="store_true", help="exit with 1 where they differ")
+    parser.add("--strict", action="store_true", help="exit with 1 if they differ")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -28,12 +28,12 @@ import argparse
 import json
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from string import Template
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import GREEN, paint, write_file
-from declog.cli.scaffold import CONFIG_FILE, PACKAGE_FILES, TABLE, filled
 from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, VERSION
 from declog.errors import did_you_mean
@@ -42,12 +42,26 @@ from declog.errors.visible import visible, visible_lines
 GROUP = "write"
 SUMMARY = "begin a config, a package of presets, or the schema for your editor"
 CONFIG = "config"  # the schema of a config's file
+TABLE = '[tool.declog]\nconfig_dir = "conf"\n'
+TEMPLATES = Path(__file__).parent.parent / "templates"  # texts with ``$name`` where a fact stands
+# By path, the name of the template; a file without one is empty.
+PACKAGE_FILES = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "$module/__init__.py": None,
+    "$module/conf/__init__.py": None,
+    "$module/conf/declog/$config.yaml": "preset.yaml",
+    "tests/test_presets.py": "test_presets.py",
+    ".github/workflows/test.yml": "test.yml",
+    ".pre-commit-config.yaml": "pre-commit-config.yaml",
+}
+CONFIG_FILE = {"conf/declog/$config.yaml": "preset.yaml"}
 
 
 def arguments(parser: Parser) -> None:
     """Add the name and the kind of files to write."""
-    parser.add("name", nargs="?", metavar="NAME", help="mine, say, or acme-logging with --package")
-    parser.add("--preset", help=f"what it extends; {DEFAULT} by default")
+    parser.add("name", nargs="?", metavar="NAME", help="a name, such as mine, or acme-logging with --package")
+    parser.add("--preset", help=f"the preset that it extends; {DEFAULT} by default")
     parser.add("--from", metavar="RUN", dest="run", help="log the same names as this run")
     parser.add("--package", action="store_true", help="a package of presets, with a test and CI")
     parser.add(
@@ -79,12 +93,18 @@ def run(args: argparse.Namespace) -> int:
         short = module.removesuffix("_logging")
         facts = {"name": args.name, "module": module, "preset": preset, "config": f"{short}_{preset}", "prefix": short,
                  "declog": f"{NAME}>={'.'.join(VERSION.split('.')[:2])}"}  # fmt: skip
-        _write(Path(args.name), filled(PACKAGE_FILES, facts))
+        _write(Path(args.name), _filled(PACKAGE_FILES, facts))
         print(f"next: cd {args.name} && pip install -e . && declog test {facts['config']}")
     else:
-        _in_project(filled(CONFIG_FILE, {"config": module, "preset": preset, "prefix": module}))
+        _in_project(_filled(CONFIG_FILE, {"config": module, "preset": preset, "prefix": module}))
         print(f"next: declog test {module}")
     return 0
+
+
+def _filled(files: Mapping[str, str | None], facts: Mapping[str, str]) -> dict[str, str]:
+    """Paths and texts with their facts."""
+    texts = {path: (TEMPLATES / f"{name}.template").read_text("utf-8") if name else "" for path, name in files.items()}
+    return {Template(path).substitute(facts): Template(text).substitute(facts) for path, text in texts.items()}
 
 
 def _module(args: argparse.Namespace) -> str:

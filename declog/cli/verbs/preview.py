@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Steps = Callable[[int], bool]
 
 GROUP = "check"
-SUMMARY = "say what a config would have logged of a captured run"
+SUMMARY = "show what a config would have logged in a captured run"
 
 
 def arguments(parser: Parser) -> None:
@@ -41,9 +41,9 @@ def arguments(parser: Parser) -> None:
     parser.add("capture", metavar="CAPTURE", help="a capture's folder, or the folder of the run that has one")
     parser.config()
     parser.formats()
-    parser.add("--diff", metavar="OTHER", help="another config, with its overrides in the same quotes, side by side")
-    parser.add("--steps", metavar="STEPS", default="", help="steps to show, such as 3, 10:20 or 0,5:; default: some")
-    parser.add("--sink", metavar="ID", help="what this sink would have got only")
+    parser.add("--diff", metavar="OTHER", help="another config to compare with; quote it together with its overrides")
+    parser.add("--steps", metavar="STEPS", default="", help="such as 3, 10:20 or 0,5:; by default the first and last")
+    parser.add("--sink", metavar="ID", help="only what this sink would have got")
 
 
 @dataclass(frozen=True)

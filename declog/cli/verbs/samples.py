@@ -36,35 +36,35 @@ def arguments(parser: Parser) -> None:
     parser.add("run", metavar="RUN", help="the run's folder")
     parser.add(
         "--step", type=int, metavar="N",
-        help="of this step; by default of the last that has any, and of all with --where, --prompt or --by-prompt",
+        help="only this step; by default the last one, or all steps with --where, --prompt and --by-prompt",
     )  # fmt: skip
-    parser.add("--mode", metavar="MODE", help="of this mode; by default train, or what there is")
-    parser.add("--table", metavar="NAME", help="of this table; by default the first with texts")
-    parser.add("--by", metavar="COLUMN", help=f"what makes one better; by default {', '.join(KEYS[:2])} or the like")
+    parser.add("--mode", metavar="MODE", help="only this mode; by default train, or else the first mode that has rows")
+    parser.add("--table", metavar="NAME", help="this table; by default the first that has texts")
+    parser.add("--by", metavar="COLUMN", help=f"the column that ranks rows; by default {' or '.join(KEYS[:2])}")
     parser.add("--worst", type=int, metavar="N", help="the N worst")
     parser.add("--best", type=int, metavar="N", help="the N best")
-    parser.add("--group", type=int, metavar="G", help="of this group, the best first")
-    parser.add(
-        "--rank", type=int, metavar="R", help="of this rank, where each wrote its own rows and counts its own groups"
-    )
-    parser.add("--where", metavar="EXPR", help="for which this is true: an expression as in a filter, over the columns")
-    parser.add("--prompt", metavar="TEXT", help="whose prompt has this text, in any case of letters")
+    parser.add("--group", type=int, metavar="G", help="only this group, the best rows first")
+    parser.add("--rank", type=int, metavar="R", help="only this rank, if each rank wrote its own rows and groups")
+    parser.add("--where", metavar="EXPR", help="rows for which this expression over the columns is true")
+    parser.add("--prompt", metavar="TEXT", help="rows whose prompt contains this text, in upper or lower case")
     parser.add("--by-prompt", action="store_true", help="a line for each prompt: attempts, scores, share solved, steps")
     parser.add(
-        "--solved", type=float, metavar="X", help="with --by-prompt: solved is a score from X on; by default the best"
+        "--solved", type=float, metavar="X", help="with --by-prompt: the least solved score; by default the best"
     )
-    parser.add("--sort", metavar="COLUMN", help="by this column, missing values last")
+    parser.add("--sort", metavar="COLUMN", help="sort by this column, missing values last")
     parser.add("--descending", action="store_true", help="with --sort: the greatest first")
     parser.add(
-        "--limit", type=int, metavar="N", help=f"at most so many; 0: all, {LIMIT} by default, {PROMPT_LIMIT} prompts"
+        "--limit", type=int, metavar="N", help=f"at most N, 0: all; by default {LIMIT} rows, {PROMPT_LIMIT} prompts"
     )
     parser.add("--color", metavar="VALUE", help="the value of tokens that colours them; by default the first")
-    parser.add("--json", action="store_true", help="for programs: rows as they were written")
+    parser.add("--json", action="store_true", help="print JSON for programs: the rows as they were written")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print them."""
+    """Print the samples."""
+    from declog.cli.sample_cards import print_prompts, print_samples
     from declog.runs.run import read
+    from declog.sinks._shared import strict
 
     if args.solved is not None and not args.by_prompt:
         raise Wrong("`--solved` says of prompts when they are solved", f"--by-prompt --solved {args.solved}")
@@ -86,9 +86,21 @@ def run(args: argparse.Namespace) -> int:
     rows = _searched(rows, args, logged_run.constants)
     head = f"{logged_run.name} · {name} · {mode} · {_steps(rows)}"
     if args.by_prompt:
-        _print_prompts(head, rows, score, args)
+        rows = _prompts(rows, score, args.solved)
+    if args.sort is not None:
+        rows = _sorted(rows, args.sort, descending=args.descending)
+    chosen = _chosen_prompts(rows, args) if args.by_prompt else _chosen(rows, score, args)
+    if args.json:
+        write_json(strict(chosen))
+    elif args.by_prompt:
+        never = sum(not one["solved"] for one in rows)
+        count = f"{len(chosen)} of {len(rows)} prompts, {never} never solved, by {score}"
+        print_prompts(f"{head} · {count}", chosen)
     else:
-        _print_rows(head, rows, score, args)
+        head = f"{head} · {len(chosen)} of {len(rows)} rows"
+        print_samples(head, chosen, score, colour=args.color, ends=_ends(chosen, rows, score))
+        if len(chosen) < len(rows) and args.worst is None and args.best is None and args.group is None:
+            print(f"and {len(rows) - len(chosen)} more: --worst N, --best N, --group G, or --limit 0")
     return 0
 
 
@@ -96,19 +108,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[Row]]:
-    """The table of a name, or the first of those with the most readable cells."""
+    """The table of a name, or the first of those whose last row is the most readable."""
     if name is not None and name not in tables:
         raise Wrong(f"the run has no table `{name}`", did_you_mean(name, list(tables), what="tables"))
     rows_of = {id: tables[id].rows() for id in (tables if name is None else [name])}
-
-    def readable(id: str) -> int:
-        return max((_readable(cell) for key, cell in rows_of[id][-1].items() if key not in STAMPS), default=0)
-
-    with_rows = [id for id, rows in rows_of.items() if rows]
-    if name is None and not with_rows:
-        raise Wrong("no table of the run has a row yet")
-    chosen = name or max(with_rows, key=readable)
-    return chosen, rows_of[chosen]
+    if name is None:
+        cells = {id: rows[-1].items() for id, rows in rows_of.items() if rows}
+        if not cells:
+            raise Wrong("no table of the run has a row yet")
+        readable = {
+            id: max((_readable(cell) for key, cell in items if key not in STAMPS), default=0)
+            for id, items in cells.items()
+        }
+        name = max(readable, key=readable.__getitem__)
+    return name, rows_of[name]
 
 
 def _readable(value: Any) -> int:
@@ -192,20 +205,19 @@ def _score(rows: Sequence[Row], name: str | None) -> str | None:
 # -- how many of them, and in which order
 
 
-def _print_rows(head: str, rows: Sequence[Row], score: str | None, args: argparse.Namespace) -> None:
-    from declog.cli.sample_cards import print_samples
-    from declog.sinks._shared import strict
+def _prompts(rows: Sequence[Row], score: str | None, solved: float | None) -> Sequence[Row]:
+    """A map for each prompt, the never solved ones first."""
+    if score is None:
+        raise Wrong("nothing says how good a row is", "--by COLUMN")
+    return prompts_of(rows, _prompt_column(rows), score, solved)
 
-    if args.sort is not None:
-        rows = _sorted(rows, args.sort, descending=args.descending)
-    chosen = _chosen(rows, score, args)
-    if args.json:
-        write_json(strict(chosen))
-        return
-    head = f"{head} · {len(chosen)} of {len(rows)} rows"
-    print_samples(head, chosen, score, colour=args.color, ends=_ends(chosen, rows, score))
-    if len(chosen) < len(rows) and args.worst is None and args.best is None and args.group is None:
-        print(f"and {len(rows) - len(chosen)} more: --worst N, --best N, --group G, or --limit 0")
+
+def _chosen_prompts(prompts: Sequence[Row], args: argparse.Namespace) -> Sequence[Row]:
+    if args.best is not None:
+        return prompts[::-1][: args.best]
+    if args.worst is not None:
+        return prompts[: args.worst]
+    return prompts[: (PROMPT_LIMIT if args.limit is None else args.limit) or None]
 
 
 def _chosen(rows: Sequence[Row], score: str | None, args: argparse.Namespace) -> Sequence[Row]:
@@ -257,25 +269,3 @@ def _ends(chosen: Sequence[Row], rows: Sequence[Row], score: str | None) -> list
     numbers = {value for value in map(number, rows) if value is not None}
     ends: dict[float | None, str] = {max(numbers): "best", min(numbers): "worst"} if len(numbers) > 1 else {}
     return [end_of(str(row.get("why") or "")) or ends.get(number(row), "") for row in chosen]
-
-
-def _print_prompts(head: str, rows: Sequence[Row], score: str | None, args: argparse.Namespace) -> None:
-    from declog.cli.sample_cards import print_prompts
-    from declog.sinks._shared import strict
-
-    if score is None:
-        raise Wrong("nothing says how good a row is", "--by COLUMN")
-    prompts: Sequence[Row] = prompts_of(rows, _prompt_column(rows), score, args.solved)
-    total, never = len(prompts), sum(not one["solved"] for one in prompts)
-    if args.sort is not None:
-        prompts = _sorted(prompts, args.sort, descending=args.descending)
-    if args.best is not None:
-        prompts = prompts[::-1][: args.best]
-    elif args.worst is not None:
-        prompts = prompts[: args.worst]
-    else:
-        prompts = prompts[: (PROMPT_LIMIT if args.limit is None else args.limit) or None]
-    if args.json:
-        write_json(strict(prompts))
-        return
-    print_prompts(f"{head} · {len(prompts)} of {total} prompts, {never} never solved, by {score}", prompts)

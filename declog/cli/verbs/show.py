@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from declog.plans.ops import Plan
 
 GROUP = "look"
-SUMMARY = "show what a config logs, its YAML with places, and who set a key"
+SUMMARY = "show what a config logs, its YAML with line numbers, and the layers that set a key"
 
 
 def arguments(parser: Parser) -> None:
     """Add the config, and the parts to show."""
     parser.config()
     parser.formats()
-    parser.add("--why", metavar="KEY", help="who set it: metrics.kl.reduce, kl, or completions/mean_length")
-    parser.add("--yaml", action="store_true", help="the YAML in effect, and where each value came from")
+    parser.add("--why", metavar="KEY", help="the layers that set it: metrics.kl.reduce, kl, or completions/mean_length")
+    parser.add("--yaml", action="store_true", help="the YAML in effect, and the place that set each value")
     parser.add("--key", action="append", metavar="KEY", help="this key of the YAML, such as metrics.reward; repeatable")
     parser.add("--plan", action="store_true", help="the plan in words")
-    parser.add("--inactive", action="store_true", help="what is not compiled, and why")
+    parser.add("--inactive", action="store_true", help="the inactive entries, each with the reason")
 
 
 def run(args: argparse.Namespace) -> int:
