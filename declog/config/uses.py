@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from declog.errors import Path
-from declog.language.keys import below, entry_path, says
 from declog.language.keys import entries as paths_of
+from declog.language.keys import entry_path, says, values
 from declog.language.model import Says
-from declog.language.spec import LogSpec
 from declog.language.tree import tree_of
 
 _TEXT = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -63,16 +62,11 @@ def entries(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def texts(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[Path, str, Says]]:
+def texts(data: Any) -> Iterator[tuple[Path, str, Says]]:
     """The texts of a config that use names, with what the models say of their keys."""
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            yield from texts(value, below(type_, key), (*path, key))
-    elif isinstance(data, list):
-        for index, item in enumerate(data):
-            yield from texts(item, below(type_, index), (*path, index))
-    elif isinstance(data, str):
-        yield from ((path, data, said) for said in says(type_))
+    for path, value, type_ in values(data):
+        if isinstance(value, str):
+            yield from ((path, value, said) for said in says(type_))
 
 
 def _in_expression(text: str, name: str, section: str) -> Spans:

@@ -130,12 +130,6 @@ class Compiler:
                 return self._call(node)
             case ast.Call():
                 self.fail(node.func, "DL307.call", fix=self._plain_call(node))
-            case ast.Subscript():
-                self.fail(node, "DL307.syntax", what="a subscript", fix=idioms.of_subscript(node))
-            case ast.ListComp() | ast.GeneratorExp() | ast.SetComp():
-                self.fail(node, "DL307.syntax", what="a comprehension", fix=idioms.of_comprehension(node))
-            case ast.BinOp(op=ast.FloorDiv() | ast.Mod()):
-                self.fail(node, "DL307.syntax", what=idioms.describe(node.op), fix=idioms.of_division(node))
         what, fix = idioms.of_syntax(node, self.part(node))
         self.fail(node, "DL307.syntax", what=what, fix=fix)
 
@@ -206,20 +200,18 @@ class Compiler:
         kept: list[tuple[Node, ast.expr]] = []
         for value in node.values:
             item = self.visit(value)
-            constant = item.param("value") if item.op == CONST and item.type.dtype is DType.BOOL else None
-            if constant is decisive and not kept:
-                return item
+            constant = item.param("value") if item.op == CONST else None
             if constant is not (not decisive):
                 kept.append((item, value))
             if constant is decisive:
                 break  # nothing after it is read
         if not kept:
             return self.graph.constant(not decisive)
-        result, first = kept[0]
-        if len(kept) == 1 and result.type.dtype is not DType.BOOL:
+        (result, first), *further = kept
+        if not further and result.type.dtype is not DType.BOOL:
             dtype, fix = result.type.dtype, of_type(result, [DType.BOOL])
             self.fail(first, "DL305.needs", name=name, needed="bool", node=result, dtype=dtype, fix=fix)
-        for item, value in kept[1:]:
+        for item, value in further:
             result = self.build(name, node, [result, item], [first, value])
         return result
 
@@ -255,13 +247,11 @@ class Compiler:
         membership = isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn)
         listed = node.comparators[0] if isinstance(node, ast.Compare) and membership else None
         start, end = self.span(node)
-        parts = []
-        for word in sorted(words, key=self.span):
+        fix, wanted = self.text[:end], self.part(words[0])
+        for word in sorted(words, key=self.span, reverse=True):
             first, last = self.span(word)
-            text = f"'{self.text[first:last]}'"
-            parts += [self.text[start:first], f"[{text}]" if word is listed else text]
-            start = last
-        fix, wanted = "".join([*parts, self.text[start:end]]), self.part(words[0])
+            fix = fix[:first] + (f"['{fix[first:last]}']" if word is listed else f"'{fix[first:last]}'") + fix[last:]
+        fix = fix[start:]
         if (close := nearest(wanted, self.scope.names())) is not None:
             fix = f"{fix}; or did you mean `{close}`?"
         self.fail(words[0], "DL302.quotes", word=wanted, fix=fix)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from typing import Any
 
 from declog.errors import elsewhere
 
@@ -34,10 +35,6 @@ _NAME = re.compile(r"[a-z]\w*")
 _REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
 _PIPE = re.compile(rf"\s*([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({_REDUCTIONS})\s*")  # reward | mean
 
-_HINTS: dict[type[ast.AST], str] = {
-    ast.BitAnd: "write `and`", ast.BitOr: "write `or`", ast.Invert: "write `not`",
-    ast.Lambda: "register a function with @declog.function",
-}  # fmt: skip
 _OWN = "register a function of your own with @declog.function, and call it"
 
 
@@ -115,7 +112,7 @@ def quantile(name: str, level: ast.expr | None) -> str | None:
     return f"p{level.value * (100 if fraction else 1):g}"
 
 
-def of_subscript(node: ast.Subscript) -> str:
+def _of_subscript(node: ast.Subscript, text: str) -> str:
     """A member of a family, or which values count; ``E[x]`` is a mean."""
     of, inside = ast.unparse(node.value), node.slice
     if of == "E" or re.fullmatch(_REDUCTIONS, of):
@@ -132,14 +129,14 @@ def of_subscript(node: ast.Subscript) -> str:
     return "a member of a family is member(family, 'name')"
 
 
-def of_division(node: ast.BinOp) -> str:
+def _of_division(node: ast.BinOp, text: str) -> str:
     """``a // b`` and ``a % b``, by `floor`."""
     quotient = ast.Call(ast.Name("floor"), [ast.BinOp(node.left, ast.Div(), node.right)], [])
     remainder = ast.BinOp(node.left, ast.Sub(), ast.BinOp(node.right, ast.Mult(), quotient))
     return f"write `{ast.unparse(quotient if isinstance(node.op, ast.FloorDiv) else remainder)}`"
 
 
-def of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp) -> str:
+def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text: str) -> str:
     """An aggregate, and which values count."""
     inner = node.generators[0]
     if not inner.ifs:
@@ -172,20 +169,6 @@ def items(node: ast.expr) -> Sequence[ast.expr]:
     return node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
 
 
-def of_syntax(node: ast.expr, text: str) -> tuple[str, str]:
-    """The name of a construct of Python that the language does not have, and the fix; ``text`` is what was written."""
-    if isinstance(node, ast.Set):  # of a template: {{ reward }}
-        return describe(node), f"write `{ast.unparse(node).strip('{} ')}`"
-    if isinstance(node, ast.Tuple):
-        return describe(node), _of_tuple(node, text)
-    if isinstance(node, ast.BinOp) and (call := _PIPE.fullmatch(text)) is not None:
-        return describe(node.op), f"write `{call[2]}({call[1]})`"
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitXor):
-        return describe(node.op), f"write `{ast.unparse(ast.BinOp(node.left, ast.Pow(), node.right))}`"
-    kind = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
-    return describe(kind), _HINTS.get(type(kind), _OWN)
-
-
 def _of_tuple(node: ast.Tuple, text: str) -> str:
     """``0,5`` and ``1,000`` are numbers; ``reward, length`` are two metrics."""
     if all(isinstance(item, ast.Name) for item in node.elts):
@@ -194,18 +177,38 @@ def _of_tuple(node: ast.Tuple, text: str) -> str:
     return f"write `{number}`" if number != text else "a metric for each"
 
 
-def describe(node: ast.AST) -> str:
-    """The name of a construct of Python."""
-    symbols: dict[type[ast.AST], str] = {
-        ast.BitAnd: "`&`", ast.BitOr: "`|`", ast.BitXor: "`^`", ast.Invert: "`~`", ast.Mod: "`%`", ast.FloorDiv: "`//`",
-        ast.MatMult: "`@`", ast.LShift: "`<<`", ast.RShift: "`>>`", ast.Subscript: "a subscript",
-        ast.Attribute: "an attribute", ast.Lambda: "a lambda", ast.Tuple: "a tuple", ast.List: "a list",
-        ast.Dict: "a mapping", ast.NamedExpr: "`:=`", ast.JoinedStr: "an f-string", ast.Constant: "this constant",
-        ast.ListComp: "a comprehension", ast.SetComp: "a comprehension", ast.DictComp: "a comprehension",
-        ast.GeneratorExp: "a comprehension", ast.Set: "a set", ast.Starred: "`*`", ast.Await: "`await`",
-        ast.Yield: "`yield`", ast.YieldFrom: "`yield`",
-    }  # fmt: skip
-    return symbols.get(type(node), f"{type(node).__name__}")
+def _of_template(node: ast.Set, text: str) -> str:
+    """``{{ reward }}``."""
+    return f"write `{ast.unparse(node).strip('{} ')}`"
+
+
+def _of_power(node: ast.BinOp, text: str) -> str:
+    """``x ^ 2``."""
+    return f"write `{ast.unparse(ast.BinOp(node.left, ast.Pow(), node.right))}`"
+
+
+# Constructs of Python that the language does not have: their names, and the fix or a function that gives it.
+_CONSTRUCTS: Mapping[type[ast.AST], tuple[str, str | Callable[[Any, str], str]]] = {
+    ast.BitAnd: ("`&`", "write `and`"), ast.BitOr: ("`|`", "write `or`"), ast.Invert: ("`~`", "write `not`"),
+    ast.BitXor: ("`^`", _of_power), ast.Mod: ("`%`", _of_division), ast.FloorDiv: ("`//`", _of_division),
+    ast.MatMult: ("`@`", _OWN), ast.LShift: ("`<<`", _OWN), ast.RShift: ("`>>`", _OWN), ast.NamedExpr: ("`:=`", _OWN),
+    ast.Subscript: ("a subscript", _of_subscript), ast.Attribute: ("an attribute", _OWN),
+    ast.Lambda: ("a lambda", "register a function with @declog.function"),
+    ast.Tuple: ("a tuple", _of_tuple), ast.List: ("a list", _OWN), ast.Set: ("a set", _of_template),
+    ast.Dict: ("a mapping", _OWN), ast.JoinedStr: ("an f-string", _OWN), ast.Constant: ("this constant", _OWN),
+    **dict.fromkeys((ast.ListComp, ast.SetComp, ast.GeneratorExp), ("a comprehension", _of_comprehension)),
+    ast.DictComp: ("a comprehension", _OWN), ast.Starred: ("`*`", _OWN), ast.Await: ("`await`", _OWN),
+    ast.Yield: ("`yield`", _OWN), ast.YieldFrom: ("`yield`", _OWN),
+}  # fmt: skip
+
+
+def of_syntax(node: ast.expr, text: str) -> tuple[str, str]:
+    """The name of a construct of Python that the language does not have, and the fix; ``text`` is what was written."""
+    kind = node.op if isinstance(node, ast.BinOp | ast.UnaryOp) else node
+    name, fix = _CONSTRUCTS.get(type(kind), (type(kind).__name__, _OWN))
+    if isinstance(node, ast.BinOp) and (call := _PIPE.fullmatch(text)) is not None:
+        return name, f"write `{call[2]}({call[1]})`"
+    return name, fix if isinstance(fix, str) else fix(node, text)
 
 
 def names_of_word(node: ast.expr) -> list[str]:

@@ -9,7 +9,7 @@ import ast
 import inspect
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -60,31 +60,27 @@ def _texts(model: type[Model]) -> Mapping[str, str]:
 
 def below(type_: Any, key: object) -> Any:
     """The type of the value at a key of a model, a map or a list; of a union, of the first member that has the key."""
-    if is_model(type_):
-        return of_model.type if (of_model := keys(type_).get(str(key))) is not None else None
-    if typing.get_origin(type_) in (dict, list):
-        return typing.get_args(type_)[-1]
-    return next((inner for member in members(type_) if (inner := below(member, key)) is not None), None)
+    for atom in atoms(type_):
+        if is_model(atom) and str(key) in keys(atom):
+            return keys(atom)[str(key)].type
+        if typing.get_origin(atom) in (dict, list):
+            return typing.get_args(atom)[-1]
+    return None
 
 
 def model_of(type_: Any) -> type[Model] | None:
     """The one model among the types of a value, whatever else is said of it; None where there is none, or several."""
-    if is_model(type_):
-        model: type[Model] = type_
-        return model
-    inside = [inner for member in members(type_) if (inner := model_of(member)) is not None]
+    inside = list(filter(is_model, atoms(type_)))
     return inside[0] if len(inside) == 1 else None
 
 
 def models(type_: Any = LogSpec) -> Iterator[type[Model]]:
     """The models of a type and of all that stands below it."""
-    if is_model(type_):
-        yield type_
-        inside: Iterable[Any] = (key.type for key in keys(type_).values())
-    else:
-        inside = members(type_) or (typing.get_args(type_) if typing.get_origin(type_) in (dict, list) else ())
-    for inner in inside:
-        yield from models(inner)
+    for atom in atoms(type_):
+        if is_model(atom):
+            yield atom
+        for inner in [key.type for key in keys(atom).values()] if is_model(atom) else typing.get_args(atom):
+            yield from models(inner)
 
 
 def is_model(type_: Any) -> bool:
@@ -94,15 +90,26 @@ def is_model(type_: Any) -> bool:
 
 def members(type_: Any) -> tuple[Any, ...]:
     """The members of a union; of an annotated type that type."""
-    if typing.get_origin(type_) is Annotated:
-        return (type_.__origin__,)
-    return typing.get_args(type_) if typing.get_origin(type_) in (typing.Union, types.UnionType) else ()
+    origin, inside = typing.get_origin(type_), typing.get_args(type_)
+    return inside[:1] if origin is Annotated else inside if origin in (typing.Union, types.UnionType) else ()
 
 
 def atoms(type_: Any) -> Iterator[Any]:
     """The types of a value that is one of several, each for itself: ``int | None`` is int and None."""
     inside = members(type_)
     yield from (atom for member in inside for atom in atoms(member)) if inside else (type_,)
+
+
+def values(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
+    """Every value inside of a config, or of a part of it, with its path and its type, outer ones first.
+
+    The type is None where the language has no such key; so it is inside of an application's own `run.config`, too.
+    """
+    items = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        inner = below(type_, key)
+        yield (*path, key), value, inner
+        yield from values(value, inner, (*path, key))
 
 
 def says(type_: Any) -> Iterator[Says]:
@@ -118,7 +125,7 @@ def says(type_: Any) -> Iterator[Says]:
 # The keys of a config whose entries bear names of their own.
 SECTIONS = tuple(
     name for name, key in keys(LogSpec).items()
-    if typing.get_origin((*members(key.type), key.type)[0]) is dict and below(key.type, "") is not Any
+    if typing.get_origin(next(atoms(key.type))) is dict and below(key.type, "") is not Any
 )  # fmt: skip
 # The sections whose entries are named by texts of other keys.
 _said = {said.of for model in models() for key in keys(model).values() for said in says(key.type)}

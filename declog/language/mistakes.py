@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -23,75 +23,74 @@ EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "parent
 
 
 def answered(problem: Problem, data: Mapping[str, Any]) -> Problem:
-    """A problem with a better fix, if its key is a common mistake: a key of another section, or a lost indentation."""
-    if problem.code == "DL202" and (fix := _in_one_form(problem.path, data)) is not None:
+    """A problem with a better fix, if its key or the form of its value is a common mistake."""
+    if problem.code == "DL202":
+        return _of_form(problem, data)
+    fix = _of_unknown_key(problem, data) if problem.code == "DL201" else None
+    return problem if fix is None else replace(problem, fix=fix)
+
+
+def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
+    """The problem of a value in another form than its key takes."""
+    if (fix := _in_one_form(problem.path[:3], data)) is not None:
         return replace(problem, path=problem.path[:3], fix=fix)
-    if problem.code == "DL201" and len(problem.path) == 3 and (moved := _MOVED.get(str(problem.path[0]))) is not None:
+    key, section = str(problem.path[0]), data.get(str(problem.path[0]))
+    if key == "sinks":
+        return Problem.of("DL202.sinks", problem.path, fix=as_sinks(section))
+    if len(problem.path) > 1 or key not in SECTIONS:
+        return problem
+    if isinstance(section, str) and (entry := re.match(r"([a-z_]\w*)(?::(?=\S)| *= *)(.*)", section)):
+        return replace(problem, source=section, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
+    if isinstance(section, str) and key == "profiles":
+        return Problem.of("DL202.profile", "profiles", name=section)
+    shown = as_map(key, section)
+    return replace(problem, fix=f"signals: {{any: {shown}}}" if key == "signals" else f"{key}: {shown}")
+
+
+def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
+    """The fix for a key that there is not: the key for its purpose, or the section that it belongs to."""
+    if len(problem.path) == 3 and (moved := _MOVED.get(str(problem.path[0]))) is not None:
         section, name, word = map(str, problem.path)
-        if section == "metrics" and _is_signal(word, data) and is_reduction(str(data[section][name][word]), 1):
-            return replace(problem, fix=f"expr: {word}, reduce: {data[section][name][word]}")
-        if (fix := moved(word, name, data[section][name])) is not None:
-            return replace(problem, fix=fix)
-    if problem.code == "DL201" and (fix := _of_other_tools(problem.path, data)) is not None:
-        return replace(problem, fix=fix)
-    key = str(problem.path[0]) if len(problem.path) == 1 or problem.path[0] == "sinks" else None
-    if key is None:
-        return problem
-    if problem.code == "DL202" and key == "sinks":
-        return Problem.of("DL202.sinks", problem.path, fix=as_sinks(data["sinks"]))
-    if problem.code == "DL202" and key in SECTIONS:
-        section = data[key]
-        if isinstance(section, str) and (entry := re.match(r"([a-z_]\w*)(?::(?=\S)| *= *)(.*)", section)):
-            return replace(problem, source=section, fix=f"a key needs a colon and a blank: `{entry[1]}: {entry[2]}`")
-        if isinstance(section, str) and key == "profiles":
-            return Problem.of("DL202.profile", "profiles", name=section)
-        shown = as_map(key, section)
-        return replace(problem, fix=f"signals: {{any: {shown}}}" if key == "signals" else f"{key}: {shown}")
-    if problem.code != "DL201":
-        return problem
-    empty = [section for section in SECTIONS if section in data and data[section] is None]
-    if key == "declog":
-        fix = "write its keys at the top, without `declog:`; in a defaults list a preset is `grpo`, not `/declog/grpo`"
-        return replace(problem, fix=fix)
+        entry = data[section][name]
+        reduces = section == "metrics" and word in _names(data, "signals", "derived")
+        if reduces and is_reduction(str(entry[word]), 1):
+            return f"expr: {word}, reduce: {entry[word]}"
+        if (fix := moved(word, name, entry)) is not None:
+            return fix
+    if (fix := _of_other_tools(problem.path, data)) is not None or len(problem.path) > 1:
+        return fix
+    key = str(problem.path[0])
+    value = data[key]
     if key == "per_rank":
-        return replace(problem, fix=f"axes: {{rank: {'each' if data[key] else 'all'}}}")
+        return f"axes: {{rank: {'each' if value else 'all'}}}"
     if key in sinks_and_options(data.get("sinks") or [])[0]:
-        return replace(problem, fix=f"sink_options: {{{key}: {in_flow(data[key])}}}")
-    if data[key] is None and set(data) == {key}:  # a file with one word
-        return replace(
-            problem, fix=f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
-        )
+        return f"sink_options: {{{key}: {in_flow(value)}}}"
+    if value is None and set(data) == {key}:  # a file with one word
+        return f"a preset is extended by `defaults: [{key}, _self_]`; a key has a value: `{key}: ...`"
     if key in EXTENDS:
-        base = data[key] if isinstance(data[key], str) else ", ".join(map(str, data[key] or ["grpo"]))
-        return replace(problem, fix=f"defaults: [{base}, _self_]")
-    if key == "defaults":
-        return replace(
-            problem,
-            fix="a defaults list stands at the top of a YAML file, outside of `declog:`; start with that file's path",
-        )
+        base = value if isinstance(value, str) else ", ".join(map(str, value or ["grpo"]))
+        return f"defaults: [{base}, _self_]"
     if nearest(key, ["defaults"]):
-        return replace(problem, fix="did you mean `defaults`?")
+        return "did you mean `defaults`?"
     if key in ("packs", "pack"):
-        packs = in_flow(data[key] if isinstance(data[key], list) else [data[key]]).replace(" ", "")
+        packs = in_flow(value if isinstance(value, list) else [value]).replace(" ", "")
         listed = f"defaults: [grpo, packs: {packs}, _self_]"
-        return replace(problem, fix=f"a pack is chosen in the defaults list: {listed}, or +declog/packs@declog={packs}")
+        return f"a pack is chosen in the defaults list: {listed}, or +declog/packs@declog={packs}"
     if key in keys(RunSpec) or key == "run_config":
-        return replace(problem, fix=f"run: {{{in_flow({key.removeprefix('run_'): data[key]})[1:-1]}}}")
-    if empty and nearest(key, keys(LogSpec)) is None and isinstance(data.get(key), str | Mapping):
-        return replace(problem, fix=f"indent it below `{empty[-1]}:`, which is empty here")
-    if nearest(key, keys(LogSpec)) is not None:
-        return problem
-    if (fix := _elsewhere(key, data[key])) is not None:
-        return replace(problem, fix=fix)
-    is_metric = isinstance(data[key], str) and (is_reduction(data[key], 1) or reduced(data[key]) is not None)
-    if is_metric or key in {
-        str(path[-1]) for section in ("signals", "derived", "metrics") for path, _ in entries(data, section)
-    }:
-        return replace(problem, fix=f"metrics: {{{key}: {in_flow(data[key])}}}")
-    if isinstance(data[key], Scalar):
-        how = f"run: {{config: {{{key}: {in_flow(data[key])}}}}}, which records it with the run"
-        return replace(problem, fix=f"{how}\n{problem.fix}")
-    return problem
+        return f"run: {{{in_flow({key.removeprefix('run_'): value})[1:-1]}}}"
+    near = nearest(key, keys(LogSpec))
+    empty = [section for section in SECTIONS if section in data and data[section] is None]
+    if empty and near is None and isinstance(value, str | Mapping):
+        return f"indent it below `{empty[-1]}:`, which is empty here"
+    if near is not None:
+        return None
+    if (fix := _elsewhere(key, value)) is not None:
+        return fix
+    if _is_metric(value) or key in _names(data, "signals", "derived", "metrics"):
+        return f"metrics: {{{key}: {in_flow(value)}}}"
+    if isinstance(value, Scalar):
+        return f"run: {{config: {{{key}: {in_flow(value)}}}}}, which records it with the run\n{problem.fix}"
+    return None
 
 
 def application(data: Mapping[str, Any]) -> Problem | None:
@@ -101,15 +100,19 @@ def application(data: Mapping[str, Any]) -> Problem | None:
     return Problem.of("DL201.application", keys=", ".join(f"`{name}`" for name in list(data)[:5]))
 
 
-def _is_signal(name: str, data: Mapping[str, Any]) -> bool:
-    return any(path[-1] == name for section in ("signals", "derived") for path, _ in entries(data, section))
+def _names(data: Mapping[str, Any], *sections: str) -> set[str]:
+    """The names of the entries of some sections."""
+    return {str(path[-1]) for section in sections for path, _ in entries(data, section)}
+
+
+def _is_metric(value: Any) -> bool:
+    """Whether a value is a metric in short: a reduction, or a call of one."""
+    return isinstance(value, str) and (is_reduction(value, 1) or reduced(value) is not None)
 
 
 def _of_a_config(key: str, value: Any) -> bool:
     """Whether a key is, or seems to be meant as, one of a logging config."""
-    if key in {*keys(LogSpec), *EXTENDS, *elsewhere.keys(), "defaults", "declog", "packs", "pack"}:
-        return True
-    if isinstance(value, str) and (is_reduction(value, 1) or reduced(value) is not None):
+    if key in {*keys(LogSpec), *EXTENDS, *elsewhere.keys(), "packs", "pack"} or _is_metric(value):
         return True
     near = nearest(key, [*keys(LogSpec), "defaults"])
     return near is not None and key != "model" and isinstance(value, Mapping if near in SECTIONS else Scalar)
@@ -190,45 +193,45 @@ _MOVED = {"metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _mo
 
 def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for a value in another form than its key takes: a map for a list, or a list for a map."""
-    section, name, key = (*map(str, path[:3]), "", "", "")[:3]
-    value = data[section]
-    for word in (name, key):
-        value = value.get(word) if isinstance(value, Mapping) else None if word else value
-    if section == "alerts" and name and not key and isinstance(value, int | float) and not isinstance(value, bool):
-        return f'{name}: "> {value}"'
-    if section == "alerts" and name and not key and isinstance(value, list):
-        bounds = [match for item in value if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", str(item)))]
-        return f"{name}: {{{', '.join(f'{match[1]}: {match[2]}' for match in bounds)}}}" if bounds else None
-    if section == "axes" and not key and isinstance(value, int):
-        return f"group: {{size: {value}}}"
-    if section == "modes" and name and not key and isinstance(value, Scalar) and value is not False:
-        return f"{name}: {{prefix: {name}/}}"
-    if section == "metrics" and name and not key and isinstance(value, list) and len(value) > 1:
-        *reductions, expr = value
-        return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
-    if section == "tables" and not key and isinstance(value, list):
-        return f"{name}: {{columns: {in_flow(value)}}}"
-    if section == "filters" and not key and isinstance(value, str):
-        return f"{name}: {{where: {in_flow(value)}}}"
-    if section == "metrics" and key == "over" and value in ("token", "completion", "group"):
-        expr = data[section][name].get("expr", name)
-        return f"expr: {in_flow(f'mean({expr}, over={value})')}: `over` of a metric says which steps or ranks it covers"
-    if section == "metrics" and key == "reduce" and isinstance(value, Mapping):
-        return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
-    if section == "metrics" and key == "alias" and not isinstance(value, list):
-        return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
-    if section == "tables" and key == "to" and isinstance(value, str | list):
-        return f"to: {in_flow(dict.fromkeys(value if isinstance(value, list) else [value], True))}"
-    if section == "tables" and key == "filter" and isinstance(value, list):
-        return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
-    if section == "schemas" and not key and isinstance(value, list):
-        return f"{name}: {in_flow(_columns(value))}"
-    if section == "tables" and key in ("columns", "schema") and isinstance(value, Mapping | list):
-        columns = value if isinstance(value, Mapping) else _columns(value)
-        return f"schemas: {{{name}: {in_flow(columns)}}}   and in the table `schema: {name}`"
-    if section == "schemas" and isinstance(value, str):
-        type_ = nearest(value, typing.get_args(ColumnType))
-        return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
+    value: Any = data
+    for word in path:
+        value = value.get(word) if isinstance(value, Mapping) else None
+    match [*map(str, path)], value:
+        case ["alerts", name], int() | float() if not isinstance(value, bool):
+            return f'{name}: "> {value}"'
+        case ["alerts", name], list():
+            bounds = [match for item in value if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", str(item)))]
+            return f"{name}: {{{', '.join(f'{match[1]}: {match[2]}' for match in bounds)}}}" if bounds else None
+        case ["axes"] | ["axes", _], int():
+            return f"group: {{size: {value}}}"
+        case ["modes", name], bool() | int() | float() | str() if value is not False:
+            return f"{name}: {{prefix: {name}/}}"
+        case ["metrics", name], [_, _, *_]:
+            *reductions, expr = value
+            return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
+        case ["tables", name], list():
+            return f"{name}: {{columns: {in_flow(value)}}}"
+        case ["filters", name], str():
+            return f"{name}: {{where: {in_flow(value)}}}"
+        case ["metrics", name, "over"], "token" | "completion" | "group":
+            expr = in_flow(f"mean({data['metrics'][name].get('expr', name)}, over={value})")
+            return f"expr: {expr}: `over` of a metric says which steps or ranks it covers"
+        case ["metrics", _, "reduce"], Mapping():
+            return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
+        case ["metrics", _, "alias"], _ if not isinstance(value, list):
+            return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
+        case ["tables", _, "to"], str() | list():
+            return f"to: {in_flow(dict.fromkeys(value if isinstance(value, list) else [value], True))}"
+        case ["tables", _, "filter"], list():
+            return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
+        case ["schemas", name], list():
+            return f"{name}: {in_flow(_columns(value))}"
+        case ["tables", name, "columns" | "schema"], Mapping() | list():
+            columns = value if isinstance(value, Mapping) else _columns(value)
+            return f"schemas: {{{name}: {in_flow(columns)}}}   and in the table `schema: {name}`"
+        case ["schemas", _, key], str():
+            type_ = nearest(value, typing.get_args(ColumnType))
+            return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
     return None
 
 
@@ -251,23 +254,16 @@ def as_map(section: str, value: Any) -> str:
 
 def sinks_and_options(value: Any) -> tuple[list[str], dict[str, Any]]:
     """The names of sinks in a list or a map that also holds their options, and those options by name."""
-    pairs = [*_pairs((_named(item) for item in (value if isinstance(value, list) else [value])), None)]
-    options = {str(name): {"profile": item} if isinstance(item, str) else item for name, item in pairs}
-    return [str(name) for name, item in pairs if item is not False], {
-        name: item for name, item in options.items() if item
-    }
+    items = map(_named, value if isinstance(value, list) else [value])
+    pairs = [pair for item in items for pair in (item.items() if isinstance(item, Mapping) else [(item, None)])]
+    options = {str(name): {"profile": item} if isinstance(item, str) else item for name, item in pairs if item}
+    return [str(name) for name, item in pairs if item is not False], options
 
 
 def _named(item: Any) -> Any:
     """``{kind: wandb, project: x}`` as ``{wandb: {project: x}}``."""
     called = isinstance(item, Mapping) and not {"kind", "name", "type"}.isdisjoint(item)
     return dict([entry]) if called and (entry := _entry("sinks", item)) is not None else item
-
-
-def _pairs(items: Iterable[Any], empty: Any) -> Iterator[tuple[Any, Any]]:
-    """The entries of maps in a list; of a word beside them the value is ``empty``."""
-    for item in items:
-        yield from item.items() if isinstance(item, Mapping) else [(item, empty)]
 
 
 def as_sinks(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -56,6 +56,14 @@ class Model(BaseModel):
     def _named(cls, data: Any) -> Any:
         plain = bool(cls._plain) and not isinstance(data, Mapping) and isinstance(data, cls._plain_type)
         return {cls._plain: data} if plain else data
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        self._check()
+        return self
+
+    def _check(self) -> None:
+        """Raise ``refused(...)`` where keys contradict each other, each of which is right by itself."""
 
 
 class Described(Model):

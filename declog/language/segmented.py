@@ -143,21 +143,6 @@ def count(values: Array, segments: Segments) -> Array:
     return segments.apply(np.add, present(values).astype(np.int64))
 
 
-def any_of(values: Array, segments: Segments) -> Array:
-    """Whether any value is true; missing where all are."""
-    return _answered(segments.apply(np.logical_or, truth(values)), values, segments)
-
-
-def all_of(values: Array, segments: Segments) -> Array:
-    """Whether every value that is not missing is true; missing where all are."""
-    return _answered(segments.apply(np.logical_and, truth(values) | ~present(values)), values, segments)
-
-
-def _answered(answer: Array, values: Array, segments: Segments) -> Array:
-    some = segments.apply(np.logical_or, present(values))
-    return answer if some.all() else np.where(some, answer, np.nan)
-
-
 def first(values: Array, segments: Segments) -> Array:
     """The first value that is not missing, in row order."""
     return _picked(values, segments, np.minimum, values.shape[-1])

@@ -7,6 +7,7 @@ stays as it is, and the models refuse it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,9 @@ def long(layer: Node) -> tuple[Node, list[Problem]]:
     return layer.holding({key: writer.section(key, node) for key, node in layer.entries.items()}), writer.problems
 
 
+_Entry = Callable[[Node, Path], Node | Problem]  # an entry in its long form, or its problem; with its path
+
+
 @dataclass
 class _Writer:
     """Writes sections. ``signals`` are this layer's."""
@@ -39,79 +43,82 @@ class _Writer:
             return node.holding([] if node.value == "none" else [node])
         if not isinstance(node.value, dict):
             return node
-        entry = {
+        entry: _Entry | None = {
             "signals": self._phase, "derived": self._derived, "metrics": self._metric, "tables": self._table,
             "alerts": self._alert, "axes": self._axis,
         }.get(name)  # fmt: skip
-        if entry is None:
-            return node
-        return node.holding({key: item if _open(item) else entry(key, item) for key, item in node.entries.items()})
+        return node if entry is None else self._written(entry, node, (name,))
+
+    def _written(self, entry: _Entry, node: Node, at: Path) -> Node:
+        """A map with its entries in their long form. An entry that has a problem stays as it is."""
+        return node.holding({key: self._entry(entry, item, (*at, key)) for key, item in node.entries.items()})
+
+    def _entry(self, entry: _Entry, node: Node, at: Path) -> Node:
+        written = node if _open(node) else entry(node, at)
+        if isinstance(written, Node):
+            return written
+        self.problems.append(written)
+        return node
 
     # -- signals
 
-    def _phase(self, phase: str, node: Node) -> Node:
-        if _is_signal(node):
-            return self._refused(phase, node, ("signals", phase))
-        at = ("signals", phase)
-        return node.holding({
-            name: item if _open(item) else self._signal(name, item, (*at, name)) for name, item in node.entries.items()
-        })  # fmt: skip
+    def _phase(self, node: Node, at: Path) -> Node | Problem:
+        return self._refused(node, at) if _is_signal(node) else self._written(self._signal, node, at)
 
-    def _signal(self, name: str, node: Node, at: Path) -> Node:
+    def _signal(self, node: Node, at: Path) -> Node | Problem:
+        name = at[1] if at[0] == "metrics" else at[-1]
         if isinstance(node.value, dict):
             moved = any((key := node.entries.get(word)) is not None and key.value for word in ("expr", "phase"))
-            return self._refused(name, node, at) if moved and at[0] == "signals" else node
+            return self._refused(node, at) if moved and at[0] == "signals" else node
         words = notation.words_of(node.plain)
         declared = notation.signal_words(words, at)
         if isinstance(node.value, list) and declared is not None:
-            declared = Problem.of("DL202.signal_list", at, name=name, fix=f"{name}: {' '.join(words)}")
-        if declared is None and words and words[0] not in self.signals and (axis := notation.with_axis(words)):
-            declared = Problem.of("DL202.no_axis", at, words=" ".join(words), fix=f"{name}: {axis}")
-        if declared is None and at[0] == "metrics":
-            declared = Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
-        if declared is None:
-            return self._refused(name, node, at)
+            return Problem.of("DL202.signal_list", at, name=name, fix=f"{name}: {' '.join(words)}")
         if isinstance(declared, Problem):
-            self.problems.append(declared)
-            return node
-        return said(declared, node.location, replaces=True)
+            return declared
+        if declared is not None:
+            return said(declared, node.location, replaces=True)
+        if (axis := self._with_axis(words)) is not None:
+            return Problem.of("DL202.no_axis", at, words=" ".join(words), fix=f"{name}: {axis}")
+        if at[0] == "metrics":
+            return Problem.of("DL202.observe_axis", at, name=node.value, known=list(AXES))
+        return self._refused(node, at)
 
-    def _refused(self, name: str, node: Node, at: Path) -> Node:
-        """A value that is no signal of a phase stays as it is; the problem says where it belongs."""
-        keys = node.entries
+    def _with_axis(self, words: list[str]) -> str | None:
+        """The words of a signal with its axis; None for an expression, such as one that begins with a signal."""
+        return notation.with_axis(words) if words and words[0] not in self.signals else None
+
+    def _refused(self, node: Node, at: Path) -> Problem:
+        """The problem of a value that is no signal of a phase: the place where it belongs."""
+        name, keys = at[-1], node.entries
         words = [] if keys else notation.words_of(node.plain)
         if isinstance(node.plain, list) and notation.are_names(words):  # the signals of a phase
             fix = f"{name}: {in_flow(dict.fromkeys(words, 'completion'))}"
-            self.problems.append(Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix))
-            return node
-        if words and words[0] not in self.signals and (axis := notation.with_axis(words)):
+            return Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix)
+        if (axis := self._with_axis(words)) is not None:
             fix = f"signals: {{any: {{{name}: {axis}}}}}"
-            self.problems.append(Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix))
-            return node
+            return Problem.of("DL202.no_axis", at, words=" ".join(words), fix=fix)
         if "expr" in keys or (not keys and notation.signal_words(words, at) is None):
             fix = f"derived: {{{name}: {in_flow(node.plain)}}}"
-            self.problems.append(Problem.of("DL202.derived", at, name=name, fix=fix))
-            return node
+            return Problem.of("DL202.derived", at, name=name, fix=fix)
         said_phases = keys["phase"].plain if "phase" in keys else at[1] if len(at) > 2 else None
         phases = list(said_phases.values()) if isinstance(said_phases, dict) else [said_phases or "any"]
         rest = {key: value.plain for key, value in keys.items() if key != "phase"} if keys else " ".join(words)
         entries = ", ".join(f"{phase}: {{{name}: {in_flow(rest)}}}" for phase in phases)
-        self.problems.append(Problem.of("DL202.phase", at, name=name, fix=f"signals: {{{entries}}}"))
-        return node
+        return Problem.of("DL202.phase", at, name=name, fix=f"signals: {{{entries}}}")
 
-    def _derived(self, name: str, node: Node) -> Node:
+    def _derived(self, node: Node, at: Path) -> Node | Problem:
         if isinstance(node.value, dict):
             return node
         words = str(node.value).split()
         if notation.signal_words(words, ()) is not None:
-            fix = f"signals: {{any: {{{name}: {node.value}}}}}"
-            self.problems.append(Problem.of("DL202.observed", ("derived", name), name=name, fix=fix))
-            return node
+            fix = f"signals: {{any: {{{at[-1]}: {node.value}}}}}"
+            return Problem.of("DL202.observed", at, name=at[-1], fix=fix)
         return said({"expr": node}, node.location, replaces=True)
 
     # -- metrics
 
-    def _metric(self, name: str, node: Node) -> Node:
+    def _metric(self, node: Node, at: Path) -> Node:
         if isinstance(node.value, list):
             return node
         if not isinstance(node.value, dict):
@@ -122,7 +129,7 @@ class _Writer:
             return said(reduced or {"expr": node}, node.location, replaces=True)
         entry = dict(node.entries)
         if (observe := entry.get("observe")) is not None:
-            entry["observe"] = observe if _open(observe) else self._signal(name, observe, ("metrics", name, "observe"))
+            entry["observe"] = self._entry(self._signal, observe, (*at, "observe"))
         if (tags := entry.get("tags")) is not None and isinstance(tags.value, str):
             entry["tags"] = said(tags.value.split(), tags.location)
         for key in ("expr", "by"):
@@ -132,25 +139,25 @@ class _Writer:
 
     # -- tables, alerts
 
-    def _table(self, name: str, node: Node) -> Node:
+    def _table(self, node: Node, at: Path) -> Node:
         rows = node.entries.get("filter")
         if rows is None or not isinstance(rows.value, str) or WORD.match(rows.value) or _open(rows):
             return node
         return node.holding({**node.entries, "filter": said({"where": rows}, rows.location, replaces=True)})
 
-    def _alert(self, name: str, node: Node) -> Node:
+    def _alert(self, node: Node, at: Path) -> Node:
         if not isinstance(node.value, str):
             return node
-        return said(notation.condition(node.value.strip(), name), node.location, replaces=True)
+        return said(notation.condition(node.value.strip(), at[-1]), node.location, replaces=True)
 
     # -- axes
 
-    def _axis(self, name: str, node: Node) -> Node:
+    def _axis(self, node: Node, at: Path) -> Node:
         """``group: 4``, ``group: prompt_id``, ``token: completion_mask``."""
         if isinstance(node.value, bool) or not isinstance(node.value, int | str):
             return node
-        words = {"group": "size" if isinstance(node.value, int) else "of", "token": "mask"}
-        return said({words[name]: node}, node.location, replaces=True) if name in words else node
+        word = {"group": "size" if isinstance(node.value, int) else "of", "token": "mask"}.get(str(at[-1]))
+        return node if word is None else said({word: node}, node.location, replaces=True)
 
 
 def _open(node: Node) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
@@ -135,11 +135,9 @@ class Observed(Masked):
     from_log_extra: bool = False
     """Whether a column of log_extra with its name is this signal; by default that is a column of tables only."""
 
-    @model_validator(mode="after")
-    def _any_is_a_family(self) -> Self:
+    def _check(self) -> None:
         if self.any and not (self.family is True and self.axis in ("step", "completion") and self.type is DType.FLOAT):
             raise refused("DL202.any")
-        return self
 
     @property
     def members(self) -> tuple[str, ...]:
@@ -337,11 +335,9 @@ class AlertSpec(Switched, Conditional, Described):
     text: Annotated[str, Says("metrics", "template")] = ""
     """The message, with values by their ids: `KL is {kl:.3f}`."""
 
-    @model_validator(mode="after")
-    def _room(self) -> AlertSpec:
+    def _check(self) -> None:
         if self.above is not None and self.below is not None and self.above <= self.below:
             raise refused("DL202.no_room", above=f"{self.above:g}", below=f"{self.below:g}")
-        return self
 
 
 class SinkSpec(Model):

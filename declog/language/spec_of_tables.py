@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from declog.language.dtypes import DType
 from declog.language.model import Described, Model, Says, Scalar, Signals, Switched, Windowed, refused
@@ -55,11 +55,9 @@ class Length(Model):
     tail: int = Field(0, ge=0)
     """Until its end."""
 
-    @model_validator(mode="after")
-    def _some(self) -> Length:
+    def _check(self) -> None:
         if self.most is None and not self.head and not self.tail:
             raise refused("DL202.head_tail")
-        return self
 
     @property
     def kept(self) -> int | tuple[int, int]:
@@ -123,8 +121,6 @@ class TableSpec(Switched, Windowed, Described):
     max_bytes: int | None = Field(None, ge=1)
     """The most bytes of one log event: later rows are cut, with a report."""
 
-    @model_validator(mode="after")
-    def _has_columns(self) -> TableSpec:
+    def _check(self) -> None:
         if self.schema_ is None and not self.columns:
             raise refused("DL203.columns")
-        return self

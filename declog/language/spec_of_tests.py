@@ -57,11 +57,9 @@ class Expected(Model):
     counts: list[int] | None = None
     """The counts of a histogram."""
 
-    @model_validator(mode="after")
-    def _something(self) -> Expected:
+    def _check(self) -> None:
         if (self.value, self.above, self.below, self.counts) == (None, None, None, None):
             raise refused("DL202.expects_nothing")
-        return self
 
 
 class ExpectedTable(Model):
@@ -143,11 +141,9 @@ class StepInput(Input, Expectations):
     flush: bool = False
     """Whether the trainer logs after it: for `every: trainer`."""
 
-    @model_validator(mode="after")
-    def _whose(self) -> StepInput:
+    def _check(self) -> None:
         if self.ranks and self.gives:
             raise refused("DL202.given_beside_ranks")
-        return self
 
 
 class TestSpec(StepInput):
@@ -168,15 +164,14 @@ class TestSpec(StepInput):
     tol: float = Field(1e-6, ge=0)
     """How far numbers may be off, absolutely or relatively."""
 
-    @model_validator(mode="after")
-    def _one_form(self) -> TestSpec:
+    def _check(self) -> None:
+        super()._check()
         if self.steps and (self.ranks or self.gives or self.mode):
             raise refused("DL202.steps_or_step")
         if not self.steps and not (self.ranks or self.gives):
             raise refused("DL202.test_gives_nothing")
         if not any(item.expects for item in self.expectations):
             raise refused("DL202.test_expects_nothing")
-        return self
 
     @property
     def expectations(self) -> list[Expectations]:

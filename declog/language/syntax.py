@@ -88,11 +88,13 @@ def parse(text: str) -> Parsed:
         count += 1
         if count > MAX_NODES or depth > MAX_DEPTH:
             refuse("DL308.size", text, nodes=MAX_NODES, depth=MAX_DEPTH)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            node.value = node.value.replace(_BACKSLASH, "\\")
+        if isinstance(node, ast.expr | ast.keyword) and node.end_col_offset is not None:
+            node.col_offset += lead
+            node.end_col_offset += lead
         stack.extend((child, depth + 1) for child in ast.iter_child_nodes(node))
-    for item in ast.walk(tree.body):
-        if isinstance(item, ast.Constant) and isinstance(item.value, str):
-            item.value = item.value.replace(_BACKSLASH, "\\")
-    return Parsed(text, _shifted(tree.body, lead))
+    return Parsed(text, tree.body)
 
 
 def _plain(match: re.Match[str]) -> str:
@@ -119,12 +121,3 @@ def _syntax_fix(message: str, plain: str, marked: str) -> str:
         return f"write `{plainly}`"
     word = marked[0].isalnum() or marked[0] == "_"
     return f"an operator is missing before `{marked}`" if word else f"delete `{marked}`, or put a value before it"
-
-
-def _shifted(body: ast.expr, lead: int) -> ast.expr:
-    if lead:
-        for node in ast.walk(body):
-            if isinstance(node, ast.expr | ast.keyword) and node.end_col_offset is not None:
-                node.col_offset += lead
-                node.end_col_offset += lead
-    return body

@@ -26,9 +26,11 @@ from declog.language.keys import (
     model_of,
     says,
     sections_with,
+    values,
 )  # fmt: skip
 from declog.language.mistakes import answered, application
 from declog.language.model import Scalar
+from declog.language.notation import reduced
 from declog.language.shorthand import long
 from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
@@ -59,13 +61,13 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         *(problem for problem, _ in cut),
         *_ids(data),
         *_period(data.get("every")),
-        *_bools(data, LogSpec),
+        *_bools(data),
     ]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
     try:
         spec = LogSpec.model_validate({**_without_nulls(data), "deleted": deleted})
     except ValidationError as error:
-        problems += [problem for item in error.errors(include_url=False) if (problem := _problem(item)) is not None]
+        problems += map(_problem, error.errors(include_url=False))
         short = {problem.path for problem in unread}
         problems = _distinct([
             problem for problem in problems
@@ -124,15 +126,12 @@ def _cut(
             yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
 
 
-def _bools(data: Mapping[Any, Any], model: Any, path: Path = ()) -> Iterator[Problem]:
+def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
     """true and false where a number belongs: pydantic would read 1 and 0."""
-    for key, value in data.items():
-        inner = below(model, key)
-        if isinstance(value, Mapping) and (*path, key) != RUN_CONFIG:
-            yield from _bools(value, inner, (*path, str(key)))
-        elif isinstance(value, bool) and (kinds := {*atoms(inner)} & {bool, int, float}) and bool not in kinds:
+    for path, value, type_ in values(data):
+        if isinstance(value, bool) and (kinds := {*atoms(type_)} & {bool, int, float}) and bool not in kinds:
             noun, example = _KINDS["float" if float in kinds else "int"]
-            yield Problem.of("DL202.type", (*path, str(key)), key=key, noun=noun, example=example)
+            yield Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
 
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:
@@ -196,86 +195,98 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
 
 def _spelt_out(entry: Any) -> str:
     """The inside of an entry, so that a name can be added: `p50(reward)` is `expr: reward, reduce: p50`."""
-    if isinstance(entry, str) and (call := re.fullmatch(r"(\w+)\(([\w\s.*/+-]+)\)", entry)):
-        return f"expr: {call[2]}, reduce: {call[1]}"
-    if isinstance(entry, Mapping) and all(isinstance(value, str | int | float) for value in entry.values()):
-        return ", ".join(f"{key}: {value}" for key, value in entry.items() if key != "name")
+    keys = reduced(entry) if isinstance(entry, str) else entry
+    if isinstance(keys, Mapping) and all(isinstance(value, str | int | float) for value in keys.values()):
+        return ", ".join(f"{key}: {value}" for key, value in keys.items() if key != "name")
     return "..."
 
 
-def _problem(item: Any) -> Problem | None:
-    kind, message = item["type"], str(item["msg"])
-    if item["loc"] and item["loc"][-1] == "[key]":
-        key = item["input"]
-        path = (*_key_path(item["loc"][:-2]), str(key))
-        return Problem.of("DL204.text", path, key=key)
-    path = _key_path(item["loc"][:-1]) if kind == "extra_forbidden" else _key_path(item["loc"])
+def _problem(item: Any) -> Problem:
+    """What pydantic says, as a problem."""
+    kind, value, facts, loc = item["type"], item["input"], item.get("ctx", {}), item["loc"]
+    if loc[-1:] == ("[key]",):
+        return Problem.of("DL204.text", (*_key_path(loc[:-2]), str(value)), key=value)
     if kind == "extra_forbidden":
-        path = (*path, item["loc"][-1])  # whatever it looks like, it is a key
+        path = (*_key_path(loc[:-1]), loc[-1])  # whatever it looks like, it is a key
         return Problem.of("DL201.key", path, key=path[-1], fix=_nearest_key(path))
+    path = _key_path(loc)
     if kind == "missing":
         return Problem.of("DL203.key", path[:-1], key=path[-1])
     if kind.startswith("DL"):  # a model's own check
-        return Problem.of(kind, path, **item.get("ctx", {}))
+        return Problem.of(kind, path, **facts)
     if kind in ("literal_error", "enum"):
-        choices = re.findall(r"'([^']*)'|(\d+)", item["ctx"]["expected"])
-        names = [text or number for text, number in choices]
-        close = nearest(str(item["input"])[:80], names)
-        fix = f"did you mean `{close}`?" if close is not None else None
-        if isinstance(path[-1], int):
-            path = path[:-1]
-            fix = fix or f"{path[-1]}: {in_flow(names[:1])}"
-        if path == ("spec",) and isinstance(item["input"], int) and item["input"] > 1:
-            fix = f"it is of a later language, which a later declog reads: pip install -U {NAME}"
-        if path[-1:] == ("rows",) and isinstance(count := item["input"], int):
-            fix = f"how many rows is a filter's: filter: {{random: {count}}}, or {{key: reward, bottom: {count}}}"
-        if path[-1:] == ("rows",) and isinstance(item["input"], Mapping):
-            fix = f"which rows is a filter's: filter: {in_flow(item['input'])}"
-        if path[:1] == ("alerts",) and path[-1] == "do":
-            fix = _do(str(item["input"]))
-        if fix is None:
-            fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
-        return Problem.of(
-            "DL202.one_of", path, key=path[-1], one_of="one of: " * (len(names) > 1), names=", ".join(names), fix=fix
-        )
+        return _not_one_of([text or digits for text, digits in _CHOICE.findall(facts["expected"])], path, value)
     if kind == "greater_than_equal":
-        return Problem.of("DL202.at_least", path, key=path[-1], least=item["ctx"]["ge"])
+        return Problem.of("DL202.at_least", path, key=path[-1], least=facts["ge"])
     noun, example = _KINDS.get(kind.split("_")[0], ("", ""))
     if path and noun:
-        value = item.get("input")
-        if path == ("profile",) and isinstance(value, Mapping):
-            return Problem.of("DL202.profiles", "profile")
-        if len(path) == 2 and path[0] == "profiles" and isinstance(value, str | list):
-            fix = f"{path[1]}: {{only: {in_flow(value if isinstance(value, list) else [value])}}}"
-            return Problem.of("DL202.value", path, cause="a profile is a map", fix=fix)
-        if path[0] == "alerts" and path[-1] == "do":
-            return Problem.of("DL202.value", path, cause="`do` is a list", fix=_do(str(value)))
-        if path[-1] in ("random", "first") and isinstance(value, float) and 0 < value < 1:
-            return Problem.of("DL202.value", path, cause=f"`{path[-1]}` counts rows", fix=f"fraction: {value}")
-        if path[-1] == "columns" and value in ("all", "*"):
-            return Problem.of(
-                "DL202.value", path, cause="`columns` are names", fix="columns: [prompt, completion, reward]"
-            )
-        if path[-1] in ("where", "when") and isinstance(value, list):
-            together = in_flow(" and ".join(map(str, value)))
-            return Problem.of(
-                "DL202.value", path, cause=f"`{path[-1]}` is one condition", fix=f"{path[-1]}: {together}"
-            )
-        if noun == "text" and isinstance(value, bool | int | float):
-            example = f'"{value}"'
-        elif isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
-            example = in_flow(value[0])
-        elif noun == "a map" and value is False and len(path) == 2:
-            example = "null"
-        elif isinstance(value, str) and (number := re.match(r"\s*(\d+)\s*([kK]\b)?", value)) and "number" in noun:
-            example = number[1] + "000" * bool(number[2])
-        elif noun == "a map" and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
-            example = in_flow({key: item for one in value for key, item in one.items()})
-        elif noun == "a list" and isinstance(value, str):
-            words = re.fullmatch(r"\w+([\s,]+\w+)+", value.strip())
-            example = in_flow(re.split(r"[\s,]+", value.strip()) if words else [value])
-        return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
+        return _of_type(noun, example, path, value)
+    message = str(item["msg"])
     return Problem.of("DL202.value", path, cause=f"{message[0].lower()}{message[1:]}", fix=None)
+
+
+def _not_one_of(names: list[str], path: Path, value: Any) -> Problem:
+    """The problem of a value that is none of the words of its key."""
+    close = nearest(str(value)[:80], names)
+    fix = f"did you mean `{close}`?" if close is not None else None
+    if isinstance(path[-1], int):
+        path = path[:-1]
+        fix = fix or f"{path[-1]}: {in_flow(names[:1])}"
+    match path, value:
+        case ["spec"], int() if value > 1:
+            fix = f"it is of a later language, which a later declog reads: pip install -U {NAME}"
+        case [*_, "rows"], int():
+            fix = f"how many rows is a filter's: filter: {{random: {value}}}, or {{key: reward, bottom: {value}}}"
+        case [*_, "rows"], Mapping():
+            fix = f"which rows is a filter's: filter: {in_flow(value)}"
+        case ["alerts", *_, "do"], _:
+            fix = _do(str(value))
+    if fix is None:
+        fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
+    one_of = "one of: " * (len(names) > 1)
+    return Problem.of("DL202.one_of", path, key=path[-1], one_of=one_of, names=", ".join(names), fix=fix)
+
+
+def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
+    """The problem of a value of another type than its key takes."""
+    match path, value:
+        case ["profile"], Mapping():
+            return Problem.of("DL202.profiles", "profile")
+        case ["profiles", name], str() | list():
+            cause, fix = (
+                "a profile is a map",
+                f"{name}: {{only: {in_flow([value] if isinstance(value, str) else value)}}}",
+            )
+        case ["alerts", *_, "do"], _:
+            cause, fix = "`do` is a list", _do(str(value))
+        case [*_, "random" | "first" as key], float() if 0 < value < 1:
+            cause, fix = f"`{key}` counts rows", f"fraction: {value}"
+        case [*_, "columns"], "all" | "*":
+            cause, fix = "`columns` are names", "columns: [prompt, completion, reward]"
+        case [*_, "where" | "when" as key], list():
+            cause, fix = f"`{key}` is one condition", f"{key}: {in_flow(' and '.join(map(str, value)))}"
+        case _:
+            example = _example(noun, len(path), value) or example
+            return Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
+    return Problem.of("DL202.value", path, cause=cause, fix=fix)
+
+
+def _example(noun: str, depth: int, value: Any) -> str | None:
+    """A value as it should be written to be of a type; None where nothing of it shows how."""
+    if noun == "text" and isinstance(value, bool | int | float):
+        return f'"{value}"'
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
+        return in_flow(value[0])
+    if noun == "a map" and value is False and depth == 2:
+        return "null"
+    if isinstance(value, str) and (number := re.match(r"\s*(\d+)\s*([kK]\b)?", value)) and "number" in noun:
+        return number[1] + "000" * bool(number[2])
+    if noun == "a map" and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
+        return in_flow({key: item for one in value for key, item in one.items()})
+    if noun == "a list" and isinstance(value, str):
+        words = re.fullmatch(r"\w+([\s,]+\w+)+", value.strip())
+        return in_flow(re.split(r"[\s,]+", value.strip()) if words else [value])
+    return None
 
 
 def _do(word: str) -> str:
@@ -291,6 +302,7 @@ _KINDS = {  # by how pydantic's error begins: what is wanted, and an example
     "string": ("text", "some words"), "list": ("a list", "[...]"),
     "dict": ("a map", "{...}"), "model": ("a map", "{...}"),
 }  # fmt: skip
+_CHOICE = re.compile(r"'([^']*)'|(\d+)")  # in what pydantic expects
 _UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$")
 
 
@@ -315,14 +327,10 @@ def _nearest_key(path: Path) -> str | None:
     inside = model_of(model)
     if inside is None:
         return None
-    homes = sections_with(str(path[-1])) if len(path) > 1 else []
-    if len(homes) == 1 and nearest(str(path[-1]), keys(inside)) is None:
+    key, allowed = str(path[-1]), keys(inside)
+    homes = sections_with(key) if len(path) > 1 else []
+    if len(homes) == 1 and nearest(key, allowed) is None:
         return f"it is a key of the entries of {homes[0]}"
-    return _meant(str(path[-1]), keys(inside))
-
-
-def _meant(key: str, allowed: Collection[str]) -> str:
-    """The fix for an unknown key of a map with the ``allowed`` ones."""
     if key in ("optional", "nullable") and "required" in allowed:
         return "drop it: that is the default, and `required: true` says the opposite"
     return did_you_mean(key, allowed, what="keys")

@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from declog.language.absence import Kind
-from declog.language.dtypes import NUMERIC, Axis, DType, Type
-from declog.language.functions.rules import Call, Stage, broadcast, need
+from declog.language.dtypes import NUMERIC, Axis, DType
+from declog.language.functions.rules import Rule, Stage, typed
 from declog.language.nodes import Node
 from declog.language.segmented import Segments
 from declog.registry import REQUIRED, Registry
@@ -30,7 +30,6 @@ class Param:
 
 OVER = Param("over", "axis", default=None)  # the axis that a function removes
 PATTERN = Param("pattern", "constant", types=(str,))
-Rule = Callable[[Call], Type]
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -92,11 +91,7 @@ def of_tensors(run: Callable[..., Any], name: str, returns: Literal["float", "in
     params = tuple(
         Param(item.name) for item in inspect.signature(run).parameters.values() if item.default is item.empty
     )
-
-    def rule(call: Call) -> Type:
-        need(call, *NUMERIC, DType.BOOL)
-        return broadcast(call).with_dtype(DType(returns))
-
+    rule = typed(DType(returns), *NUMERIC, DType.BOOL)
     help = (run.__doc__ or "").strip().split("\n")[0]
     return Function(name, params, rule, run, "elementwise", help, tensors=True)
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from declog.language import segmented
-from declog.language.dtypes import DType, Type
-from declog.language.functions.base import BUILTIN, Rule
-from declog.language.functions.rules import Call, broadcast, choice, equality, logic, number, predicate, product, same
+from declog.language.dtypes import DType
+from declog.language.functions.base import BUILTIN
+from declog.language.functions.rules import Rule, choice, equality, logic, number, predicate, product, same, typed
 
 
 def _fitting(xp: Any, run: Callable[..., Any], *args: Any) -> Any:
@@ -114,11 +114,7 @@ def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
     return xp.where(_truth(xp, condition), yes, no)
 
 
-def _question(call: Call) -> Type:
-    return broadcast(call).with_dtype(DType.BOOL)
-
-
-@BUILTIN.elementwise("present", "x", rule=_question, help="whether the value is there: not NaN, not None")
+@BUILTIN.elementwise("present", "x", rule=typed(DType.BOOL), help="whether the value is there: not NaN, not None")
 def _present(xp: Any, x: Any) -> Any:
     if xp is np:
         return segmented.present(np.asarray(x, object) if x is None else np.asarray(x))

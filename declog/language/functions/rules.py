@@ -26,6 +26,9 @@ class Call:
     fail: Callable[..., NoReturn]  # refuses the call: `fail(key, arg=0, **facts)`; `arg` points at one argument
 
 
+Rule = Callable[[Call], Type]
+
+
 def broadcast(call: Call) -> Type:
     """The shape of values combined by axis name; their dtype is left to the rule."""
     nodes = call.args
@@ -86,10 +89,19 @@ def readable_pattern(call: Call) -> None:
         call.fail("DL304.regex", error=error, fix=error.fix)
 
 
-def number(call: Call) -> Type:
-    """Numbers in, a number out."""
-    need(call, *NUMERIC)
-    return broadcast(call)
+def typed(dtype: DType, *accepts: DType) -> Rule:
+    """Values of these dtypes in, or of any; a value of ``dtype`` out, of their shapes combined."""
+
+    def rule(call: Call) -> Type:
+        need(call, *(accepts or DType))
+        return broadcast(call).with_dtype(dtype)
+
+    return rule
+
+
+number = typed(DType.FLOAT, *NUMERIC)
+predicate = typed(DType.BOOL, *NUMERIC)
+logic = typed(DType.BOOL, DType.BOOL)
 
 
 def same(call: Call) -> Type:
@@ -105,18 +117,6 @@ def product(call: Call) -> Type:
     need(call, *NUMERIC, args=numbers or None)
     integer = all(node.type.dtype in (DType.INT, DType.BOOL) for node in call.args)
     return broadcast(call).with_dtype(DType.INT if integer else DType.FLOAT)
-
-
-def predicate(call: Call) -> Type:
-    """Numbers in, a bool out."""
-    need(call, *NUMERIC)
-    return broadcast(call).with_dtype(DType.BOOL)
-
-
-def logic(call: Call) -> Type:
-    """Bools in, a bool out."""
-    need(call, DType.BOOL)
-    return broadcast(call).with_dtype(DType.BOOL)
 
 
 def _alike(call: Call) -> str:

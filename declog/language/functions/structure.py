@@ -13,8 +13,8 @@ import numpy as np
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.dtypes import ABOVE, MEMBER, NUMERIC, Axis, DType, Type, per
-from declog.language.functions.base import BUILTIN, OVER, PATTERN, Function, Param, Rule, View
-from declog.language.functions.rules import Call, broadcast, need, readable_pattern
+from declog.language.functions.base import BUILTIN, OVER, PATTERN, Function, Param, View
+from declog.language.functions.rules import Call, Rule, broadcast, need, readable_pattern
 from declog.language.moments import AGGREGATES, FORMULAS
 from declog.language.nodes import Node, members_of
 from declog.language.patterns import pattern

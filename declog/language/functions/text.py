@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, per
 from declog.language.functions.base import BUILTIN, OVER, PATTERN, Param, View
-from declog.language.functions.rules import Call, broadcast, need, readable_pattern
+from declog.language.functions.rules import Call, Rule, need, readable_pattern, typed
 from declog.language.nodes import COMBINED, WRITTEN, Node
 from declog.language.patterns import pattern
 from declog.language.segmented import NOTHING, present
@@ -25,7 +25,7 @@ from declog.language.segmented import NOTHING, present
 Array = NDArray[Any]
 
 
-def _of_text(dtype: DType, fix: str | None = None) -> Callable[[Call], Type]:
+def _of_text(dtype: DType, fix: str | None = None) -> Rule:
     def rule(call: Call) -> Type:
         need(call, DType.TEXT, fix=fix)
         return call.args[0].type.with_dtype(dtype)
@@ -69,7 +69,7 @@ BUILTIN.rows("matches", "text", PATTERN, rule=_matching, help="whether a regular
 )
 
 
-def _of_group(dtype: DType) -> Callable[[Call], Type]:
+def _of_group(dtype: DType) -> Rule:
     """Text per completion; with ``over=completion`` one value per group, else one per completion."""
 
     def rule(call: Call) -> Type:
@@ -209,10 +209,6 @@ def tags(value: Any) -> list[str]:
     return list(dict.fromkeys(label_text(item) for item in items if item is not None and item == item))
 
 
-def _labelled(call: Call) -> Type:
-    return broadcast(call).with_dtype(DType.TEXT)
-
-
 def _as_text(values: Any, *, truth: bool) -> Array:
     items = np.asarray(values)
     there = present(items)
@@ -221,15 +217,15 @@ def _as_text(values: Any, *, truth: bool) -> Array:
     return labels
 
 
-BUILTIN.elementwise(WRITTEN[DType.INT], "x", rule=_labelled, help="an int as a label")(
+BUILTIN.elementwise(WRITTEN[DType.INT], "x", rule=typed(DType.TEXT), help="an int as a label")(
     lambda xp, x: _as_text(x, truth=False)
 )
-BUILTIN.elementwise(WRITTEN[DType.BOOL], "x", rule=_labelled, help="a bool as a label")(
+BUILTIN.elementwise(WRITTEN[DType.BOOL], "x", rule=typed(DType.TEXT), help="a bool as a label")(
     lambda xp, x: _as_text(x, truth=True)
 )
 
 
-@BUILTIN.elementwise(COMBINED, Param("x", variadic=True), rule=_labelled, help="one label of several values")
+@BUILTIN.elementwise(COMBINED, Param("x", variadic=True), rule=typed(DType.TEXT), help="one label of several values")
 def _combined(xp: Any, *values: Any) -> Array:
     """One label of all, or, where tags are among them, a list of labels: one for each choice of tags."""
     parts = np.broadcast_arrays(*(np.asarray(part, object) for part in values))
