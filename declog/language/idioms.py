@@ -219,72 +219,82 @@ def names_of_word(node: ast.expr) -> list[str]:
     return [item.id for item in inside if isinstance(item, ast.Name)] if plain else []
 
 
+def _of_shell(match: re.Match[str]) -> str:
+    """``$reward`` and ``${reward}``."""
+    text = re.sub(r"[$][{]?(\w+)[}]?", r"\1", match.string).strip()
+    return f"write `{text}`"
+
+
+def _of_choice(match: re.Match[str]) -> str:
+    """``c ? a : b``, also as the argument of a call."""
+    parts = re.match(r"(?:\w+\()?(.+?)\?(.+?):(.+?)\)?$", match.string)
+    test, yes, no = map(str.strip, parts.groups()) if parts else ("condition", "a", "b")
+    return f"write `{yes} if {test} else {no}`"
+
+
+def _of_condition(match: re.Match[str]) -> str | None:
+    """``mean(x where c)``, ``mean of x if c``; None where a parenthesis of the condition is open."""
+    reduce, expr, condition = match[1], match[2].strip(), match[3].strip().removesuffix(")" if match[1] else "")
+    if prose := re.fullmatch(rf"({_REDUCTIONS})\s+of\s+(.+)", expr):
+        reduce, expr = prose.groups()
+    if "else" in match.string or condition.count("(") != condition.count(")"):
+        return None
+    keys = f"expr: {expr}, reduce: {reduce}" if reduce else f"expr: {expr}"
+    return f"which values count is a key of the metric: `{{{keys}, where: {condition}}}`"
+
+
+def _of_labels(match: re.Match[str]) -> str:
+    """``mean(x) by source`` has a value for each label, ``mean(x) per group`` is an aggregate."""
+    reduce, expr, label = match[1] or "mean", match[2].strip(), match[3]
+    if label in ("group", "prompt", "completion", "token"):
+        over = {"completion": "token"}.get(label, "completion")
+        return f"write `mean({reduce}({expr}, over={over}))`"
+    return f"write `{{expr: {expr}, reduce: {reduce}, by: {label}}}`"
+
+
+def _of_rows(match: re.Match[str]) -> str:
+    """``best 4 by reward``."""
+    word = {"best": "top", "worst": "bottom", "sample": "random"}.get(match[1], match[1])
+    key = f"key: {match[3] or 'reward'}, " if word in ("top", "bottom") else ""
+    return f"a filter is a map: {{{key}{word}: {match[2]}}}"
+
+
+# Texts that cannot be parsed, and their fixes: a template of the match, or a function of it. The first one counts.
+_TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
+    (rf"\A{_PIPE.pattern}\Z", r"write `\2(\1)`"),
+    (r"(?i)\A\s*(.+?)\s+as\s+([a-z_]\w*)\s*\Z", r"a metric's key is its name: `\2: \1`"),
+    (r"\A\s*(\w+)\s*;\s*(\w+)\s*\Z", r"a metric for each: metrics: {\1: mean, \2: mean}"),
+    (r"[$][{a-z]", _of_shell),
+    (r"=([<>])", r"write `\1=`"),
+    (r"(?s)\?.*:", _of_choice),
+    (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+(?:where|if|when)\s+(.+?)\Z", _of_condition),
+    (r"\A\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s+(\w+)\s*\Z", _of_labels),
+    (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+\d+\s*\w*\s*\Z",
+        r"write `{expr: \1, over: step, combine: ema(0.9)}`"),
+    (r"(?i)([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", r"write `\2 <= \1 <= \3`"),
+    (r"(?i)([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]",
+        r"write `contains(\1, '\2')`, or startswith or matches"),
+    (r"\A\s*(top|bottom|best|worst|random|sample|first)\s+(\d+)(?:\s+(?:by|of)\s+(\w+))?\s*\Z", _of_rows),
+    (r"\|\s*(\w+)\s*\|", r"write `abs(\1)`"),
+    (r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", lambda match: f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"),
+    (r"(?i)\A\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*\Z", r"write `\2 if \1 else \3`"),
+    (r"\(\s*\*\s*\)", lambda match: f"name a signal: `{re.sub('[(] *[*] *[)]', '(reward)', match.string).strip()}`"),
+    (r"\A\s*([<>]=?.+\b(?:and|or)\b.*?)\s*\Z", r"two conditions name their metrics: {when: kl \1}"),
+    (rf"({'|'.join(_BOUNDS)})\s+(?:than\s+|to\s+)?(-?[\d.]+)", lambda match: f"write `{_BOUNDS[match[1]]} {match[2]}`"),
+    (r"\bfor\s+(\d+)\s*\w+\s*$", r"`for` counts log events: write `for \1`"),
+    (r"\A\s*p\.(\d+)\s*\Z", r"write `p\1`"),
+    (rf"\A\s*({_REDUCTIONS})\s+(?:of\s+)?(?!(?:{_REDUCTIONS})\b)([a-z_]\w*)\s*\Z", r"write `\1(\2)`"),
+)  # fmt: skip
+
+
 def of_text(text: str, marked: str) -> str | None:
     """The fix for a text that cannot be parsed; None if it has no known idiom."""
     if (sign := _SIGNS.get(marked)) is not None:
         return f"write `{sign}`"
-    if (call := _PIPE.fullmatch(text)) is not None:
-        return f"write `{call[2]}({call[1]})`"
-    if match := re.fullmatch(r"\s*(.+?)\s+as\s+([a-z_]\w*)\s*", text, re.IGNORECASE):
-        return f"a metric's key is its name: `{match[2]}: {match[1]}`"
-    if match := re.fullmatch(r"\s*(\w+)\s*;\s*(\w+)\s*", text):
-        return f"a metric for each: metrics: {{{match[1]}: mean, {match[2]}: mean}}"
-    if re.search(r"[$][{a-z]", text):
-        plain = re.sub(r"[$][{]?(\w+)[}]?", r"\1", text).strip()
-        return f"write `{plain}`"
-    if (turned := re.search(r"=([<>])", text)) is not None:
-        return f"write `{turned[1]}=`"
-    if "?" in text and ":" in text.partition("?")[2]:
-        match = re.match(r"(?P<call>\w+\()?(?P<test>.+?)\?(?P<yes>.+?):(?P<no>.+?)\)?$", text)
-        words = [match[name].strip() for name in ("yes", "test", "no")] if match else ["a", "condition", "b"]
-        return f"write `{words[0]} if {words[1]} else {words[2]}`"
-    if "else" not in text and (
-        match := re.fullmatch(r"(?:\s*(\w+)\()?(.+?)\s+(?:where|if|when)\s+(.+?)", text, re.IGNORECASE)
-    ):
-        reduce, of, which = match[1], match[2].strip(), match[3].strip().removesuffix(")" if match[1] else "")
-        if prose := re.fullmatch(rf"({_REDUCTIONS})\s+of\s+(.+)", of):
-            reduce, of = prose.groups()
-        keys = f"expr: {of}, reduce: {reduce}" if reduce else f"expr: {of}"
-        if which.count("(") == which.count(")"):
-            return f"which values count is a key of the metric: `{{{keys}, where: {which}}}`"
-    if match := re.fullmatch(
-        r"\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s+(\w+)\s*", text
-    ):
-        reduce, of, label = match[1] or "mean", match[2].strip(), match[3]
-        if label in ("group", "prompt", "completion", "token"):
-            over = {"completion": "token"}.get(label, "completion")
-            return f"write `mean({reduce}({of}, over={over}))`"
-        return f"write `{{expr: {of}, reduce: {reduce}, by: {label}}}`"
-    if match := re.fullmatch(r"\s*(?:\w+\()?([^()]+?)\)?\s+over\s+(?:the\s+)?last\s+\d+\s*\w*\s*", text):
-        return f"write `{{expr: {match[1].strip()}, over: step, combine: ema(0.9)}}`"
-    if match := re.search(r"([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", text, re.IGNORECASE):
-        return f"write `{match[2]} <= {match[1]} <= {match[3]}`"
-    if match := re.search(r"([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]", text, re.IGNORECASE):
-        return f"write `contains({match[1]}, '{match[2]}')`, or startswith or matches"
-    if match := re.fullmatch(
-        r"\s*(top|bottom|best|worst|random|sample|first)\s+(\d+)(?:\s+(?:by|of)\s+(\w+))?\s*", text
-    ):
-        word = {"best": "top", "worst": "bottom", "sample": "random"}.get(match[1], match[1])
-        key = f"key: {match[3] or 'reward'}, " if word in ("top", "bottom") else ""
-        return f"a filter is a map: {{{key}{word}: {match[2]}}}"
-    if match := re.search(r"\|\s*(\w+)\s*\|", text):
-        return f"write `abs({match[1]})`"
-    if match := re.search(r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", text):
-        return f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"
-    if match := re.fullmatch(r"\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*", text, re.IGNORECASE):
-        return f"write `{match[2]} if {match[1]} else {match[3]}`"
-    if re.search(r"\(\s*\*\s*\)", text):
-        return f"name a signal: `{re.sub(r'[(] *[*] *[)]', '(reward)', text).strip()}`"
-    if re.match(r"\s*[<>]=?.+\b(and|or)\b", text):
-        return f"two conditions name their metrics: {{when: kl {text.strip()}}}"
-    if match := re.search(rf"({'|'.join(_BOUNDS)})\s+(?:than\s+|to\s+)?(-?[\d.]+)", text):
-        return f"write `{_BOUNDS[match[1]]} {match[2]}`"
-    if match := re.search(r"\bfor\s+(\d+)\s*\w+\s*$", text):
-        return f"`for` counts log events: write `for {match[1]}`"
-    if match := re.fullmatch(r"\s*p\.(\d+)\s*", text):
-        return f"write `p{match[1]}`"
-    if match := re.fullmatch(rf"\s*({_REDUCTIONS})\s+(?:of\s+)?(?!(?:{_REDUCTIONS})\b)([a-z_]\w*)\s*", text):
-        return f"write `{match[1]}({match[2]})`"
+    for pattern, fix in _TEXTS:
+        match = re.search(pattern, text)
+        if match and (answer := match.expand(fix) if isinstance(fix, str) else fix(match)) is not None:
+            return answer
     if re.fullmatch(rf"\s*({_REDUCTIONS}|\s)+", text):
         return f"an operator is missing before `{marked}`; several are a list: [{', '.join(text.split())}]"
     return None
