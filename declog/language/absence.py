@@ -1,9 +1,9 @@
-"""Absence: what an optional signal that did not come makes of what is computed from it.
+"""Absence: how the value of an expression depends on an optional signal that did not come.
 
-A value is *absent* where something that it is computed from did not come at all; it is *missing* where that came
-without a value in a row. A missing number is NaN; a comparison of one is false, and missing. Absence passes through
-every operation but ``present``, which answers. The rules stand here once, for arrays of numpy and of torch alike.
-Imports axes and the tree.
+A value is *absent* where one of its signals did not come at all. It is *missing* where its signals came, and one of
+them has no value in that row. A missing number is NaN; a comparison with a missing number is false, and missing.
+Absence passes through every operation except ``present``, which is false there. The rules are for arrays of numpy and
+of torch alike. Imports axes and the tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Kind = Any
 HERE, ABSENT, MISSING = 0, 1, 2  # an array of bools marks absent rows only; a missing float is NaN and needs no bit
 PRESENT = "present"
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "isclose"})
-# with a missing value the answer is neither true nor false
+# operations whose answer is neither true nor false where an argument is missing
 QUESTIONS = COMPARISONS | {"contains", "startswith", "matches"}
 
 
@@ -40,7 +40,7 @@ def absent(kind: Kind) -> Kind:
 
 
 def asks(node: Node) -> bool:
-    """Whether an expression contains `present`, also in a part for which a column stands."""
+    """Whether an expression contains `present`, also in a part that was computed before and is a column now."""
     return any(item.op == PRESENT or dict(item.params).get("asks") for item in walk(node))
 
 
@@ -52,14 +52,15 @@ def too_few(node: Node) -> bool:
 def elementwise(
     node: Node, kinds: Sequence[Kind], truth: Callable[[int], Any], unknown: Callable[[int], Kind] = lambda _: False
 ) -> Kind:
-    """Where an elementwise value is absent or missing, by where its arguments are.
+    """Where an elementwise value is absent or missing, from where its arguments are.
 
-    ``truth(position)`` is an argument as a bool, ``unknown(position)`` where it is neither true nor false and
-    ``kinds`` do not say so.
+    ``truth(position)`` is an argument as a bool. ``unknown(position)`` says where the argument is neither true nor
+    false, if ``kinds`` do not say so already.
 
-    What asks ``present`` decides alone where it can: `present(x) and x > 0` is false where x is absent, and of
-    `x if present(x) else y` counts the side that is chosen. So it does where the condition is one for a whole batch;
-    where it is one per row, both count: a mean over the rows that chose the other side would be of few and look whole.
+    An argument that contains ``present`` decides alone where it can: `present(x) and x > 0` is false where x is
+    absent. Of `x if present(x) else y` only the chosen side counts, and so it does for any condition that has one value
+    per batch. For other conditions per row both sides count: else a mean would silently be of the few rows that chose
+    the side that is there.
     """
     if node.op == PRESENT or all(kind is False for kind in kinds):
         return False

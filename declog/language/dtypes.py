@@ -1,7 +1,7 @@
-"""Axes and types: what a value is and what it has one of.
+"""Axes and types: a value's dtype, and the rows that it has a value for.
 
-Axes nest: token in completion in group in step; a coarser value repeats over the finer axis. The column
-axis of a family stands beside them. Imports records only.
+Axes nest: token in completion in group in step; a coarser value repeats over the finer axis. The members of a family
+are an axis beside these. Imports records only.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["ABOVE", "AXES", "MEMBER", "NUMERIC", "Axis", "DType", "Type", "any_o
 class Axis(IntEnum):
     """The row axes, from the coarsest to the finest; a greater axis is finer.
 
-    ``STEP`` is what a step signal has: one value per rank and batch of its phase. ``BATCH`` is what an
-    aggregate over groups leaves: one value per batch, over all ranks.
+    On ``STEP`` a signal has one value per rank and batch of its phase. On ``BATCH`` an aggregate over groups has one
+    value per batch, over all ranks.
     """
 
     BATCH = 0
@@ -43,8 +43,8 @@ class Axis(IntEnum):
         return "batch" if self is Axis.STEP else self.label
 
 
-AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.BATCH}  # what YAML can name
-ABOVE = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}  # what an aggregate leaves
+AXES: dict[str, Axis] = {axis.label: axis for axis in Axis if axis is not Axis.BATCH}  # by their names in YAML
+ABOVE = {Axis.TOKEN: Axis.COMPLETION, Axis.COMPLETION: Axis.GROUP, Axis.GROUP: Axis.BATCH}  # the axis of an aggregate
 MEMBER = "member"  # the axis of a family, by name in `over=member`
 
 

@@ -38,14 +38,14 @@ _BINARY: dict[type[ast.operator], str] = {
 _COMPARE: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
 }  # fmt: skip
-Located = ast.expr | ast.keyword  # what has a place in the text
+Located = ast.expr | ast.keyword  # syntax nodes with a span of the text
 OPERATORS = frozenset(
     {*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if", COMBINED, *WRITTEN.values()}
 )
 
 
 class Scope:
-    """What names mean in one place of the config. This one knows none."""
+    """The meaning of names at one key of the config. This base class knows no names."""
 
     noun = "signal"  # or "metric": for messages
 
@@ -134,7 +134,7 @@ class Compiler:
         self.fail(node, "DL307.syntax", what=what, fix=fix)
 
     def _plain_call(self, node: ast.Call) -> str:
-        """What to write for ``x.f()``: a plain call; inside an expression one that says which axis goes."""
+        """The fix for ``x.f()``: a plain call; inside of an expression a call that names its axis."""
         text = idioms.of_call(node)
         inside = ast.unparse(node) != ast.unparse(parse(self.text).body)
         try:
@@ -165,7 +165,7 @@ class Compiler:
         self.fail(node, key, noun=self.scope.noun, name=node.id, known=self.scope.names())
 
     def _resolved(self, node: Located, value: Node | Problem | None) -> Node | None:
-        """What a name stands for; a problem is raised at its place in the text."""
+        """The node of a name; a problem is raised with the name's span."""
         if isinstance(value, Problem):
             raise ExpressionError(replace(value, source=self.text, span=self.span(node)))
         return value
@@ -300,7 +300,7 @@ class Compiler:
         return self.build(name, node, args, places, params)
 
     def _bind(self, node: ast.Call, function: Function) -> tuple[list[Node], list[ast.expr], dict[str, Any]]:
-        """The call's arguments, compiled, and what is known at compile time, by the function's parameters."""
+        """The compiled arguments of a call with their syntax nodes, and its compile-time parameters by name."""
         arguments = self._arguments(node, function)
         args: list[Node] = []
         places: list[ast.expr] = []

@@ -1,6 +1,6 @@
 """Idioms of Python, numpy, torch, SQL and C in the words of the language: fixes for refused expressions.
 
-Texts in, texts out: syntax trees of expressions, and what could not be parsed.
+Syntax trees, and texts that could not be parsed, come in; texts of fixes go out.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def quantile(name: str, level: ast.expr | None) -> str | None:
 
 
 def _of_subscript(node: ast.Subscript, text: str) -> str:
-    """A member of a family, or which values count; ``E[x]`` is a mean."""
+    """A subscript is a member of a family, or the `where` of a metric; ``E[x]`` is a mean."""
     of, inside = ast.unparse(node.value), node.slice
     if of == "E" or re.fullmatch(_REDUCTIONS, of):
         return f"write `{'mean' if of == 'E' else of}({ast.unparse(inside)})`"
@@ -137,7 +137,7 @@ def _of_division(node: ast.BinOp, text: str) -> str:
 
 
 def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text: str) -> str:
-    """An aggregate, and which values count."""
+    """A comprehension is an aggregate; its condition is the `where` of a metric."""
     inner = node.generators[0]
     if not inner.ifs:
         return "aggregate with over=, such as mean(x, over=token)"
@@ -149,7 +149,7 @@ def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text:
 
 
 def of_none(node: ast.Compare) -> str:
-    """``x is None`` asks whether it is there."""
+    """``x is None`` is `not present(x)`."""
     last = node.comparators[-1]
     if len(node.ops) == 1 and isinstance(last, ast.Constant) and last.value is None:
         there = f"present({ast.unparse(node.left)})"
@@ -158,14 +158,14 @@ def of_none(node: ast.Compare) -> str:
 
 
 def of_membership(item: ast.expr, container: ast.expr) -> str:
-    """``'a' in text`` asks what a text holds."""
+    """``'a' in text`` is `contains(text, 'a')`."""
     if isinstance(item, ast.Constant) and isinstance(item.value, str) and not isinstance(container, ast.Constant):
         return f"contains({ast.unparse(container)}, {ast.unparse(item)})"
     return "x in ('a', 'b')"
 
 
 def items(node: ast.expr) -> Sequence[ast.expr]:
-    """The elements of a list, and of anything else itself."""
+    """The elements of a list; any other expression alone."""
     return node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
 
 

@@ -1,6 +1,6 @@
-"""The table of keys: which keys a config may have, what stands below each of them, and whose names its text uses.
+"""The table of keys: the keys of a config, the type of each value, and the names that the text at a key uses.
 
-It is read from the models. Imports the models only.
+The table is read from the models. Imports the models only.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ def below(type_: Any, key: object) -> Any:
 
 
 def model_of(type_: Any) -> type[Model] | None:
-    """The one model among the types of a value, whatever else is said of it; None where there is none, or several."""
+    """The one model among the types of a value; None where there is none, or several."""
     inside = list(filter(is_model, atoms(type_)))
     return inside[0] if len(inside) == 1 else None
 
 
 def models(type_: Any = LogSpec) -> Iterator[type[Model]]:
-    """The models of a type and of all that stands below it."""
+    """The models of a type, and of the values inside of these."""
     for atom in atoms(type_):
         if is_model(atom):
             yield atom
@@ -95,7 +95,7 @@ def members(type_: Any) -> tuple[Any, ...]:
 
 
 def atoms(type_: Any) -> Iterator[Any]:
-    """The types of a value that is one of several, each for itself: ``int | None`` is int and None."""
+    """The types that a value may have: of ``int | None`` int and None."""
     inside = members(type_)
     yield from (atom for member in inside for atom in atoms(member)) if inside else (type_,)
 
@@ -113,7 +113,7 @@ def values(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[P
 
 
 def says(type_: Any) -> Iterator[Says]:
-    """Whose names a text of a type uses; of a text that stands for a key of a map, whose that key uses."""
+    """The kinds of names that a text of a type uses; a text in place of a map uses those of the key it stands for."""
     if is_model(type_) and type_._plain:
         yield from says(below(type_, type_._plain))
     if typing.get_origin(type_) is Annotated:

@@ -119,7 +119,7 @@ def _of_a_config(key: str, value: Any) -> bool:
 
 
 def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
-    """What to write for a key of another tool, such as `limit` of a table; None where nobody knows it."""
+    """The fix for a key of another tool, such as `limit` of a table; None where the key is in no table."""
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
@@ -132,7 +132,7 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
 
 
 def _elsewhere(key: str, value: Any) -> str | None:
-    """Where a key stands that is not one of the top: `group_size` is `size` of `axes.group`, `expr` is of a metric."""
+    """The place of a key that does not belong at the top: `group_size` is `axes.group.size`, `expr` is of a metric."""
     first, _, last = ("group_size" if SYNONYMS.get(key) == "size" else key).partition("_")
     for section in keys(LogSpec):
         model = model_of(below(LogSpec, section))  # of a section with fixed keys, such as `axes`
@@ -187,7 +187,7 @@ def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | No
     return f"{name}: {chosen}  or  `bottom: {count}` for the smallest"
 
 
-# by section: what to write for a key that is said elsewhere
+# by section: the fix for a key that belongs elsewhere
 _MOVED = {"metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _moved_of_filter}
 
 
@@ -244,7 +244,7 @@ def _columns(items: Iterable[Any]) -> dict[str, Any]:
 
 
 def as_map(section: str, value: Any) -> str:
-    """A word, a list of words, or of maps with their names in them, as a map in flow style with an id for each."""
+    """A word, or a list of words or of maps that hold their names, as a map in flow style with an id for each."""
     listed = [value] if isinstance(value, str) and section in ("signals", "metrics", "alerts") else value
     entries = [_entry(section, item) for item in listed] if isinstance(listed, list) else []
     named = [entry for entry in entries if entry is not None]
@@ -267,7 +267,7 @@ def _named(item: Any) -> Any:
 
 
 def as_sinks(value: Any) -> str:
-    """The same in YAML: a list of names, and a map of their options."""
+    """Sinks in YAML: a list of names, and a map of their options."""
     names, options = sinks_and_options(value)
     return f"sinks: {in_flow(names)}" + (f"\nsink_options: {in_flow(options)}" if options else "")
 

@@ -279,7 +279,7 @@ FORMULAS: Mapping[str, Formula] = {
 }
 
 
-# ---- aggregates: what `over=` does to the rows of groups, each with a row; see ``segmented.aggregate``
+# ---- aggregates: reductions with `over=`, of groups that each have a row; see ``segmented.aggregate``
 
 
 def _aggregate(formula: Formula) -> Callable[[Array, Segments], Array]:

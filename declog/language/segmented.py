@@ -1,7 +1,7 @@
-"""Segments of rows: partitions of numpy arrays, and what of a segment is no statistic: its first value, its ranks.
+"""Segments of rows: partitions of numpy arrays, and the reductions of a segment that ``moments`` does not have.
 
-A float's NaN is missing and skipped; an all-missing segment gives NaN. Means and the like are in ``moments``. Rows are
-the last axis, so that a family ``[columns, rows]`` reduces like a plain column ``[rows]``. Imports numpy only.
+NaN is a missing value and is skipped; a segment without a value gives NaN. Rows are the last axis, so that a family
+``[columns, rows]`` reduces like a plain column ``[rows]``. Imports numpy only.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Values that know where they were written: a file, an override or plain data as a tree, and one laid over another.
+"""Trees of values with their locations: a file, an override or plain data, and one tree laid over another.
 
-A location goes with its value, and with all that is made of it. Whoever reads a file says what a location is; nobody
-here looks at one. Imports nothing of declog but the errors' ``Path``.
+Each value keeps the location where it was written, and so do the values that are made of it. The reader of a file
+decides what a location is; this module never looks at one. Imports nothing of declog but the errors' ``Path``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ MISSING = "???"  # a value that is yet to be given
 class Node:
     """A map of nodes, a list of nodes, or a scalar.
 
-    A map that ``replaces`` leaves nothing of what it is laid over, as a text or a list does; ``???`` does so too then.
+    A node that ``replaces`` leaves nothing of the node below it, as a text or a list does; this holds for maps and for
+    ``???``.
     """
 
     value: Any

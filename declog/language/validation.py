@@ -83,7 +83,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
     return spec
 
 
-RUN_CONFIG = ("run", "config")  # whatever an application says of itself: its keys are its own
+RUN_CONFIG = ("run", "config")  # the application's own configuration, with keys of any name
 
 
 def _period(every: Any) -> list[Problem]:
@@ -95,10 +95,10 @@ def _period(every: Any) -> list[Problem]:
 def _cut(
     data: Mapping[Any, Any], model: Any, signals: Collection[str], path: Path = ()
 ) -> Iterator[tuple[Problem, list[Path]]]:
-    """Values inside {...} that YAML ended at a comma: what stands behind it became keys, mostly without a value.
+    """Values inside {...} that YAML ended at a comma: the text behind the comma became keys, mostly without a value.
 
-    With each, the keys that its pieces are: what else is wrong with these comes of it. A word behind an expression
-    belongs to it where it is one of the ``signals``; else it is a key that is not known.
+    Each problem comes with the paths of the keys that are pieces of the value: other problems of these are not shown.
+    A word behind an expression belongs to it where it is one of the ``signals``; else it is an unknown key.
     """
     allowed = keys(inside) if (inside := model_of(model)) is not None else None
     parts: dict[str, str] = {}  # the value that was cut, and the keys that were made of its rest
@@ -114,7 +114,7 @@ def _cut(
             continue
         if len(parts) > 1 and not is_open:
             first, text = next(iter(parts)), ", ".join(parts.values())
-            # of `1,000` YAML read the end as a number
+            # YAML read the end of `1,000` as a number
             text = re.sub(r"(?<=\d), (\d{1,3})\Z", lambda match: match[1].zfill(3), text)
             plain = all(map(IDENTIFIER.match, parts.values()))
             fix = f"{first}: [{text}]" if plain else f"{first}: {json.dumps(text, ensure_ascii=False)}"
@@ -135,7 +135,7 @@ def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:
-    """Where `null` stands for an entry whose name is the user's own: it takes out what another layer gave."""
+    """The paths of `null` in place of an entry that the user named: it takes the entry of another layer out."""
     for key, value in data.items():
         if value is None and path and model_of(model) is None:
             yield (*path, str(key))
@@ -337,7 +337,7 @@ def _nearest_key(path: Path) -> str | None:
 
 
 def _distinct(problems: list[Problem]) -> list[Problem]:
-    """One problem per place: a union reports each of its members, and of a map what is wrong inside of it."""
+    """One problem per path: of a union pydantic reports each member, and beside a map also the values inside of it."""
     kept: dict[Path, Problem] = {}
     for problem in problems:
         first = kept.setdefault(problem.path, problem)

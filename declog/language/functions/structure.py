@@ -21,7 +21,7 @@ from declog.language.patterns import pattern
 
 
 def _without_axis(call: Call, node: Node) -> str:
-    """Which axis it is over nobody can know: the nearest axis, or all rows, which is a metric's own reduction."""
+    """The fix for an aggregate without `over`: the finest axis, or all rows, which are reduced by a metric."""
     axis = node.type.axis
     if axis in (None, Axis.BATCH):
         return f"`{call.name}({node}, over={MEMBER})`" if node.type.family else f"`{node}`: it is one value"
@@ -32,7 +32,7 @@ def _without_axis(call: Call, node: Node) -> str:
 
 
 def _readings(call: Call, node: Node, axis: Axis, over: Axis) -> str:
-    """A value for each of ``over`` mostly means that the next finer axis goes; or all of them go, one by one."""
+    """The fix for an axis that is not the finest: aggregate over the finest one, or over each, one by one."""
     first = f"`{call.name}({node}, over={axis.label})`, one value per {ABOVE[axis].row}"
     if over is Axis.STEP:
         return f"{first}; a value for each step is `over: step` of the metric"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -132,8 +132,7 @@ def _jaccard(view: View, node: Node, texts: Array) -> Array:
 
 
 def _mean_distance(sets: list[set[str]]) -> float:
-    pairs = [(a, b) for index, a in enumerate(sets) for b in sets[index + 1 :]]
-    distances = [1.0 - len(a & b) / len(a | b) if a | b else 0.0 for a, b in pairs]
+    distances = [1.0 - len(a & b) / len(a | b) if a | b else 0.0 for a, b in combinations(sets, 2)]
     return sum(distances) / len(distances) if distances else float("nan")
 
 
