@@ -404,7 +404,7 @@ def _missing_where(where: Any, values: Array) -> Array:
 
 
 def _all_of(where: Array, parts: Segments) -> Array:
-    everywhere: Array = segmented.aggregate(AGGREGATES["all"], where, parts) == 1
+    everywhere: Array = segmented.aggregate(segmented.all_of, where, parts) == 1
     return everywhere
 
 

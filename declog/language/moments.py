@@ -293,7 +293,6 @@ def _aggregate(formula: Formula) -> Callable[[Array, Segments], Array]:
 
 AGGREGATES: Mapping[str, Callable[[Array, Segments], Array]] = {
     **{name: _aggregate(formula) for name, formula in FORMULAS.items()},
-    "count": segmented.count,
-    "first": segmented.first,
-    "last": segmented.last,
-}
+    "count": segmented.count, "any": segmented.any_of, "all": segmented.all_of,
+    "first": segmented.first, "last": segmented.last,
+}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Segments of rows: partitions of numpy arrays, and the reductions of a segment that ``moments`` does not have.
+"""Segments of rows: partitions of numpy arrays, and the reductions of a segment that are no formula of ``moments``.
 
 NaN is a missing value and is skipped; a segment without a value gives NaN. Rows are the last axis, so that a family
 ``[columns, rows]`` reduces like a plain column ``[rows]``. Imports numpy only.
@@ -141,6 +141,21 @@ def present(values: Array) -> Array:
 def count(values: Array, segments: Segments) -> Array:
     """The number of values that are not missing."""
     return segments.apply(np.add, present(values).astype(np.int64))
+
+
+def any_of(values: Array, segments: Segments) -> Array:
+    """Whether any value is true; missing where all are."""
+    return _answered(segments.apply(np.logical_or, truth(values)), values, segments)
+
+
+def all_of(values: Array, segments: Segments) -> Array:
+    """Whether every value that is not missing is true; missing where all are."""
+    return _answered(segments.apply(np.logical_and, truth(values) | ~present(values)), values, segments)
+
+
+def _answered(answer: Array, values: Array, segments: Segments) -> Array:
+    some = segments.apply(np.logical_or, present(values))
+    return answer if some.all() else np.where(some, answer, np.nan)
 
 
 def first(values: Array, segments: Segments) -> Array:
