@@ -14,7 +14,7 @@ Scalar = bool | int | float | str
 
 @dataclass(frozen=True)
 class Says:
-    """Whose names the text of a key uses, and how: in an expression, as one name, in a selector, or in a template."""
+    """The names that the text of a key uses, and its form: an expression, one name, a selector, or a template."""
 
     of: Literal["signals", "metrics", "constants", "filters", "schemas"]
     form: Literal["expression", "name", "selector", "template"] = "expression"
@@ -33,15 +33,15 @@ Constants = Annotated[str, Says("constants")]
 
 
 def refused(key: str, /, **facts: Any) -> PydanticCustomError:
-    """A model's own check failed: the key of its message, and the message's facts."""
+    """The error of a model's own check: the key of its message, and the message's facts."""
     return PydanticCustomError(key, "", facts)
 
 
 class Model(BaseModel):
     """A map of the profile: keys are checked, values are frozen.
 
-    ``_plain`` is the key that a value which is no map stands for, if it is of the type ``_plain_type``; "": none is.
-    For what the shorthand writes out, ``_short`` is the type of a value that stands for the map.
+    A value of the type ``_plain_type`` in place of the map is the value of its key ``_plain``, unless that is "".
+    ``_short`` is the type of a value in place of the map that the shorthand writes out.
     """
 
     _short: ClassVar[Any] = None

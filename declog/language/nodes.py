@@ -1,4 +1,4 @@
-"""The typed tree: what the expression compiler makes and every evaluator walks.
+"""The typed tree of an expression: the compiler makes it, and every evaluator walks it.
 
 Nodes are interned in a ``Graph``: two equal subexpressions are one object, so that common subexpressions
 are computed once by construction and a node's identity is its key. Imports axes only.
@@ -14,14 +14,14 @@ from typing import Any
 from declog.language.dtypes import Axis, DType, Type
 
 CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE = "const", "signal", "builtin", "metric", "fold", "local"
-ALONE = "alone"  # of a family's signal: its members come each for itself
+ALONE = "alone"  # the parameter of a family whose members are observed one by one
 LOGGED = "logged"  # the family that log_metric feeds, and the metric that shows it
 TIMERS = "timers"  # the family that `log.timer` feeds
 CARRIED = "carried"  # a column that rank 0 adds from other rows: a join, or a previous value
 JOIN = "join"  # a value of an earlier phase, for the rows of a later one
 COMBINED = "combined"  # one label of several values
 WRITTEN = {DType.INT: "int_text", DType.BOOL: "bool_text"}  # values as labels
-COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that stand for what an expression says
+COMPUTED = frozenset({FOLD, TEXTVALUE, CARRIED})  # columns that hold the values of an expression
 LEAVES = frozenset({CONST, SIGNAL, BUILTIN, METRIC, FOLD, TEXTVALUE, CARRIED})
 
 
@@ -39,7 +39,7 @@ class Node:
     type: Type
     mask: frozenset[Node]
     index: int
-    names: list[str] = field(default_factory=list)  # what the config calls it: the signals it defines
+    names: list[str] = field(default_factory=list)  # the derived signals of the config that it defines
 
     def param(self, name: str) -> Any:
         """The value of a compile-time argument."""
@@ -70,14 +70,14 @@ _INFIX = {
 
 
 def definition(node: Node) -> str:
-    """The whole expression down to what is observed: equal for equal nodes of two compilations."""
+    """The expression with its derived signals written out: equal for equal nodes of two compilations."""
     return show(node, in_full=True)
 
 
 def show(node: Node, *, nested: bool = False, in_full: bool = False) -> str:
     """The expression that a node stands for, as one could write it in YAML; derived signals by their names."""
     if node.names and (not in_full or node.op in COMPUTED):
-        return min(node.names)  # of several one, whatever their order in the config
+        return min(node.names)  # the same name whatever the order of the config
     if node.op == CONST:
         return _constant(node.param("value"))
     if node.op in LEAVES:
@@ -111,7 +111,7 @@ def _constant(value: Any) -> str:
         return "missing"
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
-    if isinstance(value, str):  # no escapes: what stands between the quotes is the text
+    if isinstance(value, str):  # texts have no escapes
         return f'"{value}"' if "'" in value else f"'{value}'"
     return repr(value)
 
@@ -138,7 +138,7 @@ class Graph:
 
     def __init__(self) -> None:
         self._nodes: dict[tuple[Any, ...], Node] = {}
-        # what is not finite whatever comes: an expression, the part that is at fault, and its value, None for x / 0
+        # values that are never finite: the expression, its part that is at fault, and the value; None for x / 0
         self.not_finite: list[tuple[str, str, float | None]] = []
 
     def make(
@@ -173,9 +173,9 @@ def members_of(*nodes: Node) -> tuple[str, ...] | None:
 
 
 def reads_other_ranks(node: Node, split: bool) -> bool:
-    """Whether a value depends on rows of other ranks: by its batch, by an earlier phase, by a group that is spread.
+    """Whether a value depends on rows of other ranks: through its batch, an earlier phase, or a group of several ranks.
 
-    The place of a group is its place among the groups of its batch, of all ranks.
+    ``index(group)`` counts the groups of a batch over all ranks. ``split``: groups are spread over ranks.
     """
     for item in walk(node):
         within = item.param("within") if item.op == "rank" else item.type.axis

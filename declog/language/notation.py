@@ -26,7 +26,7 @@ SEVERAL = {  # words that stand for several reductions
     "quantiles": ("p05", "p25", "p50", "p75", "p95"),
     "summary": ("mean", "std", "min", "max"),
 }
-# What other libraries call an axis; in a signal such a word alone is no expression.
+# Other libraries' words for an axis; such a word alone is no expression of a signal.
 _AXIS_WORDS = {
     **dict.fromkeys(("per_token", "tokens"), "token"),
     **dict.fromkeys(
@@ -38,7 +38,7 @@ _AXIS_WORDS = {
 
 
 def signal_words(words: list[str], at: Path) -> dict[str, Any] | Problem | None:
-    """``completion text required``, ``completion family``: an axis, and what else is said of its values.
+    """The keys of ``completion text required``, ``completion family``: an axis, and words about its values.
 
     None for an expression, and the problem where a word is unknown.
     """
@@ -69,7 +69,7 @@ def words_of(value: Any) -> list[str]:
 
 
 def are_names(words: list[str]) -> bool:
-    """Whether these are names of one's own: words that say nothing of a signal."""
+    """Whether words are names that a user chose: none of them says anything of a signal."""
     return bool(words) and all(map(WORD.match, words)) and {*AXES, *TYPES, *_AXIS_WORDS}.isdisjoint(words)
 
 

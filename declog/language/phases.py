@@ -1,4 +1,4 @@
-"""Values of several phases together: the latest has the rows, and values of earlier ones are looked up for them.
+"""Values of several phases together: the rows are those of the latest phase, and earlier values are looked up.
 
 Imports the tree of expressions.
 """

@@ -30,7 +30,7 @@ Sparse = Sequence[Sequence[int]]  # [bin, count] pairs
 
 
 def edges_of(low: float, high: float, bins: int) -> NDArray[Any]:
-    """The edges of equal bins; about what is too close for floats to be parted so, bins that they can part."""
+    """The edges of equal bins. Where both ends are too close for floats to divide, the range is made wider."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
             return np.histogram_bin_edges([], bins, range=(low, high))
@@ -72,7 +72,7 @@ class Sketch:
         )
         if first == second or position == below:
             return first
-        if math.isinf(first) or math.isinf(second):  # halfway to an infinity is there; between both is nothing
+        if math.isinf(first) or math.isinf(second):  # the infinity; of both signs NaN
             return first + second
         return first + (second - first) * (position - below)
 
@@ -100,7 +100,7 @@ class Sketch:
         used = np.flatnonzero(finite)
         if not len(used):
             return math.nan
-        # beside an infinity the end is known by its bin alone, and the other end may lie in the same bin
+        # beside an infinity only the bin of the finite end is known, and the other end may lie in the same bin
         low = self.low if math.isfinite(self.low) else min(float(VALUES[used[0]]), self.high)
         high = self.high if math.isfinite(self.high) else max(float(VALUES[used[-1]]), low)
         edges = edges_of(low, high, bins)

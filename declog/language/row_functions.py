@@ -21,7 +21,7 @@ _TYPES = {int: DType.INT, float: DType.FLOAT, bool: DType.BOOL, str: DType.TEXT}
 
 @dataclass(frozen=True)
 class RowFunction:
-    """A function of one row. ``params``: by name, and whether it must be given; ``returns`` what it is annotated."""
+    """A function of one row. ``params``: its parameters, and whether each is required; ``returns``: its annotation."""
 
     name: str
     params: tuple[tuple[str, bool], ...]
@@ -57,7 +57,7 @@ def _signature(name: str, run: Callable[..., Any]) -> inspect.Signature:
 
 
 def _returned(run: Callable[..., Any]) -> DType | None:
-    """The type of column that an annotation promises; None where it says nothing that a schema could hold it to."""
+    """The column type that an annotation promises; None where a schema has no such type."""
     try:
         hint = typing.get_type_hints(run).get("return")
     except (NameError, TypeError):  # a name that is only there for type checkers

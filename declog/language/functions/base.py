@@ -34,7 +34,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 class View(Protocol):
-    """A window, as functions of the stage ``rows`` see it: how its axes nest, and what else is known of arguments."""
+    """A window, as functions of the stage ``rows`` see it: how its axes nest, and the members and gaps of arguments."""
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
         """How the entries of an axis fall into those of a coarser one."""

@@ -45,7 +45,7 @@ def broadcast(call: Call) -> Type:
 
 
 def _on_device(call: Call, index: int, node: Node) -> None:
-    """Refuse an argument of a per-token expression that cannot be computed where the tokens are folded."""
+    """Refuse an argument of a per-token expression that the fold of tokens, on the device, cannot compute."""
     fix = "reduce the tokens first, with over=token"
     if node.type.family:
         call.fail("DL205.fold", arg=index, item="a family", fix=fix)
