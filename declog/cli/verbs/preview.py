@@ -75,7 +75,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.config_name is not None:  # the other config is no application's
         args.config_name = args.config_dir = None
-    other = _executed(capture, configured(args, shlex.split(args.diff)), args.diff, args.sink, steps)
+    words = shlex.split(args.diff)
+    other = _executed(capture, configured(args, words), " ".join(words), args.sink, steps)
     sinks = {
         "removed": [key for key in one.sinks if key not in other.sinks],
         "added": [key for key in other.sinks if key not in one.sinks],
