@@ -28,7 +28,7 @@ from declog.plans.ops import Plan
 class Pass:
     """A step of the compiler. ``reads`` and ``adds`` are fields of the draft, besides the config and what is reported.
 
-    What a pass reads is what earlier ones added, or itself. A test compares both with what each touches.
+    A pass reads fields that earlier passes added. A test compares both with the fields that each pass touches.
     """
 
     run: Callable[[Draft], None]

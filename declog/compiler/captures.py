@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
-from declog.compiler.draft import Draft, op_of
+from declog.compiler.draft import NAME, Draft, op_of
 from declog.language.spec import DerivedSpec
 from declog.language.spec_of_tables import ColumnSpec
 from declog.language.spec_of_tests import CaptureSpec
 from declog.plans.ops import CaptureOp
 
 EXTRA = "*"  # columns of log_extra that are no signals
-_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def capture(spec: CaptureSpec) -> CaptureOp | None:
@@ -44,7 +41,7 @@ def _reads(draft: Draft, name: str, column: ColumnSpec) -> str:
 def _texts(draft: Draft, expression: str) -> set[str]:
     """The observed names of the texts and objects that an expression reads."""
     texts: set[str] = set()
-    waiting, seen = set(_NAME.findall(expression)), set()
+    waiting, seen = set(NAME.findall(expression)), set()
     while waiting:
         name = waiting.pop()
         if name not in draft.signals or name in seen:
@@ -52,7 +49,7 @@ def _texts(draft: Draft, expression: str) -> set[str]:
         seen.add(name)
         signal = draft.signals[name].spec
         if isinstance(signal, DerivedSpec):
-            waiting |= set(_NAME.findall(str(signal.expr)))
+            waiting |= set(NAME.findall(str(signal.expr)))
         elif signal.type in ("text", "object"):
             texts.add(signal.from_ or name)
     return texts

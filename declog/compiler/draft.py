@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
@@ -36,6 +37,7 @@ from declog.plans.ops import (
 
 Constant = bool | int | float | str
 Op = TypeVar("Op")
+NAME = re.compile(r"[a-z_]\w*")  # a name in a text that is not parsed
 # Every pass may read the config and the arguments of `compile`, use typed expressions, and report problems.
 ALWAYS = frozenset(
     {"spec", "functions", "reductions", "offered", "requested", "columns", "imports"}

@@ -10,7 +10,7 @@ from itertools import pairwise, product
 from typing import Any
 
 from declog.compiler import suggestions
-from declog.compiler.draft import Draft, fits
+from declog.compiler.draft import NAME, Draft, fits
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, in_flow, nearest
@@ -30,7 +30,7 @@ from declog.plans.ops import MetricOp
 Params = tuple[tuple[str, Any], ...]
 Clauses = dict[str, Any]  # of nodes, or None: `where`, `by` and `weight`
 Reduced = dict[str | None, tuple[Reduction | None, Params]]  # the reductions of a metric, by suffix
-LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # what `by` takes; a list of tags is an object
+LABELS = (DType.TEXT, DType.INT, DType.BOOL, DType.OBJECT)  # the types of labels; a list of tags is an object
 RANKS = 2**20  # with `axes.rank: each` each rank has a value, however many there are
 PREFERRED = "__prefer"  # behind a metric's id: the hidden metric that stands for it
 
@@ -146,7 +146,7 @@ class _Metric:
         return (None if node is None else (node,)), self._reductions(reduce)
 
     def _weighted_deviation(self, reduction: str) -> str:
-        """What to write for a weighted deviation or variance: two weighted means, and a formula over them."""
+        """The fix for a weighted deviation or variance: two weighted means, and a formula over them."""
         if reduction not in ("std", "pstd", "var", "pvar"):
             return "drop `weight`"
         expr = str(self.spec.expr or self.id)
@@ -219,7 +219,7 @@ class _Metric:
         text, problems = self.spec.where, self.draft.problems
         before = len(problems)
         node = self._compile(text, self.path("where"))
-        if problems[before:] and self.draft.signals.keys().isdisjoint(re.findall(r"[a-z_]\w*", str(text))):
+        if problems[before:] and self.draft.signals.keys().isdisjoint(NAME.findall(str(text))):
             fix = f"a condition over metrics is `when: {text}`"
             metrics = self.draft.spec.metrics
             problems[before:] = [replace(one, fix=fix) if one.marked in metrics else one for one in problems[before:]]

@@ -52,13 +52,13 @@ def _of_other_members(one: MetricOp | FormulaOp, other: MetricOp | FormulaOp) ->
 def modes(draft: Draft) -> None:
     """Report modes with equal prefixes: both would write into one curve."""
     writers: dict[str, str] = {}
-    templates = [(op.id, item.template) for op in draft.outputs if op.shown for item in op.names]
+    templates = [item.template for op in draft.outputs if op.shown for item in op.names]
     prefixes: dict[str, str] = {}
     for mode in draft.modes.values():
         other = prefixes.setdefault(mode.prefix, mode.name)
-        taken = next((mode.prefix + name for _, name in templates if mode.prefix + name in writers), None)
+        taken = next((mode.prefix + name for name in templates if mode.prefix + name in writers), None)
         if other == mode.name and taken is None:
-            writers |= {mode.prefix + name: mode.name for _, name in templates}
+            writers |= {mode.prefix + name: mode.name for name in templates}
             continue
         name = mode.name if mode.name in draft.spec.modes and mode.name != "train" else other
         fix = f"prefix: {name}/" if mode.prefix != f"{name}/" else f"prefix: {name}_"

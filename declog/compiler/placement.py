@@ -1,7 +1,7 @@
 """Decides where each part of an expression is computed: on the device, on the rank that has its text, or on rank 0.
 
 Per-token parts become folds on the device. Parts that read text become local columns, computed on the rank that has the
-text. Everything else is evaluated over the rows of all ranks. What remains are the signals to record.
+text. Everything else is evaluated over the rows of all ranks. The signals that remain are recorded.
 """
 
 from __future__ import annotations
@@ -122,17 +122,13 @@ class Placement:
         if node.op == "size" and node.param("axis") is Axis.TOKEN:
             return self._column(FOLD, node, self.fold(phase, None, node.mask, ("n",)), stat="count")
         of_text = any(arg.type.text for arg in node.args) and not node.type.text
-        if of_text and not self._far(node, split=False):
+        if of_text and not reads_other_ranks(node, split=False):
             return self._local(node, phase)
         args = [self.lower(arg, phase) for arg in node.args]
         lowered = self.draft.graph.make(node.op, args, type=node.type, **dict(node.params))
         if of_text:
             self._send_texts(lowered, phase)
         return lowered
-
-    def _far(self, node: Node, *, split: bool) -> bool:
-        """Whether a value depends on rows of other ranks; ``split``: groups are spread over ranks."""
-        return any(item.op in (JOIN, "prev") for item in walk(node)) or reads_other_ranks(node, split)
 
     def _local(self, node: Node, phase: str) -> Node:
         """A column that this rank computes, so that its text is not sent."""
@@ -211,7 +207,7 @@ class Placement:
         texts = any(item.op == SIGNAL and item.type.text for item in walk(node))
         if not node.type.text or node.op == SIGNAL or not texts:
             return self.lower(node, phase)
-        far = self._far(node, split=self.draft.split_groups)
+        far = reads_other_ranks(node, self.draft.split_groups)
         return self.label(node, phase) if far else self._local(node, phase)
 
     def label(self, node: Node, phase: str) -> Node:

@@ -66,7 +66,7 @@ def _reduced(op: MetricOp) -> Range:
 
 
 def verdict(condition: Node, metrics: Mapping[str, Range]) -> bool | None:
-    """Whether a condition always holds, or never; None where it may do either, or nobody knows.
+    """Whether a condition always holds, or never; None if that depends on the metrics, or is not proven.
 
     It is tried on both sides of every number that it compares metrics with: between them nothing changes.
     """

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import re
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from declog.compiler.draft import Draft, Signal, SwitchedOff, op_of
+from declog.compiler.draft import NAME, Draft, Signal, SwitchedOff, op_of
 from declog.compiler.scopes import BUILTINS, ConstantScope, mask_of, signal_node, token_mask
 from declog.errors import Path, Problem, nearest
 from declog.language.dtypes import DType
@@ -205,7 +204,7 @@ def masks(draft: Draft) -> None:
     axis = draft.spec.axes.token
     if axis.mask is not None or axis.lengths is not None:
         return
-    named = {word for signal in draft.signals.values() for word in _WORD.findall(signal.spec.mask or "")}
+    named = {word for signal in draft.signals.values() for word in NAME.findall(signal.spec.mask or "")}
     per_token = {name: spec for name, spec in draft.observed.items() if spec.axis == "token"}
     bools = [name for name, spec in per_token.items() if spec.type == "bool" and not spec.family]
     unmasked = [
@@ -222,12 +221,9 @@ def masks(draft: Draft) -> None:
         draft.report("DL203.token_mask", path, name=unmasked[0], fix=fix, related=tuple(related))
 
 
-_WORD = re.compile(r"[a-z_]\w*")
-
-
 def typing(draft: Draft) -> None:
     """Type every derived signal once, so that each error is reported at its own key."""
-    with suppress(SwitchedOff):  # then all that it is the mask of is off
+    with suppress(SwitchedOff):  # then all values that have this mask are off
         token_mask(draft)
     for name, signal in draft.signals.items():
         spec, path, off = signal.spec, signal.path, f"signals.{name}"

@@ -14,7 +14,7 @@ from declog.compiler.schemas import coarser, columns, of_schema, of_table
 from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
-from declog.language.nodes import CONST, JOIN, METRIC, Node, reads_other_ranks, walk
+from declog.language.nodes import CONST, METRIC, Node, reads_other_ranks, walk
 from declog.language.spec import AlertSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
@@ -26,7 +26,7 @@ _FILTERS = {
     "top": "{key: reward, top: 4}", "best": "{key: reward, top: 4}",
     "bottom": "{key: reward, bottom: 4}", "worst": "{key: reward, bottom: 4}",
 }  # fmt: skip
-_LEVELS = {"low": "<", "small": "<", "high": ">", "large": ">", "big": ">"}  # what an alert may be meant to say
+_LEVELS = {"low": "<", "small": "<", "high": ">", "large": ">", "big": ">"}  # the signs of bounds that have no number
 
 
 def tables(draft: Draft) -> None:
@@ -47,14 +47,13 @@ def tables(draft: Draft) -> None:
     for schema in draft.spec.schemas:
         if all(spec.schema_ != schema for spec in draft.spec.tables.values()):
             columns(draft, of_schema(draft, schema), Axis.COMPLETION)
-    places = {column.undeclared: table for table in draft.tables for column in table.columns if column.undeclared}
-    if "keep" in places:
-        for table in draft.tables:
-            if table.phase != places["keep"].phase and any(column.keeps for column in table.columns):
-                draft.warn(
-                    f"tables.{table.id}: columns of log_extra belong to rows of phase `{places['keep'].phase}`, "
-                    f"and this table's are of phase `{table.phase}`: it gets none"
-                )
+    keeping = [table for table in draft.tables if any(column.keeps for column in table.columns)]
+    for table in keeping:
+        if table.phase != keeping[0].phase:
+            draft.warn(
+                f"tables.{table.id}: columns of log_extra belong to rows of phase `{keeping[0].phase}`, "
+                f"and this table's are of phase `{table.phase}`: it gets none"
+            )
 
 
 def _untaken(draft: Draft, name: str, spec: TableSpec) -> str:
@@ -113,11 +112,11 @@ def _table(draft: Draft, name: str, spec: TableSpec) -> TableOp | None:
 
 def _stands_alone(draft: Draft, table: TableOp) -> bool:
     """Whether a rank can write its own rows: all of them, at each log event, without a look at other ranks."""
+    split = draft.split_groups
     nodes = [node for column in table.columns for node in column.nodes]
-    far = any(node.type.phase not in (None, table.phase) for node in nodes)
-    far |= any(node.op in (JOIN, "prev") for node in walk(*nodes)) or (draft.split_groups and table.axis is Axis.GROUP)
+    far = any(node.type.phase not in (None, table.phase) or reads_other_ranks(node, split) for node in nodes)
     plain = table.filter is None and table.keep == "window" and table.every == draft.period
-    return plain and not far and not any(reads_other_ranks(node, draft.split_groups) for node in nodes)
+    return plain and not far and not (split and table.axis is Axis.GROUP)
 
 
 def _fits_rows(draft: Draft, table: str, op: FilterOp, axis: Axis) -> None:

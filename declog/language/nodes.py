@@ -173,14 +173,14 @@ def members_of(*nodes: Node) -> tuple[str, ...] | None:
 
 
 def reads_other_ranks(node: Node, split: bool) -> bool:
-    """Whether a value depends on rows of other ranks: through its batch, an earlier phase, or a group of several ranks.
+    """Whether a value depends on rows of other ranks: of its batch, an earlier phase or step, or a spread group.
 
     ``index(group)`` counts the groups of a batch over all ranks. ``split``: groups are spread over ranks.
     """
     for item in walk(node):
         within = item.param("within") if item.op == "rank" else item.type.axis
         of_all_ranks = {"rank": Axis.STEP, "index": Axis.GROUP}.get(item.op, Axis.BATCH)
-        if item.op == CARRIED or within in (Axis.BATCH, of_all_ranks):
+        if item.op in (CARRIED, JOIN, "prev") or within in (Axis.BATCH, of_all_ranks):
             return True
         if split and (within is Axis.GROUP or item.op in ("rank", "index")):
             return True

@@ -1,4 +1,4 @@
-"""What metrics need: other metrics, in an order in which inputs come first, and signals.
+"""The inputs of metrics: other metrics, in an order in which inputs come first, and signals.
 
 Imports the plan and the tree only.
 """

@@ -228,7 +228,7 @@ class OutputOp:
 
     @property
     def over_run(self) -> Literal["moments", "last", "ema"] | None:
-        """What is kept between log events: the moments of all rows so far, the latest value, or a moving average."""
+        """The state between log events: the moments of all rows so far, the latest value, or a moving average."""
         return None if self.ema is None else "ema"
 
 

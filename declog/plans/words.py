@@ -151,15 +151,13 @@ def _value(op: MetricOp | FormulaOp, plan: Plan) -> str:
     params = f"({', '.join(f'{name}={value}' for name, value in op.params)})" if op.params else ""
     steps = "the trainer's window" if not op.every else "each step" if op.every == 1 else f"{op.every} steps"
     rows = _many(op.axis.row) + (" of rank 0" if op.ranks == "main" else "")
-    if op.pool == "window" and op.over_run == "moments":
-        text = f"{op.reduction.name}{params} of {what}, over the {rows} from the start of the run"
-    elif op.pool == "window":
-        text = f"{op.reduction.name}{params} of {what}, over the {rows} of {steps}"
-    else:
+    reduced = f"{op.reduction.name}{params}"
+    if op.pool != "window":
         piece = {"rank_batch": "rank-and-batch"}.get(op.pool, op.pool)
-        values = f"{piece} {_PLURAL.get(op.reduction.name, op.reduction.name + 's')}"
-        text = f"{op.combine if op.ema is None else 'moving average'} of {values}{params} of {what}, over the {rows}"
-        text += f" of {steps}" if op.over_run is None else " from the start of the run"
+        values = _PLURAL.get(op.reduction.name, f"{op.reduction.name}s")
+        reduced = f"{op.combine if op.ema is None else 'moving average'} of {piece} {values}{params}"
+    over_run = op.over_run == "moments" if op.pool == "window" else op.over_run is not None
+    text = f"{reduced} of {what}, over the {rows} {'from the start of the run' if over_run else f'of {steps}'}"
     if op.over_run in ("last", "ema") and op.pool == "window":
         text = f"{'the latest' if op.ema is None else 'moving average'} of {text}"
     text += "" if op.ema is None else f", of which the past weighs {op.ema:g}"
