@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
-from declog.errors import Coded, Path, Problem, UsageError
+from declog.errors import Path, Problem, UsageError
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
 from declog.language.functions import Functions
 from declog.language.functions.rules import of_type
@@ -144,10 +144,6 @@ class Draft:
         """A value for the rows of a phase; a value of an earlier phase is looked up for them."""
         return join(self.graph, node, phase, self.order)
 
-    def refused(self, error: Coded, path: Path) -> None:
-        """Report an error of a registry at a path of the config."""
-        self.problems.append(Problem(error.code, error.message, path, error.fix))
-
     def warn(self, message: str) -> None:
         """Note something that is allowed but probably a mistake."""
         if message not in self.warnings:
@@ -164,7 +160,7 @@ class Draft:
         except ExpressionError as error:
             self.problems.append(replace(error.problem, path=path))
         except UsageError as error:  # a function that an installed package fails to provide
-            self.refused(error, path)
+            self.problems.append(Problem(error.code, error.message, path, error.fix))
         except SwitchedOff as error:
             if off is None:
                 raise

@@ -8,7 +8,7 @@ from typing import Any
 from declog.compiler.draft import Draft, SwitchedOff, fits, needs_axis
 from declog.compiler.names import check_template
 from declog.compiler.scopes import SignalScope, typed
-from declog.errors import Path, UsageError, did_you_mean, in_flow
+from declog.errors import Path, did_you_mean, in_flow
 from declog.language import patterns
 from declog.language.dtypes import ABOVE, NUMERIC, Axis, DType, per
 from declog.language.nodes import Node
@@ -151,26 +151,21 @@ def coarser(draft: Draft, node: Node, axis: Axis) -> str:
 
 def _called(draft: Draft, name: str, spec: ColumnSpec, call: str, row: Axis, path: Path) -> ColumnOp | None:
     """The column, or None where it is wrong, or something that it reads is off."""
-    try:
+    with draft.at(*path, "call", off=".".join(map(str, path))):
         function = draft.columns.named(call)
-    except UsageError as error:
-        draft.refused(error, (*path, "call"))
-        return None
-    if function is None:
-        names = draft.columns.names()
-        fix = did_you_mean(call, names, what="column functions") if names else _REGISTER
-        draft.report("DL303.column_function", (*path, "call"), name=call, fix=fix)
-        return None
-    type = _type(draft, function, name, spec, path)
-    before = len(draft.problems)
-    try:
+        if function is None:
+            names = draft.columns.names()
+            fix = did_you_mean(call, names, what="column functions") if names else _REGISTER
+            draft.report("DL303.column_function", (*path, "call"), name=call, fix=fix)
+            return None
+        type = _type(draft, function, name, spec, path)
+        before = len(draft.problems)
         args = _arguments(draft, function, row, path)
-    except SwitchedOff as off:
-        draft.inactive[".".join(map(str, path))] = off.reason
-        return None
-    check_template(draft, spec.name or name, (*path, "name"), family=False, fields=FIELDS)
-    _for_texts(draft, spec, type, path)
-    return None if type is None or len(draft.problems) > before else _op(name, spec, type, call=function, args=args)
+        check_template(draft, spec.name or name, (*path, "name"), family=False, fields=FIELDS)
+        _for_texts(draft, spec, type, path)
+        if type is not None and len(draft.problems) == before:
+            return _op(name, spec, type, call=function, args=args)
+    return None
 
 
 def _type(draft: Draft, function: RowFunction, name: str, spec: ColumnSpec, path: Path) -> DType | None:

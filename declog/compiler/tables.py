@@ -15,7 +15,6 @@ from declog.compiler.scopes import MetricScope
 from declog.errors import Problem, did_you_mean, in_flow, nearest
 from declog.language.dtypes import AXES, NUMERIC, Axis, DType, per
 from declog.language.nodes import CONST, METRIC, Node, reads_other_ranks, walk
-from declog.language.spec import AlertSpec
 from declog.language.spec_of_tables import TableSpec
 from declog.plans.ops import AlertOp, ColumnOp, FilterOp, TableOp
 from declog.sinks import known_kinds
@@ -200,15 +199,9 @@ def alerts(draft: Draft) -> None:
                 continue
             if not has_type(draft, node, (*path, "when"), [DType.BOOL]):
                 continue
-            shown, fields = spec.text, None
-            if spec.text:
-                fields = _fields(draft, spec, node, (*path, "text"))
-            else:
-                fields = tuple((values := _values(draft, node)).items())
-                words = (
-                    f"{', '.join(f'{metric} is {{{metric}:.6g}}' for metric in values)}: " if values else f"{name}: "
-                )
-                shown = words + text.replace("{", "{{").replace("}", "}}")
+            values = ", ".join(f"{metric} is {{{metric}:.6g}}" for metric in _values(draft, node)) or name
+            shown = spec.text or f"{values}: " + text.replace("{", "{{").replace("}", "}}")
+            fields = _fields(draft, shown, node, (*path, "text"))
             if fields is not None:
                 op = op_of(AlertOp, spec, id=name, when=node, do=tuple(spec.do), text=shown, fields=fields)
                 draft.alerts.append(op)
@@ -244,13 +237,11 @@ def _as_read(draft: Draft, condition: Node, metric: Node) -> Node:
     return reading[0] if len(reading) == 1 and _aggregates(draft, reading[0]) else metric
 
 
-def _fields(
-    draft: Draft, spec: AlertSpec, condition: Node, path: tuple[str, ...]
-) -> tuple[tuple[str, Node], ...] | None:
+def _fields(draft: Draft, text: str, condition: Node, path: tuple[str, ...]) -> tuple[tuple[str, Node], ...] | None:
     """The metrics that an alert's text names; None where it cannot be filled, which is reported."""
     nodes: dict[str, Node] = {}
     try:
-        parts = [(name, form or "") for _, name, form, _ in string.Formatter().parse(spec.text) if name is not None]
+        parts = [(name, form or "") for _, name, form, _ in string.Formatter().parse(text) if name is not None]
     except ValueError as error:
         draft.report("DL404.text", path, error=error)
         return None
