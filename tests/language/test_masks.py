@@ -60,7 +60,7 @@ def test_all_signals_without_a_mask_are_one_mistake() -> None:
 )
 def test_where_it_is_said_the_profile_compiles(profile: dict[str, Any]) -> None:
     """By the axis, by the signal, by packed lengths; the mask itself needs none, nor what is switched off."""
-    assert declog.plan({"name": "x", **profile}).name == "x"
+    assert declog.plan({"run": {"name": "x"}, **profile}).name == "x"
 
 
 @pytest.mark.parametrize(("mask", "expected"), [("m", 1.0), ("all", 0.375)])

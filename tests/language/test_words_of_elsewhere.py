@@ -44,7 +44,7 @@ KEYS = "keys: any, axis, family, from, from_log_extra, mask, phase, required, ty
 def test_signals_stand_under_their_phases_and_what_is_derived_in_its_section(sections: Any, fixes: list[str]) -> None:
     """Class: a declaration in the wrong section, or without its phase, is answered with the line to write."""
     with pytest.raises(declog.ConfigError) as caught:
-        declog.validate({"name": "x", **sections})
+        declog.validate({"run": {"name": "x"}, **sections})
     assert [problem.fix for problem in caught.value.problems] == fixes
 
 
@@ -63,7 +63,7 @@ def test_signals_stand_under_their_phases_and_what_is_derived_in_its_section(sec
 def test_absence_is_the_default(sections: Any, fix: str | None) -> None:
     """Class: a word that lets something be absent is answered with what to write, or with dropping it."""
     with pytest.raises(declog.ConfigError) as caught:
-        declog.validate({"name": "x", **sections})
+        declog.validate({"run": {"name": "x"}, **sections})
     drop = "drop it: that is the default, and `required: true` says the opposite"
     assert [problem.fix for problem in caught.value.problems] == [fix or drop]
 
