@@ -183,7 +183,8 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             (folder / "__init__.py").write_text("", encoding="utf-8")
         for name in presets:
             (conf / "declog" / f"{name}.yaml").write_text(
-                f"# Of {package}.\ndefaults: [grpo, _self_]\nname: {module}\nmetrics: {{team: mean(reward)}}\n",
+                f"# Of {package}.\ndefaults: [grpo, _self_]\n"
+                f"run: {{name: {module}}}\nmetrics: {{team: mean(reward)}}\n",
                 encoding="utf-8",
             )
         info = tmp_path / "site" / f"{module}-{version}.dist-info"
@@ -224,7 +225,7 @@ def test_two_packages_with_one_preset(team: Path, cli: Cli, preset: str, owners:
 
 def test_ls_says_what_shadows_what(team: Path, write_preset: WritePreset, cli: Cli) -> None:
     """Packages with their versions; a file of one's own that hides a shipped one is no warning, but is listed."""
-    write_preset("grpo", "name: mine\nsignals: {any: {x: {axis: step}}}\nmetrics: {x: mean(x)}\nsinks: [jsonl]\n")
+    write_preset("grpo", "run: {name: mine}\nsignals: {any: {x: {axis: step}}}\nmetrics: {x: mean(x)}\nsinks: jsonl\n")
     listed = json.loads(cli("ls", "presets", "--config-dir", ".", "--format", "json").out)
     rows = {each["name"]: each["what"] for each in listed}
     assert rows["acme_full"][-1] == "Of acme-logging"
@@ -262,7 +263,7 @@ def test_a_file_that_extends_such_a_name_is_where_it_is_said(team: Path, cli: Cl
     write_preset("mine", "defaults: [both, _self_]\n")
     said = cli("check", "declog/mine.yaml").err
     assert "declog/mine.yaml:1:12" in said and "^^^^" in said
-    write_preset("both", "defaults: [grpo, _self_]\nname: own\n")
+    write_preset("both", "defaults: [grpo, _self_]\nrun: {name: own}\n")
     assert cli("check", "declog/mine.yaml").out.startswith("ok own: ")
 
 
