@@ -65,7 +65,7 @@ def test_interpolations_are_shown_with_their_source(cli: Cli, monkeypatch: pytes
 
 def test_a_profile_that_does_not_compile_is_shown_all_the_same(small: Path, cli: Cli) -> None:
     """It is what one looks at to see why; values that are missing are shown as they are."""
-    found = cli("show", "small", "metrics.a=mean(rewrad)", "name=???", "--yaml", "--config-dir", ".")
+    found = cli("show", "small", "metrics.a=mean(rewrad)", "run.name=???", "--yaml", "--config-dir", ".")
     assert found.code == 0
     assert lines(found.out)["expr: rewrad"].startswith("override ")
     assert "name: ???" in found.out
