@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from declog.language.dtypes import Axis, DType, Type
@@ -48,7 +48,7 @@ class Node:
                 return value
         raise KeyError(name)
 
-    @property
+    @cached_property
     def over(self) -> Axis | str | None:
         """The axis that this node removes, or None."""
         for key, value in self.params:

@@ -59,26 +59,26 @@ class Hooks:
         handler.callbacks = [callback for callback in handler.callbacks if callback not in self._callbacks]
 
     def _hooked(self, original: Callable[..., Any], name: str, around: Callable[..., Part]) -> Callable[..., Any]:
-        guard = self.recorder.guard
-        what = f"declog's part of `{name}` failed"
+        recorder = self.recorder
+        guard = recorder.guard(f"declog's part of `{name}` failed")
 
         @functools.wraps(original)
         def hooked(*args: Any, **kwargs: Any) -> Any:
-            if self.recorder.closed:
+            if recorder.closed:
                 return original(*args, **kwargs)
             part: Part | None = None
-            with guard(what):
+            with guard:
                 part = around(*args, **kwargs)
                 next(part, None)
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
                 trace = error.__traceback__
-                with guard(what):
+                with guard:
                     _thrown(part, error)
                 error.__traceback__ = trace  # nobody sees that it passed here
                 raise
-            with guard(what):
+            with guard:
                 if part is not None:
                     try:
                         part.send(result)

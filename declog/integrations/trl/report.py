@@ -106,8 +106,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
         with self._guard("what the trainer reports could not be passed on"):
             if self._steps.mode is None:
                 self._steps.reach()
-            for name, value in self._passed_on(plain, logs).items():
-                self._recorder.log_metric(name, value)
+            self._recorder.log_metrics(self._passed_on(plain, logs))
         self._recorder.beside(Beside(compared=self._theirs(logs, new=True), exact=exact))
         values, complete = self._merged(logs)  # also where a part failed: other ranks flush, too
         if complete:
@@ -195,7 +194,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
 
     def _theirs(self, logs: Mapping[str, Any], *, new: bool = False) -> dict[str, float]:
         """The trainer's numbers that are compared with declog's; ``new``: those that never differed."""
-        if self._half in self._cut:
+        if not self._compared or self._half in self._cut:
             return {}
         before = self._before
         return {

@@ -50,7 +50,7 @@ class RewardLogs:
     def log_metric(self, name: str, value: Any) -> Part:
         yield None
         self.metrics.add(name)
-        with self._guard(f"`{name}` of {self.caller()} is no number that could be recorded"):
+        with self._guard(lambda: f"`{name}` of {self.caller()} is no number that could be recorded"):
             number = float(value)
             self.totals[name] += 0.0 if math.isnan(number) else number
             self.calls[name] += 1

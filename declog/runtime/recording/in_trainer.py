@@ -28,8 +28,6 @@ class _Inside(threading.local):
 class InTrainer:
     """The part of a recorder that integrations use."""
 
-    _special: bool
-
     def __init__(self, session: Session, background: Background) -> None:
         self.plan = session.plan
         self._session = session
@@ -54,7 +52,7 @@ class InTrainer:
         ``caller`` says whose code it is. ``signals`` are observed by the integration itself, so it is a mistake to
         observe them elsewhere. The batches of ``phase`` are explicit, so a column outside of one is a mistake, too.
         """
-        self._caller, self._reserved, self._special = caller, frozenset(signals), True
+        self._caller, self._reserved = caller, frozenset(signals)
         self._session.intake.explicit = phase
 
     def came(self, source: str) -> bool:
@@ -98,27 +96,45 @@ class InTrainer:
         finally:
             self._idle = before
 
-    @contextmanager
-    def guard(self, what: str, left_out: str = "") -> Iterator[None]:
+    def guard(self, what: str | Callable[[], str], left_out: str = "") -> Guard:
         """A block of an integration whose errors do not reach the training code; it goes on after the block.
 
         A failure is reported once, with ``what`` was done, and counted in ``failures``. The open window is then marked
         as lacking this rank's values (``declog/ranks``), unless ``left_out`` says what is missing and no metric reads
-        it. Interrupts pass through; with ``run.strict`` all errors do. After ``close`` nothing is reported.
+        it. Interrupts pass through; with ``run.strict`` all errors do. After ``close`` nothing is reported. The same
+        guard may be entered many times.
         """
-        self._inside.guards += 1
+        return Guard(self, what, left_out)
+
+
+class Guard:
+    """The blocks of ``InTrainer.guard``."""
+
+    __slots__ = ("_left_out", "_recorder", "_what")
+
+    def __init__(self, recorder: InTrainer, what: str | Callable[[], str], left_out: str) -> None:
+        self._recorder = recorder
+        self._what = what
+        self._left_out = left_out
+
+    def __enter__(self) -> None:
+        self._recorder._inside.guards += 1
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
+        recorder = self._recorder
         try:
-            yield
-        except (KeyboardInterrupt, SystemExit, GeneratorExit):
-            raise
-        except BaseException as error:
-            if self.closed:
-                return
-            if self.plan.strict:
-                raise
-            with self._session.lock:
-                if not left_out:
-                    self._session.spoiled(here(self))
-                self._session.failures.guarded(what, error, left_out)
+            if error is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+                return False
+            if recorder.closed:
+                return True
+            if recorder.plan.strict:
+                return False
+            session = recorder._session
+            with session.lock:
+                if not self._left_out:
+                    session.spoiled(here(recorder))
+                what = self._what if isinstance(self._what, str) else self._what()
+                session.failures.guarded(what, error, self._left_out)
+            return True
         finally:
-            self._inside.guards -= 1
+            recorder._inside.guards -= 1

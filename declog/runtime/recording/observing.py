@@ -45,7 +45,11 @@ class Observing(InTrainer, Recording):
         block are left out, which is counted in ``failures`` and reported once (with ``run.strict``: raised).
         """
         scope = innermost()
-        if scope is None or scope.takes is not self or arguments or step is not None or self._special:
+        if (
+            scope is None or scope.takes is not self or arguments or step is not None or self._special
+            # inside a trainer only its integration, whose guard reports mistakes
+            or (self._caller is not None and (self._idle or not self._inside.guards))
+        ):  # fmt: skip
             meter = self._session.meter
             began = time.perf_counter() if meter.timed else 0.0
             self._observe_any(arguments, signals, step)
@@ -126,8 +130,12 @@ class Observing(InTrainer, Recording):
         """
         self._metrics_in(self._here(), {name: value})
 
+    def log_metrics(self, values: Mapping[str, Any]) -> None:
+        """``log_metric`` of several numbers at once, for integrations."""
+        self._metrics_in(self._here(), values)
+
     def _metrics_in(self, scope: Scope | None, values: Mapping[str, Any]) -> None:
-        if self.closed or self._idle or not self._records():
+        if not values or self.closed or self._idle or not self._records():
             return
         session = self._session
         with self._taking(f"`{next(iter(values))}`" if len(values) == 1 else "numbers"), session.lock:

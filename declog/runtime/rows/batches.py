@@ -186,7 +186,7 @@ class Intake:
             if source not in homes and ops:  # its phase is that of the signals with which it is observed
                 if intended is None:
                     intended = self._intended(batches, signals)
-                alike = alike and len(ops) == 1
+                alike = alike and (len(ops) == 1 or not homes.keys().isdisjoint(signals))
                 ops = intended[source]
             if len(ops) > 1:
                 alike = alike and len({op.axis is Axis.STEP for op in ops}) == 1

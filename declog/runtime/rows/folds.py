@@ -7,11 +7,13 @@ that no tensor of the trainer is. Imports torch and the plan.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import cache
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 
+from declog.engine.blocks import Key
 from declog.errors import InputError, RuntimeFailure, error_text
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
@@ -20,7 +22,6 @@ from declog.runtime.rows.observation import Columns, Lists, Observation, Tokens,
 from declog.runtime.tokens import fold as token_fold
 from declog.runtime.values.packs import Pack
 from declog.runtime.values.streams import Streams
-from declog.runtime.values.tensors import HALF
 
 Tensor = torch.Tensor
 _NONE: Mapping[str, Tensor] = MappingProxyType({})
@@ -49,6 +50,7 @@ class Folds:
         self._phase = phase
         self._expected = expected
         self._functions = functions
+        self._function_of = cache(functions.get)
         self._report = report
 
     def next(self, names: Set[str]) -> Folds:
@@ -118,7 +120,7 @@ class Folds:
             if value.is_cuda:
                 device = value.device if device.type != "cuda" else device
                 break
-        return after, self._columns(token_fold.run(ready, inputs, shape, device, lengths, self._functions))
+        return after, self._columns(token_fold.run(ready, inputs, shape, device, lengths, self._function_of))
 
     def _columns(self, folded: token_fold.Folded) -> Observation:
         """The results of folds as a call: statistics are columns, a histogram covers the whole batch."""
@@ -127,10 +129,13 @@ class Folds:
             failure.__cause__ = error
             self._report(failure)
         call, rows = Observation(self._phase, frozenset()), Axis.COMPLETION
-        call.copies = [(Columns((rows.label, dtype, -1), rows, keys), sums) for dtype, keys, sums in folded.sums]
+        label = rows.label
+        call.copies = [(Columns((label, dtype, -1), rows, keys), sums) for dtype, keys, sums in folded.sums]
+        alike: dict[tuple[torch.dtype, torch.device], list[Key]] = {}
         for key, column in folded.columns.items():
-            column = column.float() if column.dtype in HALF else column
-            call.copies.append((Columns((rows.label, column.dtype, column.get_device()), rows, (key,)), column))
+            alike.setdefault((column.dtype, column.device), []).append(key)
+        for keys in alike.values():
+            call.put(label, rows, keys, torch.stack([folded.columns[key] for key in keys]))
         if folded.traces or folded.sketches:
             texts = [(rows, folded.traces), (Axis.STEP, folded.sketches)]
             call.texts = {key: (axis, Pack(axis, [key], [data])) for axis, some in texts for key, data in some.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from declog.engine.blocks import Key
 from declog.errors import RuntimeFailure
 from declog.language.absence import COMPARISONS, Kind, either, elementwise
 from declog.language.dtypes import Axis, DType
-from declog.language.functions import DEFAULT, Functions
+from declog.language.functions import DEFAULT, Function
 from declog.language.moments import FORMULAS
 from declog.language.nodes import Node, walk
 from declog.plans.ops import FoldOp
@@ -31,6 +31,7 @@ from declog.runtime.tokens.sums import Sums, fold_sums
 from declog.runtime.values.tensors import HALF, INTEGERS
 
 Tensor = torch.Tensor
+FunctionOf = Callable[[str], Function | None]  # the function of an operation's name
 _PLAIN = (torch.float32, torch.float64)
 _ON_HOST = COMPARISONS - {"isclose"}  # arrays of one dtype: numpy compares them in a tenth of the time
 _CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all values computed from a block stay in the cache
@@ -49,7 +50,7 @@ class TokenView:
         signals: Mapping[str, Tensor],
         layout: Layout,
         device: torch.device,
-        functions: Functions = DEFAULT,
+        function_of: FunctionOf = DEFAULT.get,
         *,
         complete: bool = False,
     ) -> None:
@@ -57,7 +58,7 @@ class TokenView:
         self._complete = complete  # nothing is absent
         self._device = device
         self._signals = signals
-        self._functions = functions
+        self._function_of = function_of
         self._values: dict[int, Any] = {}
         self._absences: dict[int, Kind] = {}
         self._masks: dict[int | frozenset[int], Tensor | None] = {}
@@ -67,15 +68,16 @@ class TokenView:
 
     def value(self, node: Node) -> Any:
         """The value of a node: a tensor, or a Python constant. A function that failed once is not called again."""
-        if node.index in self._failed:
-            raise self._failed[node.index]
         cached = self._values.get(node.index)
         if cached is None:
+            if node.index in self._failed:
+                raise self._failed[node.index]
             try:
-                cached = self._values[node.index] = self._evaluate(node)
+                cached = self._compute(node) if self._complete else self._evaluate(node)
             except BaseException as error:
                 self._failed[node.index] = error
                 raise
+            self._values[node.index] = cached
         return cached
 
     def _evaluate(self, node: Node) -> Any:
@@ -124,7 +126,7 @@ class TokenView:
         """The statistics of the tokens that an aggregate covers."""
         (arg,) = node.args
         value = torch.broadcast_to(self._tensor(self._spread(arg)), self.layout.shape)
-        return self.layout.fold(value, self.counted(arg, tuple(arg.mask)), stats)
+        return self.layout.fold(value, self.counted(arg, self.mask(tuple(arg.mask))), stats)
 
     def nowhere(self, node: Node) -> bool:
         """Whether nothing says which tokens a value has: no mask, no lengths, and no signal that it reads came."""
@@ -158,7 +160,7 @@ class TokenView:
         """Where a bool is neither true nor false, because it compares a missing value."""
         if node.type.dtype is not DType.BOOL:
             return False
-        function = self._functions.get(node.op)
+        function = self._function_of(node.op)
         if function is None or function.stage != "elementwise":
             return self._gaps(node)
         cached = self._undecided.get(node.index)
@@ -179,9 +181,9 @@ class TokenView:
             cached = self._missing[node.index] = _missing(value)
         return cached
 
-    def counted(self, node: Node, masks: Sequence[Node]) -> Tensor | None:
+    def counted(self, node: Node, mask: Tensor | None) -> Tensor | None:
         """The tokens of a mask at which a value is reduced: a comparison with a missing value is missing."""
-        return self._but(self.undecided(node), node, self.mask(masks))
+        return self._but(self.undecided(node), node, mask)
 
     def traced(self, node: Node, mask: Tensor | None) -> Tensor:
         """The value of each token, with integers as they are; NaN outside of its own mask."""
@@ -241,17 +243,25 @@ class TokenView:
         if node.over is Axis.TOKEN:
             formula = FORMULAS[node.op]
             return formula(torch, self._statistics(node, formula.takes))
-        function = self._functions.get(node.op)
+        function = self._function_of(node.op)
         if function is None:
             raise RuntimeFailure.of("DL605.function", function=node.op)
         per_token = node.type.axis is Axis.TOKEN
-        arrays = _promoted(node, [self._spread(arg) if per_token else self.value(arg) for arg in node.args])
+        arrays = []
+        for arg in node.args:
+            value = self.value(arg)
+            if isinstance(value, Tensor):
+                if per_token and arg.type.axis is Axis.COMPLETION:
+                    value = self.layout.spread(value)
+                if value.dtype in INTEGERS and arg.type.dtype is not DType.BOOL:
+                    value = value.to(_wide(node))
+            arrays.append(value)
         if not function.tensors:
-            tensors = [item for item in arrays if isinstance(item, Tensor)]
-            alike = len({item.dtype for item in tensors}) == 1 and all(item.is_cpu for item in tensors)
-            if alike and node.op in _ON_HOST:
-                arrays = [item.numpy() if isinstance(item, Tensor) else item for item in arrays]
-                return torch.from_numpy(np.asarray(function.run(np, *arrays)))
+            if node.op in _ON_HOST:
+                tensors = [item for item in arrays if isinstance(item, Tensor)]
+                if len({item.dtype for item in tensors}) == 1 and all(item.is_cpu for item in tensors):
+                    arrays = [item.numpy() if isinstance(item, Tensor) else item for item in arrays]
+                    return torch.from_numpy(np.asarray(function.run(np, *arrays)))
             return function.run(torch, *arrays)
         arguments = torch.broadcast_tensors(*(self._tensor(item) for item in arrays))
         # a user's function may write into its arguments, or keep them
@@ -277,13 +287,10 @@ class TokenView:
         return value.float() if value.dtype in HALF else value
 
 
-def _promoted(node: Node, values: list[Any]) -> list[Any]:
-    """Arguments in the dtypes for computing: integers at least as wide as the counts per completion."""
-    for position, (value, arg) in enumerate(zip(values, node.args, strict=True)):
-        if isinstance(value, Tensor) and value.dtype in INTEGERS and arg.type.dtype is not DType.BOOL:
-            exact = node.op in COMPARISONS and all(one.type.dtype is DType.INT for one in node.args)
-            values[position] = value.to(torch.int64 if exact else torch.float64)
-    return values
+def _wide(node: Node) -> torch.dtype:
+    """The dtype in which an operation reads integers: at least as wide as the counts per completion."""
+    exact = node.op in COMPARISONS and all(arg.type.dtype is DType.INT for arg in node.args)
+    return torch.int64 if exact else torch.float64
 
 
 def _missing(value: Tensor) -> Kind:
@@ -315,7 +322,7 @@ def run(
     shape: torch.Size,
     device: torch.device,
     lengths: str | None = None,
-    functions: Functions = DEFAULT,
+    function_of: FunctionOf = DEFAULT.get,
 ) -> Folded:
     """The statistics of tokens of one shape on a device; a fold whose signals did not come has none.
 
@@ -336,16 +343,16 @@ def run(
     }
     traced = [op for op in ops if op.trace is not None]
     if traced and len(traced) < len(ops):  # a block of their own costs the others nothing
-        untraced = run([op for op in ops if op.trace is None], here, shape, device, lengths, functions)
-        rows = run(traced, here, shape, device, lengths, functions)
+        untraced = run([op for op in ops if op.trace is None], here, shape, device, lengths, function_of)
+        rows = run(traced, here, shape, device, lengths, function_of)
         untraced.sums += sums
         return replace(untraced, traces=rows.traces, failed={**untraced.failed, **rows.failed})
     if lengths is not None:
-        parts = [_fold(ops, here, Packed(shape, here[lengths]), device, functions)]
+        parts = [_fold(ops, here, Packed(shape, here[lengths]), device, function_of)]
     else:
         step = _block(ops, shape, device)
         parts = [
-            _fold(ops, some, Padded(torch.Size((rows, shape[1]))), device, functions)
+            _fold(ops, some, Padded(torch.Size((rows, shape[1]))), device, function_of)
             for some, rows in in_blocks(here, shape[0], step)
         ]
     for _, error in (failure for part in parts for failure in part.failed.values()):
@@ -406,31 +413,31 @@ def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: 
 
 
 def _fold(
-    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions
+    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, function_of: FunctionOf
 ) -> Folded:
     complete = all(op.reads <= signals.keys() and op.complete for op in ops)
     if complete and (done := _fold_signals(ops, signals, layout)) is not None:
         return done
     with torch.no_grad():
-        return _fold_expressions(ops, signals, layout, device, functions, complete=complete)
+        return _fold_expressions(ops, signals, layout, device, function_of, complete=complete)
 
 
 def _fold_expressions(
-    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, functions: Functions, *,
-    complete: bool,
+    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device,
+    function_of: FunctionOf, *, complete: bool,
 ) -> Folded:  # fmt: skip
     """Fold expressions of any kind, one by one; users' functions run without gradients."""
-    view = TokenView(signals, layout, device, functions, complete=complete)
+    view = TokenView(signals, layout, device, function_of, complete=complete)
     folded = Folded()
     for op in ops:
         what: Sequence[Node] = op.mask
         try:
-            values = tuple(node for node in (op.expr, op.of) if node is not None)
-            if not complete and (
-                any(view.absent(node) is True for node in (*op.mask, *values))
-                or (not op.mask and any(map(view.nowhere, values)))
-            ):
-                continue  # an optional signal did not come
+            if not complete:
+                values = tuple(node for node in (op.expr, op.of) if node is not None)
+                if any(view.absent(node) is True for node in (*op.mask, *values)):
+                    continue  # an optional signal did not come
+                if not op.mask and any(map(view.nowhere, values)):
+                    continue
             mask = view.mask(op.mask)
             what = () if op.expr is None else (op.expr,)
             if op.expr is not None and op.trace is not None:
@@ -439,7 +446,7 @@ def _fold_expressions(
             if op.expr is None:
                 statistics = layout.fold(None, mask if op.of is None else view.present(op.of, mask), op.stats)
             else:
-                mask = view.counted(op.expr, op.mask)
+                mask = view.counted(op.expr, mask)
                 value = view._tensor(view._spread(op.expr))
                 value = value if value.ndim else value.to(device)
                 statistics = layout.fold(

@@ -29,7 +29,7 @@ class Panic(BaseException):
 FAULTS: dict[str, tuple[type[Any], str]] = {
     "observe": (Recorder, "observe"), "step": (Recorder, "step"), "end": (Session, "end"),
     "mode": (Recorder, "mode"), "batch": (Recorder, "batch"), "log_extra": (Recorder, "log_extra"),
-    "log_metric": (Recorder, "log_metric"), "flush": (Recorder, "flush"), "state_dict": (Recorder, "state_dict"),
+    "log_metric": (Recorder, "log_metrics"), "flush": (Recorder, "flush"), "state_dict": (Recorder, "state_dict"),
     "generation": (Capture, "_generation"), "conversations": (Capture, "_conversations"),
     "update": (Capture, "_update"), "times": (Capture, "_times"), "columns": (RewardLogs, "columns"),
     "caller": (RewardLogs, "caller"), "signals": (Report, "_signals"),
