@@ -241,7 +241,7 @@ class Report(TrainerCallback):  # type: ignore[misc]  # transformers is not type
             return {}
         averages = set(self._computed(logs).values()) if self._averages else set()
         left_out = averages if self._tested else averages & self._capture.reward_logs.metrics
-        numbers = {name: value for name, value in plain.items() if name not in self._names and name not in left_out}
+        numbers = {name: value for name, value in plain.items() if name not in left_out and name not in self._names}
         before = self._before
         differing = {f"{THEIRS}{name}": value for name, value in plain.items() if f"{before}{name}" in self._differ}
         return numbers | differing

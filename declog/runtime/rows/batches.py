@@ -200,7 +200,11 @@ class Intake:
         for position, op in chosen:
             calls[op.phase].add(op, values[position])
         self._take(batches, [*calls.values()])
-        kept = [(position, next((op for op in ops if op.phase in calls), ops[0])) for position, ops in unread]
+        read_here = {position for position, _ in chosen}
+        kept = [
+            (position, next((op for op in ops if op.phase in calls), ops[0])) for position, ops in unread
+            if position not in read_here or any(op.phase in calls for op in ops)
+        ]  # fmt: skip
         for position, op in kept:
             self._keep_signal(batches, op, values[position])
         names = tuple(signals)

@@ -249,7 +249,7 @@ class TokenView:
         per_token = node.type.axis is Axis.TOKEN
         arrays = []
         for arg in node.args:
-            value = self.value(arg)
+            value = arg.param("value") if arg.op == "const" else self.value(arg)
             if isinstance(value, Tensor):
                 if per_token and arg.type.axis is Axis.COMPLETION:
                     value = self.layout.spread(value)

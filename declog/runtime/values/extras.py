@@ -15,7 +15,7 @@ import json
 import logging
 import uuid
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -29,6 +29,7 @@ from declog.runtime.values.tensors import FLOATS, HALF, INTEGERS, readable
 
 log = logging.getLogger("declog")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
+BIG = 2**63
 DATA = "data:"  # the beginning of a URL that contains its data
 _CONTAINERS = frozenset({dict, list, tuple})
 
@@ -79,9 +80,16 @@ def plain_column(column: str, values: Any) -> list[Any] | torch.Tensor:
         values = values.tolist()  # columns of pandas and the like
     if isinstance(values, str | bytes | Mapping) or not (hasattr(values, "__len__") and hasattr(values, "__iter__")):
         raise InputError.of("DL509.scalar", column=column, type=type(values).__name__)
+    return plain_values(values)
+
+
+def plain_values(items: Iterable[Any]) -> list[Any]:
+    """A ``plain_value`` of each item; most are texts or numbers, which stay as they are."""
     return [
-        item if (kind := type(item)) in _PLAIN and (kind is not str or item[:5] != DATA) else plain_value(item)
-        for item in values
+        item
+        if (kind := type(item)) is float or (kind is str and item[:5] != DATA) or (kind is int and -BIG < item < BIG)
+        else plain_value(item)
+        for item in items
     ]
 
 

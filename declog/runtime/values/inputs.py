@@ -19,7 +19,7 @@ from declog.errors import InputError
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import SignalOp
 from declog.runtime.recording.timing import Timed
-from declog.runtime.values.extras import plain_value
+from declog.runtime.values.extras import plain_value, plain_values
 from declog.runtime.values.tensors import FLOATS, INTEGERS, readable
 
 Tensor = torch.Tensor
@@ -324,7 +324,7 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
         raise InputError.of("DL503.list", label=label, declared=_declared(op), came=describe(value))
     items = list(value)
     if op.dtype is DType.OBJECT:
-        return [plain_value(item) for item in items]
+        return plain_values(items)
     if {*map(type, items)} <= {str, NoneType}:  # the usual case
         return items
     for position, item in enumerate(items):
