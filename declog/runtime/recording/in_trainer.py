@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 
 from declog.records import Beside
 from declog.runtime.recording.session import Session
@@ -107,34 +108,27 @@ class InTrainer:
         return Guard(self, what, left_out)
 
 
+@dataclass(frozen=True, slots=True)
 class Guard:
     """The blocks of ``InTrainer.guard``."""
 
-    __slots__ = ("_left_out", "_recorder", "_what")
-
-    def __init__(self, recorder: InTrainer, what: str | Callable[[], str], left_out: str) -> None:
-        self._recorder = recorder
-        self._what = what
-        self._left_out = left_out
+    recorder: InTrainer
+    what: str | Callable[[], str]
+    left_out: str
 
     def __enter__(self) -> None:
-        self._recorder._inside.guards += 1
+        self.recorder._inside.guards += 1
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        recorder = self._recorder
-        try:
-            if error is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
-                return False
-            if recorder.closed:
-                return True
-            if recorder.plan.strict:
-                return False
-            session = recorder._session
-            with session.lock:
-                if not self._left_out:
-                    session.spoiled(here(recorder))
-                what = self._what if isinstance(self._what, str) else self._what()
-                session.failures.guarded(what, error, self._left_out)
-            return True
-        finally:
-            recorder._inside.guards -= 1
+        recorder = self.recorder
+        recorder._inside.guards -= 1
+        if error is None or isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+            return False
+        if recorder.closed or recorder.plan.strict:
+            return recorder.closed
+        session = recorder._session
+        with session.lock:
+            if not self.left_out:
+                session.spoiled(here(recorder))
+            session.failures.guarded(self.what if isinstance(self.what, str) else self.what(), error, self.left_out)
+        return True

@@ -17,9 +17,9 @@ from declog.errors import InputError
 from declog.language.dtypes import Axis, DType
 from declog.plans.ops import PhaseOp, SignalOp
 from declog.runtime.recording.timing import Timed
-from declog.runtime.values.inputs import DTYPES, NDIM, Observed, accept, describe, length, listed
+from declog.runtime.values.inputs import accept, describe, length, listed
 from declog.runtime.values.packs import Pack
-from declog.runtime.values.tensors import HALF, wrapped
+from declog.runtime.values.tensors import HALF
 
 Tensor = torch.Tensor
 Array = np.ndarray[Any, Any]
@@ -126,18 +126,7 @@ class ReadObservation(Observation):
         if type(value) is float and op.number:
             self.numbers[key] = value
             return
-        checked: Observed = value
-        if (  # checks of the usual case, inlined because a call would cost more
-            type(value) is not Tensor
-            or value.requires_grad
-            or value.dtype not in DTYPES[op.dtype]
-            or value.layout is not torch.strided
-            or value.is_nested
-            or value.ndim != NDIM[op.shape_name]
-            or value.is_meta
-            or wrapped(value)
-        ):
-            checked = accept(op, label, value)
+        checked = accept(op, label, value)
         if isinstance(checked, Tensor):
             shape = checked.shape
             if checked.is_cuda:

@@ -32,7 +32,6 @@ from declog.runtime.values.tensors import HALF, INTEGERS
 
 Tensor = torch.Tensor
 FunctionOf = Callable[[str], Function | None]  # the function of an operation's name
-_PLAIN = (torch.float32, torch.float64)
 _ON_HOST = COMPARISONS - {"isclose"}  # arrays of one dtype: numpy compares them in a tenth of the time
 _CPU_BLOCK = 2**15  # tokens: 128 KiB of float32, so that all values computed from a block stay in the cache
 _GPU_BLOCK = 2**24  # tokens: 64 MiB of float32; smaller blocks would mean more kernels to launch
@@ -73,11 +72,10 @@ class TokenView:
             if node.index in self._failed:
                 raise self._failed[node.index]
             try:
-                cached = self._compute(node) if self._complete else self._evaluate(node)
+                cached = self._values[node.index] = self._compute(node) if self._complete else self._evaluate(node)
             except BaseException as error:
                 self._failed[node.index] = error
                 raise
-            self._values[node.index] = cached
         return cached
 
     def _evaluate(self, node: Node) -> Any:
@@ -389,44 +387,12 @@ def _block(ops: Iterable[FoldOp], shape: torch.Size, device: torch.device) -> in
     return max(1, (_CPU_BLOCK if device.type == "cpu" else _GPU_BLOCK) // max(shape[1], 1))
 
 
-def _fold_signals(ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout) -> Folded | None:
-    """Fold signals without an expression, the usual case; None, and nothing is folded, if any fold needs more."""
-    plain: list[tuple[FoldOp, Tensor | None, Tensor | None]] = []
-    for op in ops:
-        if op.plain is None:
-            return None
-        value, mask = (None if name is None else signals[name] for name in op.plain)
-        if mask is not None and (mask.dtype is not torch.bool or mask.shape != layout.shape):
-            return None
-        if value is not None and (value.dtype not in _PLAIN or value.shape != layout.shape):
-            return None
-        plain.append((op, value, mask))
-    folded = Folded()
-    try:
-        for op, value, mask in plain:
-            keys = op.keys
-            for stat, column in layout.fold(value, mask, op.stats).items():
-                folded.columns[keys[stat]] = column
-    except Exception:  # noqa: BLE001  (which fold it is, is found out where each is made alone)
-        return None
-    return folded
-
-
+@torch.no_grad()
 def _fold(
     ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device, function_of: FunctionOf
 ) -> Folded:
+    """Run the folds one by one; users' functions run without gradients."""
     complete = all(op.reads <= signals.keys() and op.complete for op in ops)
-    if complete and (done := _fold_signals(ops, signals, layout)) is not None:
-        return done
-    with torch.no_grad():
-        return _fold_expressions(ops, signals, layout, device, function_of, complete=complete)
-
-
-def _fold_expressions(
-    ops: Sequence[FoldOp], signals: Mapping[str, Tensor], layout: Layout, device: torch.device,
-    function_of: FunctionOf, *, complete: bool,
-) -> Folded:  # fmt: skip
-    """Fold expressions of any kind, one by one; users' functions run without gradients."""
     view = TokenView(signals, layout, device, function_of, complete=complete)
     folded = Folded()
     for op in ops:
@@ -434,10 +400,10 @@ def _fold_expressions(
         try:
             if not complete:
                 values = tuple(node for node in (op.expr, op.of) if node is not None)
-                if any(view.absent(node) is True for node in (*op.mask, *values)):
+                if any(view.absent(node) is True for node in (*op.mask, *values)) or (
+                    not op.mask and any(map(view.nowhere, values))
+                ):
                     continue  # an optional signal did not come
-                if not op.mask and any(map(view.nowhere, values)):
-                    continue
             mask = view.mask(op.mask)
             what = () if op.expr is None else (op.expr,)
             if op.expr is not None and op.trace is not None:

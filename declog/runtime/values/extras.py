@@ -29,7 +29,6 @@ from declog.runtime.values.tensors import FLOATS, HALF, INTEGERS, readable
 
 log = logging.getLogger("declog")
 _PLAIN = frozenset({str, int, float, bool, type(None)})
-BIG = 2**63
 DATA = "data:"  # the beginning of a URL that contains its data
 _CONTAINERS = frozenset({dict, list, tuple})
 
@@ -87,7 +86,9 @@ def plain_values(items: Iterable[Any]) -> list[Any]:
     """A ``plain_value`` of each item; most are texts or numbers, which stay as they are."""
     return [
         item
-        if (kind := type(item)) is float or (kind is str and item[:5] != DATA) or (kind is int and -BIG < item < BIG)
+        if (kind := type(item)) is float
+        or (kind is str and item[:5] != DATA)
+        or (kind is int and item.bit_length() < 64)
         else plain_value(item)
         for item in items
     ]
