@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
-import yaml
-
 import declog
 from declog.plans.fingerprint import difference
 from tests import forks
 from tests.config.handing_over import OF_HYDRA, PRESETS, Handed, Plans, written
-from tests.docs.markdown import ALL, ROOT, lay_out
+from tests.docs.markdown import ALL, ROOT, lay_out, stands_alone
 
 OWN = {
     "a metric beside pools": """
@@ -107,7 +105,7 @@ def documented(folder: Path) -> Iterator[Handed]:
         (page / "pyproject.toml").unlink(missing_ok=True)
         file = page / (block.title or "declog/mine.yaml")
         file.parent.mkdir(parents=True, exist_ok=True)
-        alone = file.parent.name != "declog" or {"defaults", "name"} & set(yaml.safe_load(block.text))
+        alone = file.parent.name != "declog" or stands_alone(block.text)
         file.write_text(block.text if alone else block.text + "defaults: [grpo, _self_]\n")
         if file.parent.name == "declog":
             conf = file.parents[1]

@@ -54,6 +54,11 @@ def blocks(page: Path) -> list[Block]:
 ALL = [block for page in PAGES for block in blocks(page)]
 
 
+def stands_alone(text: str) -> bool:
+    """Whether YAML is a whole config: it names its presets, or itself. Any other block extends `grpo`."""
+    return re.search(r"^(defaults:|run: \{name:)", text, re.MULTILINE) is not None
+
+
 def lay_out(page: Path, folder: Path) -> None:
     """Write the titled blocks of a page as files."""
     for block in blocks(page):

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -31,7 +30,7 @@ from declog.language.spec import SinkSpec
 from declog.plans.words import explain
 from declog.runtime.run import self_metrics
 from tests import forks
-from tests.docs.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out
+from tests.docs.markdown import ALL, PAGES, ROOT, Block, blocks, lay_out, stands_alone
 
 RUN_PYTHON = """
 import contextlib, io, json, sys
@@ -87,8 +86,7 @@ def test_yaml(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     if file.parent.name != "declog":
         check(block, lambda: application_plan(tmp_path / file.parent, file.stem, []))
         return
-    alone = {"defaults", "name"} & set(yaml.safe_load(block.text))
-    text = block.text if alone else block.text + "defaults: [grpo, _self_]\n"
+    text = block.text if stands_alone(block.text) else block.text + "defaults: [grpo, _self_]\n"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     folder = file.parent.parent
