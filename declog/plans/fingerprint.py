@@ -22,7 +22,7 @@ from declog.language.origins import origin
 _OWN = {
     "rank 0 opens them, and those that each rank writes to are in the table": "Plan.sinks",
     "rank 0 tells the others where the run's folder is": "Plan.output_dir Plan.append",
-    "kept for the run's metadata; the ops have the meaning": "Plan.config Plan.run_config",
+    "kept for the run's metadata; the ops have the meaning": "Plan.name Plan.config Plan.run_config",
     "words for people": "Plan.inactive Plan.unseen Plan.warnings Plan.renamed Reduction.help RowFunction.help",
     "words, and which values are healthy": "MetricOp.about FormulaOp.about",
     "whose lines declare a metric, for the errors of `strict`": "Plan.user_metrics",
@@ -40,7 +40,7 @@ _OWN = {
 }
 # By the reason, the fields that may differ between a run and its continuation, too: rows and states stay the same.
 _SHOWN = {
-    "a name": "Plan.name ModeOp.prefix MetricOp.names TableOp.name ColumnOp.template",
+    "a name": "ModeOp.prefix MetricOp.names TableOp.name ColumnOp.template",
     "computed from finished metrics": "Plan.formulas Plan.alerts MetricOp.empty",
     "what a sink shows of the finished values": "Plan.profiles MetricOp.tags MetricOp.shown MetricOp.when",
     "whether the training thread waits": "Plan.blocking",
@@ -57,7 +57,7 @@ _WORDS: Mapping[str, str] = {
     "MetricOp.reduction": "reduce", "MetricOp.args": "expr", "SignalOp.source": "from", "SignalOp.dtype": "type",
     "ColumnOp.template": "name", "TableOp.axis": "rows",
 }  # fmt: skip
-_FIRST = ("name", "every", "grouping", "ids", "modes", "metrics", "formulas", "tables", "alerts", "functions")
+_FIRST = ("every", "grouping", "ids", "modes", "metrics", "formulas", "tables", "alerts", "functions")
 _IDENTITY = ("key", "id", "name", "template")  # the field that identifies one of several ops
 THERE, ABSENT = "there", "not there"
 

@@ -72,7 +72,7 @@ def print_compile(rounds: int, aims: Aims) -> None:
     rows, number = [], itertools.count()
 
     def compiled(profile: Mapping[str, Any]) -> Plan:
-        return declog.plan({**profile, "name": f"profile_{next(number)}"})
+        return declog.plan({**profile, "run": {"name": f"profile_{next(number)}"}})
 
     for metrics in completions.SIGNALS:
         profile = completions.profile(metrics, 1)

@@ -92,7 +92,7 @@ from declog.testing import MemorySink
 
 accelerator, sink = accelerate.Accelerator(cpu=True), MemorySink()
 signals = {"any": {"x": {"axis": "completion"}}}
-profile = {"name": "a", "signals": signals, "metrics": {"x": "sum(x)", "rows": "count(x)"}}
+profile = {"signals": signals, "metrics": {"x": "sum(x)", "rows": "count(x)"}}
 with declog.start(profile, sinks=[sink], output_dir=sys.argv[1]) as log, log.step(0):
     log.observe(x=[10.0**accelerator.process_index])
 Path(sys.argv[1], f"rank_{accelerator.process_index}").write_text(str(sink.scalars))

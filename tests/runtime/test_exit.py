@@ -19,7 +19,7 @@ import declog
 signals = {"any": {"x": {"axis": "completion"}, "kl": {"axis": "token"}, "text": "completion text"}}
 log = declog.start(
     {
-        "name": "exit", "every": 4, "signals": signals, "metrics": {"x": "sum(x)", "kl": "mean(kl)"},
+        "every": 4, "signals": signals, "metrics": {"x": "sum(x)", "kl": "mean(kl)"},
         "axes": {"token": {"mask": "all"}}, "schemas": {"s": {"text": "text"}}, "tables": {"t": {"schema": "s"}},
         "sinks": ["lines", "files"], "sink_options": {"lines": {"kind": "jsonl"}, "files": {"kind": "parquet"}},
     },

@@ -52,7 +52,7 @@ def train(config: Mapping[str, Any], world_size: int, body: Callable[[Recorder, 
 
         def rank(comm: Comm) -> None:
             sinks = [] if comm.rank else [sink]
-            profile = {"name": "cut", "run": {"strict": True}, **config}
+            profile = {"run": {"name": "cut", "strict": True}, **config}
             with declog.start(profile, sinks=sinks, comm=comm, output_dir=Path(folder)) as log:
                 body(log, comm.rank)
 
