@@ -16,7 +16,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from declog.config.bounds import bounded
+from declog.config.bounds import text_of
 from declog.config.composed import Composed, is_plain, node_of, of_config, of_node
 from declog.config.composition_errors import composition_error, unknown_preset
 from declog.config.file_errors import lost
@@ -131,9 +131,8 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
         raise _refused("DL101.no_file", "config", name=name, fix=fix)
     if file.suffix != ".yaml":
         raise _refused("DL101.suffix", "config", file=file.name, name=name, yaml=FilePath(name).with_suffix(".yaml"))
-    bounded(file)
     folder = file.parent
-    if chooses_config(str(file), file.read_text(encoding="utf-8", errors="replace")):
+    if chooses_config(str(file), text_of(file)):
         return Origin(file.stem, config_dir=folder, application=True)
     return Origin(file.stem, config_dir=folder.parent if folder.name == GROUP else f"declog://{folder.as_posix()}")
 

@@ -43,14 +43,14 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
         else:
             problems.append(problem)
     try:
-        origin.fold(loader, good)
+        tree = origin.fold(loader, good).tree
     except Refused as refused:
         problems += refused.problems
     except HYDRA_ERRORS as other:
         error = other
     order = {line: index for index, line in reversed([*enumerate(origin.overrides)])}
     problems.sort(key=lambda problem: order[str(problem.source)])
-    return CompositionError(problems or [file_problem(loader, origin, error)])
+    return CompositionError(problems or [file_problem(loader, origin, error, tree)])
 
 
 def _unreadable(line: str, tree: Node | None = None) -> Problem | None:

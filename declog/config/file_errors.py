@@ -6,20 +6,18 @@ Finds the file and the line where Hydra's message has neither. Used on errors on
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 
 import yaml
-from hydra.core.config_loader import ConfigLoader
-from hydra.core.object_type import ObjectType
 from hydra.errors import MissingConfigException
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from declog.config.diagnostics import in_file
-from declog.config.files import defaults_of, of_file, source_file
-from declog.config.fold import ListOverMap
-from declog.config.hydra import groups_of
+from declog.config.diagnostics import in_file, place_of
+from declog.config.files import defaults_of, of_file
+from declog.config.fold import ListOverMap, choice_of
+from declog.config.hydra import Loader, file_of, groups_of
 from declog.config.origin import Origin
 from declog.config.packages import known_presets, notes
 from declog.config.quoting import depths, value_end
@@ -28,6 +26,7 @@ from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
 from declog.language.mistakes import as_map, as_sinks
+from declog.language.tree import Node
 
 
 def first_line(error: Exception) -> str:
@@ -37,41 +36,27 @@ def first_line(error: Exception) -> str:
     return cause.rstrip(".")
 
 
-def file_problem(loader: ConfigLoader, origin: Origin, error: Exception) -> Problem:
-    """What is wrong in the configuration files, with its place."""
+def file_problem(loader: Loader, origin: Origin, error: Exception, tree: Node | None = None) -> Problem:
+    """What is wrong in the configuration files, with its place; ``tree`` is what they make, where they make any."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return not_yaml(error, error.problem_mark)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
-        return _missing_default(loader, origin, error, error.missing_cfg_file)
-    if isinstance(error, UnicodeDecodeError | yaml.reader.ReaderError) and (problem := _no_text(loader, origin)):
-        return problem
+        return _missing_default(loader, error, error.missing_cfg_file)
     if isinstance(error, ListOverMap):
         return _list_and_map(error)
     if isinstance(error, RecursionError):
         return _circle(loader, origin)
-    malformed = re.match(r"Invalid defaults list in '([^']+)', (.*)", str(error))
-    if malformed is not None:
-        return _malformed_defaults(loader, origin, malformed[1], malformed[2])
+    if (malformed := re.match(r"Invalid defaults list in '([^']+)', (.*)", str(error))) is not None:
+        return _malformed_defaults(loader, malformed[1], malformed[2])
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        return _bad_value(loader, origin, cause, cause.full_key)
-    if (chosen := re.search(rf"Could not override '{GROUP}/(?!sinks)([^'@]+)", str(error))) is not None:
-        return Problem.of("DL101.override", name=chosen[1])
-    if f"Could not override '{GROUP}/sinks'" in str(error):
+        return _bad_value(loader, origin, cause, tree)
+    if (chosen := re.search(rf"Could not override '{GROUP}/([^'@]+)", str(error))) is None:
+        return Problem.of("DL101.hydra", cause=first_line(error))
+    if chosen[1] == "sinks":
         fix = "drop `override sinks` from the defaults list: `sinks: [...]` below"
         return Problem.of("DL101.sinks_listed", fix=fix)
-    return Problem.of("DL101.hydra", cause=first_line(error))
-
-
-def _no_text(loader: ConfigLoader, origin: Origin) -> Problem | None:
-    """A file with bytes that are no UTF-8, which are read as U+FFFD, or with control characters."""
-    for _, file, text in _files(loader, origin):
-        if (character := re.search("[\ufffd\x00-\x08\x0b-\x1f\x7f]", text.replace("\r\n", "\n"))) is not None:
-            before = text[: character.start()]
-            line, column = before.count("\n") + 1, character.start() - before.rfind("\n")
-            where = Where(shown_path(file), line, column)
-            return Problem.of("DL101.utf8", where=where)
-    return None
+    return Problem.of("DL101.override", name=chosen[1])
 
 
 def _list_and_map(error: ListOverMap) -> Problem:
@@ -94,57 +79,54 @@ def _list_and_map(error: ListOverMap) -> Problem:
     return replace(problem, where=replace(where, earlier=() if low is None else (low.where,)))
 
 
-def _circle(loader: ConfigLoader, origin: Origin) -> Problem:
+def _circle(loader: Loader, origin: Origin) -> Problem:
     """Presets that extend each other, which Hydra follows for ever."""
-    files: dict[str, tuple[str, str]] = {}
-    for preset, file, text in _files(loader, origin):
-        files.setdefault(preset, (file, text))  # the first of a name wins
-    extends = {name: list(_extended(name, *file, files)) for name, file in reversed(files.items())}
-    for start in (f"{GROUP}/{origin.config_name}", *files):
+    names = [f"{group}/{option}" for group in groups_of(loader) for option in loader.get_group_options(group)]
+    for start in (f"{GROUP}/{origin.config_name}", *names):
         trail: list[str] = []
         name = start
-        while extends.get(name) and name not in trail:
+        while name not in trail and (extended := list(_extended(loader, name))):
             trail.append(name)
-            name, location = next((preset for preset in extends[name] if preset[0] in trail), extends[name][0])
-        if name in trail and trail:
+            name, location = next((preset for preset in extended if preset[0] in trail), extended[0])
+        if name in trail:
             ring = [preset.removeprefix(f"{GROUP}/") for preset in (*trail[trail.index(name) :], name)]
             problem = Problem.of("DL101.ring", name=ring[-1], ring=" -> ".join(ring))
             return replace(problem, where=in_file(problem, location))
     return Problem.of("DL101.circle")
 
 
-def _extended(name: str, file: str, text: str, presets: Container[str]) -> Iterator[tuple[str, FileLocation]]:
+def _extended(loader: Loader, name: str) -> Iterator[tuple[str, FileLocation]]:
     """The presets in a preset's defaults list, and where they are named."""
-    for choice in defaults_of(file, text):
+    file = file_of(loader.repository, name)
+    for choice in () if file is None else defaults_of(*file):
         other = f"{name.rpartition('/')[0]}/{choice.option}"
-        if other in presets:
+        if loader.repository.config_exists(other):
             yield other, choice.location
 
 
-def _malformed_defaults(loader: ConfigLoader, origin: Origin, name: str, cause: str) -> Problem:
+def _malformed_defaults(loader: Loader, name: str, cause: str) -> Problem:
     problem = Problem.of("DL101.defaults", cause=cause)
-    for config, file, text in _files(loader, origin):
-        if config == name and (node := of_file(file, text).at(("defaults",))) is not None:
-            raw = node.location.written_value if node.location.style is not None else ""
-            words = ", ".join(word for word in raw.split() if word != "_self_")
-            problem = Problem.of("DL101.no_list", option=words) if words else problem
-            return replace(problem, where=in_file(problem, node.location))
-    return problem
+    file = file_of(loader.repository, name)
+    node = None if file is None else of_file(*file).at(("defaults",))
+    if node is None:
+        return problem
+    raw = node.location.written_value if node.location.style is not None else ""
+    words = ", ".join(word for word in raw.split() if word != "_self_")
+    problem = Problem.of("DL101.no_list", option=words) if words else problem
+    return replace(problem, where=in_file(problem, node.location))
 
 
-def lost(loader: ConfigLoader, origin: Origin) -> Problem:
+def lost(loader: Loader, origin: Origin) -> Problem:
     """Nothing stands under the node of the config: mostly for a package header in the preset."""
     if origin.application:
         return Problem.of("DL101.empty_application", name=origin.config_name, group=GROUP)
-    for name, file, text in _files(loader, origin):
-        header = re.match(r"\s*(# *@package .*)", text)
-        if name == f"{GROUP}/{origin.config_name}" and header is not None:
-            row = text.count("\n", 0, header.start(1)) + 1
-            excerpt = Excerpt(str(row), header[1], 0, len(header[1].rstrip()))
-            column = header.start(1) - text.rfind("\n", 0, header.start(1))
-            where = Where(shown_path(file), row, column, excerpt=excerpt)
-            return Problem.of("DL101.package_header", where=where, name=origin.config_name, group=GROUP)
-    return Problem.of("DL101.empty_preset", name=origin.config_name, group=GROUP)
+    file, text = file_of(loader.repository, f"{GROUP}/{origin.config_name}") or ("", "")
+    if (header := re.match(r"\s*(# *@package .*)", text)) is None:
+        return Problem.of("DL101.empty_preset", name=origin.config_name, group=GROUP)
+    row = text.count("\n", 0, header.start(1)) + 1
+    excerpt = Excerpt(str(row), header[1], 0, len(header[1].rstrip()))
+    where = Where(shown_path(file), row, header.start(1) - text.rfind("\n", 0, header.start(1)), excerpt=excerpt)
+    return Problem.of("DL101.package_header", where=where, name=origin.config_name, group=GROUP)
 
 
 def _of_twice(name: str, lines: Sequence[str], row: int) -> str:
@@ -263,7 +245,7 @@ def _quoted(line: str) -> str:
 _INTERNAL = frozenset({ROOT, "_dummy_empty_config_"})  # declog's own, and Hydra's
 
 
-def _missing_default(loader: ConfigLoader, origin: Origin, error: Exception, missing: str) -> Problem:
+def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
     group, _, option = missing.rpartition("/")
     options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
     fix = did_you_mean(option, options, what="presets" if group == GROUP else "options")
@@ -290,24 +272,19 @@ def _missing_default(loader: ConfigLoader, origin: Origin, error: Exception, mis
     else:
         problem = Problem.of("DL101.no_such_config", source=option, name=option, fix=fix)
     parent = re.match(r"In '([^']+)'", str(error))
-    for name, file, text in _files(loader, origin):
-        if parent is not None and name == parent[1]:
-            for choice in defaults_of(file, text):
-                if choice.name == option:
-                    return replace(problem, where=in_file(problem, choice.location))
-    return problem
+    chosen = None if parent is None else choice_of(loader.repository, parent[1], missing)
+    return problem if chosen is None else replace(problem, where=in_file(problem, chosen))
 
 
-def _bad_value(loader: ConfigLoader, origin: Origin, error: OmegaConfBaseException, key: str) -> Problem:
-    path = tuple(re.findall(r"[^.\[\]]+", key))
+def _bad_value(loader: Loader, origin: Origin, error: OmegaConfBaseException, tree: Node | None) -> Problem:
+    path = tuple(re.findall(r"[^.\[\]]+", str(error.full_key)))
     if isinstance(error, GrammarParseError):
         problem = _bad_interpolation(str(error.value), path)
     else:
         problem = Problem.of("DL101.hydra", path, cause=first_line(error))
-    for _, file, text in _files(loader, origin):
-        if error.value is not None and (node := of_file(file, text).at(path)) is not None and node.value == error.value:
-            return replace(problem, where=in_file(problem, node.location))
-    return problem
+    root = file_of(loader.repository, origin.root)  # whose node `hydra` is in no tree
+    node = (tree or Node({})).at(path) or (None if root is None else of_file(*root).at(path))
+    return problem if node is None else replace(problem, where=place_of(problem, node.location, str(error.full_key)))
 
 
 def _bad_interpolation(text: str, path: Path) -> Problem:
@@ -315,17 +292,3 @@ def _bad_interpolation(text: str, path: Path) -> Problem:
     if "}" not in text[at:]:
         return Problem.of("DL103.open", path, source=text, span=(at, len(text)))
     return Problem.of("DL103.unreadable", path, source=text)
-
-
-def _files(loader: ConfigLoader, origin: Origin) -> Iterator[tuple[str, str, str]]:
-    """The files that may be composed as (name, path, text)."""
-    for group in groups_of(loader):
-        for source in loader.get_sources():
-            options = source.list(group, ObjectType.CONFIG) if source.is_group(group) else []
-            names = [f"{group}/{option}" for option in options]
-            if group == GROUP and origin.application and source.is_config(origin.root):
-                names.insert(0, origin.root)
-            for name in names:
-                file = source_file(source, name)
-                if file is not None:
-                    yield name, *file

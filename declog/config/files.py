@@ -6,9 +6,10 @@ Imports PyYAML, and of Hydra what a place of files is.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -32,16 +33,21 @@ class YamlLoader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader)
 MERGE_TAG, MAP_TAG, LIST_TAG = (f"tag:yaml.org,2002:{word}" for word in ("merge", "map", "seq"))
 
 
-def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
-    """The path and the text of a configuration that is a file; None for one that is not."""
+def source_path(source: ConfigSource, name: str) -> Traversable | None:
+    """Where the file of a configuration is; None for a configuration that is no file."""
     if source.scheme() in ("file", "declog"):
         below = name.removeprefix(f"{GROUP}/") if source.scheme() == "declog" else name
-        file = FilePath(source.path, below if below.endswith(".yaml") else f"{below}.yaml")
-        return str(file), text_of(file).decode("utf-8", "replace")
-    if source.scheme() == "pkg":
-        resource = resources.files(source.path).joinpath(f"{name}.yaml")
-        return str(resource), resource.read_bytes().decode("utf-8", errors="replace")
-    return None
+        return FilePath(source.path, below if below.endswith(".yaml") else f"{below}.yaml")
+    return resources.files(source.path).joinpath(f"{name}.yaml") if source.scheme() == "pkg" else None
+
+
+def source_file(source: ConfigSource, name: str) -> tuple[str, str] | None:
+    """The path and the text of a configuration that is a file; None for one that is not.
+
+    Raises ``CompositionError`` for a file that no configuration is (``bounds.py``).
+    """
+    path = source_path(source, name)
+    return None if path is None else (str(path), text_of(path))
 
 
 @dataclass(frozen=True)
@@ -58,20 +64,14 @@ class Choice:
         return self.option.partition("@")[0].rpartition("/")[2]
 
 
-@lru_cache(maxsize=128)
-def defaults_of(file: str, text: str) -> tuple[Choice, ...]:
-    """What the defaults list of a YAML file chooses."""
-    root = yaml.compose(text, Loader=YamlLoader)
-    entries = {key.value: value for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
-    defaults, choices = entries.get("defaults"), []
-    for entry in defaults.value if isinstance(defaults, yaml.SequenceNode) else ():
-        for group, value in entry.value if isinstance(entry, yaml.MappingNode) else [(None, entry)]:
-            for option in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-                if isinstance(option, yaml.ScalarNode):
-                    key = None if group is None else span(group)
-                    location = FileLocation(file, key, span(option), style(option), text=text)
-                    choices.append(Choice(None if group is None else group.value, option.value, location))
-    return tuple(choices)
+def defaults_of(file: str, text: str) -> Iterator[Choice]:
+    """What the defaults list of a YAML file chooses. Raises ``yaml.YAMLError``."""
+    defaults = of_file(file, text).at(("defaults",))
+    for entry in defaults.value if defaults is not None and isinstance(defaults.value, list) else ():
+        for group, chosen in entry.entries.items() if entry.entries else [(None, entry)]:
+            for option in chosen.value if isinstance(chosen.value, list) else [chosen]:
+                location = replace(option.location, key=chosen.location.key)
+                yield Choice(None if group is None else str(group), str(option.plain), location)
 
 
 def chooses_config(file: str, text: str) -> bool:
@@ -82,12 +82,11 @@ def chooses_config(file: str, text: str) -> bool:
 
 
 def keys_at_top(text: str) -> set[str]:
-    """The keys at the top of a YAML file; none for one that is no map, or no YAML."""
+    """The keys at the top of a YAML file; none for a file that is no map, or no YAML."""
     try:
-        root = yaml.compose(text, Loader=YamlLoader)
+        return set(map(str, of_file("", text).entries))
     except yaml.YAMLError:
         return set()
-    return {str(key.value) for key, _ in root.value} if isinstance(root, yaml.MappingNode) else set()
 
 
 @lru_cache(maxsize=128)  # presets are read again and again

@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf, ValueNode
 from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.files import defaults_of, of_file, source_file
-from declog.config.hydra import Defaults, Files, source_of
+from declog.config.hydra import Defaults, Files, file_of, source_of
 from declog.config.override_errors import Refused, problem_of, refusal
 from declog.config.search_path import GROUP
 from declog.config.source_map import FileLocation, Layer, OverrideLocation, Provenance, StoreLocation
@@ -169,10 +169,9 @@ def _files(
 
 def choice_of(repository: Files, parent: str | None, name: str) -> FileLocation | None:
     """Where a defaults list names an option, with the group if it is written."""
-    source = None if parent is None else source_of(repository, parent)
-    file = None if source is None or parent is None else source_file(source, parent)
+    file = None if parent is None else file_of(repository, parent)
     choices = () if file is None else defaults_of(*file)
-    return next((choice.location for choice in choices if choice.option == name.rpartition("/")[2]), None)
+    return next((choice.location for choice in choices if choice.name == name.rpartition("/")[2]), None)
 
 
 def _under(package: Path, node: Node) -> Node:

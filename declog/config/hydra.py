@@ -33,8 +33,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from declog.config.bounds import bounded
-from declog.config.files import of_file, source_file
+from declog.config.files import of_file, source_file, source_path
 from declog.config.search_path import GROUP, HYDRA_ERRORS, provider_of
 
 Files = IConfigRepository  # by their names, as Hydra finds them
@@ -64,23 +63,18 @@ class Repository(ConfigRepository):
             return super().load_config(config_path)
         from declog.config.long_form import placed_defaults
 
-        path, text = file
-        if source.scheme() != "pkg":
-            bounded(Path(path))
         try:
-            data = of_file(path, text).plain
+            data = of_file(*file).plain
         except yaml.YAMLError:
             data = None
         if not isinstance(data, dict):
             return super().load_config(config_path)
-        if "${" in text or "\ufffd" in text:
-            source.load_config(config_path)  # which says what is wrong with it
         defaults = placed_defaults(data, config_path)
         config = OmegaConf.create({key: data[key] if key == "hydra" else None for key in data})
         if "defaults" in data:
             config["defaults"] = defaults
         result = ConfigResult(source.provider, f"{source.scheme()}://{source.path}", config,
-                              ConfigSource._get_header_dict(text[:512]))  # fmt: skip
+                              ConfigSource._get_header_dict(file[1][:512]))  # fmt: skip
         result.defaults_list = self._create_defaults_list(config_path, self._extract_defaults_list(config_path, config))
         return result
 
@@ -155,7 +149,7 @@ class FolderOfPresets(FileConfigSource):
         return "" if name == GROUP else name.removeprefix(f"{GROUP}/") if name.startswith(f"{GROUP}/") else None
 
 
-_shipped: dict[tuple[str, str, str], bytes] = {}
+_shipped: dict[tuple[str, str], bytes] = {}
 started_with: list[tuple[str, str]] = []  # the place and the name of the configuration that an application starts with
 
 
@@ -174,10 +168,10 @@ class ConfigFiles(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         if self.provider == "main" and not started_with:
             started_with.append((self.path, config_path))
-        file = source_file(self.source, config_path)
-        if file is None or provider_of(file[0]) is None:
+        path = source_path(self.source, config_path)
+        if path is None or provider_of(str(path)) is None:
             return self._in_long_form(config_path)
-        key = self.source.full_path(), config_path, file[1]
+        key = self.source.full_path(), config_path
         if key not in _shipped:  # an application composes twice, and more to say where a mistake is
             _shipped[key] = pickle.dumps(self._in_long_form(config_path))
         result: ConfigResult = pickle.loads(_shipped[key])
@@ -213,6 +207,12 @@ def read_by(source: ConfigSource) -> ConfigSource:
 def source_of(files: Files, name: str) -> ConfigSource | None:
     """The source that has a configuration."""
     return next((source for source in map(read_by, files.get_sources()) if source.is_config(name)), None)
+
+
+def file_of(files: Files, name: str) -> tuple[str, str] | None:
+    """The path and the text of a configuration; None for one that is no file, or is not there."""
+    source = source_of(files, name)
+    return None if source is None else source_file(source, name)
 
 
 def with_configs(entry: str) -> str | None:

@@ -6,32 +6,24 @@ They are read where something is suspicious, and else not. Imports Hydra, for th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path as FilePath
 from pathlib import PurePosixPath
 from typing import Any
 
-from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import PACKAGE
 from declog.config.composed import Composed
 from declog.config.diagnostics import in_file
-from declog.config.files import defaults_of, keys_at_top, source_file
+from declog.config.files import defaults_of, keys_at_top, source_path
 from declog.config.fold import choice_of
-from declog.config.hydra import Files, config_loader, running_loader, source_of
+from declog.config.hydra import Files, read_by
 from declog.config.interpolation import at
 from declog.config.origin import Origin
-from declog.config.presets import home_of, shipped_sources
-from declog.config.search_path import (
-    GROUP,
-    HYDRA_ERRORS,
-    PROVIDER,
-    current_hydra,
-    team_folders,
-)
+from declog.config.presets import home_of
+from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, team_folders
 from declog.config.source_map import FileLocation, Layer, OverrideLocation, shown_path
 from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
@@ -164,54 +156,40 @@ def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:
     yield ("run", "capture", "folder"), capture.get("folder") if isinstance(capture, Mapping) else None
 
 
-def clashes(config: Composed) -> list[Problem]:
-    """The options in use that two installed packages ship: nobody could say which of them to use."""
+def clashes(config: Composed) -> Iterator[Problem]:
+    """DL101 for each option in use that two installed packages ship: nobody could say which of them to use."""
     origin = config.origin
-    if origin is None:
-        return []
-    with nullcontext() if origin.running else current_hydra():
-        loader = running_loader() if origin.running else config_loader(origin.config_dir)
-        shipped = [] if loader is None else list(shipped_sources(loader))
-        if len({source.path for source, _ in shipped}) < 2:
-            return []  # declog's own alone
-        homes: dict[str, dict[str, ConfigSource]] = {}  # by their files: a package may be on the search path twice
-        for source, group in shipped:
-            for name in source.list(group, ObjectType.CONFIG):
-                file_of_source = source_file(source, f"{group}/{name}")
-                file = name if file_of_source is None else str(FilePath(file_of_source[0]).resolve())
-                homes.setdefault(f"{group}/{name}", {}).setdefault(file, source)
-        twice = {name: list(sources.values()) for name, sources in homes.items() if len(sources) > 1}
-        if not twice:
-            return []  # as good as always: which options a config uses takes Hydra a while to say
-        try:
-            composition = config.merged
-        except HYDRA_ERRORS:
-            return []
-        assert composition is not None  # of what has an origin
-        composed, repository = composition.merged, composition.repository
-        installed = {PROVIDER, *(name for name, _ in team_folders())}
-        problems = {}
-        for default in composed.defaults:
-            name = str(default.config_path)
-            if name in twice:
-                first = source_of(repository, name)
-                if first is not None and first.provider in installed:  # `pkg://` and one's own files say which one
-                    problems[name] = _clash(repository, origin, name, default.parent, twice[name])
-        return list(problems.values())
+    if origin is None or (config.composition is None and not team_folders()):
+        return  # declog's own alone, as good as always: composing again takes a while
+    try:
+        composition = config.merged
+    except HYDRA_ERRORS:
+        return
+    assert composition is not None  # of what has an origin
+    installed = {PROVIDER, *(name for name, _ in team_folders())}
+    parents = {str(default.config_path): default.parent for default in composition.merged.defaults}
+    for name, parent in parents.items():
+        sources = [source for source in map(read_by, composition.repository.get_sources()) if source.is_config(name)]
+        shipped: dict[FilePath, ConfigSource] = {}  # by their files: a package may be on the search path twice
+        for source in sources:
+            if source.scheme() == "pkg" or source.provider == PROVIDER:
+                shipped.setdefault(FilePath(str(source_path(source, name))).resolve(), source)
+        if len(shipped) > 1 and sources[0].provider in installed:  # `pkg://` and one's own files say which one
+            yield _clash(composition.repository, origin, name, parent, shipped)
 
 
 def _clash(
-    repository: Files, origin: Origin, name: str, parent: str | None, sources: Sequence[ConfigSource]
+    repository: Files, origin: Origin, name: str, parent: str | None, shipped: Mapping[FilePath, ConfigSource]
 ) -> Problem:
     """DL101 for an option of two packages: the preset that is asked for has a name in each, others stand in a file."""
-    packages, preset = " and by ".join(str(home_of(source, None)) for source in sources), name.rpartition("/")[2]
-    files = [source_file(source, name) for source in sources]
-    places = [f"{PACKAGE}{source.path}/{preset}" if source.scheme() == "pkg" else file and file[0]
-              for source, file in zip(sources, files, strict=True)]  # fmt: skip
-    chosen = choice_of(repository, parent, name) if parent is not None else None
+    preset = name.rpartition("/")[2]
+    packages = " and by ".join(str(home_of(source, None)) for source in shipped.values())
+    chosen = choice_of(repository, parent, name)
     if chosen is None and name == f"{GROUP}/{origin.config_name}":
+        places = [f"{PACKAGE}{source.path}/{preset}" if source.scheme() == "pkg" else str(file)
+                  for file, source in shipped.items()]  # fmt: skip
         return Problem.of("DL101.two_packages", where=Where(name=f"preset `{preset}`"), name=name, packages=packages,
-                          fix=f"name one of them: {' or '.join(map(str, places))}")  # fmt: skip
+                          fix=f"name one of them: {' or '.join(places)}")  # fmt: skip
     fix = "uninstall one of them, or let its package call it something else"
     problem = Problem.of("DL101.two_packages", name=name, packages=packages, fix=fix)
     return problem if chosen is None else replace(problem, where=in_file(problem, chosen))

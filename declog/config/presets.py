@@ -18,8 +18,8 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import project_folder
-from declog.config.files import YamlLoader, source_file
-from declog.config.hydra import config_loader, groups_of, read_by
+from declog.config.files import YamlLoader, source_path
+from declog.config.hydra import config_loader, groups_of
 from declog.config.search_path import GROUP, PROVIDER, current_hydra, preset_folders
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem
@@ -56,13 +56,6 @@ def options(config_dir: str | FilePath | None = None) -> list[Option]:
         return [_option(loader, group, name) for group in groups_of(loader) for name in loader.get_group_options(group)]
 
 
-def shipped_sources(loader: ConfigLoader) -> Iterator[tuple[ConfigSource, str]]:
-    """The places of presets that packages ship, with each group that they have."""
-    for source in map(read_by, loader.get_sources()):
-        if source.scheme() == "pkg" or source.provider == PROVIDER:
-            yield from ((source, group) for group in groups_of(loader) if source.is_group(group))
-
-
 def _option(loader: ConfigLoader, group: str, name: str) -> Option:
     homes = tuple(_homes(loader, f"{group}/{name}"))
     return Option(group, name, homes, _first_comment(homes[0].file) if homes and homes[0].file else "")
@@ -71,8 +64,8 @@ def _option(loader: ConfigLoader, group: str, name: str) -> Option:
 def _homes(loader: ConfigLoader, name: str) -> Iterator[Home]:
     for source in loader.get_sources():
         if source.available() and source.is_config(name):
-            file = source_file(source, name)
-            yield home_of(source, None if file is None else file[0])
+            path = source_path(source, name)
+            yield home_of(source, None if path is None else str(path))
 
 
 def home_of(source: ConfigSource, file: str | None) -> Home:
