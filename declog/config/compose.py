@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from declog.config.bounds import text_of
 from declog.config.composed import Composed, is_plain, node_of, of_config, of_node
@@ -23,12 +25,13 @@ from declog.config.file_errors import lost
 from declog.config.files import chooses_config
 from declog.config.fold import Composition
 from declog.config.hydra import Loader, config_loader
+from declog.config.interpolation import at
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of
 from declog.config.overrides import ADDS, taken, written
 from declog.config.project import config_dir as config_folder
-from declog.config.search_path import GROUP, HYDRA_ERRORS, current_hydra, folders_of, settle
-from declog.errors import CompositionError, Problem, Where, did_you_mean, nearest
+from declog.config.search_path import GROUP, HYDRA_ERRORS, folders_of
+from declog.errors import CompositionError, Path, Problem, Where, did_you_mean, nearest
 from declog.language.keys import SECTIONS
 from declog.language.mistakes import EXTENDS
 
@@ -96,8 +99,7 @@ def config_of(config: Any) -> dict[str, Any]:
 
 def presets(config_dir: str | FilePath | None = None) -> list[str]:
     """The names of all presets, those in ``config_dir`` included."""
-    with current_hydra():
-        return config_loader(project_folder(config_dir)).get_group_options(GROUP)
+    return config_loader(project_folder(config_dir)).get_group_options(GROUP)
 
 
 def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = None) -> Origin:
@@ -160,9 +162,8 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
         return replace(base, overrides=tuple(overrides))
     if not overrides:
         return base
-    with current_hydra():
-        loader = config_loader(base.config_dir)
-        groups = loader.list_groups(GROUP)
+    loader = config_loader(base.config_dir)
+    groups = loader.list_groups(GROUP)
     name, lines, parts = base.config_name, list[str](), dict[int, str]()
     for word in overrides:
         if re.match(r"\+*hydra\.", word):
@@ -192,8 +193,7 @@ def overridden(base: Origin, overrides: Sequence[str]) -> Origin:
 def _chooses(loader: Loader, base: Origin, line: str) -> bool:
     """Whether Hydra takes an override that chooses files."""
     try:
-        with current_hydra():
-            loader.defaults(base.root, [*base.choice, line])
+        loader.defaults(base.root, [*base.choice, line])
     except HYDRA_ERRORS:
         return False
     return True
@@ -205,46 +205,70 @@ def composed(origin: Origin) -> Composed:
     node = composition.tree.at((GROUP,))
     if node is not None and isinstance(node.value, dict) and is_plain(data := node.plain):
         return Composed(data, node.plain, (GROUP,), origin, composition=composition)
-    with current_hydra():
-        return of_node(node_of(_nodes(origin, composition)), origin, composition)
+    return of_node(node_of(_nodes(origin, composition)), origin, composition)
 
 
 def _folded(origin: Origin) -> Composition:
     """The whole configuration."""
-    with current_hydra():
-        loader = config_loader(origin.config_dir)
-        options = loader.get_group_options(GROUP)
-        name = str(origin.config_name)
-        if origin.application:
-            if not loader.repository.config_exists(name):
-                fix = did_you_mean(name, loader.repository.get_group_options(""), what="configurations")
-                raise _refused("DL101.no_config", "config", name=name, folder=origin.config_dir, fix=fix)
-        elif name not in options:
-            directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
-            raise CompositionError([unknown_preset(name, options, directory)])
-        try:
-            composition = origin.fold(loader, origin.lines)
-        except HYDRA_ERRORS as error:
-            raise composition_error(loader, origin, error) from None
-        if GROUP not in composition.tree.entries:
-            raise CompositionError([lost(loader, origin)])
-        return composition
+    loader = config_loader(origin.config_dir)
+    options = loader.get_group_options(GROUP)
+    name = str(origin.config_name)
+    if origin.application:
+        if not loader.repository.config_exists(name):
+            fix = did_you_mean(name, loader.repository.get_group_options(""), what="configurations")
+            raise _refused("DL101.no_config", "config", name=name, folder=origin.config_dir, fix=fix)
+    elif name not in options:
+        directory = origin.config_dir if isinstance(origin.config_dir, FilePath) else None
+        raise CompositionError([unknown_preset(name, options, directory)])
+    try:
+        composition = origin.fold(loader, origin.lines)
+    except HYDRA_ERRORS as error:
+        raise composition_error(loader, origin, error) from None
+    if GROUP not in composition.tree.entries:
+        raise CompositionError([lost(loader, origin)])
+    return composition
 
 
 def _nodes(origin: Origin, composition: Composition) -> DictConfig:
     """The whole configuration as nodes of OmegaConf, which resolve what stands for something else."""
     loader = config_loader(origin.config_dir)
+    data = composition.tree.plain
+    texts = {path: str(node.value) for path, node in composition.tree.walk() if "${hydra:" in str(node.value)}
     try:
-        config: DictConfig = OmegaConf.create(composition.tree.plain)
-        asks = origin.application and any("${hydra:" in str(node.value) for _, node in composition.tree.walk())
-        if asks:
-            config["hydra"] = loader.hydra_node(origin.root, origin.lines)
-            settle(config, str(origin.config_name))
-            config.pop("hydra")
+        if origin.application and texts:
+            _answer(data, texts, loader.hydra_node(origin.root, origin.lines), str(origin.config_name))
+        config = OmegaConf.create(data)
     except HYDRA_ERRORS as error:
         raise composition_error(loader, origin, error) from None
     OmegaConf.set_struct(config, True)
     return config
+
+
+def _answer(data: dict[str, Any], texts: Mapping[Path, str], hydra: DictConfig, name: str) -> None:
+    """Put in what Hydra would answer in a run to ``${hydra:job.name}`` and the like, as far as that can be known.
+
+    All else that ``texts`` ask for, such as the environment, stays as it was written. ``hydra`` is the node of a run,
+    and ``name`` stands for the script's, which is known when it runs.
+    """
+    config = OmegaConf.create({**data, "hydra": hydra})
+    config.hydra.job.name = name
+    config.hydra.runtime.output_dir = config.hydra.run.dir
+    hydra_config = HydraConfig.instance()
+    before = hydra_config.cfg
+    try:
+        hydra_config.set_config(config)
+        for path, text in texts.items():
+            with suppress(OmegaConfBaseException):  # it stays as it was written, and is refused where it is needed
+                at(data, path[:-1])[path[-1]] = _answered(text)
+    finally:
+        hydra_config.cfg = before
+
+
+def _answered(text: str) -> object:
+    request = r"\$\{hydra:[\w.]*\}"
+    if re.fullmatch(request, text):
+        return OmegaConf.create({"answer": text}).answer
+    return re.sub(request, lambda match: str(OmegaConf.create({"answer": match[0]}).answer), text)
 
 
 def _refused(key: str, argument: str, /, **facts: Any) -> CompositionError:

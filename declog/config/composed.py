@@ -26,7 +26,7 @@ from declog.config.hydra import running_loader
 from declog.config.interpolation import at, has, key_path, masked, resolved
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
-from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of, team_folders
+from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
 from declog.config.source_map import Provenance
 from declog.distribution import NAME
 from declog.errors import CompositionError, ConfigError, Path, Problem, Where, nesting
@@ -101,20 +101,14 @@ class Composed:
         """The modules that were named beside it."""
         return () if self.origin is None else self.origin.imports
 
-    def own_files(self) -> list[FilePath]:
-        """The files that may hold a config of one's own: what is installed was tested where it was made."""
-        folders = () if self.origin is None else self.origin.folders()
-        return [file for folder in folders for file in (*folder.glob("*.yaml"), *(folder / GROUP).rglob("*.yaml"))]
-
     def packages(self) -> list[str]:
         """The installed packages whose presets it is composed of."""
-        if not team_folders() or self.provenance is None:  # composing again takes time, and mostly there are none
-            return []
-        return sorted({name for file in self.provenance.texts if (name := _package(file)) is not None})
+        texts = {} if self.provenance is None else self.provenance.texts
+        return sorted({name for file in texts if (name := _package(file)) is not None})
 
     def package(self, path: Path) -> str | None:
         """The installed package whose preset sets a key; None where it is declog's or one's own, or nobody knows."""
-        file = self._file(path) if team_folders() else None
+        file = self._file(path)
         return None if file is None else _package(file)
 
     def home(self, path: Path) -> str | None:
@@ -143,7 +137,7 @@ class Composed:
             problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in cleaned.problems)
             return type(error)(list(dict.fromkeys(problems)))
         placed = attach_places(cleaned, self.provenance, prefix=self.prefix)
-        return type(error)([_of_package(problem) for problem in placed.problems]) if team_folders() else placed
+        return type(error)([_of_package(problem) for problem in placed.problems])
 
     def masked(self, text: str) -> str:
         """A text in which nothing is what the environment gave."""
@@ -261,13 +255,13 @@ def _running() -> Origin | None:
 def _of_package(problem: Problem) -> Problem:
     """The problem, with the installed package whose file it is in; declog's own is known by its path."""
     where = problem.where
-    if where is None or where.file is None or _package(str(FilePath(where.file).absolute())) is None:
+    file = "" if where is None or where.file is None else str(FilePath(where.file).absolute())
+    if where is None or _package(file) is None:
         return problem
-    home = package_of(str(FilePath(where.file).absolute()))
     fix = problem.fix
     if problem.code == "DL201":
         fix = f"{fix}\nor it is written for a later declog: pip install -U {NAME}"
-    return replace(problem, where=replace(where, package=home), fix=fix)
+    return replace(problem, where=replace(where, package=package_of(file)), fix=fix)
 
 
 def _package(file: str) -> str | None:

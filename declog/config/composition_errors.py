@@ -34,10 +34,10 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
     try:
         tree = origin.fold(loader, good).tree
     except HYDRA_ERRORS:
-        unread = [problem for line in origin.overrides if (problem := _unreadable(line)) is not None]
+        unread = [problem for line in origin.overrides if (problem := unreadable(line)) is not None]
         return CompositionError(unread or [file_problem(loader, origin, error)])
     for line in origin.overrides:
-        problem = _unreadable(line, tree) or _of_group(loader, origin, good, line, tree)
+        problem = unreadable(line, tree) or _of_group(loader, origin, good, line, tree)
         if problem is None:
             good.append(line)
         else:
@@ -51,10 +51,6 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
     order = {line: index for index, line in reversed([*enumerate(origin.overrides)])}
     problems.sort(key=lambda problem: order[str(problem.source)])
     return CompositionError(problems or [file_problem(loader, origin, error, tree)])
-
-
-def _unreadable(line: str, tree: Node | None = None) -> Problem | None:
-    return unreadable(line, tree) if parsed(line) is None else None
 
 
 def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None = None) -> Problem:

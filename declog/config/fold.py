@@ -58,8 +58,8 @@ class Composition:
                 if node.location is not None:
                     replaces = node.replaces or not isinstance(node.value, dict)
                     leaves = node.value == MISSING and isinstance(node.location, FileLocation)
-                    set_here = Layer(0 if leaves else rank, node.location, replaces=replaces and not leaves)
-                    layers.setdefault(path, []).append(set_here)
+                    rank_here, replaces = (0, False) if leaves else (rank, replaces)
+                    layers.setdefault(path, []).append(Layer(rank_here, node.location, replaces, node.value is None))
         in_order = {path: tuple(sorted(setters, key=lambda one: one.rank)) for path, setters in layers.items()}
         return Provenance(in_order, self.texts)
 

@@ -34,7 +34,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from declog.config.files import of_file, source_file, source_path
-from declog.config.search_path import GROUP, HYDRA_ERRORS, provider_of
+from declog.config.search_path import GROUP, HYDRA_ERRORS, current_hydra, provider_of
 
 Files = IConfigRepository  # by their names, as Hydra finds them
 Defaults = DefaultsList  # the files in their order, and the overrides of keys
@@ -96,12 +96,13 @@ class Loader(ConfigLoaderImpl):
 
     def defaults(self, root: str | None, lines: list[str]) -> Merged:
         """What is merged with which overrides, and the files; Hydra's own where one of the others asks for them."""
-        parsed, repo = self._parse_overrides_and_create_caching_repo(root, lines)
-        self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
-        try:
-            merged = create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False)
-        except HYDRA_ERRORS:
-            merged = create_defaults_list(repo, root, parsed, prepend_hydra=True, skip_missing=False)
+        with current_hydra():
+            parsed, repo = self._parse_overrides_and_create_caching_repo(root, lines)
+            self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
+            try:
+                merged = create_defaults_list(repo, root, parsed, prepend_hydra=False, skip_missing=False)
+            except HYDRA_ERRORS:
+                merged = create_defaults_list(repo, root, parsed, prepend_hydra=True, skip_missing=False)
         for override in merged.config_overrides:
             if "/" in override.key_or_group or override.package is not None:
                 raise ConfigCompositionException(f"there is no group {override.key_or_group}")
@@ -110,7 +111,8 @@ class Loader(ConfigLoaderImpl):
     def hydra_node(self, root: str, lines: list[str]) -> DictConfig:
         """What a run of an application would have below `hydra`, as it is written."""
         hydra_lines = [line for line in lines if line.lstrip("+~").startswith("hydra")]
-        node: DictConfig = self.load_configuration(root, hydra_lines, RunMode.RUN).hydra
+        with current_hydra():
+            node: DictConfig = self.load_configuration(root, hydra_lines, RunMode.RUN).hydra
         return node
 
 

@@ -27,8 +27,7 @@ from declog.config.file_errors import first_line
 from declog.errors import Path, Problem
 from declog.language.tree import tree_of
 
-MAX_READ = 20_000  # texts that one interpolation may be made of, directly or not
-MAX_AGAIN = 20_000  # maps that interpolations repeat in maps that they repeat are more than any config
+MAX_READ = 50_000  # values that all interpolations may bring in, each as often as it is brought in
 
 
 @dataclass(frozen=True)
@@ -59,14 +58,12 @@ _INNERMOST = re.compile(r"\$\{(?P<select>oc\.select:)?\s*(?P<path>[\w.\-\[\]]*)[
 
 
 def _exploding(node: DictConfig) -> Problem | None:
-    """DL103 where texts that are made of texts that are made of texts would take OmegaConf for ever."""
+    """DL103 where interpolations of interpolations bring in so many values that OmegaConf would take for ever."""
     plain = OmegaConf.to_container(node._get_root(), resolve=False)
-    if sum(text.count("${") for text in _texts(plain)) < 30:  # too few to multiply to much
-        return None
     costs: dict[Path, int] = {}
 
     def cost(path: Path) -> int:
-        """How many texts are read for what stands at a path, those that it is made of included."""
+        """How many values are read for the one at a path, those that it is made of included."""
         if path not in costs and has(plain, path):
             costs[path] = 1  # until it is known: OmegaConf reports a circle
             value = at(plain, path)
@@ -87,11 +84,12 @@ def _exploding(node: DictConfig) -> Problem | None:
             text = f"{text[: inner.start()]}{value if is_text else '_'}{text[inner.end() :]}"
         return total
 
-    for path in _paths(plain, ()):
-        if cost(path) > MAX_READ:
-            below = path[len(key_path(node)) :] if path[: len(key_path(node))] == key_path(node) else ()
-            return Problem.of("DL103.reads_too_much", below, limit=MAX_READ)
-    return None
+    paths = list(_paths(plain, ()))
+    if sum(map(cost, paths)) <= MAX_READ:
+        return None
+    largest, prefix = max(paths, key=cost), key_path(node)
+    below = largest[len(prefix) :] if largest[: len(prefix)] == prefix else ()
+    return Problem.of("DL103.reads_too_much", below, limit=MAX_READ)
 
 
 def _target(written: str, above: Path) -> Path:
@@ -108,10 +106,6 @@ def _paths(data: Any, path: Path) -> Iterator[Path]:
         if isinstance(value, str) and "${" in value:
             yield (*path, key)
         yield from _paths(value, (*path, key))
-
-
-def _texts(data: Any) -> Iterator[str]:
-    return (str(at(data, path)) for path in _paths(data, ()))
 
 
 _lock = threading.RLock()
@@ -178,8 +172,6 @@ class _Walk:
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
-        self.seen: set[tuple[int, object]] = set()
-        self.again = 0  # values that were reached before, by another way
         self.used: list[tuple[str, str]] = []  # what the environment gave, latest last
         self.masks: dict[Path, str] = {}
         self.secrets: dict[str, str] = {}
@@ -189,15 +181,6 @@ class _Walk:
 
     def entry(self, container: DictConfig | ListConfig, key: Any, path: Path, above: tuple[int, ...]) -> Any:
         here = (*path, key)
-        if (id(container), key) in self.seen:
-            self.again += 1
-        self.seen.add((id(container), key))
-        if self.again > MAX_AGAIN:
-            if self.again == MAX_AGAIN + 1:
-                self.problems.append(
-                    Problem.of("DL103.brings_too_much", here, source=_source(container, key), limit=MAX_AGAIN)
-                )
-            return None
         dotted = ".".join(map(str, here))
         if OmegaConf.is_missing(container, key):
             full = ".".join(map(str, (*key_path(container), key)))

@@ -23,14 +23,13 @@ from declog.config.hydra import Files, read_by
 from declog.config.interpolation import at
 from declog.config.origin import Origin
 from declog.config.presets import home_of
-from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, team_folders
-from declog.config.source_map import FileLocation, Layer, OverrideLocation, shown_path
+from declog.config.search_path import GROUP, PROVIDER, teams
+from declog.config.source_map import FileLocation, Layer, shown_path
 from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import Path, Problem, Where
 from declog.language.keys import SECTIONS
 
-_NULL = ("", "~", "null", "Null", "NULL")
 # Keys of entries, which nobody calls an entry: where they stand beside one that is empty, indentation was lost.
 _KEYS_OF_ENTRIES = frozenset({"expr", "where", "reduce", "formula", "axis", "kind", "above", "below", "schema"})
 _DEFAULTS = re.compile(r"^[\"']?defaults[\"']?\s*:", re.MULTILINE)
@@ -51,12 +50,15 @@ def lint(config: Composed, nulls: Iterable[Path]) -> list[Problem]:
 
 def surprises(config: Composed) -> Iterator[Problem]:
     """Numbers with a zero in front (DL202), words as keys (DL204): those that are in effect."""
-    if not any(suspicious(_text(file)) for file in config.own_files()) or (provenance := config.provenance) is None:
+    if (provenance := config.provenance) is None:
         return
     size = len(config.prefix)
+    files = {file for file, text in provenance.texts.items() if suspicious(text)}
     for path, layers in provenance.layers.items():
         location = layers[-1].location
-        if path[:size] != config.prefix or provenance.find(path)[0] != path or not isinstance(location, FileLocation):
+        if not isinstance(location, FileLocation) or location.file not in files:
+            continue
+        if path[:size] != config.prefix or provenance.find(path)[0] != path:
             continue
         below = path[size:]
         if below[:2] != ("run", "config") and (meaning := surprise(location.written_key)) is not None:
@@ -79,7 +81,7 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         return
     for path in paths:
         layers = provenance.layers.get((*config.prefix, *path), ())
-        if path[0] == GROUP or not layers or not all(map(_is_null, layers)) or _is_of_composed(layers[-1]):
+        if path[0] == GROUP or not layers or not all(layer.null for layer in layers) or _is_of_composed(layers[-1]):
             continue
         above = path[:-1]
         names = {path_of_signal[-1]: path_of_signal for path_of_signal, _ in declared(config.data, "signals")}
@@ -94,7 +96,8 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         beside = [
             str(name)
             for name, entry in at(config.data, above).items()
-            if entry is not None or not all(map(_is_null, provenance.layers.get((*config.prefix, *above, name), ())))
+            if entry is not None
+            or not all(layer.null for layer in provenance.layers.get((*config.prefix, *above, name), ()))
         ]
         what = ".".join(map(str, above))
         if len(path) == 2 and set(beside) & _KEYS_OF_ENTRIES:
@@ -113,15 +116,6 @@ def _is_of_composed(layer: Layer) -> bool:
     if not isinstance(location, FileLocation) or _DEFAULTS.search(location.text):
         return False
     return location.style is not None and location.written_value.strip() != ""
-
-
-def _is_null(layer: Layer) -> bool:
-    location = layer.location
-    if isinstance(location, FileLocation):
-        return location.style is not None and location.written_value.strip() in _NULL
-    if isinstance(location, OverrideLocation):
-        return location.text.startswith("~") or location.text.partition("=")[2].strip() in _NULL
-    return False
 
 
 def outside_folders(config: Composed) -> Iterator[Problem]:
@@ -159,14 +153,9 @@ def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:
 def clashes(config: Composed) -> Iterator[Problem]:
     """DL101 for each option in use that two installed packages ship: nobody could say which of them to use."""
     origin = config.origin
-    if origin is None or (config.composition is None and not team_folders()):
-        return  # declog's own alone, as good as always: composing again takes a while
-    try:
-        composition = config.merged
-    except HYDRA_ERRORS:
+    if origin is None or config.provenance is None or (composition := config.merged) is None:
         return
-    assert composition is not None  # of what has an origin
-    installed = {PROVIDER, *(name for name, _ in team_folders())}
+    installed = {PROVIDER, *(team.name for team in teams())}
     parents = {str(default.config_path): default.parent for default in composition.merged.defaults}
     for name, parent in parents.items():
         sources = [source for source in map(read_by, composition.repository.get_sources()) if source.is_config(name)]
@@ -183,7 +172,7 @@ def _clash(
 ) -> Problem:
     """DL101 for an option of two packages: the preset that is asked for has a name in each, others stand in a file."""
     preset = name.rpartition("/")[2]
-    packages = " and by ".join(str(home_of(source, None)) for source in shipped.values())
+    packages = " and by ".join(home_of(source) for source in shipped.values())
     chosen = choice_of(repository, parent, name)
     if chosen is None and name == f"{GROUP}/{origin.config_name}":
         places = [f"{PACKAGE}{source.path}/{preset}" if source.scheme() == "pkg" else str(file)
@@ -197,11 +186,8 @@ def _clash(
 
 def self_first(config: Composed) -> Iterator[str]:
     """A warning for each own file whose keys are overridden by what it extends, since `_self_` stands before that."""
-    suspects = any(_SELF_FIRST.search(_text(file)) for file in config.own_files())
-    provenance = config.provenance if suspects else None
-    if provenance is None:
-        return
-    for file, text in provenance.texts.items():
+    provenance = config.provenance
+    for file, text in provenance.texts.items() if provenance is not None else ():
         names = [choice.option for choice in defaults_of(file, text)] if _SELF_FIRST.search(text) else []
         later = names[names.index("_self_") + 1 :] if "_self_" in names else []
         winners = _extended(later, provenance.texts)

@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from declog.config.fold import Composition, fold
 from declog.config.hydra import Loader, config_loader, merged_in_run
-from declog.config.search_path import GROUP, ROOT, current_hydra
+from declog.config.search_path import GROUP, ROOT
 
 
 @dataclass(frozen=True)
@@ -51,19 +51,8 @@ class Origin:
         if self.running:
             lines = [*HydraConfig.get().overrides.hydra, *self.lines]
             return fold(*merged_in_run(self.config_name, lines), applied=True)
-        with current_hydra():
-            return self.fold(config_loader(self.config_dir), self.lines)
+        return self.fold(config_loader(self.config_dir), self.lines)
 
     def fold(self, loader: Loader, lines: list[str]) -> Composition:
         """The same with other overrides. In Hydra's own way a plain override of an application adds no key."""
         return fold(*loader.defaults(self.root, lines), lenient=not self.application)
-
-    def folders(self) -> list[FilePath]:
-        """The folders that may hold files of one's own."""
-        if self.running:
-            sources = HydraConfig.get().runtime.config_sources
-            places = [source.path.removeprefix("file://") for source in sources
-                      if source.schema == "file" or source.path.startswith("file://")]  # fmt: skip
-            return [FilePath(folder) for folder in dict.fromkeys(places)]
-        folder = str(self.config_dir or "").removeprefix("declog://")
-        return [FilePath(folder)] if folder else []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import yaml
@@ -51,12 +51,14 @@ def problem_of(
 # -- what cannot be read
 
 
-def unreadable(line: str, tree: Node | None = None) -> Problem:
-    """An override that Hydra's grammar does not take: mostly an expression without quotes.
+def unreadable(line: str, tree: Node | None = None) -> Problem | None:
+    """What is wrong where Hydra's grammar does not take an override: mostly an expression has no quotes.
 
     ``tree`` is what it would change, where that is known; where it is not, a fix sets the key whether it is there or
     not.
     """
+    if parsed(line) is not None:
+        return None
     key, equals, value = line.partition("=")
     if curly := [mark for mark in CURLY if mark in line]:
         plain = line.translate(CURLY_TO_PLAIN).replace("'", "").replace('="', "=").rstrip('"')
@@ -179,7 +181,6 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
     wrong, names = keys[depth], [str(key) for key in node.entries]
     at = line.find(override.key_or_group) + len(here) + bool(here)
     span = (at, at + len(wrong))
-    before, after = line[: span[0]], line[span[1] :]
     if here == f"{GROUP}.sinks" and isinstance(node.value, list):
         return _sink_problem(line, override, span, node.plain)
     if isinstance(node.value, list) and len(keys) == depth + 1:
@@ -191,31 +192,41 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
         value = "null" if node.value is None else node.value
         return problem_of(line, "DL101.no_map", span, key=here, value=value, entry=f"'{here}={{{entry}}}'")
     where = f"in {here}" if here else "at the top"
-    intended = None
-    if (inner := _inside(node, keys[depth:])) is not None:  # a section is left out: `group.size`
-        intended = f"{before}{inner}.{wrong}{after}"
-    elif here == GROUP and (section := _section_of(wrong, node)) is not None:
-        intended = f"{before}{section}.{wrong}{after}"
-    elif depth == 0 and tree.at((GROUP, wrong)) is not None:
-        intended = f"{before}{GROUP}.{wrong}{after}"
-    if intended is not None:
-        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=pasted(intended))
+
+    def instead(name: str, sign: str) -> str:
+        return pasted(f"{sign}{line[: span[0]]}{name}{line[span[1] :]}")
+
     if (new := old_names({"": node.plain if node.entries else {}}, "").get(wrong)) is not None:
-        return problem_of(line, "DL101.renamed", span, name=wrong, new=new, fix=pasted(f"{before}{new}{after}"))
-    close = nearest(wrong, names)
-    fixes = [pasted(before + close + after)] if close else []
-    if override.is_delete():
-        fix = fixes[0] if fixes else did_you_mean(wrong, names, what="known keys")
+        return problem_of(line, "DL101.renamed", span, name=wrong, new=new, fix=instead(new, ""))
+    if (fix := _meant(tree, override, depth, node, instead)) is not None:
         return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=fix)
-    allowed = _keys_at(keys[:depth])  # a plus adds one of them, and no other
-    if wrong not in allowed and (near := nearest(wrong, allowed)):
-        plus = "" if near in names else "+"
-        intended = pasted(f"{plus}{before}{near}{after}")
-        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=intended)
-    if here == GROUP and wrong not in allowed and (moved := _moved(tree, wrong, override)) is not None:
-        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=moved)
-    fix, added = "  or  ".join([*fixes, pasted(f"+{line}")]), "one" if close else "it"
-    return problem_of(line, "DL101.key_to_add", span, name=wrong, place=where, added=added, fix=fix)
+    close = nearest(wrong, names)
+    fix = "  or  ".join([*([instead(close, "")] if close else []), pasted(f"+{line}")])
+    return problem_of(line, "DL101.key_to_add", span, name=wrong, place=where, added="one" if close else "it", fix=fix)
+
+
+def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Callable[[str, str], str]) -> str | None:
+    """What to type for an override of a key that is not there; None where the key may be a new one.
+
+    ``instead`` puts a key in the place of the one that is not there, behind a sign.
+    """
+    keys, names = override.key_or_group.split("."), [str(key) for key in node.entries]
+    above, wrong = keys[:depth], keys[depth]
+    if (inner := _inside(node, keys[depth:])) is not None:  # a section is left out: `group.size`
+        return instead(f"{inner}.{wrong}", "")
+    if above == [GROUP] and (section := _section_of(wrong, node)) is not None:
+        return instead(f"{section}.{wrong}", "")
+    if depth == 0 and tree.at((GROUP, wrong)) is not None:
+        return instead(f"{GROUP}.{wrong}", "")
+    if override.is_delete():
+        close = nearest(wrong, names)
+        return instead(close, "") if close else did_you_mean(wrong, names, what="known keys")
+    allowed = _keys_at(above)  # a plus adds one of them, and no other
+    if wrong in allowed:
+        return None
+    if (near := nearest(wrong, allowed)) is not None:
+        return instead(near, "" if near in names else "+")
+    return _moved(tree, wrong, override) if above == [GROUP] else None
 
 
 def _moved(tree: Node, name: str, override: Override) -> str | None:

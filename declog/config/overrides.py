@@ -5,7 +5,6 @@ Imports Hydra, for its grammar, and the keys of the language.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from hydra.errors import HydraException
 
 from declog.config.quoting import value_end
 from declog.config.search_path import GROUP
+from declog.errors import in_flow
 from declog.language.keys import SECTIONS, entry_path, is_entry
 from declog.language.spec import LogSpec
 from declog.language.tree import Node
@@ -54,12 +54,10 @@ def parsed(line: str) -> Override | None:
 
 def written(data: object) -> str:
     """A value in Hydra's grammar."""
-    if isinstance(data, dict):
-        return "{" + ", ".join(f"{key}: {written(value)}" for key, value in data.items()) + "}"
-    if isinstance(data, list):
-        return "[" + ", ".join(map(written, data)) + "]"
-    if not isinstance(data, str):
-        return json.dumps(data, default=str)
+    return in_flow(data, _text)
+
+
+def _text(data: str) -> str:
     override = parsed(f"key={data}")
     return data if override is not None and override._value == data else quoted(data)
 

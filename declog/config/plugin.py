@@ -33,7 +33,7 @@ class DeclogSearchPath(SearchPathPlugin):
         # A reloaded module registers a second class; one entry is enough.
         if any(element.provider == PROVIDER for element in search_path.get_path()):
             return
-        shipped = [(PROVIDER, conf_location()), *((package, f"pkg://{conf}") for package, conf in teams())]
+        shipped = [(PROVIDER, conf_location()), *((team.name, f"pkg://{team.conf}") for team in teams())]
         if for_declog.get():
             for provider, path in shipped:
                 search_path.append(provider=provider, path=path)

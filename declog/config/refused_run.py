@@ -31,7 +31,7 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
         return [problem_of(text, "DL101.spaces", line=text.replace(" = ", "="))] if GROUP in text else []
     lines = [word for word in words if _OVERRIDE.match(word)]
     of_config = (line for line in lines if re.split(r"[^\w/]", line.lstrip("+~"))[0] in (GROUP, *ADDS))
-    unread = [unreadable(line) for line in of_config if parsed(line) is None]
+    unread = [problem for line in of_config if (problem := unreadable(line)) is not None]
     if unread or not started_with:
         return unread
     folder, name = started_with[0]

@@ -126,12 +126,14 @@ class Layer:
     """One location that set a key.
 
     ``rank`` counts the layers in the order in which Hydra composed them: the higher one wins.
-    ``replaces`` is true where what earlier layers had below the key is gone, i.e. for all but mappings.
+    ``replaces`` is true where what earlier layers had below the key is gone, i.e. for all but mappings. ``null``: it
+    says that there is nothing, or deletes what there is.
     """
 
     rank: int
     location: Location
     replaces: bool
+    null: bool = False
 
     @property
     def file(self) -> str | None:

@@ -27,7 +27,7 @@ import json
 import re
 import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -95,12 +95,14 @@ def _quantile(level: str) -> str:
 _SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")
 
 
-def in_flow(value: object) -> str:
-    """A value in YAML's flow style; a text is in quotes only where it needs them."""
+def in_flow(value: object, text: Callable[[str], str] | None = None) -> str:
+    """A value in YAML's flow style; a text as ``text`` writes it, or in quotes only where YAML needs them."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {in_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {in_flow(item, text)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(in_flow, value)) + "]"
+        return "[" + ", ".join(in_flow(item, text) for item in value) + "]"
+    if isinstance(value, str) and text is not None:
+        return text(value)
     plain = isinstance(value, str) and value and not _SPECIAL.search(value)
     return str(value) if plain else json.dumps(value, ensure_ascii=False, default=str)
 

@@ -34,11 +34,11 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     """Add the tests of the presets of installed packages."""
     if not config.getoption("--declog"):
         return
-    from declog.config.search_path import team_folders
+    from declog.config.search_path import teams
 
-    for package, folder in team_folders():
-        for file in sorted(Path(folder, "declog").glob("*.yaml")):
-            name = f"{package}:{file.stem}"
+    for team in teams():
+        for file in sorted(file for folder in team.folders for file in (folder / "declog").glob("*.yaml")):
+            name = f"{team.name}:{file.stem}"
             items.extend(Preset.from_parent(session, name=name, nodeid=name).collect())
 
 

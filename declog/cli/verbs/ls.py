@@ -129,8 +129,8 @@ def _presets(config_dir: str | None) -> list[Row]:
     rows: list[Row] = []
     for option in options(config_dir):
         name = "/".join([*option.group.split("/")[1:], option.name])
-        shadows = ", ".join(str(home) for home in option.homes[1:])
-        home = str(option.homes[0]) if option.homes else "from code"
+        shadows = ", ".join(option.homes[1:])
+        home = option.homes[0] if option.homes else "from code"
         rows.append((name, home + (f", shadows {shadows}" if shadows else ""), option.help))
     return [*rows, *(("(broken)", line) for line in faults())]
 
