@@ -6,7 +6,7 @@ Finds the file and the line where Hydra's message has neither. Used on errors on
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path as FilePath
 
@@ -246,26 +246,14 @@ _INTERNAL = frozenset({ROOT, "_dummy_empty_config_"})  # declog's own, and Hydra
 
 
 def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
+    """An option of a defaults list that is not there."""
     group, _, option = missing.rpartition("/")
-    options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
-    fix = did_you_mean(option, options, what="presets" if group == GROUP else "options")
     presets = loader.get_group_options(GROUP)
-    if option == "self":
-        fix = "did you mean `_self_`?"
-    if not group and option in presets:
-        fix = f"for an application, `{GROUP}: {option}`; a config has no node `{GROUP}:`, its keys stand at the top"
-    bare = option.removesuffix(".yaml").rpartition("/")[2]
-    stem = bare if bare in presets else nearest(bare, presets)
-    if stem is not None and (option != bare or group.startswith(f"{GROUP}/conf")):
-        fix = f"a preset is named without its folder and suffix: `{stem}`"
-    if group == f"{GROUP}/sinks":
-        fix = f"sinks are no files: drop this entry, and write `sinks: [{option}]` below"
-    if group == GROUP and option in ("slim", "full"):
-        fix = f"what a preset shows is no preset: `profile: {option}`, a key of its own"
-    if group == f"{GROUP}/{GROUP}" and option in presets:
-        fix = f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
+    options = [name for name in loader.get_group_options(group) if name not in _INTERNAL]
+    fix = _option_meant(group, option, presets) or (
+        known_presets(option, presets) if group == GROUP else did_you_mean(option, options, what="options")
+    )
     if group == GROUP:
-        fix = known_presets(option, options) if fix == did_you_mean(option, options, what="presets") else fix
         problem = Problem.of("DL104.option", source=option, name=option, group=group, notes=notes(), fix=fix)
     elif group:
         problem = Problem.of("DL101.default", source=option, name=option, group=group, fix=fix)
@@ -274,6 +262,23 @@ def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
     parent = re.match(r"In '([^']+)'", str(error))
     chosen = None if parent is None else choice_of(loader.repository, parent[1], missing)
     return problem if chosen is None else replace(problem, where=in_file(problem, chosen))
+
+
+def _option_meant(group: str, option: str, presets: Collection[str]) -> str | None:
+    """What to write for an option that is no misspelt one of its group; None where it may be one."""
+    if group == f"{GROUP}/{GROUP}" and option in presets:
+        return f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
+    if group == GROUP and option in ("slim", "full"):
+        return f"what a preset shows is no preset: `profile: {option}`, a key of its own"
+    if group == f"{GROUP}/sinks":
+        return f"sinks are no files: drop this entry, and write `sinks: [{option}]` below"
+    bare = option.removesuffix(".yaml").rpartition("/")[2]
+    stem = bare if bare in presets else nearest(bare, presets)
+    if stem is not None and (option != bare or group.startswith(f"{GROUP}/conf")):
+        return f"a preset is named without its folder and suffix: `{stem}`"
+    if not group and option in presets:
+        return f"for an application, `{GROUP}: {option}`; a config has no node `{GROUP}:`, its keys stand at the top"
+    return "did you mean `_self_`?" if option == "self" else None
 
 
 def _bad_value(loader: Loader, origin: Origin, error: OmegaConfBaseException, tree: Node | None) -> Problem:

@@ -110,22 +110,18 @@ def answered(function: Callable[P, R]) -> Callable[P, R]:
 
 
 # Arguments of `wandb.init`, of trainers and of writers, for those of `declog.start`.
-_OPTIONS = {
-    name: argument
-    for names, argument in (
-        ("log_dir logdir logging_dir dir save_dir out_dir outdir output_path path folder root run_dir",
-            "output_dir={repr}"),
-        ("project entity group notes job_type experiment experiment_name tracking_uri",
-            "sinks=[console,wandb] sink_options.wandb.project={value}"),
-        ("name run_name run_id", "name={value}"),
-        ("backend backends report_to tracker trackers logger loggers log_with sink", "sinks=[{value}]"),
-        ("log_every log_interval logging_steps log_freq frequency interval", "every={value}"),
-        ("preset yaml config_path config_name config_file spec", ""),
-        ("params hparams hyperparameters args run_args", '["run.config.lr=1e-6"], a key for each'),
-        ("append strict blocking window_bytes backlog_bytes", "run.{name}={value}"),
-    )
-    for name in names.split()
-}  # fmt: skip
+_OPTIONS = _table(
+    ("log_dir logdir logging_dir dir save_dir out_dir outdir output_path path folder root run_dir",
+     "output_dir={repr}"),
+    ("project entity group notes job_type experiment experiment_name tracking_uri",
+     "sinks=[console,wandb] sink_options.wandb.project={value}"),
+    ("name run_name run_id", "name={value}"),
+    ("backend backends report_to tracker trackers logger loggers log_with sink", "sinks=[{value}]"),
+    ("log_every log_interval logging_steps log_freq frequency interval", "every={value}"),
+    ("preset yaml config_path config_name config_file spec", ""),
+    ("params hparams hyperparameters args run_args", '["run.config.lr=1e-6"], a key for each'),
+    ("append strict blocking window_bytes backlog_bytes", "run.{name}={value}"),
+)  # fmt: skip
 
 
 def no_more_arguments(
@@ -142,7 +138,8 @@ def no_more_arguments(
     kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
     first = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     named = [name for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
-    for value in unnamed:
+    if unnamed:
+        value = unnamed[0]
         call = f"{of}({', '.join(first)}, "
         said = f"{call}{named[0]}=...): the arguments behind have names: {', '.join(named)}"
         said = f"{call}output_dir={os.fspath(value)!r})" if isinstance(value, str | os.PathLike) else said
