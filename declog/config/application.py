@@ -1,7 +1,7 @@
-"""What an application's configuration says beside its node ``declog``: how the trainer is configured.
+"""An application's configuration beside its node ``declog``: how the trainer is configured.
 
-It is kept with the run and given to trackers. What the environment gave stands there as it was written, and what a key
-calls a secret is not there at all.
+It is kept with the run and given to trackers. Values of the environment stand there as they were written, and secrets,
+by the names of their keys, are left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The first arrow: what a user has, and overrides, to one composed config.
+"""The first arrow: from a preset, a file or data, with overrides, to one composed config.
 
 ``compose`` takes a preset's name, a file, an application's configuration or a mapping. Imports Hydra and OmegaConf,
 and of the language which keys there are; torch and the compiler stay out.
@@ -103,7 +103,7 @@ def presets(config_dir: str | FilePath | None = None) -> list[str]:
 
 
 def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = None) -> Origin:
-    """What a name stands for: a preset; or, with a ``/`` or ``.yaml`` in it, a file.
+    """The preset of a name; the file of a name with a ``/`` or ``.yaml`` in it.
 
     A file is a preset in a folder ``declog``, one in any other folder, or an application's own configuration.
     """
@@ -272,12 +272,12 @@ def _answered(text: str) -> object:
 
 
 def _refused(key: str, argument: str, /, **facts: Any) -> CompositionError:
-    """What is wrong with an argument of ``compose``, which is one of the verbs and of ``declog.start``, too."""
+    """The error of an argument of ``compose``, which verbs and ``declog.start`` pass on."""
     return CompositionError([Problem.of(key, where=Where(name=argument), **facts)])
 
 
 def project_folder(config_dir: str | FilePath | None = None) -> FilePath | None:
-    """The folder whose `declog` folder holds presets of one's own: what is given, or what the project says."""
+    """The folder whose `declog` folder holds presets of one's own; by default the one that the project names."""
     return config_folder(working_directory()) if config_dir is None else FilePath(config_dir).absolute()
 
 

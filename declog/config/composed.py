@@ -1,4 +1,4 @@
-"""A config taken out of its configuration, once: what it says, where it stands, and how it came to be.
+"""A config taken out of its configuration, once: its values, their places, and how it came to be.
 
 From here on nobody looks at Hydra's configuration again. Imports Hydra, OmegaConf and the keys of the
 language; torch and the compiler stay out.
@@ -71,7 +71,7 @@ class Composed:
 
     @cached_property
     def shown(self) -> Mapping[str, Any]:
-        """The config, fit to be written down: what the environment gave is as it was written.
+        """The config, fit to be written down: values of the environment stand there as they were written.
 
         That holds however it came in: ``${oc.env:KEY}``, a part of a text, through another key or another resolver.
         """
@@ -83,7 +83,7 @@ class Composed:
         try:
             return None if self.merged is None else self.merged.provenance
         except (*HYDRA_ERRORS, OSError):
-            # A file was edited or removed since it was composed: what is to be reported is not this.
+            # A file was edited or removed since it was composed, and the caller reports something else.
             return None
 
     @property

@@ -1,4 +1,4 @@
-"""What Hydra's refusals mean: its exceptions as problems with a plain cause and a fix to paste.
+"""Hydra's exceptions as problems, each with a plain cause and a fix to paste.
 
 Hydra stops at the first override that chooses no file and names it in prose. Here each of them is tried on its own, on
 top of those that are good, so that all are reported, each at its place. Used on errors only; imports Hydra.
@@ -86,7 +86,7 @@ def nearest_key(root: Node, dotted: str) -> str | None:
 
 
 def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: Node) -> Problem | None:
-    """What is wrong with a sweep, and with an override that chooses files, on top of the ``good`` ones; else None."""
+    """The problem of a sweep, or of an override that chooses files, on top of the ``good`` ones; else None."""
     override = parsed(line)
     assert override is not None
     key, value = override.key_or_group, line.partition("=")[2]
@@ -122,7 +122,7 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
     if override.is_delete():
         return problem_of(line, "DL101.list_group", group=group)
     if "No match in the defaults list" in str(error):
-        # What lands under a key that is no part of a config, such as a pack, belongs to the config itself.
+        # Files of a group that is no section of a config, such as packs, are merged into the config itself.
         in_config = group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in ADDS
         fix = f"+{line}" if in_config else f"+{line.replace(group, f'{group}@{GROUP}', 1)}"
         return problem_of(line, "DL101.not_chosen", (0, line.find("=")), group=group, fix=fix)

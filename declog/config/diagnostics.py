@@ -26,7 +26,7 @@ from declog.errors import ConfigError, Excerpt, Path, Problem, Where
 
 Error = TypeVar("Error", bound=ConfigError)
 
-# What is wrong is the key itself, or that it has no other beside it: not its value.
+# The key itself is wrong, or another key beside it is missing; its value is not at fault.
 KEY_CODES = frozenset({"DL201", "DL203", "DL204"})
 
 

@@ -30,14 +30,14 @@ from declog.language.tree import Node
 
 
 def first_line(error: Exception) -> str:
-    """What a library says, without its advice: the first line of the message, or of its cause's."""
+    """The message of a library's error without its advice: its first line, or the first line of its cause."""
     lines = f"{error}\n{error.__cause__ or ''}".splitlines()
     cause = next((line.strip() for line in lines if line.strip()), type(error).__name__)
     return cause.rstrip(".")
 
 
 def file_problem(loader: Loader, origin: Origin, error: Exception, tree: Node | None = None) -> Problem:
-    """What is wrong in the configuration files, with its place; ``tree`` is what they make, where they make any."""
+    """The problem in the configuration files, with its place. ``tree`` is the files composed, where that went well."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return not_yaml(error, error.problem_mark)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
@@ -130,7 +130,7 @@ def lost(loader: Loader, origin: Origin) -> Problem:
 
 
 def _of_twice(name: str, lines: Sequence[str], row: int) -> str:
-    """What to do with a key that stands in two places: of two maps, the entries are put together."""
+    """The fix for a key that a file has twice: the entries of two maps are put together."""
     section = rf"\s*{re.escape(name)}:\s*(#.*)?$"
     if row < len(lines) and re.match(section, lines[row]) and any(re.match(section, line) for line in lines[:row]):
         return f"delete this line, and move what is below it to the other `{name}:`"
@@ -265,7 +265,7 @@ def _missing_default(loader: Loader, error: Exception, missing: str) -> Problem:
 
 
 def _option_meant(group: str, option: str, presets: Collection[str]) -> str | None:
-    """What to write for an option that is no misspelt one of its group; None where it may be one."""
+    """The fix for an option that is more than misspelt; None for an option that may be misspelt."""
     if group == f"{GROUP}/{GROUP}" and option in presets:
         return f"`{option}` alone: a preset's defaults are found from its own folder, {GROUP}/"
     if group == GROUP and option in ("slim", "full"):

@@ -65,7 +65,7 @@ class Choice:
 
 
 def defaults_of(file: str, text: str) -> Iterator[Choice]:
-    """What the defaults list of a YAML file chooses. Raises ``yaml.YAMLError``."""
+    """The options that the defaults list of a YAML file names. Raises ``yaml.YAMLError``."""
     defaults = of_file(file, text).at(("defaults",))
     for entry in defaults.value if defaults is not None and isinstance(defaults.value, list) else ():
         for group, chosen in entry.entries.items() if entry.entries else [(None, entry)]:
@@ -116,7 +116,7 @@ class _Reader(yaml.constructor.SafeConstructor):
         return Node(self.construct_object(node), location)
 
     def entries(self, path: Path, node: yaml.Node) -> Iterator[tuple[Any, Node]]:
-        """The entries of a map. What `<<` brings gives way to the map's own keys, wherever it stands."""
+        """The entries of a map. Its keys win over those of a map that it merges by `<<`, wherever that stands."""
         if not isinstance(node, yaml.MappingNode):
             raise yaml.constructor.ConstructorError(None, None, "expected a map to merge", node.start_mark)
         names = set()

@@ -65,7 +65,7 @@ class Composition:
 
 
 def fold(merged: Defaults, repository: Files, *, applied: bool = False, lenient: bool = False) -> Composition:
-    """What files and overrides make together.
+    """Files and overrides, laid over each other in their order.
 
     ``applied``: Hydra has taken the overrides, and nothing is refused. ``lenient``: a plain override may add a key.
     Raises ``Refused`` with all overrides that cannot be applied, ``ListOverMap``, and what Hydra raises for a file that

@@ -1,7 +1,7 @@
-"""What declog uses of Hydra: its files by name, its defaults lists, and declog's plugins of it.
+"""declog's use of Hydra: its files by name, its defaults lists, and declog's plugins of it.
 
-The only file that imports ``hydra._internal``. What Hydra finds, declog lays over each other itself (``fold.py``). In
-an application Hydra merges: ``ConfigFiles``, a source that Hydra finds with ``DeclogSearchPath`` in ``hydra_plugins``,
+The only file that imports ``hydra._internal``. Hydra finds the files, and ``fold.py`` lays them over each other. In an
+application Hydra merges: ``ConfigFiles``, a source that Hydra finds with ``DeclogSearchPath`` in ``hydra_plugins``,
 hands it configs in the long form. Hydra's own sources, and its other applications, are as they were. Files may be from
 elsewhere: they are measured before they are read, and a package that ``hydra.searchpath`` names is not imported to find
 them.
@@ -95,7 +95,7 @@ class Loader(ConfigLoaderImpl):
         self.repository = Repository(config_search_path)
 
     def defaults(self, root: str | None, lines: list[str]) -> Merged:
-        """What is merged with which overrides, and the files; Hydra's own where one of the others asks for them."""
+        """The files to merge in their order, with the overrides of keys. A file may ask for files of Hydra's own."""
         with current_hydra():
             parsed, repo = self._parse_overrides_and_create_caching_repo(root, lines)
             self.validate_sweep_overrides_legal(parsed, RunMode.RUN, from_shell=False)
@@ -109,7 +109,7 @@ class Loader(ConfigLoaderImpl):
         return merged, repo
 
     def hydra_node(self, root: str, lines: list[str]) -> DictConfig:
-        """What a run of an application would have below `hydra`, as it is written."""
+        """The node `hydra` of an application's run, with its interpolations."""
         hydra_lines = [line for line in lines if line.lstrip("+~").startswith("hydra")]
         with current_hydra():
             node: DictConfig = self.load_configuration(root, hydra_lines, RunMode.RUN).hydra
@@ -233,13 +233,13 @@ def with_configs(entry: str) -> str | None:
 
 
 def running_loader() -> ConfigLoaderImpl | None:
-    """What composes the application that runs; None outside of one, or where it is not Hydra's."""
+    """The loader that composed the running application; None where no application of Hydra runs."""
     loader = GlobalHydra.instance().config_loader() if GlobalHydra.instance().is_initialized() else None
     return loader if isinstance(loader, ConfigLoaderImpl) else None
 
 
 def merged_in_run(name: str | None, lines: list[str]) -> Merged:
-    """What the application that runs merges for a configuration and overrides. Raises what Hydra raises."""
+    """The files and overrides that the running application merges for a configuration. Raises Hydra's errors."""
     loader = running_loader()
     assert loader is not None
     merged = loader.compute_defaults_list(name, lines, RunMode.RUN)

@@ -32,10 +32,10 @@ MAX_READ = 50_000  # values that all interpolations may bring in, each as often 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A node as dicts, lists and scalars. ``problems``: what did not resolve, DL102 and DL103, by path below the node.
+    """A node as dicts, lists and scalars. ``problems`` are the values that do not resolve: DL102 and DL103.
 
-    ``masks`` are the leaves that the environment had a part in, each with the text that stands for it: what was
-    written, or the variable it came from. ``secrets`` are what the environment gave, each with its mask.
+    Paths begin below the node. ``masks`` are the leaves that hold values of the environment, each with the text to show
+    instead: the text that was written, or the variable. ``secrets`` are the values themselves, each with its mask.
     """
 
     data: dict[Any, Any]
@@ -155,7 +155,7 @@ def masked(data: Mapping[str, Any], masks: Mapping[Path, str]) -> dict[str, Any]
 
 
 def at(data: Any, path: Path) -> Any:
-    """What stands at a key that is there."""
+    """The value at a path of keys, all of which are there."""
     for key in path:
         data = data[key]
     return data

@@ -1,6 +1,6 @@
-"""What a config says to no effect, or to another than it looks; only the layers of a composed configuration tell.
+"""Lines of a config that have no effect, or another effect than they seem to; the layers of its keys show them.
 
-They are read where something is suspicious, and else not. Imports Hydra, for the names of options.
+Imports Hydra, for the names of options.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Files of configs in the long form, each as soon as it is read: what Hydra merges and overrides is the long form.
+"""Files of configs in the long form: each is made long as soon as it is read, before Hydra merges and overrides it.
 
-A source of Hydra's reads a file here as everywhere; only what holds a config is changed, and only where something in
-it is written shorter (``language/shorthand.py``). Imports Hydra and OmegaConf.
+A file without a config stays as it is. ``language/shorthand.py`` has the short forms. Imports Hydra and OmegaConf.
 """
 
 from __future__ import annotations

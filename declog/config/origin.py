@@ -47,7 +47,7 @@ class Origin:
         return [*self.choice, *self.overrides]
 
     def composition(self) -> Composition:
-        """What composing it merges, by the loader that composes it. Raises what Hydra raises."""
+        """The configuration, composed again by the loader that composed it before. Raises Hydra's errors."""
         if self.running:
             lines = [*HydraConfig.get().overrides.hydra, *self.lines]
             return fold(*merged_in_run(self.config_name, lines), applied=True)

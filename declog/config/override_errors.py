@@ -52,10 +52,9 @@ def problem_of(
 
 
 def unreadable(line: str, tree: Node | None = None) -> Problem | None:
-    """What is wrong where Hydra's grammar does not take an override: mostly an expression has no quotes.
+    """The problem of an override that Hydra cannot parse, mostly an expression without quotes; None where it can.
 
-    ``tree`` is what it would change, where that is known; where it is not, a fix sets the key whether it is there or
-    not.
+    ``tree`` is the configuration that the override changes. Without it a fix sets the key whether it is there or not.
     """
     if parsed(line) is not None:
         return None
@@ -114,7 +113,7 @@ def _slashed(line: str, key: str, value: str) -> Problem:
 
 
 def _detail(line: str) -> str:
-    """What Hydra's parser says, without the override, the caret and the link around it."""
+    """The message of Hydra's parser, without the override, the caret and the link around it."""
     noise = ("LexerNoViableAltException", "Error parsing override", "^", "See https")
     try:
         OverridesParser.create().parse_overrides([line])
@@ -145,7 +144,7 @@ def refusal(tree: Node, override: Override, *, lenient: bool = False) -> Problem
 
 
 def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
-    """What is wrong with an override of a key that is there."""
+    """The problem of an override of a key that is there; None where it has none."""
     line, key, value = str(override.input_line), override.key_or_group, override.value()
     if override.is_delete():
         if node.value is None:
@@ -175,7 +174,7 @@ def _has_keys(node: Node, value: dict[Any, Any]) -> bool:
 
 
 def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> Problem:
-    """What is wrong with an override of a key that is not there; ``node`` holds the first ``depth`` keys."""
+    """The problem of an override of a key that is not there; ``node`` holds the first ``depth`` keys."""
     line, keys = str(override.input_line), override.key_or_group.split(".")
     here = ".".join(keys[:depth])
     wrong, names = keys[depth], [str(key) for key in node.entries]
@@ -206,7 +205,7 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
 
 
 def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Callable[[str, str], str]) -> str | None:
-    """What to type for an override of a key that is not there; None where the key may be a new one.
+    """The fix for an override of a key that is not there; None where the key may be a new one.
 
     ``instead`` puts a key in the place of the one that is not there, behind a sign.
     """
@@ -275,7 +274,7 @@ def _sinks_as_map(line: str, key: str, value: dict[Any, Any]) -> Problem:
 
 
 def _sink_problem(line: str, override: Override, span: tuple[int, int], names: list[str]) -> Problem:
-    """A key below the list of sinks: what is said of a sink stands in `sink_options`."""
+    """The problem of a key below the list of sinks: options of a sink stand in `sink_options`."""
     _, _, name, *rest = override.key_or_group.split(".")
     value = None if override.is_delete() else override.value()
     if value in (None, False) and not rest:

@@ -1,4 +1,4 @@
-"""Overrides: what Hydra's grammar makes of a value as people write it, and which keys a plain ``=`` may add.
+"""Overrides: values as people write them in Hydra's grammar, and the keys that a plain ``=`` may add.
 
 Imports Hydra, for its grammar, and the keys of the language.
 """
@@ -22,8 +22,8 @@ from declog.language.keys import SECTIONS, entry_path, is_entry
 from declog.language.spec import LogSpec
 from declog.language.tree import Node
 
-# What a plain ``=`` may add where nobody wrote it: whatever a key holds, whole entries of a map, or nothing new. Below
-# an entry that is there, any key; below one that is not, none: it is a typo, mostly.
+# A plain ``=`` may add any value of a key, whole entries of a map, or nothing new. It adds any key below an entry that
+# is there, and none below an entry that is not: that is mostly a typo.
 Adds = Literal["anything", "entries", "nothing"]
 ADDS: dict[str, Adds] = {key: "entries" if key in SECTIONS else "anything" for key in LogSpec.model_fields}
 ADDS |= {"constants": "nothing", "sink_options": "anything"}

@@ -1,4 +1,4 @@
-"""What is wrong with the presets that installed packages say they have: said where a preset is not found.
+"""Faults of installed packages whose entry points name presets, for errors about a preset that is not there.
 
     [project.entry-points."declog.presets"]
     acme = "acme_logging.conf"              # the package whose folder `declog` holds the YAML files

@@ -1,4 +1,4 @@
-"""What Hydra finds of declog in every application: its presets, on the search path.
+"""declog's plugin, which Hydra finds in every application: it puts the presets on the search path.
 
 Imports Hydra. Each application of Hydra where declog is installed pays for this file.
 """

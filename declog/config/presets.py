@@ -1,4 +1,4 @@
-"""What there is to choose from: the options of declog's groups, where each comes from, and what it hides.
+"""The presets and the options of their groups: where each comes from, and which files of its name it hides.
 
 The search path decides between files of one name: an application's own, then the shipped ones, then those of installed
 packages. Imports Hydra; the result is plain data.
@@ -65,7 +65,7 @@ def home_of(source: ConfigSource) -> str:
 
 
 def _first_comment(file: Traversable) -> str:
-    """What a file says of itself: the first sentence of the comment at its top."""
+    """The help of a file: the first sentence of the comment at its top."""
     lines = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):

@@ -1,4 +1,4 @@
-"""The project that a user works in: what ``[tool.declog]`` of its ``pyproject.toml`` says.
+"""The project that a user works in: the table ``[tool.declog]`` of its ``pyproject.toml``.
 
     [tool.declog]
     config_dir = "conf"                 # whose folder `declog` has presets of one's own, and which has applications'

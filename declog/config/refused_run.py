@@ -1,4 +1,4 @@
-"""What an application's Hydra refused, in declog's words: the problems that ``declog check`` finds in the same words.
+"""Overrides that an application's Hydra refused, as the problems that ``declog check`` finds in the same words.
 
 Called where the application has ended before its job began.
 """
@@ -21,7 +21,7 @@ _SWEEPS = frozenset(("-m", "--multirun"))
 
 
 def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> list[Problem]:
-    """What is wrong with the overrides of declog in an application's command line.
+    """The problems of the overrides of declog in an application's command line.
 
     ``started_with`` is the place and the name of its primary configuration, or empty where Hydra has not come so far.
     """

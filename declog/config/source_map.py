@@ -12,7 +12,7 @@ from pathlib import Path as FilePath
 
 from declog.errors import Excerpt, Path, Where
 
-# What ends a line in YAML, which is less than in str.splitlines.
+# The ends of lines in YAML: fewer than str.splitlines knows.
 LINE_BREAK = re.compile("\r\n|[\n\r\x85\u2028\u2029]")
 
 
@@ -85,7 +85,7 @@ class FileLocation:
         return Where(shown_path(self.file), span.line, span.column, excerpt=excerpt)
 
     def _read(self, span: Span) -> str:
-        """What stands in a stretch of the file, with plain line breaks."""
+        """The text of a stretch of the file, with plain line breaks."""
         covered = LINE_BREAK.split(self.text)[span.line - 1 : span.end_line]
         if len(covered) > span.end_line - span.line:
             covered[-1] = covered[-1][: span.end_column - 1]

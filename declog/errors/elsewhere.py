@@ -1,4 +1,4 @@
-"""What has other words elsewhere: ``synonyms.txt``, ``signal_names.txt``, ``calls.txt``, ``keys.txt``.
+"""Words of other libraries: ``synonyms.txt``, ``signal_names.txt``, ``calls.txt``, ``keys.txt``.
 
 Names of signals are those of TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers. A name that a config does not
 know stands for the name of its line that the config knows, in either direction: who comes from verl and who writes for

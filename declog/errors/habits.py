@@ -1,4 +1,4 @@
-"""What other loggers call what declog does: an attribute that is not there is answered with the one that is meant.
+"""Names of other loggers for declog's functions: an attribute that is not there is answered with the one to use.
 
 wandb's, trackio's, TensorBoard's, mlflow's, Lightning's and the standard library's words. Standard library and errors.
 """
@@ -34,7 +34,7 @@ _RUN = "the open run is declog.current()"
 
 
 def _table(*lines: tuple[str, str]) -> Mapping[str, str]:
-    """What is meant, by name: each line has several."""
+    """The answer of each name; a line has the names of one answer."""
     return {name: meaning for names, meaning in lines for name in names.split()}
 
 
@@ -76,7 +76,7 @@ OF_A_RUN = _table(
 
 
 def meant(name: str, names: Collection[str], of: str, meanings: Mapping[str, str] = MEANT) -> str:
-    """What stands behind Python's own words for an attribute that is not there; ``of`` is what was asked for it."""
+    """The fix behind Python's own words for an attribute ``name`` that ``of`` does not have, or empty."""
     if (meaning := meanings.get(name)) is not None:
         return f"\n  fix: {meaning.replace('LOG', of).replace('RUN', of)}"
     close = None if name.startswith("_") else nearest(name, names)

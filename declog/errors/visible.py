@@ -1,4 +1,4 @@
-r"""Text that a terminal shows and does not obey: what a model wrote must not move the cursor, or turn words around.
+r"""Text that a terminal shows and does not obey: a model's text must not move the cursor, or turn words around.
 
 Control characters (C0, C1), direction overrides and isolates, zero-width and other format characters, line separators
 and lone surrogates are shown as what they are: ``␛``, ``\x9b``, ``\u202e``. Joiners stay where they join: between
@@ -69,7 +69,7 @@ def _escaped(text: str, escapes: _Escapes) -> str:
 
 
 class _Logged(logging.Filter):
-    """What declog logs quotes columns, texts and other people's errors."""
+    """Makes log messages visible: they quote columns, texts and errors of other libraries."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
