@@ -32,25 +32,25 @@ def composition_error(loader: Loader, origin: Origin, error: Exception) -> Compo
     problems = []
     good = list(origin.choice)
     try:
-        tree = origin.fold(loader, good).tree
+        composition = origin.fold(loader, good)
     except HYDRA_ERRORS:
         unread = [problem for line in origin.overrides if (problem := unreadable(line)) is not None]
         return CompositionError(unread or [file_problem(loader, origin, error)])
     for line in origin.overrides:
-        problem = unreadable(line, tree) or _of_group(loader, origin, good, line, tree)
+        problem = unreadable(line, composition.tree) or _of_group(loader, origin, good, line, composition.tree)
         if problem is None:
             good.append(line)
         else:
             problems.append(problem)
     try:
-        tree = origin.fold(loader, good).tree
+        composition = origin.fold(loader, good)
     except Refused as refused:
         problems += refused.problems
     except HYDRA_ERRORS as other:
         error = other
     order = {line: index for index, line in reversed([*enumerate(origin.overrides)])}
     problems.sort(key=lambda problem: order[str(problem.source)])
-    return CompositionError(problems or [file_problem(loader, origin, error, tree)])
+    return CompositionError(problems or [file_problem(loader, origin, error, composition)])
 
 
 def unknown_preset(name: str, names: Sequence[str], directory: FilePath | None = None) -> Problem:

@@ -14,9 +14,9 @@ import yaml
 from hydra.errors import MissingConfigException
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from declog.config.diagnostics import in_file, place_of
+from declog.config.diagnostics import in_file, located
 from declog.config.files import defaults_of, of_file
-from declog.config.fold import ListOverMap, choice_of
+from declog.config.fold import Composition, ListOverMap, choice_of
 from declog.config.hydra import Loader, file_of, groups_of
 from declog.config.origin import Origin
 from declog.config.packages import known_presets, notes
@@ -26,7 +26,6 @@ from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
 from declog.language.mistakes import as_map, as_sinks
-from declog.language.tree import Node
 
 
 def first_line(error: Exception) -> str:
@@ -36,8 +35,8 @@ def first_line(error: Exception) -> str:
     return cause.rstrip(".")
 
 
-def file_problem(loader: Loader, origin: Origin, error: Exception, tree: Node | None = None) -> Problem:
-    """The problem in the configuration files, with its place. ``tree`` is the files composed, where that went well."""
+def file_problem(loader: Loader, origin: Origin, error: Exception, composition: Composition | None = None) -> Problem:
+    """The problem in the configuration files, with its place. ``composition`` is there where they could be composed."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return not_yaml(error, error.problem_mark)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file is not None:
@@ -50,7 +49,7 @@ def file_problem(loader: Loader, origin: Origin, error: Exception, tree: Node | 
         return _malformed_defaults(loader, malformed[1], malformed[2])
     cause = error.__cause__ if isinstance(error.__cause__, OmegaConfBaseException) else error
     if isinstance(cause, OmegaConfBaseException) and cause.full_key:
-        return _bad_value(loader, origin, cause, tree)
+        return _bad_value(loader, origin, cause, composition)
     if (chosen := re.search(rf"Could not override '{GROUP}/([^'@]+)", str(error))) is None:
         return Problem.of("DL101.hydra", cause=first_line(error))
     if chosen[1] == "sinks":
@@ -281,15 +280,20 @@ def _option_meant(group: str, option: str, presets: Collection[str]) -> str | No
     return "did you mean `_self_`?" if option == "self" else None
 
 
-def _bad_value(loader: Loader, origin: Origin, error: OmegaConfBaseException, tree: Node | None) -> Problem:
+def _bad_value(
+    loader: Loader, origin: Origin, error: OmegaConfBaseException, composition: Composition | None
+) -> Problem:
     path = tuple(re.findall(r"[^.\[\]]+", str(error.full_key)))
+    prefix, below = ((GROUP,), path[1:]) if path[0] == GROUP else ((), path)
     if isinstance(error, GrammarParseError):
-        problem = _bad_interpolation(str(error.value), path)
+        problem = _bad_interpolation(str(error.value), below)
     else:
-        problem = Problem.of("DL101.hydra", path, cause=first_line(error))
-    root = file_of(loader.repository, origin.root)  # whose node `hydra` is in no tree
-    node = (tree or Node({})).at(path) or (None if root is None else of_file(*root).at(path))
-    return problem if node is None else replace(problem, where=place_of(problem, node.location, str(error.full_key)))
+        problem = Problem.of("DL101.hydra", below, cause=first_line(error))
+    if composition is not None:
+        return located([problem], composition.provenance, prefix=prefix)[0]
+    root = file_of(loader.repository, origin.root)  # its node `hydra` alone is read before composing
+    node = None if root is None else of_file(*root).at(path)
+    return problem if node is None else replace(problem, where=in_file(problem, node.location))
 
 
 def _bad_interpolation(text: str, path: Path) -> Problem:
