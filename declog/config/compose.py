@@ -237,7 +237,7 @@ def _nodes(origin: Origin, composition: Composition) -> DictConfig:
     try:
         if origin.application and texts:
             _answer(data, texts, loader.hydra_node(origin.root, origin.lines), str(origin.config_name))
-        config = OmegaConf.create(data)
+        config: DictConfig = OmegaConf.create(data)
     except HYDRA_ERRORS as error:
         raise composition_error(loader, origin, error) from None
     OmegaConf.set_struct(config, True)

@@ -20,7 +20,7 @@ from declog.config.diagnostics import in_file
 from declog.config.files import defaults_of, keys_at_top, source_path
 from declog.config.fold import choice_of
 from declog.config.hydra import Files, read_by
-from declog.config.interpolation import at
+from declog.config.interpolation import at, has
 from declog.config.origin import Origin
 from declog.config.presets import home_of
 from declog.config.search_path import GROUP, PROVIDER, teams
@@ -38,14 +38,8 @@ _SELF_FIRST = re.compile(r"\b_self_[\"']?\s*(?:,|(?:#.*)?\n\s*-)")  # something 
 
 def lint(config: Composed, nulls: Iterable[Path]) -> list[Problem]:
     """All that is refused although it can be read. ``nulls`` are those at keys that users name."""
-    checks = (
-        surprises(config),
-        null_of_nothing(config, nulls),
-        outside_folders(config),
-        of_shells(config),
-        clashes(config),
-    )
-    return [problem for problems in checks for problem in problems]
+    of_folders = [*outside_folders(config), *of_shells(config)]
+    return [*surprises(config), *null_of_nothing(config, nulls), *of_folders, *clashes(config)]
 
 
 def surprises(config: Composed) -> Iterator[Problem]:
@@ -75,11 +69,9 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
     In a file without ``defaults`` there is no earlier layer: a `null` that is written out says what there is not, as in
     a run's ``config.yaml``, or wherever composed data is kept.
     """
-    paths = list(nulls)
-    provenance = config.provenance if paths else None
-    if provenance is None:  # a mapping: nobody knows what it was made of
+    if (provenance := config.provenance) is None:  # a mapping: nobody knows what it was made of
         return
-    for path in paths:
+    for path in nulls:
         layers = provenance.layers.get((*config.prefix, *path), ())
         if path[0] == GROUP or not layers or not all(layer.null for layer in layers) or _is_of_composed(layers[-1]):
             continue
@@ -121,7 +113,7 @@ def _is_of_composed(layer: Layer) -> bool:
 def outside_folders(config: Composed) -> Iterator[Problem]:
     """DL202 for each folder outside of the run's that somebody else's preset sets: a user may, in a file of his own."""
     for path, text in _folders(config.data):
-        if isinstance(text, str) and (PurePosixPath(text).is_absolute() or ".." in PurePosixPath(text).parts):
+        if PurePosixPath(text).is_absolute() or ".." in PurePosixPath(text).parts:
             package = config.package(path)
             if package is not None:
                 yield Problem.of("DL202.outside", path, key=path[-1], text=text, package=package)
@@ -130,24 +122,20 @@ def outside_folders(config: Composed) -> Iterator[Problem]:
 def of_shells(config: Composed) -> Iterator[Problem]:
     """DL202 for each folder with a word that only a shell replaces: it would be made under that very name."""
     for path, text in _folders(config.data):
-        match = (
-            re.search(r"\$(\w+)|^~(?=/|$)" if path[0] != "sink_options" else r"\$(\w+)", text)
-            if isinstance(text, str)
-            else None
-        )
-        if match is not None and isinstance(text, str):
+        match = re.search(r"\$(\w+)" if path[0] == "sink_options" else r"\$(\w+)|^~(?=/|$)", text)
+        if match is not None:
             fixed = f"{text[: match.start()]}${{oc.env:{match[1] or 'HOME'}}}{text[match.end() :]}"
-            yield Problem.of(
-                "DL202.shell", path, source=text, span=match.span(), word=match[0], key=path[-1], text=fixed
-            )
+            yield Problem.of("DL202.shell", path, source=text, span=match.span(), word=match[0], key=path[-1],
+                             text=fixed)  # fmt: skip
 
 
-def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, object]]:
-    yield ("output_dir",), data.get("output_dir")
-    for name, entry in entries(data, "sink_options").items():
-        yield ("sink_options", str(name), "dir"), entry.get("dir") if isinstance(entry, Mapping) else None
-    capture = entries(data, "run").get("capture")
-    yield ("run", "capture", "folder"), capture.get("folder") if isinstance(capture, Mapping) else None
+def _folders(data: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """The folders that a config names, with their keys."""
+    of_sinks = [("sink_options", str(name), "dir") for name in entries(data, "sink_options")]
+    paths: list[Path] = [("output_dir",), *of_sinks, ("run", "capture", "folder")]
+    for path in paths:
+        if has(data, path) and isinstance(text := at(data, path), str):
+            yield path, text
 
 
 def clashes(config: Composed) -> Iterator[Problem]:
@@ -186,8 +174,9 @@ def _clash(
 
 def self_first(config: Composed) -> Iterator[str]:
     """A warning for each own file whose keys are overridden by what it extends, since `_self_` stands before that."""
-    provenance = config.provenance
-    for file, text in provenance.texts.items() if provenance is not None else ():
+    if (provenance := config.provenance) is None:
+        return
+    for file, text in provenance.texts.items():
         names = [choice.option for choice in defaults_of(file, text)] if _SELF_FIRST.search(text) else []
         later = names[names.index("_self_") + 1 :] if "_self_" in names else []
         winners = _extended(later, provenance.texts)

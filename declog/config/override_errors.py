@@ -197,8 +197,8 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
 
     if (new := old_names({"": node.plain if node.entries else {}}, "").get(wrong)) is not None:
         return problem_of(line, "DL101.renamed", span, name=wrong, new=new, fix=instead(new, ""))
-    if (fix := _meant(tree, override, depth, node, instead)) is not None:
-        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=fix)
+    if (meant := _meant(tree, override, depth, node, instead)) is not None:
+        return problem_of(line, "DL101.no_key", span, name=wrong, place=where, fix=meant)
     close = nearest(wrong, names)
     fix = "  or  ".join([*([instead(close, "")] if close else []), pasted(f"+{line}")])
     return problem_of(line, "DL101.key_to_add", span, name=wrong, place=where, added="one" if close else "it", fix=fix)

@@ -41,9 +41,9 @@ def deprecated(config: Composed) -> Iterator[str]:
         for path, entry in declared(config.data, section)
         if isinstance(entry, Mapping) and entry.get("deprecated")
     ]
-    provenance = config.provenance if notes else None
-    for section, name, why in notes if provenance is not None else ():
-        assert provenance is not None
+    if not notes or (provenance := config.provenance) is None:
+        return
+    for section, name, why in notes:
         for use in uses(config.data, section, name):
             if (location := _own_place(config, provenance, use)) is not None:
                 yield f"{location}: `{name}` is deprecated: {why}"

@@ -8,6 +8,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import unicodedata
@@ -23,18 +24,14 @@ class _Escapes(dict[int, str | int]):
         self._pictures = pictures
 
     def __missing__(self, code: int) -> str | int:
-        if unicodedata.category(chr(code)) not in SHOWN:
-            escape: str | int = code
-        elif self._pictures and code < 0x20:
-            escape = chr(0x2400 + code)
-        elif self._pictures and code < 0x100:
-            escape = f"\\x{code:02x}"
-        elif code < 0x10000:
-            escape = f"\\u{code:04x}"
-        elif self._pictures:
-            escape = f"\\U{code:08x}"
-        else:  # as JSON has it
-            escape = "".join(f"\\u{0xD800 + part:04x}" for part in ((code - 0x10000) >> 10, 0x400 + (code & 0x3FF)))
+        escape: str | int = code
+        if unicodedata.category(chr(code)) in SHOWN:
+            if self._pictures and code < 0x20:
+                escape = chr(0x2400 + code)
+            elif self._pictures:
+                escape = chr(code).encode("unicode_escape").decode()
+            else:
+                escape = f"\\u{code:04x}" if code < 0x10000 else json.dumps(chr(code))[1:-1]
         self[code] = escape
         return escape
 
