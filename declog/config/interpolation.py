@@ -84,7 +84,7 @@ def _exploding(node: DictConfig) -> Problem | None:
             text = f"{text[: inner.start()]}{value if is_text else '_'}{text[inner.end() :]}"
         return total
 
-    paths = list(_paths(plain, ()))
+    paths = [path for path, inner in tree_of(plain).walk() if isinstance(inner.value, str) and "${" in inner.value]
     if sum(map(cost, paths)) <= MAX_READ:
         return None
     largest, prefix = max(paths, key=cost), key_path(node)
@@ -98,14 +98,6 @@ def _target(written: str, above: Path) -> Path:
     base = above[: len(above) - dots + 1] if dots else ()
     keys = [key for key in re.split(r"[.\[\]]+", written.lstrip(".")) if key]
     return (*base, *(int(key) if key.isdigit() else key for key in keys))
-
-
-def _paths(data: Any, path: Path) -> Iterator[Path]:
-    entries = data.items() if isinstance(data, Mapping) else enumerate(data) if isinstance(data, list) else ()
-    for key, value in entries:
-        if isinstance(value, str) and "${" in value:
-            yield (*path, key)
-        yield from _paths(value, (*path, key))
 
 
 _lock = threading.RLock()

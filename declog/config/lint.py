@@ -14,6 +14,7 @@ from typing import Any
 
 from hydra.plugins.config_source import ConfigSource
 
+from declog.config.bounds import text_of
 from declog.config.compose import PACKAGE
 from declog.config.composed import Composed
 from declog.config.diagnostics import in_file
@@ -195,15 +196,15 @@ def self_first(config: Composed) -> Iterator[str]:
 def beside_the_node(config: Composed) -> Iterator[str]:
     """A warning for a file of presets that is read as an application's, since it chooses `declog:` in its defaults."""
     origin = config.origin
-    folder = None if origin is None or not origin.application or origin.running else origin.config_dir
-    file = FilePath(str(folder)) / f"{origin.config_name}.yaml" if origin is not None and folder is not None else None
-    if file is None or file.parent.name != GROUP or not file.is_file():
+    if origin is None or not origin.application or origin.running:
         return
-    lost = sorted(keys_at_top(_text(file)) & set(SECTIONS))
+    file = FilePath(str(origin.config_dir), f"{origin.config_name}.yaml")
+    if file.parent.name != GROUP or not file.is_file():
+        return
+    lost = sorted(keys_at_top(text_of(file)) & set(SECTIONS))
     if lost:
         names = ", ".join(f"`{name}`" for name in lost)
-        shown = shown_path(str(file))
-        yield f"{shown}: {names} beside `declog:` is no part of the config; write `defaults: [grpo, _self_]`"
+        yield f"{shown_path(file)}: {names} beside `declog:` is no part of the config; write `defaults: [grpo, _self_]`"
 
 
 def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
@@ -216,7 +217,3 @@ def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
             files.add(file)
             waiting += [choice.name for choice in defaults_of(file, texts[file])]
     return files
-
-
-def _text(file: FilePath) -> str:
-    return file.read_text(encoding="utf-8", errors="replace")

@@ -57,10 +57,9 @@ class DeclogSearchPath(SearchPathPlugin):
 def _config_dir(words: Sequence[str]) -> list[str]:
     """The folder that a command line adds to the search path once all plugins have been asked."""
     for word, after in pairwise([*words, ""]):
-        if word in ("--config-dir", "-cd"):
-            return [str(Path(after).absolute())]
-        if word.startswith("--config-dir="):
-            return [str(Path(word.partition("=")[2]).absolute())]
+        option, equals, folder = word.partition("=")
+        if option in ("--config-dir", "-cd"):
+            return [str(Path(folder if equals else after).absolute())]
     return []
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources.abc import Traversable
+from itertools import takewhile
 from pathlib import Path as FilePath
 
 import yaml
@@ -66,13 +67,8 @@ def home_of(source: ConfigSource) -> str:
 
 def _first_comment(file: Traversable) -> str:
     """The help of a file: the first sentence of the comment at its top."""
-    lines = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if not line.startswith("#"):
-            break
-        if "$schema" not in line:
-            lines.append(line.lstrip("# ").strip())
-    text = " ".join(lines)
+    comment = takewhile(lambda line: line.startswith("#"), file.read_text(encoding="utf-8").splitlines())
+    text = " ".join(line.lstrip("# ").strip() for line in comment if "$schema" not in line)
     return text.partition(". ")[0].rstrip(".")
 
 
