@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from declog.config.interpolation import masked, resolved
+from declog.config.interpolation import Resolved, masked
 from declog.config.search_path import GROUP
 from declog.language.secrets import without_secrets
 
@@ -23,7 +23,7 @@ def beside(config: object) -> dict[str, Any]:
         root = config._get_root()
         if not isinstance(root, DictConfig) or GROUP not in list(root):
             return {}
-        values = resolved(root)
+        values = Resolved(root)
         data = masked(values.data, values.masks)
     elif isinstance(config, Mapping) and GROUP in config:
         data = copy.deepcopy(dict(config))

@@ -23,7 +23,7 @@ from declog.config.diagnostics import attach_places
 from declog.config.file_errors import first_line
 from declog.config.fold import Composition
 from declog.config.hydra import running_loader
-from declog.config.interpolation import at, has, key_path, masked, resolved
+from declog.config.interpolation import Resolved, at, has, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
@@ -217,7 +217,7 @@ def of_node(node: DictConfig, origin: Origin | None, composition: Composition | 
     written = cast("dict[str, Any]", OmegaConf.to_container(node, resolve=False))
     if is_plain(written):
         return _of_data(written, key_path(node), origin, composition)
-    values = resolved(node)
+    values = Resolved(node)
     for problem in values.problems:
         if has(written, problem.path):
             at(values.data, problem.path[:-1])[problem.path[-1]] = at(written, problem.path)
@@ -225,7 +225,9 @@ def of_node(node: DictConfig, origin: Origin | None, composition: Composition | 
     tree, _ = long(tree_of(_deleted(values.data, prefix, origin)))
     masks = {path: values.masks[inner.location] for path, inner in tree.walk() if inner.location in values.masks}
     before = long(tree_of(_deleted(written, prefix, origin)))[0].plain
-    return Composed(tree.plain, before, prefix, origin, values.problems, masks, values.secrets, tree, composition)
+    return Composed(
+        tree.plain, before, prefix, origin, tuple(values.problems), masks, values.secrets, tree, composition
+    )
 
 
 def _written(tree: Node, path: Path) -> Path:

@@ -13,7 +13,6 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path as FilePath
 from typing import Any, cast
@@ -28,30 +27,6 @@ from declog.errors import Path, Problem
 from declog.language.tree import tree_of
 
 MAX_READ = 50_000  # values that all interpolations may bring in, each as often as it is brought in
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """A node as dicts, lists and scalars. ``problems`` are the values that do not resolve: DL102 and DL103.
-
-    Paths begin below the node. ``masks`` are the leaves that hold values of the environment, each with the text to show
-    instead: the text that was written, or the variable. ``secrets`` are the values themselves, each with its mask.
-    """
-
-    data: dict[Any, Any]
-    problems: tuple[Problem, ...]
-    masks: Mapping[Path, str]
-    secrets: Mapping[str, str]
-
-
-def resolved(node: DictConfig) -> Resolved:
-    """The node, and what of it could not be resolved."""
-    walk = _Walk()
-    if (exploding := _exploding(node)) is not None:
-        return Resolved(cast("dict[Any, Any]", OmegaConf.to_container(node, resolve=False)), (exploding,), {}, {})
-    with _watching(walk.used):
-        data = walk.mapping(node, (), ())
-    return Resolved(data, tuple(walk.problems), walk.masks, walk.secrets)
 
 
 _INNERMOST = re.compile(r"\$\{(?P<select>oc\.select:)?\s*(?P<path>[\w.\-\[\]]*)[^{}]*\}")
@@ -159,45 +134,56 @@ def key_path(node: Node) -> Path:
     return () if parent is None else (*key_path(parent), node._key())
 
 
-class _Walk:
-    """``above`` are the containers on the way down, by identity: an interpolation may lead back up."""
+class Resolved:
+    """A node as ``data``: dicts, lists and scalars. ``problems`` are the values that do not resolve: DL102 and DL103.
 
-    def __init__(self) -> None:
+    Paths begin below the node. ``masks`` are the leaves that hold values of the environment, each with the text to show
+    instead: the text that was written, or the variable. ``secrets`` are the values themselves, each with its mask.
+    """
+
+    def __init__(self, node: DictConfig) -> None:
         self.problems: list[Problem] = []
-        self.used: list[tuple[str, str]] = []  # what the environment gave, latest last
         self.masks: dict[Path, str] = {}
         self.secrets: dict[str, str] = {}
+        self._used: list[tuple[str, str]] = []  # names and values of the environment, latest last
+        if (exploding := _exploding(node)) is not None:
+            self.problems = [exploding]
+            self.data = cast("dict[Any, Any]", OmegaConf.to_container(node, resolve=False))
+            return
+        with _watching(self._used):
+            self.data = self._mapping(node, (), ())
 
-    def mapping(self, node: DictConfig, path: Path, above: tuple[int, ...]) -> dict[Any, Any]:
-        return {key: self.entry(node, key, path, (*above, id(node))) for key in node}
+    def _mapping(self, node: DictConfig, path: Path, above: tuple[int, ...]) -> dict[Any, Any]:
+        """The map at a node; ``above`` are the ids of the containers on the way: an interpolation may lead back up."""
+        return {key: self._entry(node, key, path, (*above, id(node))) for key in node}
 
-    def entry(self, container: DictConfig | ListConfig, key: Any, path: Path, above: tuple[int, ...]) -> Any:
-        here = (*path, key)
+    def _entry(self, container: DictConfig | ListConfig, key: Any, path: Path, above: tuple[int, ...]) -> Any:
+        here, source = (*path, key), _source(container, key)
         dotted = ".".join(map(str, here))
         if OmegaConf.is_missing(container, key):
             full = ".".join(map(str, (*key_path(container), key)))
             self.problems.append(Problem.of("DL102.value", here, key=dotted, full=full))
             return None
-        before = len(self.used)
+        before = len(self._used)
         try:
             value = container[key]
         except OmegaConfBaseException as error:
-            self.problems.append(_unresolved(container, _source(container, key), error).at(*here))
+            self.problems.append(_unresolved(container, source, error).at(*here))
             return None
         finally:
-            self.note(here, _source(container, key), self.used[before:])
+            self._note(here, source, self._used[before:])
         if id(value) in above:
-            self.problems.append(Problem.of("DL103.itself", here, source=_source(container, key), key=dotted))
+            self.problems.append(Problem.of("DL103.itself", here, source=source, key=dotted))
             return None
         if isinstance(value, DictConfig):
-            return self.mapping(value, here, above)
+            return self._mapping(value, here, above)
         if isinstance(value, ListConfig):
-            return [self.entry(value, index, here, (*above, id(value))) for index in range(len(value))]
+            return [self._entry(value, index, here, (*above, id(value))) for index in range(len(value))]
         if isinstance(value, Enum):
             return value.name
         return str(value) if isinstance(value, FilePath) else value
 
-    def note(self, here: Path, source: str | None, used: list[tuple[str, str]]) -> None:
+    def _note(self, here: Path, source: str | None, used: list[tuple[str, str]]) -> None:
         """Remember what the environment gave while a key was read."""
         for name, value in used:
             self.secrets[value] = f"${{oc.env:{name}}}"
