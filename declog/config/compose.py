@@ -122,7 +122,7 @@ def named(config: str | os.PathLike[str], config_dir: str | FilePath | None = No
     if config_dir is not None:
         raise _refused("DL101.folder_of_file", "config_dir")
     if not file.is_file():
-        beside = [sibling.name for sibling in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
+        beside = [sibling.name for sibling in file.parent.glob("*.y*ml")]
         close = nearest(file.name, beside)
         files = [path for folder in ("", "*/") for path in FilePath().glob(f"{folder}{GROUP}/*.yaml")]
         same = [str(path) for path in files if path.stem == file.stem or str(path).replace("/", "") == name]

@@ -232,7 +232,8 @@ class Problem:
         head = paint(RED, f"error[{self.code}]")
         lines = [f"{head} {paint('1', visible(self._head()))}".rstrip()]
         lines += [part for line in self.message.split("\n") for part in _wrapped(f"  {visible(line)}", width)]
-        excerpt = self.where.excerpt if self.where is not None else self._own_excerpt()
+        where = self.where or Where()
+        excerpt = self._own_excerpt() if self.where is None else where.excerpt
         if excerpt is not None:
             excerpt = _cut(excerpt, width)
             ranges = (slice(excerpt.start), slice(excerpt.start, excerpt.end), slice(excerpt.end, None))
@@ -242,14 +243,13 @@ class Problem:
             if excerpt.start < excerpt.end:
                 carets = paint(RED, "^" * max(1, _width(marked)))
                 lines.append(f"    {paint('2', ' ' * len(label) + bar)}{_blank(before)}{carets}")
-        if self.where is not None and self.where.package is not None:
-            lines.append(f"  of: {visible(self.where.package)}")
-        if self.where is not None and self.where.earlier:
-            places = [*map(str, self.where.earlier)]
+        if where.package is not None:
+            lines.append(f"  of: {visible(where.package)}")
+        if where.earlier:
+            places = [*map(str, where.earlier)]
             places[LAYERS:] = [f"{len(places) - LAYERS} more"] if len(places) > LAYERS else []
             lines += _wrapped(f"  also set in: {visible(', '.join(places))}", width)
-        if self.where is not None:
-            lines += [f"  see: {visible(str(where))} ({visible(key)})" for key, where in self.where.related]
+        lines += [f"  see: {visible(str(location))} ({visible(key)})" for key, location in where.related]
         if self.fix:
             said = _fix(visible_lines(self.fix)).split("\n")
             fix = [part for line in said for part in ([line] if set("={'\"") & set(line) else _wrapped(line, width))]
