@@ -98,7 +98,7 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
     location = layers[-1].location
     if isinstance(location, FileLocation) and key == (*prefix, *problem.path):
         problem = _as_written(problem, location)
-    where = _where(problem, location, ".".join(map(str, key)))
+    where = where_of(problem, location, ".".join(map(str, key)))
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(key) - len(prefix) :]
     if not isinstance(location, StoreLocation):
@@ -132,7 +132,7 @@ def _related(problem: Problem, provenance: Provenance, prefix: Path) -> Iterable
             yield ".".join(map(str, path)), layers[-1].location.where
 
 
-def _where(problem: Problem, location: Location, key: str) -> Where:
+def where_of(problem: Problem, location: Location, key: str) -> Where:
     """Where a problem stands in the layer that set the key ``key``."""
     if isinstance(location, FileLocation):
         return in_file(problem, location)

@@ -14,7 +14,7 @@ import yaml
 from hydra.errors import MissingConfigException
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from declog.config.diagnostics import in_file, located
+from declog.config.diagnostics import in_file, where_of
 from declog.config.files import defaults_of, of_file
 from declog.config.fold import Composition, ListOverMap, choice_of
 from declog.config.hydra import Loader, file_of, groups_of
@@ -284,16 +284,15 @@ def _bad_value(
     loader: Loader, origin: Origin, error: OmegaConfBaseException, composition: Composition | None
 ) -> Problem:
     path = tuple(re.findall(r"[^.\[\]]+", str(error.full_key)))
-    prefix, below = ((GROUP,), path[1:]) if path[0] == GROUP else ((), path)
+    below = path[1:] if path[0] == GROUP else path
     if isinstance(error, GrammarParseError):
         problem = _bad_interpolation(str(error.value), below)
     else:
         problem = Problem.of("DL101.hydra", below, cause=first_line(error))
-    if composition is not None:
-        return located([problem], composition.provenance, prefix=prefix)[0]
-    root = file_of(loader.repository, origin.root)  # its node `hydra` alone is read before composing
-    node = None if root is None else of_file(*root).at(path)
-    return problem if node is None else replace(problem, where=in_file(problem, node.location))
+    node = None if composition is None else composition.tree.at(path)
+    if node is None and (root := file_of(loader.repository, origin.root)) is not None:
+        node = of_file(*root).at(path)  # such as the node `hydra`, which is in no composition
+    return problem if node is None else replace(problem, where=where_of(problem, node.location, problem.key))
 
 
 def _bad_interpolation(text: str, path: Path) -> Problem:
