@@ -233,10 +233,11 @@ def _nodes(origin: Origin, composition: Composition) -> DictConfig:
     """The whole configuration as nodes of OmegaConf, which resolve what stands for something else."""
     loader = config_loader(origin.config_dir)
     data = composition.tree.plain
-    texts = {path: str(node.value) for path, node in composition.tree.walk() if "${hydra:" in str(node.value)}
+    texts = {path: node.value for path, node in composition.tree.walk() if isinstance(node.value, str)}
+    asking = {path: text for path, text in texts.items() if "${hydra:" in text}
     try:
-        if origin.application and texts:
-            _answer(data, texts, loader.hydra_node(origin.root, origin.lines), str(origin.config_name))
+        if origin.application and asking:
+            _answer(data, asking, loader.hydra_node(origin.root, origin.lines), str(origin.config_name))
         config: DictConfig = OmegaConf.create(data)
     except HYDRA_ERRORS as error:
         raise composition_error(loader, origin, error) from None
