@@ -131,4 +131,4 @@ def test_an_application_finds_the_presets_of_the_wheel(python: Path, tmp_path: P
     """A user's own `@hydra.main` sees the shipped groups, with declog installed."""
     printed = run(python, APP, f"hydra.run.dir={tmp_path}", "declog.sinks=[jsonl]", cwd=APP.parent)
     profile = json.loads(printed.removeprefix("profile "))
-    assert (profile["name"], list(profile["sinks"])) == ("app", ["jsonl"])
+    assert (profile["run"]["name"], list(profile["sinks"])) == ("app", ["jsonl"])
