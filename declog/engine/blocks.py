@@ -19,6 +19,7 @@ from declog.language.segmented import NOTHING
 
 Array = NDArray[Any]
 Key = tuple[str, str | None]  # the name of a signal or fold column, and the member if it is a family
+Head = tuple[Axis, tuple[Key, ...], np.dtype[Any]]  # a block without its data
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,12 @@ class Block:
         data = np.where(valid, values.reshape(valid.shape), 0).astype(np.int64)
         return cls(axis, keys, data, None if valid.all() else valid)
 
-    def column(self, row: int | slice, *, exact: bool = False) -> Array:
+    @cached_property
+    def head(self) -> Head:
+        """The axis, the keys and the dtype."""
+        return self.axis, self.keys, self.data.dtype
+
+    def column(self, row: Any, *, exact: bool = False) -> Array:
         """One column or several in their own dtype.
 
         If values are missing they become floats with NaN; with ``exact``, integers become objects with None instead.
@@ -59,31 +65,13 @@ class Block:
         data = self.data if self.data.dtype == np.float64 else self.data.astype(np.float64)
         return data if self.valid is None else np.where(self.valid, data, np.nan)
 
-    def some(self, rows: Sequence[int] | slice) -> Block:
-        """A block with a selection of the columns."""
-        valid = None if self.valid is None else self.valid[rows]
-        keys = self.keys[rows] if isinstance(rows, slice) else tuple(self.keys[row] for row in rows)
-        return Block(self.axis, keys, self.data[rows], valid)
+    def some(self, rows: Any, keys: tuple[Key, ...]) -> Block:
+        """A block with a selection of the columns, under these keys."""
+        return Block(self.axis, keys, self.data[rows], None if self.valid is None else self.valid[rows])
 
     def pick(self, rows: Array) -> Block:
         """A block with these rows, in this order."""
         return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
-
-
-class Layout:
-    """A hashable key: frames with equal layouts hold the same columns in the same blocks, so they share one program."""
-
-    __slots__ = ("_hash", "_key")
-
-    def __init__(self, *key: object) -> None:
-        self._key = key
-        self._hash = hash(key)
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or (isinstance(other, Layout) and self._hash == other._hash and self._key == other._key)
 
 
 @dataclass(frozen=True)

@@ -45,8 +45,8 @@ class Placed:
 
 def place_key(op: MetricOp) -> tuple[object, ...]:
     """A cache key: metrics of one phase with equal keys count the same rows, in the same cells."""
-    nodes = (None if node is None else node.index for node in (op.where, op.weight, op.by))
-    return row_axis(op), op.pool, op.ranks, *nodes
+    nodes = [None if node is None else node.index for node in (op.where, op.weight, op.by)]
+    return (row_axis(op), op.pool, op.ranks, *nodes)
 
 
 def placed(op: MetricOp, view: View) -> Placed:
@@ -201,7 +201,7 @@ def _pieces_of_batches(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple
         "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (-batches.rank,),
         "rank_batch": (batches.step, batches.batch, -batches.rank),
     }[op.pool]  # fmt: skip
-    first, piece = ordered(*(key[counts] for key in keys))
+    first, piece = ordered(*[key[counts] for key in keys])
     index = np.full(len(batches), -1)
     index[counts] = piece
-    return list(zip(*(key[counts][first].tolist() for key in keys), strict=True)), index
+    return list(zip(*[key[counts][first].tolist() for key in keys], strict=True)), index

@@ -37,7 +37,8 @@ def _plain(item: Any) -> Any:
 
 
 def _json(item: Any) -> Any:
-    json.dumps(item)  # raises TypeError for a value that no sink could write
+    if not isinstance(item, str):  # prompts and completions are mostly texts
+        json.dumps(item)  # raises TypeError for a value that no sink could write
     return item
 
 

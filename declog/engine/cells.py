@@ -135,8 +135,8 @@ class MetricValues(MutableMapping[str, Cells]):
         cells = self.cells.get(key)
         if cells is not None:
             return cells
-        value = np.full((1, 1, 1), self.numbers[key])
-        return Cells(value, skipped=self.missing.get(key, 0), pieces=self.pieces.get(key, WHOLE))
+        value = [[[self.numbers[key]]]]
+        return Cells(np.array(value, np.float64), skipped=self.missing.get(key, 0), pieces=self.pieces.get(key, WHOLE))
 
     def __setitem__(self, key: str, cells: Cells) -> None:
         self.numbers.pop(key, None)
@@ -260,9 +260,9 @@ class ValueBlock:
 
     def cells(self, index: int, rows: slice, **names: Any) -> Cells:
         """The cells of the metric at an index, which has these rows."""
-        kept, infinite = (
+        kept, infinite = [
             None if marks is None or not marks[rows].any() else marks[rows] for marks in (self.kept, self.infinite)
-        )
+        ]
         cells = Cells(
             self.values[rows], kept=kept, infinite=infinite, skipped=int(self.skipped[index]),
             nonfinite=int(self.nonfinite[index]), **names,

@@ -354,12 +354,17 @@ def reads_groups(node: Node) -> bool:
 def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
     """Apply an elementwise function to values and their kinds, which lie on the rows of the node."""
     kind: Kind = False
-    if node.type.dtype is DType.BOOL or any(of_arg is not False for _, of_arg in args):
-        kinds = [_counting(node, arg.type.dtype, *value) for arg, value in zip(node.args, args, strict=True)]
-        kind = _simplified(elementwise(node, kinds, lambda position: segmented.truth(np.asarray(args[position][0]))))
+    arrays, kinds, here = [], [], True
+    for arg, (values, of_arg) in zip(node.args, args, strict=True):
+        if of_arg is not False or node.type.dtype is DType.BOOL:
+            of_arg = _counting(node, arg.type.dtype, values, of_arg)
+        arrays.append(values)
+        kinds.append(of_arg)
+        here = here and of_arg is False
+    if not here:
+        kind = _simplified(elementwise(node, kinds, lambda position: segmented.truth(np.asarray(arrays[position]))))
     if kind is True:
         return _nothing(node)
-    arrays = [values for values, _ in args]
     if node.op == WRITTEN[DType.BOOL]:  # a bool as a label: neither true nor false is no label
         arrays = [_missing_where(args[0][1] == MISSING, arrays[0])]
     result = by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))

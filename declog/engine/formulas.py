@@ -46,16 +46,16 @@ class Sheet:
         facts: Mapping[str, float] = NO_FACTS,
     ) -> None:  # fmt: skip
         self._facts = facts
-        self._cells = {key: cells[key] for key in keys if key in cells}
+        self.cells = {key: cells[key] for key in keys if key in cells}
         self._functions = functions
-        values = self._cells.values()
-        self.members: tuple[str, ...] = tuple(sorted(_union(item.members for item in values)))
-        self.labels: tuple[str, ...] = tuple(sorted(_union(item.labels for item in values)))
+        values = self.cells.values()
+        self.members: tuple[str, ...] = _union([item.members for item in values])
+        self.labels: tuple[str, ...] = _union([item.labels for item in values])
         labelled = {(frozenset(item.labels), item.rest) for item in values if item.labels}
         rests = {rest for _, rest in labelled if rest is not None}
         self._unlike = rests if len(labelled) > 1 else set()  # rests that pool different labels cannot be compared
         self.rest = next(iter(rests - self._unlike), None)
-        self.pieces = tuple(sorted(_union(item.pieces for item in values))) or WHOLE
+        self.pieces = _union([item.pieces for item in values]) or WHOLE
         self._memo: dict[int, Value] = {}
 
     def value(self, node: Node) -> Value:
@@ -63,9 +63,9 @@ class Sheet:
         cached = self._memo.get(node.index)
         if cached is None:
             values, kind = self._compute(node)
-            if not isinstance(kind, bool):
-                kind = bool(kind.all()) if kind.all() or not kind.any() else kind
-            cached = self._memo[node.index] = np.where(kind, np.nan, values) if kind is not False else values, kind
+            if not isinstance(kind, bool) and (kind.all() or not kind.any()):
+                kind = bool(kind.all())
+            cached = self._memo[node.index] = values if kind is False else np.where(kind, np.nan, values), kind
         return cached
 
     def nonfinite(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -83,7 +83,7 @@ class Sheet:
             if kind is not True:
                 marks = ~np.isfinite(values) & ~np.asarray(kind)
                 add(nonfinite, marks)
-                cells = self._cells.get(str(node.param("name")))
+                cells = self.cells.get(str(node.param("name")))
                 if cells is not None:
                     add(infinite, marks & self._reindexed(cells, cells.infinities, False))
         return nonfinite, infinite
@@ -117,7 +117,7 @@ class Sheet:
     def _metric(self, name: str) -> Value:
         """The value of a metric, or of ``members:id`` or ``nan_count:id``, which are counts and never absent."""
         function, _, key = name.rpartition(":")
-        cells = self._cells.get(key)
+        cells = self.cells.get(key)
         if function:
             count = 0 if cells is None else len(cells.members) if function == "members" else cells.skipped
             return np.full((1, 1, 1), float(count)), False
@@ -133,13 +133,14 @@ class Sheet:
         """A metric's values aligned to the members, labels and pieces of the sheet."""
         axes = ((cells.members, self.members), (cells.labels, self.labels), (cells.pieces, self.pieces))
         for axis, (names, target) in enumerate(axes):
-            if names or not values.shape[axis]:  # a metric without names on this axis is broadcast
+            if names != target and (names or not values.shape[axis]):  # a metric without names there is broadcast
                 values = reindexed(values, axis, names, target, nothing)
         return values
 
 
-def _union(parts: Iterable[Names]) -> Names:
-    return tuple(dict.fromkeys(item for part in parts for item in part))
+def _union(parts: Iterable[Names]) -> Any:
+    """All names, sorted."""
+    return tuple(sorted(set().union(*parts)))
 
 
 def formula(
@@ -147,10 +148,10 @@ def formula(
 ) -> Cells | None:
     """A formula's values, piece by piece; None if this window has none of its metrics."""
     keys = read(op.expr)
-    sources = [cells[key] for key in keys if key in cells]
+    sheet = Sheet(cells, keys, functions, facts)
+    sources = sheet.cells.values()
     if keys and not sources:
         return None
-    sheet = Sheet(cells, keys, functions, facts)
     values, kind = sheet.value(op.expr)
     members = sheet.members if op.family else ()
     shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))

@@ -7,7 +7,8 @@ capture stores. Imports numpy, axes and kernels only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import groups
-from declog.engine.blocks import Batches, Block, Key, Layout
+from declog.engine.blocks import Batches, Block, Key
+from declog.engine.layout import KIND, Layout, join_of, layout_of, recent, together
 from declog.errors import RuntimeFailure
-from declog.language.absence import ABSENT, HERE, Kind
+from declog.language.absence import HERE, Kind
 from declog.language.dtypes import Axis, DType
 from declog.language.segmented import Segments
 from declog.plans.ops import Grouping
 
 Array = NDArray[Any]
-KIND = ".kind"  # the suffix of a column that marks which rows of another column are absent or missing
+TEXTS = np.dtype(object)  # of texts and other objects
 GROUP_ID = "GROUP"  # the column of group ids, as digests; no signal can have this name
 
 
@@ -41,62 +43,45 @@ class Frame:
     # -- reading
 
     @cached_property
-    def _places(self) -> dict[str, list[tuple[str | None, Block, int]]]:
-        places: dict[str, list[tuple[str | None, Block, int]]] = {}
-        for block in self.blocks:
-            for row, (name, member) in enumerate(block.keys):
-                places.setdefault(name, []).append((member, block, row))
-        return places
-
-    @cached_property
-    def _order(self) -> dict[int, int]:
-        return {id(block): position for position, block in enumerate(self.blocks)}
-
-    @cached_property
     def layout(self) -> Layout:
-        """The columns and their order, as a key; frames of one layout are evaluated by the same programs."""
-        return Layout(tuple((block.axis, block.keys, block.data.dtype) for block in self.blocks), tuple(self.texts))
+        """The columns and their positions; frames of one layout are evaluated by the same programs."""
+        return layout_of(tuple([block.head for block in self.blocks]), tuple(self.texts))
 
     def has(self, name: str) -> bool:
         """Whether the frame has a column of this name, or a member of a family."""
-        return name in self._places or any(text == name for text, _ in self.texts)
-
-    def columns(self, name: str) -> list[tuple[str | None, int, int]]:
-        """The columns of a signal: the member of each, the position of its block, and its row there."""
-        return [(member, self._order[id(block)], row) for member, block, row in self._places.get(name, ())]
+        return name in self.layout.names
 
     @property
-    def keys(self) -> set[Key]:
+    def keys(self) -> Set[Key]:
         """The keys of all columns, one per member of a family."""
-        return {key for block in self.blocks for key in block.keys} | self.texts.keys()
+        return self.layout.keys
 
     def members(self, name: str) -> tuple[str, ...]:
         """The members of a family, in the order in which they were first seen; empty if it never came."""
-        members = [member for member, _, _ in self._places.get(name, []) if member is not None]
-        return tuple(members) + tuple(member for text, member in self.texts if text == name and member is not None)
+        return self.layout.members.get(name, ())
 
     def column(self, name: str, *, exact: bool = False) -> Array | None:
         """A column ``[rows]`` or a family ``[members, rows]`` in its own dtype; None if it never came.
 
         A column of integers with missing values is returned as floats with NaN; ``exact``: as objects with None.
         """
-        places = self._places.get(name)
-        if places is None:
+        columns = self.layout.columns.get(name)
+        if columns is None:
             texts = [values for (text, _), (_, values) in self.texts.items() if text == name]
             if not texts:
                 return None
             return texts[0] if (name, None) in self.texts else np.stack(texts)
-        member, block, row = places[0]
+        member, block, row = columns[0]
         if member is None:
-            return block.column(row, exact=exact)
-        if all(other is block for _, other, _ in places) and len(places) == places[-1][2] - row + 1:
-            return block.column(slice(row, row + len(places)), exact=exact)
-        return np.stack([other.column(position, exact=exact) for _, other, position in places])
+            return self.blocks[block].column(row, exact=exact)
+        if all(other == block for _, other, _ in columns) and len(columns) == columns[-1][2] - row + 1:
+            return self.blocks[block].column(slice(row, row + len(columns)), exact=exact)
+        return np.stack([self.blocks[other].column(position, exact=exact) for _, other, position in columns])
 
     def plain(self, name: str) -> tuple[Block, int] | None:
         """The block and row of a column of numbers ``[rows]``; None for a family, for texts, and if it never came."""
-        places = self._places.get(name)
-        return None if places is None or places[0][0] is not None else places[0][1:]
+        spot = self.layout.spots.get((name, None))
+        return None if spot is None else (self.blocks[spot[0]], spot[1])
 
     def floats(self, names: Sequence[str]) -> Array:
         """Several columns per completion as float64 ``[k, rows]``; a column that never came is NaN."""
@@ -105,10 +90,10 @@ class Frame:
         columns = [nothing if (one := self.plain(name)) is None else one[0].floats[one[1]] for name in names]
         return np.concatenate(columns).reshape(len(columns), rows)
 
-    @cached_property
+    @property
     def has_kinds(self) -> bool:
         """Whether any column has a column of kinds."""
-        return any(name.endswith(KIND) for name in self._places)
+        return self.layout.has_kinds
 
     def kind(self, name: str, axis: Axis) -> Kind:
         """Which rows of a column are absent or missing, spread over an axis: ``[rows]``, a family ``[members, rows]``.
@@ -116,8 +101,8 @@ class Frame:
         False: none is. A missing float is NaN and needs no mark.
         """
         by_member = {
-            member: self.spread(block.data[row], block.axis, axis)
-            for member, block, row in (self._places.get(name + KIND, ()) if self.has_kinds else ())
+            member: self.spread(self.blocks[block].data[row], self.blocks[block].axis, axis)
+            for member, block, row in self.layout.columns.get(name + KIND, ())
         }
         if not by_member or None in by_member:
             return by_member.get(None, False)
@@ -214,23 +199,6 @@ class Frame:
         texts = {key: (axis, values[pick(axis)]) for key, (axis, values) in self.texts.items()}
         return Frame(self.phase, self.batches.take(order), blocks, texts, self.grouping)
 
-    def named(self, name_of: Callable[[str, Array], str | None]) -> Frame:
-        """The frame with renamed columns; ``name_of`` gets a name and values, and returns None to drop the column."""
-        texts = {
-            (name, key[1]): column for key, column in self.texts.items()
-            if (name := name_of(key[0], column[1])) is not None
-        }  # fmt: skip
-        blocks = []
-        for block in self.blocks:
-            names = [name_of(name, block.data) for name, _ in block.keys]
-            keys = tuple((name, key[1]) for name, key in zip(names, block.keys, strict=True) if name is not None)
-            if len(keys) < len(names):
-                block = block.some([row for row, name in enumerate(names) if name is not None])
-            if keys:
-                blocks.append(block if keys == block.keys else replace(block, keys=keys))
-        same = texts.keys() == self.texts.keys() and [*map(id, blocks)] == [*map(id, self.blocks)]
-        return self if same else replace(self, blocks=blocks, texts=texts)
-
     def with_column(
         self,
         name: str,
@@ -277,20 +245,15 @@ class Frame:
         if len(frames) == 1:
             return frames[0]
         batches = Batches.join([frame.batches for frame in frames])
-        layouts = [
-            ([(one.axis, one.keys, one.data.dtype) for one in frame.blocks], set(frame.texts)) for frame in frames
-        ]
-        if all(layout == layouts[0] for layout in layouts):
-            blocks = [_end_to_end(blocks) for blocks in zip(*(frame.blocks for frame in frames), strict=True)]
-        else:
-            blocks = _joined(frames)
-        merged = cls(frames[0].phase, batches, blocks, _joined_texts(frames), frames[0].grouping)
+        merged = cls(frames[0].phase, batches, _joined(frames), _joined_texts(frames), frames[0].grouping)
         order = np.lexsort((batches.rank, batches.batch, batches.step))
         return merged if (order[1:] > order[:-1]).all() else merged.take(order)
 
 
 def merged(parts: Sequence[Mapping[str, Frame]]) -> dict[str, Frame]:
     """The frames of several parts, merged phase by phase."""
+    if len(parts) == 1:
+        return dict(parts[0])
     names = dict.fromkeys(name for part in parts for name in part)
     return {name: Frame.merge([part[name] for part in parts if name in part]) for name in names}
 
@@ -303,63 +266,79 @@ def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
     return begin + np.arange(int(counts.sum()))
 
 
-def _joined(frames: Sequence[Frame]) -> list[Block]:
-    """The blocks of frames whose columns differ, with kinds that mark where a column did not come."""
-    columns = [
-        {key: block.some(slice(at, at + 1)) for block in frame.blocks for at, key in enumerate(block.keys)}
-        for frame in frames
-    ]
-    axes = {key: block.axis for by_key in columns for key, block in by_key.items() if not key[0].endswith(KIND)}
-    blocks = [
-        _column(key, axis, [by_key.get(key) for by_key in columns], [frame.count(axis) for frame in frames])
-        for key, axis in axes.items()
-    ]
-    return blocks + _kinds(frames, columns)
+class Projection:
+    """Drops and renames columns. The answers of ``name_of`` are kept for each layout.
 
-
-def _column(key: Key, axis: Axis, parts: Sequence[Block | None], rows: Sequence[int]) -> Block:
-    """One column of several frames: missing where a frame lacks it, float if any frame has floats."""
-    here = [block.data for block in parts if block is not None]
-    integers = all(data.dtype.kind in "iub" for data in here)
-    dtype = np.result_type(*here) if integers else np.dtype(np.float64)
-    pieces = []
-    for block, count in zip(parts, rows, strict=True):
-        if block is None:
-            nothing = np.full((1, count), 0 if integers else np.nan, dtype)
-            block = Block(axis, (key,), nothing, np.zeros((1, count), bool) if integers else None)
-        elif not integers and block.valid is not None:
-            block = Block(axis, (key,), block.column(0)[None])
-        pieces.append(block)
-    return _end_to_end(pieces)
-
-
-def _kinds(frames: Sequence[Frame], columns: Sequence[Mapping[Key, Block]]) -> list[Block]:
-    """The kinds of signals and of computed columns: absent in the frames that lack the column.
-
-    A fold needs no kind: its count is missing where its tokens did not come.
+    ``name_of`` gets a layout, the name of one of its columns and its dtype; it returns None to drop the column.
     """
-    present = [{*column, *frame.texts} for column, frame in zip(columns, frames, strict=True)]
-    kinds = []
-    for key in dict.fromkeys(key for keys in present for key in keys if key[0].isidentifier()):
-        mark = (key[0] + KIND, key[1])
-        marks = [column.get(mark) for column in columns]
-        if all(key in keys for keys in present) and not any(marks):
-            continue
-        axis = max((block.axis for block in marks if block is not None), default=Axis.STEP)
-        parts = [
-            np.full(frame.count(axis), HERE if key in keys else ABSENT, np.uint8) if key not in keys or block is None
-            else frame.spread(block.data[0], block.axis, axis)
-            for frame, keys, block in zip(frames, present, marks, strict=True)
-        ]  # fmt: skip
-        kinds.append(Block(axis, (mark,), np.concatenate(parts)[None]))
-    return kinds
+
+    def __init__(self, name_of: Callable[[Layout, str, np.dtype[Any]], str | None]) -> None:
+        self._name_of = name_of
+        self._plans: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def of(self, frame: Frame) -> Frame:
+        """The frame with the columns that are not dropped, under their new names."""
+        plan = recent(self._plans, frame.layout, lambda: self._plan(frame.layout))
+        if plan is None:
+            return frame
+        blocks = [
+            frame.blocks[number] if keys is None else frame.blocks[number].some(rows, keys)
+            for number, rows, keys in plan[0]
+        ]
+        return replace(frame, blocks=blocks, texts={new: frame.texts[old] for old, new in plan[1]})
+
+    def _plan(self, layout: Layout) -> Any:
+        """The blocks by number, rows and keys (None: unchanged), and old and new keys of texts; None: all unchanged."""
+        blocks: list[tuple[int, Any, tuple[Key, ...] | None]] = []
+        for number, (_, keys, dtype) in enumerate(layout.heads):
+            names = [self._name_of(layout, name, dtype) for name, _ in keys]
+            rows = [row for row, name in enumerate(names) if name is not None]
+            renamed = tuple([(str(names[row]), keys[row][1]) for row in rows])
+            if rows:
+                blocks.append((number, together(rows), None if renamed == keys else renamed))
+        names = [self._name_of(layout, name, TEXTS) for name, _ in layout.texts]
+        texts = [(key, (name, key[1])) for key, name in zip(layout.texts, names, strict=True) if name is not None]
+        same = len(blocks) == len(layout.heads) and all(keys is None for _, _, keys in blocks)
+        return None if same and [new for _, new in texts] == [*layout.texts] else (blocks, texts)
+
+
+def _joined(frames: Sequence[Frame]) -> list[Block]:
+    """The blocks of frames, end to end, with kinds that mark where a column did not come."""
+    join, blocks = join_of(tuple([frame.layout for frame in frames])), []
+    for axis, keys, parts, dtype in join.columns:
+        found = zip(frames, parts, strict=True)
+        blocks.append(_end_to_end([_columns(frame, axis, keys, part, dtype) for frame, part in found]))
+    for axis, keys, codes, spots in join.kinds:
+        ends = np.cumsum([frame.count(axis) for frame in frames])
+        kinds = np.repeat(codes, np.diff(ends, prepend=0), 1)
+        for row, number, (block, position) in spots:
+            frame, stop = frames[number], ends[number]
+            values = frame.spread(frame.blocks[block].data[position], frame.blocks[block].axis, axis)
+            kinds[row, stop - len(values) : stop] = values
+        blocks.append(Block(axis, keys, kinds))
+    return blocks
+
+
+def _columns(
+    frame: Frame, axis: Axis, keys: tuple[Key, ...], part: tuple[int, Any] | None, dtype: np.dtype[Any]
+) -> Block:
+    """Some columns of a frame for a block of ``dtype``; missing if the frame lacks them."""
+    if part is None:
+        shape, integers = (len(keys), frame.count(axis)), dtype.kind != "f"
+        return Block(
+            axis, keys, np.full(shape, 0 if integers else np.nan, dtype), np.zeros(shape, bool) if integers else None
+        )
+    block, rows = frame.blocks[part[0]], part[1]
+    if dtype.kind == "f" and block.valid is not None:
+        return Block(axis, keys, block.column(rows))
+    return block.some(rows, keys)
 
 
 def _end_to_end(blocks: Sequence[Block]) -> Block:
     """Blocks of the same columns, concatenated along rows."""
     data = np.concatenate([block.data for block in blocks], axis=1)
     valid = None
-    if any(block.valid is not None for block in blocks):
+    if any([block.valid is not None for block in blocks]):
         masks = [np.ones(block.data.shape, bool) if block.valid is None else block.valid for block in blocks]
         valid = np.concatenate(masks, axis=1)
     return Block(blocks[0].axis, blocks[0].keys, data, valid)

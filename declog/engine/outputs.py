@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names
 from declog.engine.cells import WHOLE, Cells, MetricValues, Rules
+from declog.engine.layout import together
 from declog.engine.partials import Row, State, places_of, source
-from declog.engine.program import together
 from declog.language.reductions import Reduction, quantiles
 from declog.language.segmented import present
 from declog.plans.ops import MetricOp

@@ -159,7 +159,7 @@ class State:
             return states[0]
         first = states[0]
         return cls(
-            tuple(row for state in states for row in state.rows), first.labels, first.pieces,
+            tuple([row for state in states for row in state.rows]), first.labels, first.pieces,
             Moments.joined([state.moments for state in states]),
             {name: np.concatenate(arrays) for name, arrays in _sums(states)}, first.counts,
         )  # fmt: skip
@@ -234,7 +234,7 @@ class State:
 
 def _sums(states: Sequence[State]) -> Iterable[tuple[str, list[Array]]]:
     """The names of the sums that all states have, each with every state's array."""
-    names = [name for name in states[0].sums if all(name in state.sums for state in states)]
+    names = [name for name in states[0].sums if all([name in state.sums for state in states])]
     return [(name, [state.sums[name] for state in states]) for name in names]
 
 

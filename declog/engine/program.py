@@ -7,39 +7,24 @@ once. All other nodes are evaluated by a `View`, one by one. Imports no torch.
 from __future__ import annotations
 
 import itertools
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.evaluator import View
-from declog.engine.frame import KIND, Frame
+from declog.engine.frame import Frame
+from declog.engine.layout import KIND, Spot, together
 from declog.engine.partials import fold_moments, tokens_asked
 from declog.language.dtypes import Axis, DType
 from declog.language.moments import Moments, Stat
 from declog.language.nodes import CONST, SIGNAL, Node, walk
 
 Array = NDArray[Any]
-Spot = tuple[int, int]  # a column: the index of its block in the frame, and its row there
-LAYOUTS = 32  # the number of layouts whose programs are kept
 ARITHMETIC = ("add", "sub", "mul", "div", "neg", "abs")
 _AS_IT_IS = {DType.FLOAT: "fiub", DType.INT: "fi", DType.BOOL: "b"}  # the kinds of arrays that need no conversion
-_T = TypeVar("_T")
 Height = tuple[int, tuple[str, ...]]  # the number of rows of a source, and the members if it is a family
-
-
-def recent(plans: OrderedDict[Hashable, _T], layout: Hashable, make: Callable[[], _T]) -> _T:
-    """The plan of a layout, from a cache of the most recently used ones."""
-    plan = plans.get(layout)
-    if plan is None:
-        plan = plans[layout] = make()
-        if len(plans) > LAYOUTS:
-            plans.popitem(last=False)
-    else:
-        plans.move_to_end(layout)
-    return plan
 
 
 class Take:
@@ -68,12 +53,6 @@ class Take:
         """Fill the first rows of a matrix with the columns that came."""
         for block, index, rows in self._steps:
             matrix[rows] = frame.blocks[block].floats[index]
-
-
-def together(rows: Sequence[int]) -> Any:
-    """An index for these rows: a slice, which copies nothing, if they are adjacent."""
-    beside = bool(rows) and list(rows) == [*range(rows[0], rows[0] + len(rows))]
-    return slice(rows[0], rows[0] + len(rows)) if beside else np.array(rows, np.int64)
 
 
 class _Constants:
@@ -121,7 +100,7 @@ class _Columns:
         axis, frame, kinds = self._axis, self._frame, _AS_IT_IS.get(node.type.dtype, "")
         if node.op != SIGNAL or node.type.axis is not axis or axis is Axis.GROUP:
             return []
-        columns = frame.columns(node.param("name"))
+        columns = frame.layout.columns.get(node.param("name"), [])
         blocks = [frame.blocks[block] for _, block, _ in columns]
         if any(block.axis is not axis or block.data.dtype.kind not in kinds for block in blocks):
             return []
@@ -238,7 +217,7 @@ class FoldProgram:
 
 
 def _spot(name: str, frame: Frame) -> Spot | None:
-    columns = frame.columns(name)
+    columns = frame.layout.columns.get(name)
     return columns[0][1:] if columns else None
 
 

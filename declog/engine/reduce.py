@@ -20,9 +20,10 @@ from declog.engine import cell_index
 from declog.engine.cell_index import NAMELESS, Names, place_key, row_axis
 from declog.engine.cells import MetricValues, by_sketch, by_values
 from declog.engine.evaluator import View
+from declog.engine.layout import recent
 from declog.engine.outputs import CHUNK, Outputs, labelled
 from declog.engine.partials import Ordered, Row, State, cells_here, members_here, places_of, rows_of, source
-from declog.engine.program import FoldProgram, Height, Program, recent
+from declog.engine.program import FoldProgram, Height, Program
 from declog.errors import RuntimeFailure, error_text
 from declog.language.moments import ALL, Moments, Stat
 from declog.language.segmented import Segments, present

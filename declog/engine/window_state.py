@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,8 @@ import numpy as np
 from declog.engine import filters
 from declog.engine.cells import MetricValues
 from declog.engine.evaluator import View
-from declog.engine.frame import GROUP_ID, Frame, merged
+from declog.engine.frame import GROUP_ID, Frame, Projection, merged
+from declog.engine.layout import Layout
 from declog.engine.log_event import EventFacts
 from declog.engine.partials import State, aligned, source
 from declog.engine.reduce import Reductions, failure
@@ -31,21 +31,6 @@ from declog.plans.ops import MetricOp, Plan, TableOp
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
 Frames = Mapping[str, Frame]
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """A set of columns of one phase; ``extras``: also all columns of log_extra."""
-
-    names: frozenset[str]
-    extras: bool = False
-
-    def of(self, frame: Frame) -> Frame:
-        """The frame with these columns only."""
-        return frame.named(lambda name, _: name if self._has(name) else None)
-
-    def _has(self, name: str) -> bool:
-        return name in self.names or name.split(".")[0] in self.names or (self.extras and name.startswith(EXTRA))
 
 
 class WindowState:
@@ -209,7 +194,7 @@ class WindowState:
         self._failed = set(data.get("failed", ()))
 
 
-def _needs(metrics: Iterable[MetricOp], tables: Iterable[TableOp], ids: Iterable[str]) -> dict[str, _Columns]:
+def _needs(metrics: Iterable[MetricOp], tables: Iterable[TableOp], ids: Iterable[str]) -> dict[str, Projection]:
     """The columns that metrics and tables read, by phase."""
     names: dict[str, set[str]] = {}
     extras: set[str] = set()
@@ -224,7 +209,17 @@ def _needs(metrics: Iterable[MetricOp], tables: Iterable[TableOp], ids: Iterable
                 extras.add(table.phase)
         for one in table.filter.chain if table.filter is not None else ():
             columns |= _read(one.key, one.where, one.keyed, one.ids)
-    return {phase: _Columns(frozenset(columns), phase in extras) for phase, columns in names.items()}
+    return {phase: _projection(columns, phase in extras) for phase, columns in names.items()}
+
+
+def _projection(names: Set[str], extras: bool) -> Projection:
+    """Keeps these columns of a phase; ``extras``: also all columns of log_extra."""
+
+    def name_of(layout: Layout, name: str, dtype: np.dtype[Any]) -> str | None:
+        read = name in names or name.split(".")[0] in names or (extras and name.startswith(EXTRA))
+        return name if read else None
+
+    return Projection(name_of)
 
 
 def _read(*nodes: Node | None) -> set[str]:
@@ -233,7 +228,7 @@ def _read(*nodes: Node | None) -> set[str]:
     return {str(value) for node in leaves for name, value in node.params if name == "name"}
 
 
-def _only(columns: Mapping[str, _Columns], frames: Frames) -> dict[str, Frame]:
+def _only(columns: Mapping[str, Projection], frames: Frames) -> dict[str, Frame]:
     return {phase: columns[phase].of(frame) for phase, frame in frames.items() if phase in columns}
 
 
@@ -243,4 +238,4 @@ def _size(frame: Frame) -> int:
     texts = [
         len(item) if isinstance(item, str) else item.nbytes for item in items if isinstance(item, str | np.ndarray)
     ]
-    return sum(block.data.nbytes for block in frame.blocks) + 8 * len(items) + sum(texts)
+    return sum([block.data.nbytes for block in frame.blocks]) + 8 * len(items) + sum(texts)

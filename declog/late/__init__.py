@@ -13,6 +13,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
@@ -26,8 +27,9 @@ from declog.config.compose import compose
 from declog.config.project import load_imports
 from declog.distribution import VERSION
 from declog.engine.evaluation import Evaluation
-from declog.engine.frame import GROUP_ID, KIND, Frame
+from declog.engine.frame import GROUP_ID, Frame, Projection
 from declog.engine.inactive import PHASE, Span
+from declog.engine.layout import KIND
 from declog.engine.local_columns import with_locals
 from declog.engine.publish import Dispatcher, Route, prefixed
 from declog.errors import ConfigError, Problem, UsageError
@@ -389,8 +391,12 @@ class Columns:
         """The frames with the columns and names of the plan."""
         read = {name: frame for name, frame in frames.items() if name in self.computed.phases}
         if any(name != plain for plain, name in self.names.items()):
-            read = {phase: frame.named(lambda name, _: self._new(name)) for phase, frame in read.items()}
+            read = {phase: self._renamed.of(frame) for phase, frame in read.items()}
         return with_locals(read, self.computed, FUNCTIONS)
+
+    @cached_property
+    def _renamed(self) -> Projection:
+        return Projection(lambda layout, name, dtype: self._new(name))
 
     def _new(self, name: str) -> str:
         of = name.removesuffix(KIND)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches, Block, Key, batches_of, texts_of
-from declog.engine.frame import Frame
+from declog.engine.frame import Frame, Projection
 from declog.engine.tables import _places
 from declog.errors import RuntimeFailure
 from declog.language.absence import ABSENT, HERE
@@ -315,9 +315,9 @@ def test_columns_are_chosen_and_renamed() -> None:
         ("t", None): (Axis.STEP, texts_of(["one"])), ("u", None): (Axis.STEP, texts_of(["two"])),
     }  # fmt: skip
     rows = Frame("p", batches_of([(0, 0, 0, 0, 0.0, 1)]), [numbers], texts)
-    some = rows.named(lambda name, values: None if name in "au" else f"{name}{values.dtype.kind}")
+    some = Projection(lambda layout, name, dtype: None if name in "au" else f"{name}{dtype.kind}").of(rows)
     (block,) = some.blocks
     assert block.keys == (("bf", "x"), ("cf", None)) and block.data.tolist() == [[2.0], [3.0]]
     assert {key: values.tolist() for key, (_, values) in some.texts.items()} == {("tO", None): ["one"]}
-    assert rows.named(lambda name, values: None if values.dtype.kind == "f" else name).blocks == []
-    assert rows.named(lambda name, values: name) is rows  # nothing is copied where nothing changes
+    assert Projection(lambda layout, name, dtype: None if dtype.kind == "f" else name).of(rows).blocks == []
+    assert Projection(lambda layout, name, dtype: name).of(rows) is rows  # nothing is copied where nothing changes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import declog
-from declog.engine import program
+from declog.engine import layout, program
 from declog.engine.blocks import Block, Key, batches_of
 from declog.engine.cells import Cells, MetricValues
 from declog.engine.evaluator import View
@@ -105,7 +105,7 @@ def _cells(reductions: Reductions, frame: Frame) -> dict[str, Cells]:
 def test_a_planned_layout_gives_what_a_view_gives(kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layouts in turn: other columns, orders, dtypes, members, and what is absent; none, one or all of them kept."""
     frames = _frames()
-    monkeypatch.setattr(program, "LAYOUTS", kept)
+    monkeypatch.setattr(layout, "LAYOUTS", kept)
     ops = [op for op in PLAN.metrics if op.phase == "default"]
     assert len(ops) == len(VALUES) * 4 * len(POOLS) * 2
     planned = Reductions(ops)

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import groups
 from declog.engine.blocks import texts_of
-from declog.engine.frame import GROUP_ID, Frame
+from declog.engine.frame import GROUP_ID, Frame, Projection
 from declog.language.dtypes import Axis, DType
 from declog.language.patterns import redacted
 from declog.plans.ops import Plan
@@ -29,9 +30,9 @@ TEXT, FLOAT = "text", "float"
 _TYPES = {"b": "bool", "i": "int", "u": "int", "f": FLOAT}
 
 
-def type_of(values: NDArray[Any]) -> str:
+def type_of(dtype: np.dtype[Any]) -> str:
     """The dtype with which a signal of such values would be declared."""
-    return _TYPES.get(values.dtype.kind, TEXT)
+    return _TYPES.get(dtype.kind, TEXT)
 
 
 def redacted_texts(plan: Plan, name: str, values: NDArray[Any]) -> NDArray[Any]:
@@ -51,8 +52,9 @@ def with_kept_groups(frame: Frame) -> Frame:
     return replace(grouped, texts={key: column for key, column in frame.texts.items() if key[0] not in names})
 
 
+_WITHOUT_KEPT = Projection(lambda layout, name, dtype: None if name.startswith(PREFIX) else name)
+
+
 def without_kept(frames: Mapping[str, Frame]) -> dict[str, Frame]:
     """The frames as metrics read them, without kept columns."""
-    return {
-        name: frame.named(lambda name, _: None if name.startswith(PREFIX) else name) for name, frame in frames.items()
-    }
+    return {name: _WITHOUT_KEPT.of(frame) for name, frame in frames.items()}

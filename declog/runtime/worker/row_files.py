@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine.blocks import PARTS, Batches, Block, Key
-from declog.engine.frame import Frame
+from declog.engine.frame import Frame, Projection
 from declog.engine.log_event import EventFacts
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
@@ -210,7 +210,8 @@ def read_chunk(
 
 def picked(frames: Mapping[str, Frame], names: Collection[str]) -> dict[str, Frame]:
     """Frames with some of their columns."""
-    return {phase: frame.named(lambda name, _: name if name in names else None) for phase, frame in frames.items()}
+    projection = Projection(lambda layout, name, dtype: name if name in names else None)
+    return {phase: projection.of(frame) for phase, frame in frames.items()}
 
 
 class _PhaseReader:

@@ -11,14 +11,15 @@ import logging
 from collections.abc import Callable, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from numpy.typing import NDArray
+import numpy as np
 
 from declog.distribution import VERSION
-from declog.engine.blocks import Layout
-from declog.engine.frame import Frame
+from declog.engine.frame import Frame, Projection
+from declog.engine.layout import Layout
 from declog.engine.log_event import EventFacts
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import Axis, DType
@@ -74,18 +75,15 @@ class RowKeeper:
         self._came: dict[str, set[str]] = {name: set() for name in plan.phases}
         # types of the columns of `log.keep`, by phase
         self._kept_types: dict[str, dict[str, str]] = {name: {} for name in plan.phases}
-        self._layouts: set[tuple[str, Layout]] = set()  # phases and layouts of frames whose columns are in `_came`
+        self._projections = {name: Projection(partial(self._kept_name, name)) for name in plan.phases}
+        self._outdated = False  # whether `rows.json` lacks columns of a layout that is new
         self._after: int | None = None  # a resumed run continues behind so many log events
 
     def add(self, facts: EventFacts, frames: Mapping[str, Frame]) -> RowEvent:
         """Keep a log event, and return it as it is kept. Raises ``OSError`` if the disk refuses."""
         folder = self._folder or self._begin()
         event = RowEvent(replace(facts, number=self.count), {name: self._kept(frame) for name, frame in frames.items()})
-        unseen = [frame for frame in event.frames.values() if (frame.phase, frame.layout) not in self._layouts]
-        if unseen:  # usually signals that came for the first time
-            self._layouts |= {(frame.phase, frame.layout) for frame in unseen}
-            for frame in unseen:
-                self._came[frame.phase] |= {name for name, _ in frame.keys}
+        if self._outdated:  # usually signals came for the first time
             self._write()
         entry = journal_entry(event)
         if self._journal is None:
@@ -123,30 +121,32 @@ class RowKeeper:
 
     def _kept(self, frame: Frame) -> Frame:
         """The columns to keep: numbers and labels; no sketches, rows of tokens, or texts that only tables have."""
-        labels = self._labels[frame.phase]
-        signals = {name.removeprefix(SIGNALS) for name, _ in frame.keys if name.startswith(SIGNALS)}
-
-        def name_of(name: str, values: NDArray[Any]) -> str | None:
-            type = type_of(values)
-            label = name in labels and not name.endswith((TRACE, ".hist"))
-            shown = type != TEXT or label or name.startswith(PREFIX)
-            return self._name(frame.phase, signals, name, type) if shown else None
-
-        rows = frame.named(name_of)
+        rows = self._projections[frame.phase].of(frame)
         texts = {key: (axis, redacted_texts(self._plan, key[0], values)) for key, (axis, values) in rows.texts.items()}
         return replace(rows, texts=texts)
 
-    def _name(self, phase: str, signals: Set[str], name: str, type: str) -> str | None:
-        """The name of a column in the files, without the prefixes of kept columns.
+    def _kept_name(self, phase: str, layout: Layout, name: str, dtype: np.dtype[Any]) -> str | None:
+        """The name of a column in the files, which is noted for `rows.json`; None: the column is not kept."""
+        plain = self._name(phase, layout, name, dtype)
+        if plain is not None:
+            self._came[phase].add(plain)
+            self._outdated = True
+        return plain
 
-        None for a column of `log.keep` that is not kept: because a signal has its name, or because texts come where
-        numbers came before.
+    def _name(self, phase: str, layout: Layout, name: str, dtype: np.dtype[Any]) -> str | None:
+        """The name of a column in the files, without the prefixes of kept columns; None: the column is not kept.
+
+        So it is with a column of `log.keep` if a signal has its name, or if texts come where numbers came before.
         """
+        type = type_of(dtype)
+        label = name in self._labels[phase] and not name.endswith((TRACE, ".hist"))
+        if type == TEXT and not label and not name.startswith(PREFIX):
+            return None
         plain = name.removeprefix(SIGNALS)
         if not plain.startswith(PREFIX):
             return plain
         plain = plain.removeprefix(PREFIX)
-        if plain in signals or any(op.name == plain for op in self._plan.phases[phase].signals):
+        if SIGNALS + plain in layout.names or any(op.name == plain for op in self._plan.phases[phase].signals):
             return None
         types = self._kept_types[phase]
         declared = types.setdefault(plain, type)
@@ -217,7 +217,8 @@ class RowKeeper:
     def _write(self) -> None:
         assert self._folder is not None
         self._facts["runs"][-1]["columns"] = columns_of(self._plan, self._came, self._kept_types)
-        replace_text(self._folder / FACTS, json.dumps(self._facts, default=str, indent=1))
+        replace_text(self._folder / FACTS, json.dumps(self._facts, default=str))
+        self._outdated = False
 
 
 def columns_of(plan: Plan, came: Mapping[str, set[str]], kept_types: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
