@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from declog.engine import cell_index
 from declog.engine.cell_index import Names
 from declog.engine.evaluator import View
-from declog.engine.partials import Piece, alone, cells_here, fold_states, known_tokens, members_here
+from declog.engine.partials import Piece, alone, cells_here, fold_moments, known_tokens, members_here
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
-from declog.language.moments import FORMULAS, Moments
+from declog.language.moments import FORMULAS, Moments, Stat
 from declog.language.quantile_sketch import Sketch
 from declog.language.segmented import present
 from declog.plans.ops import MetricOp
@@ -352,7 +352,8 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
     assert op.fold is not None and op.reduction.sketch is not None
     pieces, piece = cell_index.pieces(op, view, Axis.STEP)
     counts = view.frame.column(f"{op.fold}.hist")
-    states = fold_states(op.fold, view, ("n", "min", "max"))
+    columns: dict[Stat, Array] = {stat: view.frame.floats([f"{op.fold}.{stat}"]) for stat in ("n", "min", "max")}
+    states = fold_moments(columns)
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
     tokens = known_tokens(op, view)
     values = np.full((1, 1, len(pieces)), np.nan)

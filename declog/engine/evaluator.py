@@ -53,11 +53,8 @@ class View:
         self.value(node)
         return self._members.get(node.index, ())
 
-    def function(self, name: str) -> Callable[..., Any]:
-        """The callable of a registered function; raises DL605 for an unknown name."""
-        return self._function(name).run
-
-    def _function(self, name: str) -> Function:
+    def function(self, name: str) -> Function:
+        """A registered function; raises DL605 for an unknown name."""
         function = self._functions.get(name)
         if function is None:
             raise RuntimeFailure.of("DL605.function", function=name)
@@ -123,7 +120,7 @@ class View:
                 return self._column(node)
             case "fold":
                 return self._fold(node)
-        function = self._function(node.op)
+        function = self.function(node.op)
         if function.stage == "elementwise":
             return self._of_rows(node, function)
         kind = _simplified(self._kind(node, function))
@@ -143,7 +140,7 @@ class View:
         name, axis = node.param("name"), node.type.axis
         assert axis is not None
         kind = self._ungrouped(node)
-        if self.frame.has_kinds:
+        if self.frame.layout.has_kinds:
             kind = either(kind, _simplified(self.frame.kind(name, axis)))
         if kind is not True and node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
             return plain[0].floats[plain[1]], kind

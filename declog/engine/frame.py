@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from declog.engine import groups
 from declog.engine.blocks import Batches, Block, Key
-from declog.engine.layout import KIND, Layout, join_of, layout_of, recent, together
+from declog.engine.layout import KIND, Layout, Part, joined, layout_of, recent, together
 from declog.errors import RuntimeFailure
 from declog.language.absence import HERE, Kind
 from declog.language.dtypes import Axis, DType
@@ -89,11 +89,6 @@ class Frame:
         nothing = np.full(rows, np.nan)
         columns = [nothing if (one := self.plain(name)) is None else one[0].floats[one[1]] for name in names]
         return np.concatenate(columns).reshape(len(columns), rows)
-
-    @property
-    def has_kinds(self) -> bool:
-        """Whether any column has a column of kinds."""
-        return self.layout.has_kinds
 
     def kind(self, name: str, axis: Axis) -> Kind:
         """Which rows of a column are absent or missing, spread over an axis: ``[rows]``, a family ``[members, rows]``.
@@ -225,9 +220,9 @@ class Frame:
 
     def with_group_ids(self) -> Frame:
         """The frame with a column of group ids: digests of the first signal in ``grouping.of`` that came."""
-        sources = () if self.grouping is None else self.grouping.of
+        sources = () if self.grouping is None or (GROUP_ID, None) in self.keys else self.grouping.of
         ids = next((ids for name in sources if (ids := self.column(name, exact=True)) is not None), None)
-        if ids is None or (GROUP_ID, None) in self.keys:
+        if ids is None:
             return self
         return self.with_column(GROUP_ID, Axis.COMPLETION, groups.digests(ids), DType.INT)
 
@@ -245,7 +240,11 @@ class Frame:
         if len(frames) == 1:
             return frames[0]
         batches = Batches.join([frame.batches for frame in frames])
-        merged = cls(frames[0].phase, batches, _joined(frames), _joined_texts(frames), frames[0].grouping)
+        blocks = [
+            _end_to_end([_columns(frame, part, number) for number, frame in enumerate(frames)])
+            for part in joined(tuple([frame.layout for frame in frames]))
+        ]
+        merged = cls(frames[0].phase, batches, blocks, _joined_texts(frames), frames[0].grouping)
         order = np.lexsort((batches.rank, batches.batch, batches.step))
         return merged if (order[1:] > order[:-1]).all() else merged.take(order)
 
@@ -266,6 +265,10 @@ def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
     return begin + np.arange(int(counts.sum()))
 
 
+# blocks by number, rows and new keys; old and new keys of texts; and whether nothing changes
+_Picked = tuple[list[tuple[int, Any, tuple[Key, ...]]], list[tuple[Key, Key]], bool]
+
+
 class Projection:
     """Drops and renames columns. The answers of ``name_of`` are kept for each layout.
 
@@ -274,71 +277,50 @@ class Projection:
 
     def __init__(self, name_of: Callable[[Layout, str, np.dtype[Any]], str | None]) -> None:
         self._name_of = name_of
-        self._plans: OrderedDict[Hashable, Any] = OrderedDict()
+        self._plans: OrderedDict[Hashable, _Picked] = OrderedDict()
 
     def of(self, frame: Frame) -> Frame:
         """The frame with the columns that are not dropped, under their new names."""
-        plan = recent(self._plans, frame.layout, lambda: self._plan(frame.layout))
-        if plan is None:
+        layout = frame.layout
+        blocks, texts, same = recent(self._plans, layout, lambda: self._plan(layout))
+        if same:
             return frame
-        blocks = [
-            frame.blocks[number] if keys is None else frame.blocks[number].some(rows, keys)
-            for number, rows, keys in plan[0]
-        ]
-        return replace(frame, blocks=blocks, texts={new: frame.texts[old] for old, new in plan[1]})
+        picked = [frame.blocks[number].some(rows, keys) for number, rows, keys in blocks]
+        return replace(frame, blocks=picked, texts={new: frame.texts[old] for old, new in texts})
 
-    def _plan(self, layout: Layout) -> Any:
-        """The blocks by number, rows and keys (None: unchanged), and old and new keys of texts; None: all unchanged."""
-        blocks: list[tuple[int, Any, tuple[Key, ...] | None]] = []
+    def _plan(self, layout: Layout) -> _Picked:
+        blocks = []
         for number, (_, keys, dtype) in enumerate(layout.heads):
             names = [self._name_of(layout, name, dtype) for name, _ in keys]
-            rows = [row for row, name in enumerate(names) if name is not None]
-            renamed = tuple([(str(names[row]), keys[row][1]) for row in rows])
-            if rows:
-                blocks.append((number, together(rows), None if renamed == keys else renamed))
+            renamed = {row: (name, keys[row][1]) for row, name in enumerate(names) if name is not None}
+            if renamed:
+                blocks.append((number, together([*renamed]), tuple(renamed.values())))
         names = [self._name_of(layout, name, TEXTS) for name, _ in layout.texts]
         texts = [(key, (name, key[1])) for key, name in zip(layout.texts, names, strict=True) if name is not None]
-        same = len(blocks) == len(layout.heads) and all(keys is None for _, _, keys in blocks)
-        return None if same and [new for _, new in texts] == [*layout.texts] else (blocks, texts)
+        same = [keys for _, _, keys in blocks] == [keys for _, keys, _ in layout.heads]
+        return blocks, texts, same and [new for _, new in texts] == [*layout.texts]
 
 
-def _joined(frames: Sequence[Frame]) -> list[Block]:
-    """The blocks of frames, end to end, with kinds that mark where a column did not come."""
-    join, blocks = join_of(tuple([frame.layout for frame in frames])), []
-    for axis, keys, parts, dtype in join.columns:
-        found = zip(frames, parts, strict=True)
-        blocks.append(_end_to_end([_columns(frame, axis, keys, part, dtype) for frame, part in found]))
-    for axis, keys, codes, spots in join.kinds:
-        ends = np.cumsum([frame.count(axis) for frame in frames])
-        kinds = np.repeat(codes, np.diff(ends, prepend=0), 1)
-        for row, number, (block, position) in spots:
-            frame, stop = frames[number], ends[number]
-            values = frame.spread(frame.blocks[block].data[position], frame.blocks[block].axis, axis)
-            kinds[row, stop - len(values) : stop] = values
-        blocks.append(Block(axis, keys, kinds))
-    return blocks
-
-
-def _columns(
-    frame: Frame, axis: Axis, keys: tuple[Key, ...], part: tuple[int, Any] | None, dtype: np.dtype[Any]
-) -> Block:
-    """Some columns of a frame for a block of ``dtype``; missing if the frame lacks them."""
-    if part is None:
-        shape, integers = (len(keys), frame.count(axis)), dtype.kind != "f"
-        return Block(
-            axis, keys, np.full(shape, 0 if integers else np.nan, dtype), np.zeros(shape, bool) if integers else None
-        )
-    block, rows = frame.blocks[part[0]], part[1]
-    if dtype.kind == "f" and block.valid is not None:
+def _columns(frame: Frame, part: Part, number: int) -> Block:
+    """The columns of the ``number``-th of several frames for a block of all; filled if the frame lacks them."""
+    axis, keys, place, fill = part.axis, part.keys, part.places[number], part.fills[number]
+    if place is None:
+        shape = len(keys), frame.count(axis)
+        data = np.full(shape, 0 if fill is None else fill, part.dtype)
+        return Block(axis, keys, data, np.zeros(shape, bool) if fill is None else None)
+    block, rows = frame.blocks[place[0]], place[1]
+    if part.dtype.kind == "f" and block.valid is not None:
         return Block(axis, keys, block.column(rows))
-    return block.some(rows, keys)
+    columns = block.some(rows, keys)
+    spread = block.axis is not axis  # kinds may lie on another axis in each frame
+    return replace(columns, axis=axis, data=frame.spread(columns.data, block.axis, axis)) if spread else columns
 
 
 def _end_to_end(blocks: Sequence[Block]) -> Block:
     """Blocks of the same columns, concatenated along rows."""
     data = np.concatenate([block.data for block in blocks], axis=1)
     valid = None
-    if any([block.valid is not None for block in blocks]):
+    if any(block.valid is not None for block in blocks):
         masks = [np.ones(block.data.shape, bool) if block.valid is None else block.valid for block in blocks]
         valid = np.concatenate(masks, axis=1)
     return Block(blocks[0].axis, blocks[0].keys, data, valid)

@@ -89,10 +89,10 @@ class Inactive:
 
         A mode that logs once per block is counted in log events instead of steps.
         """
-        state = self._modes[mode]
+        state, in_steps = self._modes[mode], self._in_steps(mode)
         for phase, names in arrivals.items():
             for name, span_of_rank in names.items():
-                span, at = (span_of_rank, count) if self._in_steps(mode) else (Span(event, event), event)
+                span, at = (span_of_rank, count) if in_steps else (Span(event, event), event)
                 need = Need(phase, name)
                 before = state.spans.get(need)
                 state.spans[need] = span if before is None else before.then(span)

@@ -268,7 +268,7 @@ def _latest_rows(held: Frame | None, new: Frame) -> Frame:
 def _held(*frames: Frame | None) -> Frame:
     """The batches of a phase with values per step: each value, of each member, holds on its rank until the next."""
     frame = Frame.merge([frame for frame in frames if frame is not None])
-    if not frame.has_kinds:
+    if not frame.layout.has_kinds:
         return frame
     batches = frame.batches
     rows = {key: row for block in frame.blocks for key, row in zip(block.keys, block.data, strict=True)}
@@ -285,7 +285,9 @@ def _held(*frames: Frame | None) -> Frame:
             places[of_rank] = np.where(last < 0, of_rank, of_rank[last])
         return places
 
-    blocks = [block.some([row]).pick(latest(*key)) for block in frame.blocks for row, key in enumerate(block.keys)]
+    blocks = [
+        block.some([row], (key,)).pick(latest(*key)) for block in frame.blocks for row, key in enumerate(block.keys)
+    ]
     texts = {key: (axis, values[latest(*key)]) for key, (axis, values) in frame.texts.items()}
     return Frame(frame.phase, batches, blocks, texts, frame.grouping)
 

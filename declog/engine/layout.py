@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,16 +31,15 @@ class Layout:
     def __init__(self, heads: tuple[Head, ...], texts: tuple[Key, ...]) -> None:
         self.heads = heads
         self.texts = texts
-        self.spots: dict[Key, Spot] = {
-            key: (block, row) for block, (_, keys, _) in enumerate(heads) for row, key in enumerate(keys)
-        }
-        self.keys = {**self.spots, **dict.fromkeys(texts)}.keys()
+        self.spots: dict[Key, Spot] = {}
         self.columns: dict[str, list[tuple[str | None, int, int]]] = {}  # by name: member, index of the block, row
         self.members: dict[str, tuple[str, ...]] = {}  # of families, in the order in which they were first seen
         for block, (_, keys, _) in enumerate(heads):
-            for row, (name, member) in enumerate(keys):
-                self.columns.setdefault(name, []).append((member, block, row))
-        for name, member in [key for _, keys, _ in heads for key in keys] + list(texts):
+            for row, key in enumerate(keys):
+                self.spots[key] = block, row
+                self.columns.setdefault(key[0], []).append((key[1], block, row))
+        self.keys = {**self.spots, **dict.fromkeys(texts)}.keys()
+        for name, member in self.keys:
             if member is not None:
                 self.members[name] = (*self.members.get(name, ()), member)
         self.names = {name for name, _ in self.keys}
@@ -70,54 +69,49 @@ def together(rows: Sequence[int]) -> Any:
     return slice(rows[0], rows[0] + len(rows)) if beside else np.array(rows, np.int64)
 
 
-class Join:
-    """How frames with these layouts are put end to end.
+class Part(NamedTuple):
+    """A block of merged frames: for each frame the index of its block and rows there, or what fills the columns.
 
-    ``columns`` has a block per entry: its axis, its keys, for each frame the index of a block and rows there (None: the
-    frame lacks the columns), and a dtype for missing values: float if any frame has floats. ``kinds`` has blocks of
-    kinds: axis, keys, ``codes[keys, frames]``, and where a frame has kinds itself: key, frame and spot. A fold needs
-    no kind: its count is missing where its tokens did not come.
+    A frame lacks the columns where ``places`` is None. ``fills`` has None for a missing integer.
     """
 
-    def __init__(self, layouts: tuple[Layout, ...]) -> None:
-        axes: dict[Key, Axis] = {
-            key: layout.heads[block][0]
-            for layout in layouts for key, (block, _) in layout.spots.items() if not key[0].endswith(KIND)
-        }  # fmt: skip
-        self.columns: list[tuple[Axis, tuple[Key, ...], list[tuple[int, Any] | None], np.dtype[Any]]] = []
-        for blocks, group in groupby(axes, lambda key: [layout.spots.get(key, (None,))[0] for layout in layouts]):
-            keys = tuple(group)
-            parts = [
-                None if block is None else (block, together([layout.spots[key][1] for key in keys]))
-                for layout, block in zip(layouts, blocks, strict=True)
-            ]
-            dtypes = [
-                layout.heads[block][2] for layout, block in zip(layouts, blocks, strict=True) if block is not None
-            ]
-            integers = all(dtype.kind in "iub" for dtype in dtypes)
-            dtype = np.result_type(*dtypes) if integers else np.dtype(np.float64)
-            self.columns.append((axes[keys[0]], keys, parts, dtype))
-        marks: dict[Axis, list[tuple[Key, list[int], list[Spot | None]]]] = {}
-        for key in dict.fromkeys(key for layout in layouts for key in layout.keys if key[0].isidentifier()):
-            mark = (key[0] + KIND, key[1])
-            codes = [HERE if key in layout.keys else ABSENT for layout in layouts]
-            spots = [layout.spots.get(mark) if key in layout.keys else None for layout in layouts]
-            axis = max(
-                (layout.heads[layout.spots[mark][0]][0] for layout in layouts if mark in layout.spots), default=None
-            )
-            if any(codes) or axis is not None:
-                marks.setdefault(Axis.STEP if axis is None else axis, []).append((mark, codes, spots))
-        self.kinds = [
-            (
-                axis, tuple([mark for mark, _, _ in of_axis]), np.array([codes for _, codes, _ in of_axis], np.uint8),
-                [(row, frame, spot) for row, (_, _, spots) in enumerate(of_axis)
-                 for frame, spot in enumerate(spots) if spot is not None],
-            )
-            for axis, of_axis in marks.items()
-        ]  # fmt: skip
+    axis: Axis
+    keys: tuple[Key, ...]
+    dtype: np.dtype[Any]
+    places: list[tuple[int, Any] | None]
+    fills: list[float | None]
 
 
 @lru_cache(maxsize=64)
-def join_of(layouts: tuple[Layout, ...]) -> Join:
-    """The plan by which frames with these layouts are merged."""
-    return Join(layouts)
+def joined(layouts: tuple[Layout, ...]) -> list[Part]:
+    """How frames with these layouts are put end to end: the columns, float if any frame has floats, then their kinds.
+
+    Signals and computed columns are absent in frames that lack them. A fold needs no kind: its count is missing where
+    its tokens did not come.
+    """
+    columns: list[tuple[Key, Axis, np.dtype[Any], list[Spot | None], list[float | None]]] = []
+    for key in dict.fromkeys(key for layout in layouts for key in layout.spots if not key[0].endswith(KIND)):
+        spots = [layout.spots.get(key) for layout in layouts]
+        heads = [layout.heads[spot[0]] for layout, spot in zip(layouts, spots, strict=True) if spot is not None]
+        dtypes = [dtype for _, _, dtype in heads]
+        integers = all(dtype.kind in "iub" for dtype in dtypes)
+        dtype, fill = (np.result_type(*dtypes), None) if integers else (np.dtype(np.float64), np.nan)
+        columns.append((key, heads[-1][0], dtype, spots, [fill] * len(layouts)))
+    for key in dict.fromkeys(key for layout in layouts for key in layout.keys if key[0].isidentifier()):
+        mark = (key[0] + KIND, key[1])
+        axes = [layout.heads[layout.spots[mark][0]][0] for layout in layouts if mark in layout.spots]
+        spots = [layout.spots.get(mark) if key in layout.keys else None for layout in layouts]
+        kinds: list[float | None] = [HERE if key in layout.keys else ABSENT for layout in layouts]
+        if axes or any(kinds):
+            columns.append((mark, max(axes, default=Axis.STEP), np.dtype(np.uint8), spots, kinds))
+    parts = []
+    for (axis, dtype, blocks, fills), group in groupby(
+        columns, lambda column: (*column[1:3], [spot and spot[0] for spot in column[3]], column[4])
+    ):
+        alike = [*group]
+        rows = [
+            [spot[1] for _, _, _, spots, _ in alike if (spot := spots[at]) is not None] for at in range(len(layouts))
+        ]
+        places = [None if block is None else (block, together(of)) for block, of in zip(blocks, rows, strict=True)]
+        parts.append(Part(axis, tuple([column[0] for column in alike]), dtype, places, fills))
+    return parts

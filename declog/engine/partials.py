@@ -234,7 +234,7 @@ class State:
 
 def _sums(states: Sequence[State]) -> Iterable[tuple[str, list[Array]]]:
     """The names of the sums that all states have, each with every state's array."""
-    names = [name for name in states[0].sums if all([name in state.sums for state in states])]
+    names = [name for name in states[0].sums if all(name in state.sums for state in states)]
     return [(name, [state.sums[name] for state in states]) for name in names]
 
 
@@ -296,11 +296,6 @@ def known_tokens(op: MetricOp, view: View) -> Array | None:
 def tokens_asked(values: Array, counts: Array) -> Array:
     """The number of tokens per completion that a fold should have values of; 0 if the fold or the count is absent."""
     return np.where(np.isnan(values) | np.isnan(counts), 0.0, counts)
-
-
-def fold_states(name: str, view: View, stats: Sequence[Stat]) -> Moments:
-    """The moments of one fold, each array ``[1, rows]``; neutral where the fold never came."""
-    return fold_moments({stat: view.frame.floats([f"{name}.{stat}"]) for stat in stats})
 
 
 def fold_moments(columns: Mapping[Stat, Array]) -> Moments:

@@ -18,6 +18,7 @@ from declog.engine.frame import Frame
 from declog.engine.layout import KIND, Spot, together
 from declog.engine.partials import fold_moments, tokens_asked
 from declog.language.dtypes import Axis, DType
+from declog.language.functions import Function
 from declog.language.moments import Moments, Stat
 from declog.language.nodes import CONST, SIGNAL, Node, walk
 
@@ -55,48 +56,18 @@ class Take:
             matrix[rows] = frame.blocks[block].floats[index]
 
 
-class _Constants:
-    """Constants: one number per row of the matrix."""
-
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._values = np.array([[float(node.param("value"))] for node in nodes])
-
-    def of(self, frame: Frame, count: int) -> Array:
-        """The constants, ``[k, 1]``, for any frame."""
-        return self._values
-
-
-class _Call:
-    """One arithmetic operation on many rows at once: on columns, constants and results of other operations."""
-
-    def __init__(self, run: Callable[..., Any], args: Sequence[_Values]) -> None:
-        self._run = run
-        self._args = args
-
-    def of(self, frame: Frame, count: int) -> Array:
-        """The values of one frame."""
-        return np.asarray(self._run(np, *(arg.of(frame, count) for arg in self._args)))
-
-
-_Values = Take | _Constants | _Call
+_Values = Callable[[Frame, int], Array]  # of a frame and the number of its rows: the values ``[k, rows]`` or ``[k, 1]``
 
 
 class _Columns:
-    """Finds the columns of a frame that hold the values of nodes of one axis; each node is looked up once."""
+    """Finds the columns of a frame that hold the values of nodes of one axis."""
 
     def __init__(self, axis: Axis, frame: Frame) -> None:
         self._axis = axis
         self._frame = frame
-        self._spots: dict[int, list[Spot]] = {}
-        self._shapes: dict[int, Hashable] = {}
 
     def spots(self, node: Node) -> list[Spot]:
         """The columns of a signal that needs no conversion, one per member of a family; empty for any other node."""
-        if node.index not in self._spots:
-            self._spots[node.index] = self._recorded(node)
-        return self._spots[node.index]
-
-    def _recorded(self, node: Node) -> list[Spot]:
         axis, frame, kinds = self._axis, self._frame, _AS_IT_IS.get(node.type.dtype, "")
         if node.op != SIGNAL or node.type.axis is not axis or axis is Axis.GROUP:
             return []
@@ -110,11 +81,6 @@ class _Columns:
 
     def shape(self, node: Node) -> Hashable:
         """A key: nodes with equal keys are computed at once. None: the node is not arithmetic on recorded columns."""
-        if node.index not in self._shapes:
-            self._shapes[node.index] = self._arithmetic(node)
-        return self._shapes[node.index]
-
-    def _arithmetic(self, node: Node) -> Hashable:
         if node.op == CONST and isinstance(node.param("value"), (int, float)):
             return CONST
         if not _flat(node) or node.type.dtype is not DType.FLOAT:
@@ -126,15 +92,17 @@ class _Columns:
         shapes = tuple(map(self.shape, node.args))
         return None if None in shapes or set(shapes) == {CONST} else (node.op, *shapes)
 
-    def gather(self, nodes: Sequence[Node], function: Callable[[str], Callable[..., Any]]) -> _Values:
+    def gather(self, nodes: Sequence[Node], function: Callable[[str], Function]) -> _Values:
         """The operation that computes the values of nodes of one shape at once."""
         first = nodes[0]
         if first.op == CONST:
-            return _Constants(nodes)
+            constants = np.array([[float(node.param("value"))] for node in nodes])
+            return lambda frame, count: constants
         if first.op == SIGNAL:
-            return Take(spot for node in nodes for spot in self.spots(node))
-        columns = zip(*(node.args for node in nodes), strict=True)
-        return _Call(function(first.op), [self.gather(args, function) for args in columns])
+            return Take(spot for node in nodes for spot in self.spots(node)).of
+        args = [self.gather(column, function) for column in zip(*(node.args for node in nodes), strict=True)]
+        run = function(first.op).run
+        return lambda frame, count: np.asarray(run(np, *[arg(frame, count) for arg in args]))
 
 
 class Program:
@@ -184,7 +152,7 @@ class Program:
         self._recorded.into(matrix, frame)
         end = self._recorded.height
         for call, height in self._calls:
-            matrix[end : end + height] = call.of(frame, count)
+            matrix[end : end + height] = call(frame, count)
             end += height
         for array, (height, _) in zip(values, heights[len(self._heights) :], strict=True):
             matrix[end : end + height] = array

@@ -251,9 +251,9 @@ class Dispatcher:
         """The alerts that fire. An alert is not judged at events at which some of its metrics are not due."""
         for op in self._plan.alerts:
             keys = read(op.when)
-            if not all([self._outputs[key].every in due for key in keys]):
+            if not all(self._outputs[key].every in due for key in keys):
                 continue
-            here = any([key in results for key in keys])  # False: this mode has none of its metrics
+            here = any(key in results for key in keys)  # False: this mode has none of its metrics
             cell_name = self._metrics.holds(op.when, results, f"the alert `{op.id}`", report) if here else None
             key = mode, op.id
             if cell_name is None or self._streaks[key] != FIRED:

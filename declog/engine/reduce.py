@@ -182,7 +182,11 @@ class Block:
         placed = cell_index.placed(first, view)
         shape = (len(placed.labels) if first.by is not None else 1, len(placed.pieces))
         count = shape[0] * shape[1]
-        cells = None if shape == (1, 1) else Segments(placed.label * max(shape[1], 1) + placed.piece, count)
+        alone = shape == (1, 1) and len(placed.rows) > 0  # the rows of one cell are reduced where they lie
+        cells = (
+            Segments.single(len(placed.rows)) if alone
+            else Segments(placed.label * max(shape[1], 1) + placed.piece, count)
+        )  # fmt: skip
         every = first.by is None and len(placed.rows) == view.frame.count(self._axis)  # all rows count, in order
         chosen = slice(None) if every else placed.rows
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
@@ -192,7 +196,7 @@ class Block:
             rows, _ = self._outline(view, program, heights)
             folds = folds.take(chosen)
             moments, weights = (
-                (_pooled(folds, cells, self._pooled), None) if weight is None else _weighted(folds, weight, cells)
+                (folds.pooled(cells, self._pooled), None) if weight is None else _weighted(folds, weight, cells)
             )
             missing = np.maximum(_added(asked[:, chosen], cells) - moments.n, 0.0) if len(asked) else moments.n
         else:
@@ -203,8 +207,7 @@ class Block:
                 moments = _moments(matrix, stats, cells)
             else:
                 moments, weights = _weighted(Moments.single(matrix), weight, cells)
-            sizes = len(placed.rows) if cells is None else cells.counts
-            missing = sizes - moments.n.reshape(len(matrix), count)
+            missing = cells.counts - moments.n
             if program.marked and missing.any():
                 missing = self._without_absent(missing, program.marked, rows, view, chosen, cells)
             if self._levels or self._last:
@@ -246,7 +249,7 @@ class Block:
 
     def _without_absent(
         self, missing: Array, marked: Collection[Hashable], rows: Sequence[Row], view: View, chosen: Any,
-        cells: Segments | None,
+        cells: Segments,
     ) -> Array:  # fmt: skip
         """The counts of missing values without those of rows in which the value is absent."""
         absent = np.zeros((len(missing), view.frame.count(self._axis)))
@@ -269,36 +272,29 @@ class Block:
         return here
 
 
-def _moments(matrix: Array, stats: Sequence[frozenset[Stat]], cells: Segments | None) -> Moments:
+def _moments(matrix: Array, stats: Sequence[frozenset[Stat]], cells: Segments) -> Moments:
     """The moments of all rows, computed in chunks that fit into the cache."""
     if not len(matrix):
-        return Moments.empty((0, 1 if cells is None else cells.count))
+        return Moments.empty((0, cells.count))
     step = max(1, CHUNK // max(matrix.shape[1], 1))
     parts = []
     for start in range(0, len(matrix), step):
         some, asked = matrix[start : start + step], frozenset().union(*stats[start : start + step])
-        parts.append(Moments.of(some, asked) if cells is None else Moments.by_segment(some, cells, asked))
+        parts.append(Moments.by_segment(some, cells, asked))
     return parts[0] if len(parts) == 1 else Moments.joined(parts)
 
 
-def _added(values: Array, cells: Segments | None) -> Array:
-    """Sums over the values of each row, ``[k, 1]``, or of each row and cell, ``[k, cells]``, added in order."""
-    count = 1 if cells is None else cells.count
-    index = count * np.arange(len(values))[:, None] + (0 if cells is None else cells.index)
-    flat = np.broadcast_to(index, values.shape).ravel()
-    return np.bincount(flat, values.ravel(), minlength=len(values) * count).reshape(len(values), count)
+def _added(values: Array, cells: Segments) -> Array:
+    """Sums over the values of each row and cell, ``[k, cells]``, added in order."""
+    flat = (cells.count * np.arange(len(values))[:, None] + cells.index).ravel()
+    shape = len(values), cells.count
+    return np.bincount(flat, values.ravel(), minlength=shape[0] * shape[1]).reshape(shape)
 
 
-def _weighted(values: Moments, weight: Array, cells: Segments | None) -> tuple[Moments, Array]:
+def _weighted(values: Moments, weight: Array, cells: Segments) -> tuple[Moments, Array]:
     """The moments of weighted values in each cell, and the sums of the weights."""
     counted = values.n * present(weight)
     with np.errstate(invalid="ignore"):  # inf times 0
         weights = np.where(counted > 0, counted * weight, 0.0)
         total = np.where(counted > 0, values.total * weight, 0.0)
-    return _pooled(replace(values, n=counted, total=total), cells), _added(weights, cells)
-
-
-def _pooled(values: Moments, cells: Segments | None, stats: frozenset[Stat] = ALL) -> Moments:
-    """The moments of each cell, ``[k, cells]``; only ``stats`` are computed."""
-    rows = values.n.shape[-1]
-    return values.pooled(Segments(np.zeros(rows, np.int64), 1, rows or None) if cells is None else cells, stats)
+    return replace(values, n=counted, total=total).pooled(cells), _added(weights, cells)
