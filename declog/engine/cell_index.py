@@ -50,12 +50,8 @@ def place_key(op: MetricOp) -> tuple[object, ...]:
 
 
 def placed(op: MetricOp, view: View) -> Placed:
-    """The rows that count, and their cells; cached in the view by `place_key`."""
-    key = place_key(op)
-    cached = view.placed.get(key)
-    if cached is None:
-        cached = view.placed[key] = _placed(op, view)
-    return cached
+    """The rows that count, and their cells; once for all metrics with one `place_key`."""
+    return view.shared(place_key(op), lambda: _placed(op, view))
 
 
 def _placed(op: MetricOp, view: View) -> Placed:
@@ -178,10 +174,7 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]],
     Pieces are in the order of time, and for equal times from the highest rank to the lowest.
     """
     key = "pieces", axis is Axis.BATCH, op.pool, op.ranks
-    cached = view.placed.get(key)
-    if cached is None:
-        cached = view.placed[key] = _pieces_of_batches(op, view, axis)
-    names, index = cached
+    names, index = view.shared(key, lambda: _pieces_of_batches(op, view, axis))
     if axis is not Axis.BATCH:
         return names, view.frame.spread(index, Axis.STEP, axis)
     first = np.zeros(view.frame.count(axis), np.int64)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from declog.engine import cell_index
 from declog.engine.cell_index import Names
 from declog.engine.evaluator import View
-from declog.engine.partials import Piece, alone, cells_here, fold_moments, known_tokens, members_here
+from declog.engine.partials import Piece, alone, cells_here, fold_moments, members_here, tokens_asked
 from declog.language import reductions
 from declog.language.absence import either
 from declog.language.dtypes import Axis
@@ -355,14 +355,14 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
     columns: dict[Stat, Array] = {stat: view.frame.floats([f"{op.fold}.{stat}"]) for stat in ("n", "min", "max")}
     states = fold_moments(columns)
     batch = view.frame.parts(Axis.COMPLETION, Axis.STEP).index
-    tokens = known_tokens(op, view)
+    tokens = tokens_asked(*view.frame.floats([f"{op.fold}.n", f"{op.tokens}.n"]))
     values = np.full((1, 1, len(pieces)), np.nan)
     counted, asked, outside = np.zeros(values.shape), np.zeros(values.shape), 0
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
     for position in range(len(pieces) if counts is not None else 0):
         here = np.flatnonzero(piece[batch] == position)
         pooled = states.take(here).pooled()
-        counted[0, 0, position], asked[0, 0, position] = pooled.n[0], 0 if tokens is None else tokens[here].sum()
+        counted[0, 0, position], asked[0, 0, position] = pooled.n[0], tokens[here].sum()
         if pooled.n[0] > 0:
             parts = counts[piece == position] if counts is not None else ()
             sketch = Sketch.merge(parts, float(pooled.min[0]), float(pooled.max[0]))

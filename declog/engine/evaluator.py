@@ -7,8 +7,8 @@ which are neither true nor false (see ``language/absence.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from declog.language.nodes import LEAVES, WRITTEN, Node
 from declog.language.segmented import Segments
 
 Array = NDArray[Any]
+T = TypeVar("T")
 Members = tuple[str, ...]
 Value = tuple[Array, Kind]
 COLUMNS = ("signal", "local", "carried")
@@ -42,11 +43,17 @@ class View:
         self._functions = functions
         self._values: dict[int, Value] = {}
         self._members: dict[int, Members] = {}
-        self.placed: dict[tuple[object, ...], Any] = {}  # the cells of rows, shared by metrics that cut rows alike
+        self._shared: dict[Hashable, Any] = {}
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
         """The segments of ``fine`` entries that belong to each ``coarse`` one; ``STEP`` means a batch of all ranks."""
         return self.frame.parts(fine, Axis.BATCH if coarse is Axis.STEP and fine is not Axis.STEP else coarse)
+
+    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
+        """A fact of the frame, made once for all metrics that ask for it by this key."""
+        if key not in self._shared:
+            self._shared[key] = make()
+        return self._shared[key]
 
     def members(self, node: Node) -> Members:
         """The members of a family's value, in its order."""
@@ -139,9 +146,7 @@ class View:
     def _column(self, node: Node) -> Value:
         name, axis = node.param("name"), node.type.axis
         assert axis is not None
-        kind = self._ungrouped(node)
-        if self.frame.layout.has_kinds:
-            kind = either(kind, _simplified(self.frame.kind(name, axis)))
+        kind = either(self._ungrouped(node), _simplified(self.frame.kind(name, axis)))
         if kind is not True and node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
             return plain[0].floats[plain[1]], kind
         if kind is True or (values := self.frame.column(name)) is None:

@@ -39,6 +39,7 @@ class Frame:
     blocks: list[Block]
     texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
     grouping: Grouping | None = None
+    _memo: dict[tuple[Axis, Axis], Segments] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     # -- reading
 
@@ -117,10 +118,6 @@ class Frame:
         return int(self.batches.rows.sum())
 
     # -- how axes nest
-
-    @cached_property
-    def _memo(self) -> dict[tuple[Axis, Axis], Segments]:
-        return {}
 
     def parts(self, fine: Axis, coarse: Axis) -> Segments:
         """The entries of ``fine`` that belong to each entry of ``coarse``; cached."""

@@ -268,7 +268,7 @@ def _latest_rows(held: Frame | None, new: Frame) -> Frame:
 def _held(*frames: Frame | None) -> Frame:
     """The batches of a phase with values per step: each value, of each member, holds on its rank until the next."""
     frame = Frame.merge([frame for frame in frames if frame is not None])
-    if not frame.layout.has_kinds:
+    if not any(name.endswith(KIND) for name in frame.layout.columns):
         return frame
     batches = frame.batches
     rows = {key: row for block in frame.blocks for key, row in zip(block.keys, block.data, strict=True)}

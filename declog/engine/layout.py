@@ -43,7 +43,6 @@ class Layout:
             if member is not None:
                 self.members[name] = (*self.members.get(name, ()), member)
         self.names = {name for name, _ in self.keys}
-        self.has_kinds = any(name.endswith(KIND) for name in self.columns)
 
 
 @lru_cache(maxsize=512)

@@ -285,14 +285,6 @@ def _alone(node: Node) -> bool:
     return all(map(_alone, families)) if families else (ALONE, True) in node.params
 
 
-def known_tokens(op: MetricOp, view: View) -> Array | None:
-    """The number of tokens per completion that a metric should have values of; None if it cannot be told."""
-    if op.tokens is None or op.fold is None or view.frame.plain(f"{op.tokens}.n") is None:
-        return None
-    counted, tokens = view.frame.floats([f"{op.fold}.n", f"{op.tokens}.n"])
-    return tokens_asked(counted, tokens)
-
-
 def tokens_asked(values: Array, counts: Array) -> Array:
     """The number of tokens per completion that a fold should have values of; 0 if the fold or the count is absent."""
     return np.where(np.isnan(values) | np.isnan(counts), 0.0, counts)
@@ -301,6 +293,6 @@ def tokens_asked(values: Array, counts: Array) -> Array:
 def fold_moments(columns: Mapping[Stat, Array]) -> Moments:
     """The moments of folds from their columns, ``[folds, rows]``; neutral in batches in which a fold did not come."""
     count = columns["n"]
-    states = Moments(*(columns.get(stat, np.full(count.shape, neutral)) for stat, neutral in NEUTRAL.items()))
+    states = Moments(*[columns.get(stat, np.full(count.shape, neutral)) for stat, neutral in NEUTRAL.items()])
     here = count > 0  # False also for NaN, where the fold did not come
     return states if here.all() else states.map(lambda array, neutral: np.where(here, array, neutral))

@@ -256,8 +256,7 @@ class Block:
         for name, places in places_of(rows[: len(missing)]).items():
             if name in marked:
                 absent[places] = view.absent(self._sources[name].args[0], self._axis)
-        missing = missing - _added(absent[:, chosen], cells)
-        return np.maximum(missing, 0.0)
+        return np.maximum(missing - _added(absent[:, chosen], cells), 0.0)
 
     def _here(self, view: View, program: Program | FoldProgram, rows: Sequence[Row], shape: tuple[int, int]) -> Array:
         """In which pieces each cell has rows. Only `empty` reads this; without such a metric it is True everywhere."""

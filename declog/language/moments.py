@@ -42,7 +42,7 @@ class Moments:
     @classmethod
     def empty(cls, shape: tuple[int, ...] = ()) -> Moments:
         """The statistics of no values."""
-        return cls(*(np.full(shape, neutral) for neutral in NEUTRAL.values()))
+        return cls(*[np.full(shape, neutral) for neutral in NEUTRAL.values()])
 
     @classmethod
     def of(cls, values: Array, stats: frozenset[Stat] = ALL, there: Array | None = None) -> Moments:
@@ -138,7 +138,7 @@ class Moments:
     @classmethod
     def joined(cls, parts: Sequence[Moments]) -> Moments:
         """Several arrays of statistics, one after the other along the first axis."""
-        return cls(*(np.concatenate([getattr(part, stat) for part in parts]) for stat in STATS))
+        return cls(*[np.concatenate([getattr(part, stat) for part in parts]) for stat in STATS])
 
     @classmethod
     def stacked(cls, parts: Sequence[Moments]) -> Moments:
@@ -147,11 +147,11 @@ class Moments:
 
     def map(self, change: Callable[[Array, float], Array]) -> Moments:
         """``change(array, neutral)`` of every array and its neutral value."""
-        return Moments(*(change(getattr(self, stat), neutral) for stat, neutral in NEUTRAL.items()))
+        return Moments(*[change(getattr(self, stat), neutral) for stat, neutral in NEUTRAL.items()])
 
     def take(self, index: Any) -> Moments:
         """Some of the entries, by an index of the last axis."""
-        return Moments(*(getattr(self, stat)[..., index] for stat in STATS))
+        return Moments(*[getattr(self, stat)[..., index] for stat in STATS])
 
 
 def floats(values: Array) -> Array:
@@ -192,7 +192,7 @@ class Formula:
 
     def __call__(self, xp: Any, statistics: Mapping[str, Any]) -> Any:
         """The value of statistics by name, arrays of one shape."""
-        return self.run(xp, *(statistics[stat] for stat in self.takes))
+        return self.run(xp, *[statistics[stat] for stat in self.takes])
 
     def of(self, moments: Moments, index: Any = None, rows: int = 0) -> Array:
         """The values of an array of statistics, or of some by an index of its first axis; of no values absent.
