@@ -52,7 +52,7 @@ class Block:
 
         If values are missing they become floats with NaN; with ``exact``, integers become objects with None instead.
         """
-        data = self.data[row]
+        data: Array = self.data[row]
         if self.valid is None or self.valid[row].all():
             return data
         if exact and data.dtype.kind in "iu":

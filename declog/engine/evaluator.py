@@ -53,7 +53,8 @@ class View:
         """A fact of the frame, made once for all metrics that ask for it by this key."""
         if key not in self._shared:
             self._shared[key] = make()
-        return self._shared[key]
+        fact: T = self._shared[key]
+        return fact
 
     def members(self, node: Node) -> Members:
         """The members of a family's value, in its order."""

@@ -263,7 +263,7 @@ def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
 
 
 # blocks by number, rows and new keys; old and new keys of texts; and whether nothing changes
-_Picked = tuple[list[tuple[int, Any, tuple[Key, ...]]], list[tuple[Key, Key]], bool]
+_Selected = tuple[list[tuple[int, Any, tuple[Key, ...]]], list[tuple[Key, Key]], bool]
 
 
 class Projection:
@@ -274,7 +274,7 @@ class Projection:
 
     def __init__(self, name_of: Callable[[Layout, str, np.dtype[Any]], str | None]) -> None:
         self._name_of = name_of
-        self._plans: OrderedDict[Hashable, _Picked] = OrderedDict()
+        self._plans: OrderedDict[Hashable, _Selected] = OrderedDict()
 
     def of(self, frame: Frame) -> Frame:
         """The frame with the columns that are not dropped, under their new names."""
@@ -285,7 +285,7 @@ class Projection:
         picked = [frame.blocks[number].some(rows, keys) for number, rows, keys in blocks]
         return replace(frame, blocks=picked, texts={new: frame.texts[old] for old, new in texts})
 
-    def _plan(self, layout: Layout) -> _Picked:
+    def _plan(self, layout: Layout) -> _Selected:
         blocks = []
         for number, (_, keys, dtype) in enumerate(layout.heads):
             names = [self._name_of(layout, name, dtype) for name, _ in keys]

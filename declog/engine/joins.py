@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
-from declog.engine.frame import KIND, Frame
+from declog.engine.frame import Frame
+from declog.engine.layout import KIND
 from declog.errors import RuntimeFailure
 from declog.language.absence import absent, either
 from declog.language.dtypes import Axis, DType

@@ -256,7 +256,8 @@ class Block:
         for name, places in places_of(rows[: len(missing)]).items():
             if name in marked:
                 absent[places] = view.absent(self._sources[name].args[0], self._axis)
-        return np.maximum(missing - _added(absent[:, chosen], cells), 0.0)
+        without: Array = np.maximum(missing - _added(absent[:, chosen], cells), 0.0)
+        return without
 
     def _here(self, view: View, program: Program | FoldProgram, rows: Sequence[Row], shape: tuple[int, int]) -> Array:
         """In which pieces each cell has rows. Only `empty` reads this; without such a metric it is True everywhere."""

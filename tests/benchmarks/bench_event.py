@@ -145,7 +145,8 @@ def print_calls(replay: Replay, most: int) -> None:
 
 def print_times(replay: Replay, rounds: int) -> None:
     """The CPU time of a log event by stage."""
-    warm, cold = ({name: [] for name in ("all", *STAGES)} for _ in range(2))
+    warm: dict[str, list[float]] = {name: [] for name in ("all", *STAGES)}
+    cold: dict[str, list[float]] = {name: [] for name in warm}
     spent: Counter[str] = Counter()
     for name, (owner, method) in STAGES.items():
         setattr(owner, method, _timed(getattr(owner, method), name, spent))
