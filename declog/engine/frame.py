@@ -300,12 +300,12 @@ class Projection:
 
 def _columns(frame: Frame, part: Part, number: int) -> Block:
     """The columns of the ``number``-th of several frames for a block of all; filled if the frame lacks them."""
-    axis, keys, place, fill = part.axis, part.keys, part.places[number], part.fills[number]
-    if place is None:
+    axis, keys, source, fill = part.axis, part.keys, part.sources[number], part.fills[number]
+    if source is None:
         shape = len(keys), frame.count(axis)
         data = np.full(shape, 0 if fill is None else fill, part.dtype)
         return Block(axis, keys, data, np.zeros(shape, bool) if fill is None else None)
-    block, rows = frame.blocks[place[0]], place[1]
+    block, rows = frame.blocks[source[0]], source[1]
     if part.dtype.kind == "f" and block.valid is not None:
         return Block(axis, keys, block.column(rows))
     columns = block.some(rows, keys)

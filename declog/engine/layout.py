@@ -71,13 +71,13 @@ def together(rows: Sequence[int]) -> Any:
 class Part(NamedTuple):
     """A block of merged frames: for each frame the index of its block and rows there, or what fills the columns.
 
-    A frame lacks the columns where ``places`` is None. ``fills`` has None for a missing integer.
+    A frame lacks the columns where ``sources`` is None. ``fills`` has None for a missing integer.
     """
 
     axis: Axis
     keys: tuple[Key, ...]
     dtype: np.dtype[Any]
-    places: list[tuple[int, Any] | None]
+    sources: list[tuple[int, Any] | None]
     fills: list[float | None]
 
 
@@ -111,6 +111,6 @@ def joined(layouts: tuple[Layout, ...]) -> list[Part]:
         rows = [
             [spot[1] for _, _, _, spots, _ in alike if (spot := spots[at]) is not None] for at in range(len(layouts))
         ]
-        places = [None if block is None else (block, together(of)) for block, of in zip(blocks, rows, strict=True)]
-        parts.append(Part(axis, tuple([column[0] for column in alike]), dtype, places, fills))
+        sources = [None if block is None else (block, together(of)) for block, of in zip(blocks, rows, strict=True)]
+        parts.append(Part(axis, tuple([column[0] for column in alike]), dtype, sources, fills))
     return parts
