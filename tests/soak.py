@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 
 import declog
-from declog.engine import program
+from declog.engine import layout
 from tests import forks
 from tests.config import test_one_meaning
 from tests.config.mistakes import score
@@ -62,7 +62,7 @@ MAY_GROW: Mapping[str, float] = {
 }
 
 
-KEPT = (0, 1, program.LAYOUTS)  # layouts of columns whose programs are kept
+KEPT = (0, 1, layout.LAYOUTS)  # layouts of columns whose programs are kept
 
 PARTS = (
     "alone",
@@ -299,7 +299,7 @@ def oracle(cases: int) -> Iterator[str]:
 
 def differing(seed: int) -> str | None:
     """What is wrong about the case of a seed, if anything is; by the seed no layout, one or many are kept."""
-    program.LAYOUTS = KEPT[seed % len(KEPT)]
+    layout.LAYOUTS = KEPT[seed % len(KEPT)]
     try:
         case = generated(seed)
         with tempfile.TemporaryDirectory() as folder:

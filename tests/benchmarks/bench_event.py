@@ -74,7 +74,7 @@ def trained(folder: Path) -> tuple[Worker, declog.Recorder, list[LogEvent]]:
         events.append(event)
         process(worker, event)
 
-    Worker._process = listening  # type: ignore[method-assign]
+    Worker._process = listening  # type: ignore[method-assign,assignment]
     args = {
         "max_steps": STEPS, "logging_steps": 1, "eval_strategy": "no", "per_device_train_batch_size": 8,
         "max_completion_length": 16, "beta": 0.05,

@@ -182,4 +182,4 @@ def test_rows_that_lie_together_are_taken_in_their_order() -> None:
     """Every choice of rows, in every order: a slice stands for neighbours only."""
     values = np.arange(4)
     for rows in (rows for size in range(1, 5) for rows in itertools.permutations(range(4), size)):
-        assert values[program.together(rows)].tolist() == list(rows)
+        assert values[layout.together(rows)].tolist() == list(rows)

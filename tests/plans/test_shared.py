@@ -28,7 +28,9 @@ def test_equal_profiles_have_one_plan() -> None:
     assert declog.plan(PROFILE).canonical == declog.compile(declog.validate(PROFILE)).canonical
 
 
-@pytest.mark.parametrize("other", [{"metrics": {"x": {"expr": "x", "every": 2}}}, {"axes": {"group": {"size": 2}}}], ids=str)
+@pytest.mark.parametrize(
+    "other", [{"metrics": {"x": {"expr": "x", "every": 2}}}, {"axes": {"group": {"size": 2}}}], ids=str
+)
 def test_what_differs_has_its_own(other: dict[str, Any]) -> None:
     """Each value of a profile counts."""
     assert declog.plan({**PROFILE, **other}).canonical != declog.plan(PROFILE).canonical
