@@ -168,6 +168,8 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
     elif "mapping values are not allowed" in cause and (plain := _unquoted(lines, context or mark, mark)):
         _, column, value = plain
         problem, width = Problem.of("DL101.yaml_colon", fix=f'"{value}"'), len(value)
+    elif "mapping values are not allowed" in cause and _goes_on(lines, row):
+        problem = Problem.of("DL101.yaml_indentation")
     elif "mapping values are not allowed" in cause:
         problem = Problem.of("DL101.yaml_colon", fix=_quoted(line))
     elif flow is not None and "???" in line:
@@ -213,6 +215,13 @@ def _without_colon(lines: list[str], row: int, cause: str) -> int | None:
     return above if levels[0] == levels[-1] or "could not" in cause else None
 
 
+def _goes_on(lines: list[str], row: int) -> bool:
+    """Whether YAML reads a line as more of the value above: an entry that is indented deeper than the one before."""
+    pair = [re.match(r"( *)[\w-]+: +\w", lines[at]) for at in (row - 1, row) if 0 <= at < len(lines)]
+    above, below = (*pair, None, None)[:2]
+    return above is not None and below is not None and len(above[1]) < len(below[1])
+
+
 def _unquoted(lines: list[str], context: yaml.Mark, mark: yaml.Mark) -> tuple[int, int, str] | None:
     """The row, the column and the text of a value in {...} that YAML took apart; None where that is not the matter."""
     for row in range(context.line, min(mark.line + 1, len(lines))):
@@ -236,8 +245,10 @@ def _values_in_braces(line: str) -> Iterator[tuple[int, str]]:
 
 
 def _quoted(line: str) -> str:
-    """The entry of a line with its value in quotes."""
+    """The entry of a line with its value in quotes, or in braces if that is the entry's own keys."""
     entry = re.match(r"(\s*[^\s:]+: +)(.*)", line)
+    if entry and any(entry[2].partition(": ")[0] in keys(model) for model in models()):
+        return f"{entry[1].strip()} {{{entry[2].rstrip()}}}"
     return f"{entry[1].strip()} '{entry[2].rstrip()}'" if entry and "'" not in entry[2] else "quote the text"
 
 

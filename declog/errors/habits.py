@@ -115,7 +115,7 @@ _OPTIONS = _table(
      "output_dir={repr}"),
     ("project entity group notes job_type experiment experiment_name tracking_uri",
      "sinks=[console,wandb] sink_options.wandb.project={value}"),
-    ("name run_name run_id", "name={value}"),
+    ("name run_name run_id", "run.name={value}"),
     ("backend backends report_to tracker trackers logger loggers log_with sink", "sinks=[{value}]"),
     ("log_every log_interval logging_steps log_freq frequency interval", "every={value}"),
     ("preset yaml config_path config_name config_file spec", ""),

@@ -13,7 +13,7 @@ from typing import Any
 
 from declog.errors import elsewhere
 
-MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re", "pl"})
+MODULES = frozenset({"np", "numpy", "torch", "math", "jnp", "F", "tf", "pd", "re", "pl", "wandb"})
 QUANTILES = frozenset({"quantile", "percentile", "nanquantile", "nanpercentile", "histogram_quantile"})
 AXES = frozenset({"axis", "dim", "dims", "keepdim", "keepdims", "by", "per", "group_by", "groupby"})
 _CONVERSIONS = frozenset({
@@ -33,7 +33,7 @@ _UNITS = {"k": 1000, "%": 0.01}
 
 _NAME = re.compile(r"[a-z]\w*")
 _REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
-_PIPE = re.compile(rf"\s*([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({_REDUCTIONS})\s*")  # reward | mean
+_PIPE = re.compile(rf"\s*\.?([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({_REDUCTIONS})\s*")  # reward | mean
 
 _OWN = "register a function of your own with @declog.function, and call it"
 
@@ -49,13 +49,15 @@ def of_call(node: ast.Call) -> str:
         return f"{{expr: {match[1]}, reduce: {match[3]}, by: {match[2]}}}"
     module = isinstance(node.func.value, ast.Name) and node.func.value.id in MODULES
     arguments = list(map(_plain, [*([] if module else [node.func.value]), *node.args]))
-    name = node.func.attr
+    name = node.func.attr.lower() if module else node.func.attr
     if name in _CONVERSIONS and not module:
         return f"{ast.unparse(node.func.value)}: values are converted where they are observed"
     if name == "split":
         return f"words({ast.unparse(node.func.value)}), which counts them, in place of len(...)"
     if len(arguments) == 2 and (level := quantile(name, arguments[1])) is not None:
         return f"{level}({ast.unparse(arguments[0])})"
+    if len(arguments) == 1 and (inside := ast.unparse(arguments[0])).startswith("{"):  # a map is a metric by itself
+        return inside
     return of_library(name, arguments) or f"{name}({', '.join(map(ast.unparse, arguments))})"
 
 
@@ -151,7 +153,7 @@ def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text:
 def of_none(node: ast.Compare) -> str:
     """``x is None`` is `not present(x)`."""
     last = node.comparators[-1]
-    if len(node.ops) == 1 and isinstance(last, ast.Constant) and last.value is None:
+    if len(node.ops) == 1 and ast.unparse(last).lower() in ("none", "null", "nan", "nil"):
         there = f"present({ast.unparse(node.left)})"
         return f"write `{there if isinstance(node.ops[0], ast.IsNot) else f'not {there}'}`"
     return "write `==`, or present(x)"
@@ -249,7 +251,7 @@ def _of_labels(match: re.Match[str]) -> str:
     if label in ("group", "prompt", "completion", "token"):
         over = {"completion": "token"}.get(label, "completion")
         return f"write `mean({reduce}({expr}, over={over}))`"
-    return f"write `{{expr: {expr}, reduce: {reduce}, by: {label}}}`"
+    return f"write `{{expr: {expr}, reduce: {elsewhere.SYNONYMS.get(reduce, reduce)}, by: {label}}}`"
 
 
 def _of_rows(match: re.Match[str]) -> str:
@@ -259,16 +261,28 @@ def _of_rows(match: re.Match[str]) -> str:
     return f"a filter is a map: {{{key}{word}: {match[2]}}}"
 
 
+def _of_query(match: re.Match[str]) -> str:
+    """``SELECT AVG(x) FROM t WHERE c``."""
+    call = re.fullmatch(r"(\w+)\((.+)\)", match[1])
+    word, expr = (call[1].lower(), call[2]) if call else ("mean", match[1])
+    where = f", where: {match[2]}" if match[2] else ""
+    return f"write `{{expr: {expr}, reduce: {elsewhere.SYNONYMS.get(word, word)}{where}}}`"
+
+
 # Texts that cannot be parsed, and their fixes: a template of the match, or a function of it. The first one counts.
 _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (rf"\A{_PIPE.pattern}\Z", r"write `\2(\1)`"),
+    (r"(?i)\A\s*select\s+(.+?)\s+from\s+\w+(?:\s+where\s+(.+?))?\s*;?\s*\Z", _of_query),
     (r"(?i)\A\s*(.+?)\s+as\s+([a-z_]\w*)\s*\Z", r"a metric's key is its name: `\2: \1`"),
     (r"\A\s*(\w+)\s*;\s*(\w+)\s*\Z", r"a metric for each: metrics: {\1: mean, \2: mean}"),
     (r"[$][{a-z]", _of_shell),
     (r"=([<>])", r"write `\1=`"),
     (r"(?s)\?.*:", _of_choice),
     (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+(?:where|if|when)\s+(.+?)\Z", _of_condition),
-    (r"\A\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s+(\w+)\s*\Z", _of_labels),
+    (r"\A\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s*\(?(\w+)\)?\s*\Z",
+        _of_labels),
+    (r"\A\s*pass@(\d+)\s*\Z", r"write `pass_at(reward > 0.5, k=\1)`"),
+    (r"\A\s*\w+\((\w+)\[\d+\w\]\)\s*\Z", r"write `{expr: \1, over: step, combine: ema(0.9)}`"),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+\d+\s*\w*\s*\Z",
         r"write `{expr: \1, over: step, combine: ema(0.9)}`"),
     (r"(?i)([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", r"write `\2 <= \1 <= \3`"),

@@ -9,6 +9,7 @@ import re
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest
@@ -58,7 +59,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         if (fix := moved(word, name, entry)) is not None:
             return fix
     if (fix := _of_other_tools(problem.path, data)) is not None or len(problem.path) > 1:
-        return fix
+        return fix or _of_lost_sign(problem.path)
     key = str(problem.path[0])
     value = data[key]
     if key == "per_rank":
@@ -91,6 +92,15 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if isinstance(value, Scalar):
         return f"run: {{config: {{{key}: {in_flow(value)}}}}}, which records it with the run\n{problem.fix}"
     return None
+
+
+def _of_lost_sign(path: Path) -> str | None:
+    """The fix for a key below an entry that has a section's name, and for a key with its value, without a colon."""
+    if len(path) > 2 and path[1] in SECTIONS:
+        return f"move `{path[1]}:` to the left: it stands at the top, beside `{path[0]}:`"
+    word, _, value = str(path[-1]).partition(" ")
+    model = model_of(reduce(below, path[:-1], LogSpec))
+    return f"{word}: {value}" if value and model is not None and word in keys(model) else None
 
 
 def application(data: Mapping[str, Any]) -> Problem | None:
@@ -156,7 +166,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
     from declog.language.functions import BUILTIN  # numpy, which composing alone needs not
 
-    if key in BUILTIN.names() and entry[key] is not None:
+    if key in BUILTIN.names() and SYNONYMS.get(key) != "where" and entry[key] is not None:
         further: list[Any] = entry[key] if isinstance(entry[key], list) else [entry[key]]
         arguments = ", ".join(map(str, [entry.get("expr", name), *further]))
         return f"expr: {in_flow(f'{key}({arguments})')}"
@@ -282,7 +292,9 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
     if isinstance(value, str):
         id = "_".join(re.findall(r"[a-z_]\w*", value)) or "my_id"
         if section in ("signals", "metrics") and re.match(r"[a-z_]\w*\Z", value):
-            return id, "completion" if section == "signals" else "mean"
+            of_its_end = re.fullmatch(r"(\w+?)_(mean|sum|min|max|std|var|last|p\d+)", value)
+            metric = f"{of_its_end[2]}({of_its_end[1]})" if of_its_end else "mean"
+            return id, "completion" if section == "signals" else metric
         condition = re.fullmatch(r"(\w+)\s*([<>]=?\s*\S+)", value) if section == "alerts" else None
         return (condition[1], condition[2]) if condition else (id, value)
     if not isinstance(value, Mapping):

@@ -261,6 +261,8 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
             cause, fix = "`do` is a list", _do(str(value))
         case [*_, "random" | "first" as key], float() if 0 < value < 1:
             cause, fix = f"`{key}` counts rows", f"fraction: {value}"
+        case [*_, "random" | "first" as key], str() if percent := re.fullmatch(r"\s*(\d+)\s*%\s*", value):
+            cause, fix = f"`{key}` counts rows", f"fraction: {int(percent[1]) / 100:g}"
         case [*_, "columns"], "all" | "*":
             cause, fix = "`columns` are names", "columns: [prompt, completion, reward]"
         case [*_, "where" | "when" as key], list():

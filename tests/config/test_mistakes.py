@@ -9,6 +9,7 @@ from tests.config.mistakes import kinds, mistakes, score
 UNANSWERED = {
     "expressions": 1,
     "first_day": 2,
+    "fourth_stranger": 0,
     "half_answered": 0,
     "hydra": 1,
     "loops": 2,

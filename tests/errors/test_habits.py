@@ -196,7 +196,10 @@ def test_the_package_that_is_no_config_of_wandb(code: str) -> None:
         ({"profile": "slim"}, 'declog.start(config, ["profile=slim"])'),
         ({"every": 10}, 'declog.start(config, ["every=10"])'),
         ({"log_dir": "runs"}, "declog.start(config, output_dir='runs')"),
-        ({"name": "a", "project": "mine"}, '["name=a", "sinks=[console,wandb]", "sink_options.wandb.project=mine"]'),
+        (
+            {"name": "a", "project": "mine"},
+            '["run.name=a", "sinks=[console,wandb]", "sink_options.wandb.project=mine"]',
+        ),
         ({"project": "mine"}, '["sinks=[console,wandb]", "sink_options.wandb.project=mine"]'),
         ({"report_to": "wandb"}, '["sinks=[wandb]"]'),
         ({"log_every": 5}, '["every=5"]'),
