@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import gc
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -148,25 +146,11 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests that share a fixture of their module go to one worker, which makes it once; all others are on their own."""
-    from xdist.scheduler import LoadScopeScheduling
+    """The tests of a module go to one worker, which makes once what they have in common: fixtures, caches, imports.
 
-    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            path, _, test = nodeid.partition("::")
-            shared = test.partition("[")[0] in tests_that_share(config.rootpath / path)
-            return path if shared else nodeid
+    Modules keep the order of collection, which has slow ones first; xdist would take those with most tests first.
+    """
+    from xdist.scheduler import LoadFileScheduling
 
-    return Scheduling(config, log)
-
-
-@cache
-def tests_that_share(module: Path) -> frozenset[str]:
-    """The functions of a module that use a fixture of scope ``module``, directly or through another one."""
-    functions = [each for each in ast.parse(module.read_text()).body if isinstance(each, ast.FunctionDef)]
-    found = {each.name for each in functions if "scope='module'" in " ".join(map(ast.unparse, each.decorator_list))}
-    size = -1
-    while size != len(found):
-        size = len(found)
-        found |= {each.name for each in functions if found & {argument.arg for argument in each.args.args}}
-    return frozenset(found)
+    config.option.loadscopereorder = False
+    return LoadFileScheduling(config, log)
