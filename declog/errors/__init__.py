@@ -92,7 +92,7 @@ def _quantile(level: str) -> str:
     return f"p{float(f'{level[:2]}.{level[2:]}'):g}" if level[0] == "9" else "p99"
 
 
-_SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^[-?](\s|$)|^\s|\s$")
+_SPECIAL = re.compile(r"[{}\[\],#&*!|>'\"%@`]|:(\s|$)|^-(\s|$)|^\?|^\s|\s$")
 
 
 def in_flow(value: object, text: Callable[[str], str] | None = None) -> str:

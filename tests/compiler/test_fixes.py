@@ -255,7 +255,7 @@ def test_a_fix_takes_no_name_that_is_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["a", "a b", "a: b", "{a}", "a, b", "a # b", "'", '"', "- a", "?", "", " a", "é: 1", "*a"]
+    "text", ["a", "a b", "a: b", "{a}", "a, b", "a # b", "'", '"', "- a", "?", "???", "", " a", "é: 1", "*a"]
 )
 def test_a_quoted_text_is_read_as_it_was(text: str) -> None:
     """Inside of a flow map."""
