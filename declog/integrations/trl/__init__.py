@@ -160,12 +160,12 @@ def _presets(support: Support, constants: dict[str, Any], plan: declog.Plan) -> 
 
 def _refuse_other_method(trainer: Any, support: Support, config: Any) -> None:
     """Refuse a preset of the other method's metrics: nearly all of them would be wrong."""
-    plain = declog.config_of(config)
-    of = ((plain.get("run") or {}).get("config") or {}).get("trainer")
+    run = declog.config_of(config).get("run") or {}
+    of = (run.get("config") or {}).get("trainer")
     method = next((method for method, name in TRAINERS.items() if name == of), None)
     if support.method is not None and method not in (None, support.method):
         raise UsageError.of(
-            "DL510.other_method", name=plain.get("name"), of=of, type=type(trainer).__name__, method=support.method
+            "DL510.other_method", name=run.get("name"), of=of, type=type(trainer).__name__, method=support.method
         )
 
 
