@@ -75,8 +75,7 @@ def plan(
         if inputs_of == inputs and (inputs[0] is not None or config_of() is composed):
             return earlier
 
-    def compiled(some: Mapping[str, Any]) -> Plan:
-        spec = validate(some)
+    def compiled(spec: LogSpec) -> Plan:
         return compile(
             spec, constants=constants, profiles=[spec.profile, *profiles] if profiles else (),
             functions=functions, reductions=reductions, columns=columns,
@@ -91,7 +90,7 @@ def plan(
 
     suspects = [*old, *of_new_names(lint(composed, named_nulls(data)))]
     try:
-        plan = compiled(data)
+        plan = compiled(composed.spec)
     except ConfigError as error:
         if old:  # the old name says what else is wrong with its entry
             raise composed.located(ConfigError([*suspects, *of_new_names(error.problems)])) from None
@@ -272,7 +271,7 @@ _ROOTS = frozenset({"axes", "constants", "modes", "schemas", "signals", "derived
 
 
 def _further(
-    data: Mapping[str, Any], problems: Sequence[Problem], compiled: Callable[[Mapping[str, Any]], Plan]
+    data: Mapping[str, Any], problems: Sequence[Problem], compiled: Callable[[LogSpec], Plan]
 ) -> list[Problem]:
     """The problems of names and expressions in the entries without a problem so far: reported with the others."""
     wrong = {problem.path[:2] for problem in problems}
@@ -287,7 +286,7 @@ def _further(
         if (key,) not in wrong
     }
     try:
-        compiled(rest)
+        compiled(validate(rest))
     except ConfigError as error:
         names = {str(path[-1]) for path in wrong}
         of_names = [item for item in error.problems if item.code.startswith("DL3") or item.code == "DL403"]

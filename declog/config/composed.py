@@ -34,6 +34,7 @@ from declog.language.keys import is_entry
 from declog.language.shorthand import long
 from declog.language.spec import LogSpec
 from declog.language.tree import MISSING, Node, tree_of
+from declog.language.validation import validate
 
 Error = TypeVar("Error", bound=ConfigError)
 
@@ -126,6 +127,11 @@ class Composed:
         if self.problems:
             raise self.located(CompositionError(self.problems))
         return dict(self.data)
+
+    @cached_property
+    def spec(self) -> LogSpec:
+        """The config as models; raises ``ConfigError`` with what does not resolve, or each mistake of its shape."""
+        return validate(self.resolved())
 
     def located(self, error: Error) -> Error:
         """The same error, each problem with its file, line and column or its override, where that is known.

@@ -94,10 +94,10 @@ def members(type_: Any) -> tuple[Any, ...]:
     return inside[:1] if origin is Annotated else inside if origin in (typing.Union, types.UnionType) else ()
 
 
-def atoms(type_: Any) -> Iterator[Any]:
+@cache  # asked of every value of a config
+def atoms(type_: Any) -> tuple[Any, ...]:
     """The types that a value may have: of ``int | None`` int and None."""
-    inside = members(type_)
-    yield from (atom for member in inside for atom in atoms(member)) if inside else (type_,)
+    return tuple(atom for member in members(type_) for atom in atoms(member)) or (type_,)
 
 
 def values(data: Any, type_: Any = LogSpec, path: Path = ()) -> Iterator[tuple[Path, Any, Any]]:
@@ -125,7 +125,7 @@ def says(type_: Any) -> Iterator[Says]:
 # The keys of a config whose entries bear names of their own.
 SECTIONS = tuple(
     name for name, key in keys(LogSpec).items()
-    if typing.get_origin(next(atoms(key.type))) is dict and below(key.type, "") is not Any
+    if typing.get_origin(atoms(key.type)[0]) is dict and below(key.type, "") is not Any
 )  # fmt: skip
 # The sections whose entries are named by texts of other keys.
 _said = {said.of for model in models() for key in keys(model).values() for said in says(key.type)}

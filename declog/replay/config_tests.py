@@ -19,7 +19,6 @@ from declog.engine.publish import CODE
 from declog.errors import ConfigError, DeclogError, Problem
 from declog.language.functions import DEFAULT, Functions
 from declog.language.spec_of_tests import Input, StepInput, TestSpec
-from declog.language.validation import validate
 from declog.replay.compare import Difference, compare
 from declog.replay.playback import rehearse
 from declog.replay.prepared import Settings, givers, prepared
@@ -89,14 +88,13 @@ def config_tests(
     ``ConfigError`` with all errors of the config, or with all names in tests that the config does not have.
     """
     composed = compose(config, overrides)
-    data = composed.resolved()
     imports = {*load_imports(working_directory()), *composed.imports}
-    settings = Settings(data, partial(compile, imports=imports, **registries))
+    settings = Settings(composed, partial(compile, imports=imports, **registries))
     functions = registries.get("functions", DEFAULT)
     problems: list[Problem] = []
     tests = []
     try:
-        for name, spec in validate(data).tests.items():
+        for name, spec in composed.spec.tests.items():
             if select in name or fnmatch.fnmatch(name, select):
                 profile, plan, wrong = prepared(settings, spec)
                 problems += [problem.at("tests", name) for problem in wrong]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -24,9 +24,8 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
     Tests of installed packages with names that the config deleted are among the latter: the author of the config did
     not write them.
     """
-    data = config.resolved()
-    spec = validate(data)
-    settings = Settings(data, make)
+    spec = config.spec
+    settings = Settings(config, make)
     problems: list[Problem] = []
     stale: list[str] = []
     for name, test in spec.tests.items():
@@ -44,8 +43,8 @@ def faults(config: Composed, make: Callable[..., Any]) -> tuple[list[Problem], l
 class Settings:
     """The configs and plans of a config's tests: one for all tests with equal settings. ``make`` compiles."""
 
-    def __init__(self, data: Mapping[str, Any], make: Callable[..., Any]) -> None:
-        self._data = {key: value for key, value in data.items() if key != "tests"}
+    def __init__(self, config: Composed, make: Callable[..., Any]) -> None:
+        self._config = config
         self._make = make
         self._plans: dict[str, tuple[LogSpec, Any]] = {}
 
@@ -53,7 +52,10 @@ class Settings:
         """The config with the changes of the test's ``with``, and its plan for the test's profile and constants."""
         key = repr((test.with_, test.constants, test.profile))
         if key not in self._plans:
-            spec = validate(over(tree_of(self._data), tree_of(test.with_)).plain)
+            spec = self._config.spec
+            if test.with_:
+                data = {key: value for key, value in self._config.data.items() if key != "tests"}
+                spec = validate(over(tree_of(data), tree_of(test.with_)).plain)
             pinned = {name: ConstantSpec(value=value) for name, value in test.constants.items()}
             changed = spec.model_copy(update={"constants": {**spec.constants, **pinned}})
             profiles = [spec.profile, test.profile or spec.profile]

@@ -167,12 +167,9 @@ def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _unopened(config: Composed) -> Iterator[str]:
     """A note on the user's own options for sinks that `sinks` does not list."""
-    from declog.language.validation import validate
-
-    opened = validate(config.data).sinks
     for name in config.data.get("sink_options") or ():
-        if name not in opened and config.home(("sink_options", name)) is None:
-            listed = ", ".join([*opened, name])
+        if name not in config.spec.sinks and config.home(("sink_options", name)) is None:
+            listed = ", ".join([*config.spec.sinks, name])
             yield f"`sink_options.{name}` has no effect: no `sinks` names it; sinks: [{listed}]"
 
 
@@ -216,6 +213,7 @@ def _print(results: Sequence[Checked], args: argparse.Namespace) -> None:
 def _lines(result: Checked, plan: Plan, args: argparse.Namespace, *, several: bool) -> Iterator[str]:
     """A config that compiles, in words."""
     from declog.cli import locks
+    from declog.cli.targets import is_name
     from declog.language.nodes import LOGGED
 
     if args.format == "text":  # annotations have them
@@ -233,7 +231,8 @@ def _lines(result: Checked, plan: Plan, args: argparse.Namespace, *, several: bo
         counted(len(plan.alerts), "alert"),
         f"{counted(len(plan.sinks), 'sink')} ({', '.join(op.id for op in plan.sinks)})" if plan.sinks else "no sink",
     ]
-    label = f"{' '.join(result.words) or plan.name if several else plan.name}: {', '.join(parts)}"
+    typed = result.words if several else [word for word in result.words[:1] if is_name(word)]
+    label = f"{' '.join(typed) or plan.name}: {', '.join(parts)}"
     if result.changes:
         yield f"{result.changes}\n"
         yield wrapped(visible(label), f"{paint('changed', YELLOW)} ", 3)
