@@ -19,7 +19,7 @@ import yaml
 from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.config_source import ConfigSource
 
-from declog.config.compose import project_folder
+from declog.config.compose import presets, project_folder
 from declog.config.files import YamlLoader, source_path
 from declog.config.hydra import config_loader, groups_of
 from declog.config.search_path import GROUP, PROVIDER, preset_folders
@@ -85,7 +85,10 @@ def _signals_of(pack: str) -> frozenset[str]:
 
 
 def declared(problem: Problem) -> Problem:
-    """An unknown signal that is near to none: which pack declares it."""
+    """An unknown signal that is near to none: which pack declares it. A preset that is named as a profile."""
+    profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)
+    if profile is not None and profile[1] in presets():
+        return replace(problem, fix=f"a preset is extended: defaults: [{profile[1]}, _self_]\n{problem.fix}")
     match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
     pack = None if match is None or (problem.fix or "").startswith("did you mean") else pack_of(match[1])
     if pack is None:

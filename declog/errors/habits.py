@@ -73,6 +73,11 @@ OF_A_RUN = _table(
     ("output_dir folder dir directory", "its folder is RUN.path"),
     ("status finished", "how it ended is RUN.state"),
 )  # fmt: skip
+_ROWS = "it stands for the logger: LOG.log({'reward': 0.5}, step) as before, and beside it declog.observe(reward=...)"
+OF_A_STAND_IN = _table(
+    ("step at batch commit observe scalars scope mode micro_batch", _ROWS),
+    ("state_dict load_state_dict flush written rewind output_dir", "the recorder has it: LOG.recorder"),
+)  # fmt: skip
 
 
 def meant(name: str, names: Collection[str], of: str, meanings: Mapping[str, str] = MEANT) -> str:

@@ -1,9 +1,11 @@
-"""Stand-ins for a logger, a run or a writer that pass as the original. Standard library only."""
+"""Stand-ins for a logger, a run or a writer that pass as the original. Standard library and errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+from declog.errors.habits import OF_A_STAND_IN, meant
 
 
 class Stands:
@@ -16,7 +18,12 @@ class Stands:
         return type(self if self._wraps is None else self._wraps)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._wraps, name)
+        try:
+            return getattr(self._wraps, name)
+        except AttributeError as error:
+            if name not in OF_A_STAND_IN:
+                raise
+            raise AttributeError(f"{error}{meant(name, (), 'logger', OF_A_STAND_IN)}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._wraps is None or name in vars(self):

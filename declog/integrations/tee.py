@@ -124,7 +124,7 @@ class Tee(Stands):
         self.close()
 
     def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._wraps, name)
+        attribute = super().__getattr__(name)
         if name in ENDS and callable(attribute):
             return functools.partial(self._end, name)
         if not inspect.isroutine(attribute):

@@ -10,6 +10,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
+from operator import getitem
 from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest
@@ -18,7 +19,7 @@ from declog.language.keys import SECTIONS, below, entries, keys, model_of, secti
 from declog.language.model import Scalar
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
-from declog.language.spec_of_tables import ColumnType
+from declog.language.spec_of_tables import ColumnType, TableSpec
 
 EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "include", "from")
 
@@ -50,9 +51,10 @@ def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
 
 def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     """The fix for a key that there is not: the key for its purpose, or the section that it belongs to."""
-    if len(problem.path) == 3 and (moved := _MOVED.get(str(problem.path[0]))) is not None:
-        section, name, word = map(str, problem.path)
-        entry = data[section][name]
+    *names, word = map(str, problem.path)
+    section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
+    if (moved := _MOVED.get(section)) is not None:
+        name, entry = names[-1], _at(problem.path[:-1], data)
         reduces = section == "metrics" and word in _names(data, "signals", "derived")
         if reduces and is_reduction(str(entry[word]), 1):
             return f"expr: {word}, reduce: {entry[word]}"
@@ -92,6 +94,10 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if isinstance(value, Scalar):
         return f"run: {{config: {{{key}: {in_flow(value)}}}}}, which records it with the run\n{problem.fix}"
     return None
+
+
+def _at(path: Path, data: Any) -> Any:
+    return reduce(getitem, path, data)
 
 
 def _of_lost_sign(path: Path) -> str | None:
@@ -135,9 +141,9 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
     if template is None:
         return None
-    value: Any = data
-    for word in path:
-        value = value[word]
+    value = _at(path, data)
+    if template == "columns: <value>" and isinstance(value, str):
+        value = re.split(r"[\s,]+", value)
     return template.replace("<value>", in_flow(value)).replace("<id>", "".join(ids[:1]))
 
 
@@ -189,16 +195,33 @@ _OBSERVED = keys(SignalSpec).keys() - keys(MetricSpec).keys()  # keys of a signa
 
 def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """`sort: length, limit: 4` is `key: length, top: 4`: an order alone takes no rows."""
-    if SYNONYMS.get(word) != "key" or "key" in entry or word in ("top", "bottom"):
+    if SYNONYMS.get(word) != "key" or "key" in entry:
         return None
-    count = entry.get("limit") or 4
+    order = re.fullmatch(r"(-?) *(.*?)(?: +(?:(desc)|(asc))(?:ending)?)?", str(entry[word]), re.I | re.S)
+    assert order is not None
+    flags = {key for key, value in entry.items() if value}
+    falls = order[1] or order[3] or flags & {"desc", "descending", "reverse", "top"}
+    rises = order[4] or flags & {"asc", "ascending", "bottom"}
+    count = next((entry[key] for key in ("limit", "top", "bottom") if entry.get(key)), 4)
     where = {"where": entry["where"]} if "where" in entry else {}
-    chosen = in_flow({**where, "key": entry[word], "top": count})
-    return f"{name}: {chosen}  or  `bottom: {count}` for the smallest"
+    chosen = in_flow({**where, "key": order[2], "bottom" if rises else "top": count})
+    return f"{name}: {chosen}" + (f"  or  `bottom: {count}` for the smallest" if not (falls or rises) else "")
+
+
+def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | None:
+    """`order_by: reward, limit: 4` of a table is one filter: `{key: reward, top: 4}`."""
+    rows = {key: value for key, value in entry.items() if elsewhere.keys().get(f"tables.{key}", "")[:7] == "filter:"}
+    order = next((rows.pop(key) for key in [*rows] if SYNONYMS.get(key, key) == "key"), None)
+    if order is None or word not in entry.keys() - keys(TableSpec):
+        return None
+    count = next((value for value in rows.values() if type(value) is int), None)
+    return _moved_of_filter("sort", "filter", {**rows, "sort": order, "limit": count})
 
 
 # by section: the fix for a key that belongs elsewhere
-_MOVED = {"metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _moved_of_filter}
+_MOVED = {
+    "metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _moved_of_filter, "tables": _moved_of_table,
+}  # fmt: skip
 
 
 def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:

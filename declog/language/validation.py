@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from declog.distribution import NAME
 from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
+from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import (
     SECTIONS,
     atoms,
@@ -283,6 +284,8 @@ def _example(noun: str, depth: int, value: Any) -> str | None:
         return "null"
     if isinstance(value, str) and (number := re.match(r"\s*(\d+)\s*([kK]\b)?", value)) and "number" in noun:
         return number[1] + "000" * bool(number[2])
+    if "number" in noun and (word := SYNONYMS.get(str(value).lower(), "")).isdigit():
+        return word
     if noun == "a map" and isinstance(value, list) and value and all(isinstance(one, Mapping) for one in value):
         return in_flow({key: item for one in value for key, item in one.items()})
     if noun == "a list" and isinstance(value, str):

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from declog.errors import UsageError, did_you_mean, nearest
 from declog.errors.habits import OF_A_RUN, meant
@@ -34,14 +34,32 @@ RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several 
 RUNNING, KILLED = "running", "killed"
 
 
-def read(run: str | os.PathLike[str], *, run_id: str | None = None, sink: str | None = None) -> Run:
+@runtime_checkable
+class _Recorder(Protocol):
+    @property
+    def output_dir(self) -> Path | None: ...
+
+    @property
+    def closed(self) -> bool: ...
+
+    def written(self, wait_s: float = 30.0) -> bool: ...
+
+
+def read(run: str | os.PathLike[str] | _Recorder, *, run_id: str | None = None, sink: str | None = None) -> Run:
     """A run on disk; ``run`` is its folder, a folder of a sink, or a file in one.
 
+    It may also be the run's recorder, open or closed: its log events so far are written first.
     The folder above a run means that run if it is the only one there. ``run_id`` chooses among runs that were appended
     to one folder; the default is the last. ``sink`` restricts the reading to one sink: its folder relative to the
     run's, which is the sink's id unless the config has a ``dir``. Each part is read once, at its first use: call
     ``read`` again while the run goes on. Raises ``UsageError`` DL607 if there is no run, or no run of that id or sink.
     """
+    if isinstance(run, _Recorder):
+        if not run.closed:
+            run.written()
+        if run.output_dir is None:
+            raise UsageError.of("DL607.no_run", path="this rank", fix="read on rank 0, which has the run's folder")
+        run = run.output_dir
     path = Path(run)
     folder = Path(os.path.realpath(path.parent if os.path.isfile(path) else path))
     if not os.path.isdir(folder):

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -92,6 +93,18 @@ def test_both_sinks_are_read_alike(tmp_path: Path) -> None:
     rows = [{name: row[name] for name in table().data} for row in one.tables["completions"].rows()[:3]]
     made = table()
     assert plain(rows) == plain([{name: values[row] for name, values in made.data.items()} for row in range(3)])
+
+
+def test_a_recorder_is_read_in_its_folder(tmp_path: Path) -> None:
+    """An open one too, with its log events so far; the other ranks have no folder."""
+    with declog.start(PROFILE, output_dir=tmp_path) as log:
+        with log.step(0):
+            log.observe(reward=[1.0, 2.0], text=["a", "b"])
+        assert declog.read(log).wide().pandas()["reward"].to_list() == [1.5]
+    assert declog.read(log, sink="jsonl").path == tmp_path
+    elsewhere = SimpleNamespace(output_dir=None, closed=True, written=print)
+    with pytest.raises(UsageError, match="read on rank 0"):
+        declog.read(elsewhere)
 
 
 def test_arrow_pandas_and_polars(tmp_path: Path) -> None:

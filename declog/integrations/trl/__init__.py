@@ -9,7 +9,7 @@ stay unchanged.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Never
 
@@ -77,12 +77,16 @@ def attach(
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
     for needed in ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train"):
         if not hasattr(trainer, needed):
-            fix = "call declog.start, and observe in the loop"
-            if hasattr(config, "add_callback"):
+            other = not isinstance(config, Sequence | Mapping | None) and not hasattr(config, "add_callback")
+            swapped = isinstance(trainer, str)
+            preset = trainer.removeprefix("trl_") if swapped else "grpo"
+            fix = f'in a loop of your own, `with declog.start("{preset}") as log:` and log.observe(...)'
+            if hasattr(config, "add_callback") or (swapped and not other):
                 fix = f"the trainer comes first: declog.attach(trainer, {trainer!r})"
             elif isinstance(trainer, TrainingArguments):
                 fix = "declog.attach(trainer), the trainer that is made with these arguments"
-            raise UsageError.of("DL510.trainer", type=type(trainer).__name__, needed=needed, fix=fix)
+            type_ = type(config if swapped and other else trainer).__name__
+            raise UsageError.of("DL510.trainer", type=type_, needed=needed, fix=fix)
     before = vars(trainer).get(MARK)
     if isinstance(before, Hooks):
         if not before.recorder.closed:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import html
 import os
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from declog.errors import UsageError
 from declog.runs.report.page import document
 from declog.runs.run import Run, read
 from declog.sinks._files import replace_text
@@ -17,14 +16,6 @@ HEIGHT = 800  # of the frame, in pixels
 ALLOWED = "allow-scripts allow-downloads allow-popups"
 
 
-@runtime_checkable
-class _Recorder(Protocol):
-    output_dir: Path | None
-    closed: bool
-
-    def written(self, wait_s: float = 30.0) -> bool: ...
-
-
 def report(run: Any, *compared: Any, samples: bool = True, height: int = HEIGHT) -> Page:
     """The page of a run, for a notebook's cell; ``save`` writes it to a file.
 
@@ -32,19 +23,8 @@ def report(run: Any, *compared: Any, samples: bool = True, height: int = HEIGHT)
     are written first. ``compared`` are up to two runs to compare it with. ``samples``: with the rows of tables.
     ``height`` is that of the frame, in pixels. Raises ``UsageError`` DL607 where there is no run.
     """
-    return Page(document(_run(run), [_run(one) for one in compared], samples=samples), height)
-
-
-def _run(run: Any) -> Run:
-    if isinstance(run, Run):
-        return run
-    if isinstance(run, _Recorder):
-        if not run.closed:
-            run.written()
-        if run.output_dir is None:
-            raise UsageError.of("DL607.no_run", path="this rank", fix="report on rank 0, which has the run's folder")
-        return read(run.output_dir)
-    return read(os.fspath(run))
+    first, *rest = (one if isinstance(one, Run) else read(one) for one in (run, *compared))
+    return Page(document(first, rest, samples=samples), height)
 
 
 class Page:
