@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
+from declog.engine.layout import Nesting
 from declog.language.dtypes import Axis, DType
 from declog.language.functions.text import label_text, tags
 from declog.language.nodes import BUILTIN
-from declog.language.segmented import ordered, present, truth
+from declog.language.segmented import Segments, ordered, present, truth
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
@@ -33,14 +36,17 @@ def row_axis(op: MetricOp) -> Axis:
 class Placed:
     """The rows that count for a metric, and the cell of each: the index of its label and of its piece.
 
-    A row with several tags appears once per tag.
+    ``rows`` is a slice if all rows count, in order. A row with several tags appears once per tag. ``cells`` has the
+    rows by cell; ``shape`` is how many labels and pieces there are, where no `by` counts as one label.
     """
 
-    rows: Array
+    rows: Any
     labels: tuple[Label, ...]
     label: Array
     pieces: tuple[tuple[int, ...], ...]
     piece: Array
+    shape: tuple[int, int]
+    cells: Segments
 
 
 def place_key(op: MetricOp) -> tuple[object, ...]:
@@ -64,10 +70,26 @@ def _placed(op: MetricOp, view: View) -> Placed:
     if op.ranks == "main":
         first_rank = ranks(view, axis) == 0
         keep = first_rank if keep is None else keep & first_rank
+    units, piece = pieces(op, view, axis)
+    if op.by is None and (keep is None or keep.all()):
+        all_rows = partial(_in_cells, np.zeros(count, np.int64), piece, (1, len(units)))
+        label, cells = (
+            all_rows()
+            if axis is Axis.GROUP
+            else view.frame.nesting.shared(("cells", axis, op.pool, op.ranks), all_rows)
+        )
+        return Placed(slice(None), (), label, units, piece, (1, len(units)), cells)
     counting = np.arange(count) if keep is None else np.flatnonzero(keep)
     names, rows, label = labels(op, view, axis, counting)
-    units, piece = pieces(op, view, axis)
-    return Placed(rows, names, label, tuple(units), piece[rows])
+    shape = (1 if op.by is None else len(names), len(units))
+    return Placed(rows, names, label, units, piece[rows], shape, _in_cells(label, piece[rows], shape)[1])
+
+
+def _in_cells(label: Array, piece: Array, shape: tuple[int, int]) -> tuple[Array, Segments]:
+    """The labels, and the rows by cell; the rows of a single cell are reduced where they lie."""
+    if shape == (1, 1) and len(label):
+        return label, Segments.single(len(label))
+    return label, Segments(label * max(shape[1], 1) + piece, shape[0] * shape[1])
 
 
 def ranks(view: View, axis: Axis) -> Array:
@@ -81,9 +103,7 @@ def latest(view: View, axis: Axis) -> Array:
     """A sort key per row; the latest row has the greatest."""
     if axis is Axis.BATCH:
         return np.arange(view.frame.count(axis))
-    order = np.empty(len(view.frame.batches), np.int64)
-    order[view.frame.latest] = np.arange(len(order))
-    return view.frame.spread(order, Axis.STEP, axis)
+    return view.frame.spread(np.argsort(view.frame.nesting.latest), Axis.STEP, axis)
 
 
 def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple[Label, ...], Array, Array]:
@@ -168,33 +188,43 @@ def shown(value: Label, dtype: DType) -> str:
     return label_text(value, truth=dtype is DType.BOOL)
 
 
-def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
+def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[tuple[tuple[int, ...], ...], Array]:
     """The pieces into which `pool` cuts the window, and the index of each row's piece (-1: its rank does not count).
 
     Pieces are in the order of time, and for equal times from the highest rank to the lowest.
     """
-    key = "pieces", axis is Axis.BATCH, op.pool, op.ranks
-    names, index = view.shared(key, lambda: _pieces_of_batches(op, view, axis))
-    if axis is not Axis.BATCH:
-        return names, view.frame.spread(index, Axis.STEP, axis)
-    first = np.zeros(view.frame.count(axis), np.int64)
-    first[view.frame.parts(Axis.STEP, Axis.BATCH).index[::-1]] = index[::-1]
-    return names, first
+    frame, rows = view.frame, Axis.STEP if axis is Axis.GROUP else axis
+    first, index = frame.nesting.shared(("pieces", rows, op.pool, op.ranks), lambda: _pieces(op, frame.nesting, rows))
+    names = view.shared(
+        ("pieces", axis is Axis.BATCH, op.pool, op.ranks),
+        lambda: (
+            tuple(zip(*[key[first].tolist() for key in _keys(op, frame.batches)], strict=True)) or ((),) * len(first)
+        ),
+    )
+    return names, frame.spread(index, rows, axis)
 
 
-def _pieces_of_batches(op: MetricOp, view: View, axis: Axis) -> tuple[list[tuple[int, ...]], Array]:
-    """The names of the pieces, and the index of each batch's piece."""
-    batches = view.frame.batches
-    counts = np.ones(len(batches), bool) if op.ranks == "all" else batches.rank == 0
-    if axis is Axis.BATCH:  # a value per batch belongs to all ranks: the lowest one there stands for them
-        counts |= np.r_[True, (np.diff(batches.step) != 0) | (np.diff(batches.batch) != 0)][: len(counts)]
-    if op.pool == "window":
-        return [()], np.where(counts, 0, -1)
-    keys = {
-        "step": (batches.step,), "batch": (batches.step, batches.batch), "rank": (-batches.rank,),
-        "rank_batch": (batches.step, batches.batch, -batches.rank),
+def _keys(op: MetricOp, batches: Batches | Nesting) -> tuple[Array, ...]:
+    """The columns of the batches that name a piece; without any the window is one piece."""
+    step, batch, rank = batches.step, batches.batch, -batches.rank
+    return {
+        "window": (), "step": (step,), "batch": (step, batch), "rank": (rank,), "rank_batch": (step, batch, rank)
     }[op.pool]  # fmt: skip
-    first, piece = ordered(*[key[counts] for key in keys])
-    index = np.full(len(batches), -1)
-    index[counts] = piece
-    return list(zip(*[key[counts][first].tolist() for key in keys], strict=True)), index
+
+
+def _pieces(op: MetricOp, nesting: Nesting, axis: Axis) -> tuple[Array, Array]:
+    """The first batch of each piece, and the index of each row's piece."""
+    counts = np.ones(len(nesting.step), bool) if op.ranks == "all" else nesting.rank == 0
+    if axis is Axis.BATCH:  # a value per batch belongs to all ranks: the lowest one there stands for them
+        counts |= np.r_[True, (np.diff(nesting.step) != 0) | (np.diff(nesting.batch) != 0)][: len(counts)]
+    keys, index = _keys(op, nesting), np.where(counts, 0, -1)
+    first = np.zeros(1, np.int64)
+    if keys:
+        first, index[counts] = ordered(*[key[counts] for key in keys])
+        first = np.flatnonzero(counts)[first]
+    if axis is Axis.BATCH:
+        batches = nesting.parts(Axis.STEP, axis)
+        of_first = np.zeros(batches.count, np.int64)
+        of_first[batches.index[::-1]] = index[::-1]
+        return first, of_first
+    return first, index if axis is Axis.STEP else index[nesting.parts(axis, Axis.STEP).index]

@@ -294,7 +294,7 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
         of_labels, came = came, np.zeros((len(came), len(labels), len(placed.pieces)), bool)
         for raw, at in enumerate(position.tolist()):
             came[:, at] |= of_labels[:, raw]
-    shape = (len(labels) if op.by is not None else 1, len(placed.pieces))
+    shape = (len(labels) if op.by is not None else 1, placed.shape[1])
     cell = label * max(shape[1], 1) + placed.piece
     columns = [np.asarray(view.counted(node, axis)) for node in op.args]
     columns = [
@@ -309,7 +309,7 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
     values = np.full((height, *shape), np.nan)
     missing, counted = np.zeros((height, *shape)), np.zeros((height, *shape), bool)
     histograms: dict[tuple[int, int], tuple[Array, Array]] = {}
-    order = cell_index.latest(view, axis) if op.reduction.ordered else None
+    order = cell_index.latest(view, axis)[chosen] if op.reduction.ordered else None
     # where the signal did not come, values are absent and do not count as missing
     nowhere = either(*(view.absent(node, axis) for node in op.args))
     asked = ~np.broadcast_to(nowhere, (height, view.frame.count(axis)))[:, chosen]
@@ -326,7 +326,7 @@ def by_values(op: MetricOp, view: View, run: Names) -> Cells:
             missing[(member, *at)] = np.count_nonzero(in_cell & without)
             counted[(member, *at)] = bool(len(rows))
             if order is not None:
-                rows = rows[np.argsort(order[chosen[rows]], kind="stable")]
+                rows = rows[np.argsort(order[rows], kind="stable")]
             result = reductions.finish(op.reduction, [part[rows] for part in parts], dict(op.params))
             infinite = sum(int(np.isinf(part[rows]).sum()) for part in parts if part.dtype.kind == "f")
             if isinstance(result, tuple):
@@ -375,6 +375,6 @@ def by_sketch(op: MetricOp, view: View) -> Cells:
     between = (counted > 0) & np.isnan(values) & (op.reduction.level is not None)
     missing = np.maximum(asked - counted, 0)
     block = Rules([op], [()], [1]).apply(values, missing, counted, np.ones(values.shape, bool), between)
-    cells = block.cells(0, slice(None), histograms=histograms, pieces=tuple(pieces))
+    cells = block.cells(0, slice(None), histograms=histograms, pieces=pieces)
     cells.nonfinite += outside
     return cells

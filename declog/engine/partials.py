@@ -248,7 +248,7 @@ def aligned(states: Sequence[State], rows: tuple[Row, ...] | None = None) -> lis
 def cells_here(op: MetricOp, view: View) -> Array:
     """In which pieces each label has rows, ``[1, labels, pieces]``; without `by` True everywhere."""
     placed = cell_index.placed(op, view)
-    count = len(placed.pieces)
+    count = placed.shape[1]
     if op.by is None:
         return np.ones((1, 1, count), bool)
     label, piece = placed.label, placed.piece
@@ -265,7 +265,7 @@ def members_here(op: MetricOp, view: View) -> Array:
     A piece without any rows counts as having every member.
     """
     axis = cell_index.row_axis(op)
-    count = len(cell_index.placed(op, view).pieces)
+    count = cell_index.placed(op, view).shape[1]
     absent = view.absent(op.args[0], axis)
     if absent is True or absent is False:
         return np.full((1, 1, count), absent is False)

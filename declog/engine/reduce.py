@@ -178,17 +178,9 @@ class Block:
         program = recent(self._programs, view.frame.layout, lambda: self._program(view))
         if not program.sources and first.by is None and first.weight is None:  # a shortcut: many signals never come
             rows, _ = self._outline(view, program, ())
-            return State.empty(rows, tuple(cell_index.pieces(first, view, self._axis)[0]))
+            return State.empty(rows, cell_index.pieces(first, view, self._axis)[0])
         placed = cell_index.placed(first, view)
-        shape = (len(placed.labels) if first.by is not None else 1, len(placed.pieces))
-        count = shape[0] * shape[1]
-        alone = shape == (1, 1) and len(placed.rows) > 0  # the rows of one cell are reduced where they lie
-        cells = (
-            Segments.single(len(placed.rows)) if alone
-            else Segments(placed.label * max(shape[1], 1) + placed.piece, count)
-        )  # fmt: skip
-        every = first.by is None and len(placed.rows) == view.frame.count(self._axis)  # all rows count, in order
-        chosen = slice(None) if every else placed.rows
+        chosen, shape, cells = placed.rows, placed.shape, placed.cells
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
         weights = ordered = None
         if self._folds:
@@ -202,7 +194,8 @@ class Block:
         else:
             matrix, heights = program.run(view)
             rows, stats = self._outline(view, program, heights)
-            matrix = matrix if every else matrix.take(placed.rows, 1)  # `take` keeps each row contiguous in memory
+            if not isinstance(chosen, slice):
+                matrix = matrix.take(chosen, 1)  # `take` keeps each row contiguous in memory
             if weight is None:
                 moments = _moments(matrix, stats, cells)
             else:
@@ -217,13 +210,13 @@ class Block:
         never = len(rows) - len(missing)
 
         def in_cells(array: Array, neutral: float = 0.0) -> Array:
-            array = array.reshape(-1, *shape) if count else np.empty((len(rows) - never, *shape))
+            array = array.reshape(len(rows) - never, *shape)
             return np.concatenate([array, np.full((never, *shape), neutral)]) if never else array
 
         sums = {"missing": in_cells(missing), "here": self._here(view, program, rows, shape)}
         if weights is not None:
             sums["weights"] = in_cells(weights)
-        counts = np.bincount(placed.label, minlength=shape[0]).astype(np.float64)
+        counts = cells.counts.reshape(shape).sum(1).astype(np.float64)
         return State(rows, placed.labels, placed.pieces, moments.map(in_cells), sums, counts, ordered)
 
     def _program(self, view: View) -> Program | FoldProgram:
