@@ -54,11 +54,13 @@ class Registry(abc.ABC, Generic[T]):
         if origins - {_origin(entry.run)}:
             raise UsageError.of("DL303.taken", noun=self.noun, name=entry.name)
         self._entries[entry.name] = entry
+        Registry._registered.cache_clear()
         return entry
 
     def discard(self, name: str) -> None:
         """Take an entry of its own out again, if it is there."""
         self._entries.pop(name, None)
+        Registry._registered.cache_clear()
 
     def get(self, name: str) -> T | None:
         """The entry of this name, or None. Raises ``UsageError`` where two packages have one."""
@@ -95,6 +97,7 @@ class Registry(abc.ABC, Generic[T]):
             return " and ".join(map(home, homes))
         return "" if self._parent is not None and name in self._parent else module_of(entry.run)
 
+    @functools.cache  # noqa: B019  (registries last as long as the process; log events ask for functions all the time)
     def _registered(self, name: str) -> T | None:
         entry = self._entries.get(name)
         return self._parent._registered(name) if entry is None and self._parent is not None else entry

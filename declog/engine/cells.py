@@ -98,6 +98,8 @@ class Cells:
 
     def logged(self, how: str) -> Cells:
         """The same metric with its pieces combined to one value per cell."""
+        if self.pieces == WHOLE and how != "var":
+            return self
         values, kept = self.values, self.kept
         if values.shape[-1] != 1 or how == "var":
             values, there = (array[..., None] for array in self.combined(how))
@@ -121,8 +123,9 @@ def combined(values: Array, there: Array, how: str) -> tuple[Array, Array]:
 class MetricValues(MutableMapping[str, Cells]):
     """Metrics' cells by key.
 
-    Most metrics have one finite value. It is stored in ``numbers``, and becomes `Cells` when somebody asks. For such a
-    metric ``missing`` counts the values left out, and ``pieces`` names its piece of the window if that has a name.
+    Most metrics are logged as one finite value, which is in ``numbers``; a metric of several pieces has ``cells``, too.
+    Without, it gets `Cells` when somebody asks: ``missing`` counts the values left out, and ``pieces`` names its piece
+    of the window if that has a name.
     """
 
     def __init__(self) -> None:
@@ -144,17 +147,19 @@ class MetricValues(MutableMapping[str, Cells]):
         self.cells[key] = cells
 
     def __delitem__(self, key: str) -> None:
-        del (self.cells if key in self.cells else self.numbers)[key]
+        if self.cells.pop(key, None) is None:
+            del self.numbers[key]
+        self.numbers.pop(key, None)
         self.missing.pop(key, None)
 
     def __contains__(self, key: object) -> bool:
         return key in self.numbers or key in self.cells
 
     def __iter__(self) -> Iterator[str]:
-        return itertools.chain(self.numbers, self.cells)
+        return iter({**self.numbers, **self.cells})
 
     def __len__(self) -> int:
-        return len(self.numbers) + len(self.cells)
+        return len(self.numbers.keys() | self.cells)
 
     def join(self, other: MetricValues) -> None:
         """Add the values of other metrics."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -46,16 +48,10 @@ class Sheet:
         facts: Mapping[str, float] = NO_FACTS,
     ) -> None:  # fmt: skip
         self._facts = facts
-        self.cells = {key: cells[key] for key in keys if key in cells}
+        self.cells = {key: item for key in keys if (item := cells.get(key)) is not None}
         self._functions = functions
-        values = self.cells.values()
-        self.members: tuple[str, ...] = _union([item.members for item in values])
-        self.labels: tuple[str, ...] = _union([item.labels for item in values])
-        labelled = {(frozenset(item.labels), item.rest) for item in values if item.labels}
-        rests = {rest for _, rest in labelled if rest is not None}
-        self._unlike = rests if len(labelled) > 1 else set()  # rests that pool different labels cannot be compared
-        self.rest = next(iter(rests - self._unlike), None)
-        self.pieces = _union([item.pieces for item in values]) or WHOLE
+        names = frozenset([(item.members, item.labels, item.pieces, item.rest) for item in self.cells.values()])
+        self.members, self.labels, self.pieces, self.rest, self._unlike = _axes(names)
         self._memo: dict[int, Value] = {}
 
     def value(self, node: Node) -> Value:
@@ -138,9 +134,16 @@ class Sheet:
         return values
 
 
-def _union(parts: Iterable[Names]) -> Any:
-    """All names, sorted."""
-    return tuple(sorted(set().union(*parts)))
+@lru_cache(maxsize=512)
+def _axes(metrics: frozenset[tuple[Names, Names, Names, str | None]]) -> tuple[Any, Any, Any, str | None, set[str]]:
+    """The common members, labels and pieces of metrics, sorted, the rest of their labels, and rests that differ."""
+    members, labels, pieces = [
+        tuple(sorted({*chain(*names)})) for names in list(zip(*metrics, strict=True))[:3] or ((),) * 3
+    ]
+    labelled = {(frozenset(names), rest) for _, names, _, rest in metrics if names}
+    rests = {rest for _, rest in labelled if rest is not None}
+    unlike = rests if len(labelled) > 1 else set()  # rests that pool different labels cannot be compared
+    return members, labels, pieces or WHOLE, next(iter(rests - unlike), None), unlike
 
 
 def formula(
@@ -155,13 +158,14 @@ def formula(
     values, kind = sheet.value(op.expr)
     members = sheet.members if op.family else ()
     shape = (max(len(members), 1), max(len(sheet.labels), 1), len(sheet.pieces))
-    result = np.array(np.broadcast_to(np.asarray(values, np.float64), shape))
-    missing = np.broadcast_to(kind, shape) | ~present(result)
+    result, where = np.empty(shape), np.zeros(shape, bool)
+    result[...], where[...] = values, kind
+    missing = where | ~present(result)
     logged = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
     kept = infinite = np.zeros(shape, bool)
     if missing.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
         nonfinite, infinite = sheet.nonfinite(op.expr, shape)
-        kept = missing & ~np.broadcast_to(kind, shape) & nonfinite
+        kept = missing & ~where & nonfinite
     if op.empty is not None and (sheet.labels or not op.labels):  # a formula by label has no cell before a label comes
         logged.values = np.where(missing & ~kept, op.empty, result)
     logged.mark(kept, kept & infinite)

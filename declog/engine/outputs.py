@@ -71,6 +71,8 @@ class Outputs:
         self._members = [tuple(names) if op.family else () for op, names in zip(self._ops, members, strict=True)]
         self._rules = Rules(self._ops, self._members, heights)
         self._keys = [op.key for op in self._ops if _is_number(op)]
+        hows = [op.combine for op in self._ops[: len(self._keys)]]  # how the pieces of each are combined
+        self._combined = [(how, [row for row, one in enumerate(hows) if one == how]) for how in dict.fromkeys(hows)]
         self._levels = [
             sorted({op.reduction.level for op in ops if op.reduction.level is not None}) for ops, _ in blocks
         ]
@@ -101,12 +103,13 @@ class Outputs:
             return
         index = self._index
         block = self._rules.apply(values, state.missing[index], state.moments.n[index], state.sums["here"][index] > 0)
-        if one:
-            results.add_numbers(keys, block.values[: len(keys), 0, 0], block.skipped[: len(keys)])
+        for how, rows in () if state.labels or values.shape[1] != 1 else self._combined:
+            logged = block.combined(how)[0][rows, 0]
+            results.add_numbers([self._keys[row] for row in rows], logged, block.skipped[rows])
         labels = tuple(map(str, state.labels))
         for position, (op, (start, end)) in enumerate(zip(self._ops, self._spans, strict=True)):
-            if op.key not in results.numbers:
-                results[op.key] = block.cells(
+            if not one or op.key not in results.numbers:
+                results.cells[op.key] = block.cells(
                     position, slice(start, end), members=self._members[position], labels=labels,
                     pieces=states[self._parts[position]].pieces, rest=rest,
                 )  # fmt: skip

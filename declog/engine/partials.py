@@ -50,18 +50,21 @@ def places_of(rows: Sequence[Row], start: int = 0) -> dict[Hashable, list[int]]:
 
 def reindexed(values: Array, axis: int, names: Names, wanted: Names, fill: float | bool) -> Array:
     """Values along an axis, moved from the positions of ``names`` to those of ``wanted``; new names get ``fill``."""
-    return values if names == wanted else _taken(values, axis, _order(names, wanted), fill)
+    return values if names == wanted else _moved(values, axis, len(wanted), _common(names, wanted), fill)
 
 
-def _order(names: Names, wanted: Names) -> Array:
-    """The position of each wanted name in ``names``; -1 for a new one."""
+def _common(names: Names, wanted: Names) -> Array:
+    """The positions of the names that both have: in ``wanted``, and in ``names``."""
     position = {name: at for at, name in enumerate(names)}
-    return np.array([position.get(name, -1) for name in wanted], np.int64)
+    pairs = [(at, position[name]) for at, name in enumerate(wanted) if name in position]
+    return np.array(pairs, np.int64).reshape(-1, 2).T
 
 
-def _taken(values: Array, axis: int, order: Array, fill: float | bool) -> Array:
-    padding = np.full_like(np.take(values, [0], axis) if values.shape[axis] else values.sum(axis, keepdims=True), fill)
-    return np.take(np.concatenate([values, padding], axis), order, axis)
+def _moved(values: Array, axis: int, count: int, positions: Array, fill: float | bool) -> Array:
+    before = (slice(None),) * axis
+    moved = np.full((*values.shape[:axis], count, *values.shape[axis + 1 :]), fill, values.dtype)
+    moved[(*before, positions[0])] = values[(*before, positions[1])]
+    return moved
 
 
 @dataclass(frozen=True)
@@ -180,12 +183,12 @@ class State:
             return self
 
         def among(values: Array, neutral: float = 0.0) -> Array:
-            for axis, order in orders:
-                values = _taken(values, axis, order, neutral)
+            for axis, count, positions in moves:
+                values = _moved(values, axis, count, positions, neutral)
             return values
 
         axes: list[tuple[Names, Names]] = [(self.rows, rows), (self.labels, labels), (self.pieces, pieces)]
-        orders = [(axis, _order(*pair)) for axis, pair in enumerate(axes) if pair[0] != pair[1]]
+        moves = [(axis, len(pair[1]), _common(*pair)) for axis, pair in enumerate(axes) if pair[0] != pair[1]]
         sums = {name: among(array) for name, array in self.sums.items()}
         counts = reindexed(self.counts, 0, self.labels, labels, 0.0)
         return State(rows, labels, pieces, self.moments.map(among), sums, counts)
