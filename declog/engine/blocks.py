@@ -42,11 +42,6 @@ class Block:
         data = np.where(valid, values.reshape(valid.shape), 0).astype(np.int64)
         return cls(axis, keys, data, None if valid.all() else valid)
 
-    @cached_property
-    def head(self) -> Head:
-        """The axis, the keys and the dtype."""
-        return self.axis, self.keys, self.data.dtype
-
     def column(self, row: Any, *, exact: bool = False) -> Array:
         """One column or several in their own dtype.
 

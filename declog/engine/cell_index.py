@@ -55,9 +55,9 @@ def place_key(op: MetricOp) -> tuple[object, ...]:
     return (row_axis(op), op.pool, op.ranks, *nodes)
 
 
-def placed(op: MetricOp, view: View) -> Placed:
-    """The rows that count, and their cells; once for all metrics with one `place_key`."""
-    return view.shared(place_key(op), lambda: _placed(op, view))
+def placed(op: MetricOp, view: View, key: tuple[object, ...] | None = None) -> Placed:
+    """The rows that count, and their cells; once for all metrics with one `place_key`, which is ``key``."""
+    return view.shared(key or place_key(op), lambda: _placed(op, view))
 
 
 def _placed(op: MetricOp, view: View) -> Placed:

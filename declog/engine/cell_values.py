@@ -22,10 +22,12 @@ INT64 = range(-(2**63), 2**63)
 
 def plain(values: NDArray[Any]) -> list[Any]:
     """An array as a list of plain Python values; NaN becomes None."""
-    items = values.tolist()
+    items: list[Any] = values.tolist()
     if values.dtype.kind == "f":
         return [None if item != item else item for item in items]
-    return [_plain(item) for item in items] if values.dtype.kind == "O" else items
+    if values.dtype.kind != "O":
+        return items
+    return [item if item is None or type(item) is str else _plain(item) for item in items]
 
 
 def _plain(item: Any) -> Any:

@@ -98,8 +98,6 @@ class Cells:
 
     def logged(self, how: str) -> Cells:
         """The same metric with its pieces combined to one value per cell."""
-        if self.pieces == WHOLE and how != "var":
-            return self
         values, kept = self.values, self.kept
         if values.shape[-1] != 1 or how == "var":
             values, there = (array[..., None] for array in self.combined(how))
@@ -160,6 +158,12 @@ class MetricValues(MutableMapping[str, Cells]):
 
     def __len__(self) -> int:
         return len(self.numbers.keys() | self.cells)
+
+    def logged(self, key: str, how: str) -> Cells:
+        """A metric with its pieces combined to one value per cell."""
+        if key in self.numbers:
+            return Cells(np.array([[[self.numbers[key]]]]), skipped=self.missing.get(key, 0))
+        return self.cells[key].logged(how)
 
     def join(self, other: MetricValues) -> None:
         """Add the values of other metrics."""

@@ -7,7 +7,7 @@ from it, except that of ``present`` (see ``language/absence.py``). Imports no to
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -173,28 +173,25 @@ def formula(
 
 
 def first_place(
-    condition: Node, cells: Mapping[str, Cells], combine: Mapping[str, str], functions: Functions = DEFAULT,
-    facts: Mapping[str, float] = NO_FACTS,
-) -> CellName | None:  # fmt: skip
+    condition: Node, cells: Mapping[str, Cells], functions: Functions = DEFAULT, facts: Mapping[str, float] = NO_FACTS
+) -> CellName | None:
     """The first cell in which a condition over the logged metrics is true; None: it holds nowhere."""
-    sheet = Sheet(_logged(cells, read(condition), combine), read(condition), functions, facts)
-    true = np.atleast_3d(truth(np.asarray(sheet.value(condition)[0])))
+    sheet = Sheet(cells, read(condition), functions, facts)
+    true = truth(np.asarray(sheet.value(condition)[0]))
     if not true.any():
         return None
+    true = np.atleast_3d(true)
     member, label, _ = np.argwhere(true)[0].tolist()
     return CellName(
         sheet.members[member] if true.shape[0] > 1 else None, sheet.labels[label] if true.shape[1] > 1 else None
     )
 
 
-def shown(
-    fields: Mapping[str, Node], cells: Mapping[str, Cells], combine: Mapping[str, str], cell_name: CellName
-) -> dict[str, float | None]:
+def shown(fields: Mapping[str, Node], cells: Mapping[str, Cells], cell_name: CellName) -> dict[str, float | None]:
     """The numbers for an alert's text, taken from the cell in which its condition held; None for an absent value."""
     numbers: dict[str, float | None] = {}
     for name, node in fields.items():
-        keys = read(node)
-        sheet = Sheet(_logged(cells, keys, combine), keys)
+        sheet = Sheet(cells, read(node))
         values, kind = sheet.value(node)
         at = [
             names.index(one) if one in names and size > 1 else 0  # a single value stands for all members or labels
@@ -205,8 +202,3 @@ def shown(
         value = float(values[*at, 0]) if values.size else np.nan
         numbers[name] = None if np.broadcast_to(kind, values.shape)[*at, 0] else value
     return numbers
-
-
-def _logged(cells: Mapping[str, Cells], keys: Sequence[str], combine: Mapping[str, str]) -> dict[str, Cells]:
-    """Metrics with their pieces combined, as they are logged."""
-    return {key: cells[key].logged(combine[key]) for key in keys if key in cells}

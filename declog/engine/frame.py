@@ -46,7 +46,8 @@ class Frame:
     @cached_property
     def layout(self) -> Layout:
         """The columns and their positions; frames of one layout are evaluated by the same programs."""
-        return layout_of(tuple([block.head for block in self.blocks]), tuple(self.texts))
+        heads = tuple([(block.axis, block.keys, block.data.dtype) for block in self.blocks])
+        return layout_of(heads, tuple(self.texts))
 
     def has(self, name: str) -> bool:
         """Whether the frame has a column of this name, or a member of a family."""
@@ -204,11 +205,11 @@ class Frame:
 
     def with_group_ids(self) -> Frame:
         """The frame with a column of group ids: digests of the first signal in ``grouping.of`` that came."""
-        sources = () if self.grouping is None or (GROUP_ID, None) in self.keys else self.grouping.of
-        ids = next((ids for name in sources if (ids := self.column(name, exact=True)) is not None), None)
-        if ids is None:
-            return self
-        return self.with_column(GROUP_ID, Axis.COMPLETION, groups.digests(ids), DType.INT)
+        sources = () if self.grouping is None or self.has(GROUP_ID) else self.grouping.of
+        for name in sources:
+            if (ids := self.column(name, exact=True)) is not None:
+                return self.with_column(GROUP_ID, Axis.COMPLETION, groups.digests(ids), DType.INT)
+        return self
 
     def _sizes(self, axis: Axis) -> NDArray[np.int64]:
         if axis is Axis.STEP:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from declog.engine.cells import MetricValues
@@ -34,6 +35,7 @@ class Span(NamedTuple):
     last: int
     gap: int = 0
 
+    @lru_cache(maxsize=64)  # noqa: B019  (most signals of a phase come at the same steps)
     def then(self, later: Span) -> Span:
         """The span of both."""
         between = max(later.first - self.last, 0)
@@ -189,10 +191,13 @@ class Inactive:
         stopped: dict[int, list[Need]] = {}
         step, count = state.begun or now
         stride = max((now[0] - step) / max(now[1] - count, 1), 1.0)  # by how much step numbers grow per step
+        phase_gaps = {need.phase: span.gap for need, span in state.spans.items() if need.name == PHASE}
         for need, span in state.spans.items():
             if need not in self._signals:
                 continue
-            if not self._missed(state, need, span, now[1], stride):
+            phase_gap = phase_gaps[need.phase]  # a signal has stopped if it stays away twice as long as ever before
+            gap = max(span.gap, phase_gap) if span.gap else phase_gap * RARE / 2
+            if not gap or now[1] - state.counts[need] < 2 * max(gap / stride, 1.0):
                 state.stopped.pop(need, None)
             elif need not in state.stopped:
                 state.stopped[need] = span.last
@@ -211,12 +216,6 @@ class Inactive:
                 f"{_listed(ids, METRICS)} {'has' if len(ids) == 1 else 'have'} no values since"
                 if ids else "nothing new comes for what reads it",
             )  # fmt: skip
-
-    def _missed(self, state: _Mode, need: Need, span: Span, count: int, stride: float) -> bool:
-        """Whether a signal has stayed away for twice as many steps as its longest gap."""
-        phase = state.spans[Need(need.phase, PHASE)]
-        gap = max(span.gap, phase.gap) if span.gap else phase.gap * RARE / 2
-        return bool(gap) and count - state.counts[need] >= 2 * max(gap / stride, 1.0)
 
     def _in_steps(self, mode: str) -> bool:
         """Whether a mode is counted in steps, not in log events."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from declog.engine import formulas
 from declog.engine.cells import Cells, MetricValues
@@ -17,7 +16,7 @@ from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
 from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import Node
-from declog.plans.needs import needs, ordered
+from declog.plans.needs import needs, ordered, read
 from declog.plans.ops import FormulaOp, MetricOp, Plan
 
 log = logging.getLogger("declog")
@@ -52,7 +51,7 @@ class Metrics:
         """
         self.at(at[1], window)
         of_period = self._periods[period]
-        views = {name: View(frame, self._functions) for name, frame in window.rows.items()}
+        views = window.views
         reductions = of_period.reductions_of_rows if window.folded else of_period.reductions
 
         failed_keys: set[str] = set()
@@ -103,7 +102,7 @@ class Metrics:
                     else:
                         results.update({} if cells is None else {op.key: cells})
             when, what = group[0].when, f"the metric `{group[0].id}`"
-            if when is not None and not self.holds(when, ChainMap(results, shorter), what, report):
+            if when is not None and not self.holds(when, self.logged(read(when), results, shorter), what, report):
                 results.update({op.key: results[op.key].hidden() for op in group if op.key in results})
 
     def _by_label(
@@ -120,12 +119,19 @@ class Metrics:
         state, rest = labelled(op, state, names)
         return cells_of(op, state, rest), state
 
-    def holds(
-        self, condition: Node, results: Mapping[str, Cells], what: str, report: Report
-    ) -> formulas.CellName | None:
-        """The first cell in which a condition holds; None: it holds nowhere."""
+    def logged(
+        self, keys: Iterable[str], results: MetricValues, shorter: MetricValues | None = None
+    ) -> dict[str, Cells]:
+        """Metrics as they are logged; those that are not in ``results`` are taken from ``shorter``."""
+        sources = [
+            (key, values) for values in (shorter, results) if values is not None for key in keys if key in values
+        ]
+        return {key: values.logged(key, self.combine[key]) for key, values in sources}
+
+    def holds(self, condition: Node, cells: Mapping[str, Cells], what: str, report: Report) -> formulas.CellName | None:
+        """The first cell in which a condition on logged metrics holds; None: it holds nowhere."""
         try:
-            return formulas.first_place(condition, results, self.combine, self._functions, self._facts)
+            return formulas.first_place(condition, cells, self._functions, self._facts)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             report(failure(what, error))
             return None

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from declog.engine.cells import Cells, MetricValues
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import DType
@@ -141,7 +139,8 @@ def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
     values, there = cells.combined(how)
     if values.size == 1:  # most metrics
         return ((0, 0, float(values[0, 0])),) if there[0, 0] else ()
-    return [(member, label, float(values[member, label])) for member, label in np.argwhere(there).tolist()]
+    members, labels = there.nonzero()
+    return zip(members.tolist(), labels.tolist(), values[members, labels].tolist(), strict=True)
 
 
 def _filled(op: Op, template: str, cells: Cells, member: int, label: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from declog.engine import formulas
 from declog.engine.cell_values import row_bytes
 from declog.engine.cells import MetricValues
-from declog.engine.frame import Frame
+from declog.engine.evaluator import View
 from declog.engine.inactive import Inactive
 from declog.engine.log_event import EventFacts
 from declog.engine.metrics import Metrics, Report
@@ -99,8 +99,9 @@ class Dispatcher:
         self._untaken: dict[tuple[str, int], tuple[int, list[_Event]]] = {}
         self._metrics = Metrics(plan, functions)
         self._naming = Naming(plan, self._metrics.combine)
-        self._samples = Tables(functions)
+        self._samples = Tables()
         self._outputs = {op.key: op for op in plan.outputs}
+        self._alert_periods = [(op, {self._outputs[key].every for key in read(op.when)}) for op in plan.alerts]
         self.inactive = Inactive(plan, inactive)
 
     def state(self) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class Dispatcher:
             of_period = self._metrics.of(period, window, results, (mode, step), report)
             results.join(of_period)
             self._naming.add(named, period, of_period, window.partial is not None, report, prefix)
-            tables += self._tables(period, window.table_rows, report) if self._plan.tables else ()
+            tables += self._tables(period, window.table_views, report) if self._plan.tables else ()
         self.inactive.judge(facts, due.keys(), results)
         beside = beside or Beside()
         if partial is None:
@@ -223,10 +224,10 @@ class Dispatcher:
 
     # -- tables and alerts
 
-    def _tables(self, period: int, frames: Mapping[str, Frame], report: Report) -> list[Table]:
-        due = [op for op in self._plan.tables if op.every == period and op.phase in frames]
+    def _tables(self, period: int, views: Mapping[str, View], report: Report) -> list[Table]:
+        due = [op for op in self._plan.tables if op.every == period and op.phase in views]
         shown = [op for op in due if any(self._takes(route, op.id) for route in self._routes)]
-        tables = [self._samples.build(op, frames[op.phase], report) for op in shown]
+        tables = [self._samples.build(op, views[op.phase], report) for op in shown]
         return [table for table in tables if table is not None]
 
     def _takes(self, route: Route, table: str) -> bool:
@@ -249,12 +250,11 @@ class Dispatcher:
         self, mode: str, step: int, results: MetricValues, due: Collection[int], report: Report
     ) -> Iterator[Alert]:
         """The alerts that fire. An alert is not judged at events at which some of its metrics are not due."""
-        for op in self._plan.alerts:
-            keys = read(op.when)
-            if not all(self._outputs[key].every in due for key in keys):
+        for op, periods in self._alert_periods:
+            if not periods.issubset(due):
                 continue
-            here = any(key in results for key in keys)  # False: this mode has none of its metrics
-            cell_name = self._metrics.holds(op.when, results, f"the alert `{op.id}`", report) if here else None
+            cells = self._metrics.logged(read(op.when), results)  # empty: this mode has none of its metrics
+            cell_name = self._metrics.holds(op.when, cells, f"the alert `{op.id}`", report) if cells else None
             key = mode, op.id
             if cell_name is None or self._streaks[key] != FIRED:
                 self._streaks[key] = 0 if cell_name is None else self._streaks[key] + 1
@@ -262,7 +262,8 @@ class Dispatcher:
                 self._silent[key] -= 1
             elif cell_name is not None and self._streaks[key] >= op.for_:
                 self._streaks[key], self._silent[key] = FIRED, op.cooldown
-                values = formulas.shown(dict(op.fields), results, self._metrics.combine, cell_name)
+                fields = dict(op.fields)
+                values = formulas.shown(fields, self._metrics.logged(read(*fields.values()), results), cell_name)
                 alert = Alert(op.id, op.level, _worded(op, values))
                 self._fired(step, op, alert)
                 yield alert
@@ -306,7 +307,7 @@ class Dispatcher:
         return {
             item
             for outputs, node, hides in profile.conditions
-            if (self._metrics.holds(node, results, what, report) is not None) is hides
+            if (self._metrics.holds(node, self._metrics.logged(read(node), results), what, report) is not None) is hides
             for item in outputs
         }
 

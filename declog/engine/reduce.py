@@ -169,6 +169,7 @@ class Block:
         self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
         self._shows_empty = bool(stats) or any(op.empty is not None for op in ops)
         self._last = any(op.reduction.name == "last" for op in ops)
+        self._cells = place_key(first)
         self._programs: OrderedDict[Hashable, Any] = OrderedDict()
         self._outlines: OrderedDict[Hashable, Outline] = OrderedDict()
 
@@ -179,7 +180,7 @@ class Block:
         if not program.sources and first.by is None and first.weight is None:  # a shortcut: many signals never come
             rows, _ = self._outline(view, program, ())
             return State.empty(rows, cell_index.pieces(first, view, self._axis)[0])
-        placed = cell_index.placed(first, view)
+        placed = cell_index.placed(first, view, self._cells)
         chosen, shape, cells = placed.rows, placed.shape, placed.cells
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
         weights = ordered = None

@@ -19,12 +19,12 @@ from declog.engine.frame import Frame
 from declog.engine.reduce import failure
 from declog.errors import RuntimeFailure, error_text
 from declog.language.dtypes import Axis, DType
-from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import ColumnOp, TableOp
 from declog.records import Column, Places, Table
 
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
+TEXTS = {str, type(None)}
 EXTRA = "extra:"  # the prefix of log_extra's columns in a frame
 # columns that sinks add; only a declared column may take their place
 STAMPS = frozenset({"step", "mode", "group", "row", "why", "declog_step"})
@@ -42,24 +42,23 @@ class _TableColumn:
 class Tables:
     """Builds the tables of a run. Keeps the types and members of run-time columns, which must not change in a run."""
 
-    def __init__(self, functions: Functions = DEFAULT) -> None:
-        self._functions = functions
+    def __init__(self) -> None:
         self._types: dict[str, dict[str, DType]] = {}  # types of log_extra's columns by table, in order of appearance
         self._members: dict[str, dict[str, None]] = {}  # members of families by table and column
         self._reported: set[tuple[str, ...]] = set()
 
-    def build(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
+    def build(self, op: TableOp, view: View, report: Report) -> Table | None:
         """The table's rows in one window; None if there are none, or if building fails, which is reported."""
         try:
-            return self._built(op, frame, report)
+            return self._built(op, view, report)
         except RuntimeFailure as error:
             report(error)
         except BaseException as error:  # noqa: BLE001  (a user's function may raise anything)
             report(failure(f"the table `{op.id}`", error))
         return None
 
-    def _built(self, op: TableOp, frame: Frame, report: Report) -> Table | None:
-        view = View(frame, self._functions)
+    def _built(self, op: TableOp, view: View, report: Report) -> Table | None:
+        frame = view.frame
         rows = frame.last(op.axis) if op.keep == "last_batch" else np.arange(frame.count(op.axis))
         chosen = Selection(rows) if op.filter is None else select(op.filter, view, rows, op.axis)
         for filter, count in chosen.without_key.items():
@@ -145,12 +144,15 @@ class Tables:
             _, column_values = frame.texts.get(
                 (EXTRA + name, None), (None, np.full(frame.count(op.axis), None, object))
             )
-            values = [shortened(column, item) for item in plain(column_values[rows])]
+            values = plain(column_values[rows])
+            if column.redact or column.max_chars:
+                values = [shortened(column, item) for item in values]
             type = types.get(name) or natural(values)
             if type is None:
                 continue  # only nulls so far, so its type is open
             types[name] = type
-            wrong = [item for item in values if not fits(type, item)]
+            fitting = [fits(type, item) for item in values]
+            wrong = [item for item, fit in zip(values, fitting, strict=True) if not fit]
             if wrong:
                 text = (
                     "the table `%s`: the column `%s` of log_extra was %s at first, and %.60r is not: "
@@ -158,8 +160,10 @@ class Tables:
                 )
                 self._warn(("type", op.id, name), text, op.id, name, type, wrong[0])
             convert = CONVERT[type]
-            fitting = [convert(item) if item is not None and fits(type, item) else None for item in values]
-            yield _TableColumn(Column(name, type, nullable=True), fitting, runtime=True)
+            cells = [
+                convert(item) if fit and item is not None else None for item, fit in zip(values, fitting, strict=True)
+            ]
+            yield _TableColumn(Column(name, type, nullable=True), cells, runtime=True)
 
     def _called(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
         """A registered function's value for each selected row."""
@@ -268,6 +272,8 @@ def _places(frame: Frame, axis: Axis, rows: Rows, why: list[str] | None) -> Plac
 
 def _typed(column: ColumnOp, op: TableOp, values: list[Any]) -> list[Any]:
     convert = CONVERT[column.type]
+    if {*map(type, values)} <= TEXTS and column.type in (DType.TEXT, DType.OBJECT):  # most of these are texts already
+        return values
     try:
         return [None if item is None else convert(item) for item in values]
     except (TypeError, ValueError, OverflowError) as error:

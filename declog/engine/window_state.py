@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -98,10 +99,17 @@ class WindowState:
         """By phase, the rows for metrics; of a folded window those for metrics without states."""
         return merged(self._kept if self.folded else self._parts)
 
+    @cached_property
+    def views(self) -> dict[str, View]:
+        """By phase, the values of the rows for metrics."""
+        return {name: View(frame, self._functions) for name, frame in self.rows.items()}
+
     @property
-    def table_rows(self) -> dict[str, Frame]:
-        """By phase, the rows for tables."""
-        return merged(self._picked) if self.folded else self.rows
+    def table_views(self) -> dict[str, View]:
+        """By phase, the values of the rows for tables."""
+        if not self.folded:
+            return self.views
+        return {name: View(frame, self._functions) for name, frame in merged(self._picked).items()}
 
     def state_of(self, op: MetricOp) -> State | None:
         """The folded state of a metric; None if it has none."""

@@ -9,6 +9,7 @@ of torch alike. Imports axes and the tree.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from declog.language.dtypes import Axis
@@ -39,6 +40,7 @@ def absent(kind: Kind) -> Kind:
     return kind if kind is False or kind is True else (kind & ABSENT) != HERE
 
 
+@lru_cache(maxsize=4096)  # each log event asks this for all conditions
 def asks(node: Node) -> bool:
     """Whether an expression contains `present`, also in a part that was computed before and is a column now."""
     return any(item.op == PRESENT or dict(item.params).get("asks") for item in walk(node))

@@ -199,13 +199,13 @@ class Formula:
 
         ``rows``: it is known that each is of so many values.
         """
-        statistics = {stat: getattr(moments, stat) for stat in {"n", *self.takes}}
-        if index is not None:
-            statistics = {stat: values[index] for stat, values in statistics.items()}
-        n = statistics["n"]
+        statistics = [getattr(moments, stat)[... if index is None else index] for stat in self.takes]
+        n = moments.n[... if index is None else index]
         if rows < 2:
-            return np.asarray(_where(np, n > 0, self(np, statistics)))
-        values = np.asarray(self(np, {**statistics, "n": np.float64(rows)}))  # of `n` alone it is one number
+            return np.asarray(_where(np, n > 0, self.run(np, *statistics)))
+        if self.takes[0] == "n":
+            statistics[0] = np.float64(rows)
+        values = np.asarray(self.run(np, *statistics))  # of `n` alone it is one number
         return values if values.shape == n.shape else np.full(n.shape, values)
 
 

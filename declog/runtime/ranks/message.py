@@ -31,11 +31,11 @@ def encode(frames: Mapping[str, Frame], meta: Mapping[str, Any]) -> bytes:
         phases[name] = {
             "batches": {part: packer.put(getattr(frame.batches, part)) for part in PARTS},
             "blocks": [
-                {"axis": block.axis.value, "keys": block.keys, "data": packer.put(block.data)}
+                {"axis": block.axis, "keys": block.keys, "data": packer.put(block.data)}
                 | ({} if block.valid is None else {"valid": packer.put(block.valid)})
                 for block in frame.blocks
             ],
-            "texts": [[*key, axis.value, _sparse(packer, values)] for key, (axis, values) in frame.texts.items()],
+            "texts": [[*key, axis, _sparse(packer, values)] for key, (axis, values) in frame.texts.items()],
         }
     return packer.seal({"meta": dict(meta), "phases": phases})
 

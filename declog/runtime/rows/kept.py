@@ -44,7 +44,7 @@ def redacted_texts(plan: Plan, name: str, values: NDArray[Any]) -> NDArray[Any]:
 
 def with_kept_groups(frame: Frame) -> Frame:
     """The frame with group ids as a kept column, if ids came that no metric reads; their texts are not sent."""
-    names = [] if frame.grouping is None else [SIGNALS + name for name in frame.grouping.of]
+    names = [] if frame.grouping is None else [name for of in frame.grouping.of if frame.has(name := SIGNALS + of)]
     ids = next((ids for name in names if (ids := frame.column(name, exact=True)) is not None), None)
     if ids is None:
         return frame

@@ -116,7 +116,7 @@ def _counted(
     phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
 ) -> Sequence[Batch]:
     """The batches, without values per group whose number is not that of the groups in the batch; this is reported."""
-    if grouping is None or not any(signal.axis is Axis.GROUP for signal in phase.signals):
+    if grouping is None or not phase.per_group:
         return batches
     names = set(grouping.of)
     named = [
@@ -186,9 +186,9 @@ def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Group
     for key, number in first.numbers.items():
         by_type.setdefault(type(number), []).append(key)
     for keys in by_type.values():
-        numbers = [[batch.numbers[key] for batch in batches] for key in keys]
-        data = np.array([[one.seconds() if isinstance(one, Timed) else one for one in row] for row in numbers])
-        blocks.append(Block(Axis.STEP, tuple(keys), data))
+        numbers = [batch.numbers[key] for key in keys for batch in batches]
+        data = np.array([one.seconds() if isinstance(one, Timed) else one for one in numbers])
+        blocks.append(Block(Axis.STEP, tuple(keys), data.reshape(len(keys), len(batches))))
     texts = {}
     for key, (axis, _) in first.texts.items():
         values = texts_of([item for batch in batches for item in _items(key, *batch.texts[key])])

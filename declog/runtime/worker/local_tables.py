@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from declog.engine.evaluator import View
 from declog.engine.frame import Frame
 from declog.engine.publish import Route, prefixed, submit
 from declog.engine.tables import Tables
@@ -26,7 +27,8 @@ class LocalTables:
     def __init__(self, plan: Plan, routes: Sequence[Route], functions: Functions = DEFAULT) -> None:
         self._plan = plan
         self._routes = routes
-        self._tables = Tables(functions)
+        self._functions = functions
+        self._tables = Tables()
         self._ops = [op for op in plan.tables if op.local]
         self._events: Counter[str] = Counter()  # the number of log events by mode, for sinks that take only each N-th
 
@@ -35,8 +37,9 @@ class LocalTables:
         if not frames:
             return
         self._events[mode] += 1
-        due = [op for op in self._ops if op.phase in frames]
-        tables = [(op, self._tables.build(op, frames[op.phase], report)) for op in due]
+        views = {phase: View(frame, self._functions) for phase, frame in frames.items()}
+        due = [op for op in self._ops if op.phase in views]
+        tables = [(op, self._tables.build(op, views[op.phase], report)) for op in due]
         for route in self._routes:
             if self._events[mode] % route.every == 0:
                 taken = [table for op, table in tables if table is not None and route.id in op.local]
