@@ -224,7 +224,7 @@ class Rules:
         some_missing = bool(missing.any())
         none = np.zeros(self._count, np.int64)
         if np.isfinite(values).all() and not (some_missing and self._propagates):  # the usual case: nothing to mark
-            return ValueBlock(values, None, None, self._of_ops(missing) if some_missing else none, none)
+            return ValueBlock(values, None, None, self._of_ops(missing) if some_missing else none, none, none)
         there, incomplete = present(values), missing > 0
         values = np.where(incomplete & ~there & ~self._propagate & self._has_of_missing, self._of_missing, values)
         shown = incomplete & self._propagate
@@ -234,8 +234,10 @@ class Rules:
         skipped = self._of_ops(missing)
         nonfinite = np.where(self._of_ops(kept) > 0, skipped, 0) + self._of_ops(infinite)
         kept = kept | infinite
+        marked = self._of_ops(kept) > 0
         values = np.where(shown, np.nan, np.where(there | kept | ~here | ~self._has_empty, values, self._empty))
-        return ValueBlock(values, kept, infinite & ~shown, skipped, nonfinite + self._of_ops(np.isinf(values)))
+        nonfinite = nonfinite + self._of_ops(np.isinf(values))
+        return ValueBlock(values, kept, infinite & ~shown, skipped, nonfinite, marked)
 
     def _came(self, counted: Array) -> Array:
         """Whether any cell of the metric had a value; for members that are observed one by one, any of the member's."""
@@ -258,6 +260,7 @@ class ValueBlock:
     infinite: Array | None
     skipped: Array
     nonfinite: Array
+    marked: Array  # whether any cell of the metric is in ``kept``
     _combined: dict[str, tuple[Array, Array]] = field(default_factory=dict)
 
     def combined(self, how: str) -> tuple[Array, Array]:
@@ -269,13 +272,11 @@ class ValueBlock:
 
     def cells(self, index: int, rows: slice, **names: Any) -> Cells:
         """The cells of the metric at an index, which has these rows."""
-        kept, infinite = [
-            None if marks is None or not marks[rows].any() else marks[rows] for marks in (self.kept, self.infinite)
-        ]
         cells = Cells(
-            self.values[rows], kept=kept, infinite=infinite, skipped=int(self.skipped[index]),
-            nonfinite=int(self.nonfinite[index]), **names,
-        )  # fmt: skip
+            self.values[rows], skipped=int(self.skipped[index]), nonfinite=int(self.nonfinite[index]), **names
+        )
+        if self.marked[index] and self.kept is not None and self.infinite is not None:
+            cells.kept, cells.infinite = self.kept[rows], self.infinite[rows]
         cells.block = self, rows
         return cells
 

@@ -23,7 +23,7 @@ from declog.language.dtypes import MEMBER, Axis, DType
 from declog.language.functions import DEFAULT, Function, Functions
 from declog.language.functions.structure import SELECTIONS, selected
 from declog.language.moments import AGGREGATES, FORMULAS
-from declog.language.nodes import LEAVES, WRITTEN, Node
+from declog.language.nodes import CONST, LEAVES, WRITTEN, Node
 from declog.language.segmented import Segments
 
 Array = NDArray[Any]
@@ -58,7 +58,8 @@ class View:
 
     def members(self, node: Node) -> Members:
         """The members of a family's value, in its order."""
-        self.value(node)
+        if node.index not in self._values:
+            self._evaluated(node)
         return self._members.get(node.index, ())
 
     def function(self, name: str) -> Function:
@@ -81,7 +82,8 @@ class View:
 
         False (nothing is absent), True (all is absent), ``[rows]`` or ``[members, rows]``.
         """
-        kind = self._evaluated(node)[1]
+        is_column = node.op in COLUMNS and node.index not in self._values
+        kind = self._kind_of_column(node) if is_column else self._evaluated(node)[1]
         if isinstance(kind, bool) or axis is None or node.type.axis is None:
             return kind
         return self.frame.spread(kind, node.type.axis, axis)
@@ -118,17 +120,16 @@ class View:
     def _compute(self, node: Node) -> Value:
         match node.op:
             case "const":
-                value = node.param("value")
-                return np.asarray(value, object if isinstance(value, str) else None), False
+                return np.asarray(node.leaf, object if isinstance(node.leaf, str) else None), False
             case "builtin":
                 batches = self.frame.batches
                 columns = {"step": batches.step, "rank": batches.rank, "elapsed": batches.elapsed}
-                return columns[node.param("name")], False
+                return columns[node.leaf], False
             case "signal" | "local" | "carried":
                 return self._column(node)
             case "fold":
                 return self._fold(node)
-        function = self.function(node.op)
+        function = self._functions.get(node.op) or self.function(node.op)
         if function.stage == "elementwise":
             return self._of_rows(node, function)
         kind = _simplified(self._kind(node, function))
@@ -145,9 +146,7 @@ class View:
         return _blanked(np.asarray(function.run(self, node, *arrays)), kind)
 
     def _column(self, node: Node) -> Value:
-        name, axis = node.param("name"), node.type.axis
-        assert axis is not None
-        kind = either(self._ungrouped(node), _simplified(self.frame.kind(name, axis)))
+        name, kind = node.leaf, self._kind_of_column(node)
         if kind is not True and node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
             return plain[0].floats[plain[1]], kind
         if kind is True or (values := self.frame.column(name)) is None:
@@ -156,9 +155,15 @@ class View:
             self._members[node.index] = self.frame.members(name)
         return typed(values, node.type.dtype), kind
 
+    def _kind_of_column(self, node: Node) -> Kind:
+        assert node.type.axis is not None
+        if not self.frame.has(node.leaf):
+            return True
+        return either(self._ungrouped(node), _simplified(self.frame.kind(node.leaf, node.type.axis)))
+
     def _fold(self, node: Node) -> Value:
         """An aggregate over tokens, from the statistics that were folded on the device."""
-        name, formula = node.param("name"), FORMULAS[node.param("stat")]
+        name, formula = node.leaf, FORMULAS[node.param("stat")]
         counts = self.frame.column(f"{name}.n")
         if counts is None:
             return _nothing(node)
@@ -327,9 +332,9 @@ class View:
         Families with different members raise DL503.
         """
         families = [
-            (position, self.members(arg))
+            (position, members)
             for position, arg in enumerate(node.args)
-            if arg.type.family and self.members(arg)
+            if arg.type.family and (members := self.members(arg))
         ]
         if not families:
             return {}
@@ -359,7 +364,7 @@ def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
     kind: Kind = False
     arrays, kinds, here = [], [], True
     for arg, (values, of_arg) in zip(node.args, args, strict=True):
-        if of_arg is not False or node.type.dtype is DType.BOOL:
+        if of_arg is not False or (node.type.dtype is DType.BOOL and (arg.op != CONST or arg.leaf != arg.leaf)):
             of_arg = _counting(node, arg.type.dtype, values, of_arg)
         arrays.append(values)
         kinds.append(of_arg)
@@ -369,7 +374,7 @@ def applied(node: Node, function: Function, args: Sequence[Value]) -> Value:
     if kind is True:
         return _nothing(node)
     if node.op == WRITTEN[DType.BOOL]:  # a bool as a label: neither true nor false is no label
-        arrays = [_missing_where(args[0][1] == MISSING, arrays[0])]
+        arrays = [_missing_where(np.equal(args[0][1], MISSING), arrays[0])]
     result = by_tensors(function.run, arrays) if function.tensors else np.asarray(function.run(np, *arrays))
     return (result, False) if kind is False else _blanked(result, kind)
 
@@ -405,8 +410,8 @@ def _blanked(values: Array, kind: Kind) -> Value:
     return values if isinstance(kind, bool) else _missing_where(absent(kind), values), kind
 
 
-def _missing_where(where: Any, values: Array) -> Array:
-    if not np.any(where):
+def _missing_where(where: Array, values: Array) -> Array:
+    if not where.any():
         return values
     return np.where(where, segmented.NOTHING if values.dtype.kind == "O" else np.nan, values)
 

@@ -51,7 +51,8 @@ class Sheet:
         self.cells = {key: item for key in keys if (item := cells.get(key)) is not None}
         self._functions = functions
         names = frozenset([(item.members, item.labels, item.pieces, item.rest) for item in self.cells.values()])
-        self.members, self.labels, self.pieces, self.rest, self._unlike = _axes(names)
+        self._names, self.rest, self._unlike = _axes(names)
+        self.members, self.labels, self.pieces = self._names
         self._memo: dict[int, Value] = {}
 
     def value(self, node: Node) -> Value:
@@ -74,28 +75,28 @@ class Sheet:
         def add(total: Array, marks: Array) -> None:
             total |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
 
-        for node in walk(expr):
-            values, kind = self.value(node) if node.op == METRIC else NOWHERE
+        for node in _metrics(expr):
+            values, kind = self.value(node)
             if kind is not True:
                 marks = ~np.isfinite(values) & ~np.asarray(kind)
                 add(nonfinite, marks)
-                cells = self.cells.get(str(node.param("name")))
+                cells = self.cells.get(node.leaf)
                 if cells is not None:
                     add(infinite, marks & self._reindexed(cells, cells.infinities, False))
         return nonfinite, infinite
 
     def _compute(self, node: Node) -> Value:
         if node.op == CONST:
-            return np.asarray(node.param("value")), False
+            return np.asarray(node.leaf), False
         if node.op == BUILTIN:
-            value = self._facts.get(str(node.param("name")))
+            value = self._facts.get(node.leaf)
             return NOWHERE if value is None else (np.full((1, 1, 1), value), False)
         if node.op == METRIC:
-            return self._metric(str(node.param("name")))
+            return self._metric(node.leaf)
         function = self._functions.get(node.op)
         if function is None:
             raise RuntimeFailure.of("DL605.function", function=node.op)
-        args = [self.value(arg) for arg in node.args]
+        args = [*map(self.value, node.args)]
         if function.stage == "elementwise":
             values, kind = applied(node, function, args)
             return values, absent(kind)  # a comparison with a metric that is NaN is false
@@ -119,11 +120,12 @@ class Sheet:
             return np.full((1, 1, 1), float(count)), False
         if cells is None:
             return NOWHERE
-        there = cells.there
+        there, values = cells.there, cells.values
         if self._unlike and cells.labels:
             there = there & np.array([label not in self._unlike for label in cells.labels])[:, None]
-        there = self._reindexed(cells, there, False)
-        return self._reindexed(cells, cells.values, np.nan), False if there.size and there.all() else ~there
+        if (cells.members, cells.labels, cells.pieces) != self._names:
+            there, values = self._reindexed(cells, there, False), self._reindexed(cells, values, np.nan)
+        return values, False if there.size and there.all() else ~there
 
     def _reindexed(self, cells: Cells, values: Array, nothing: float | bool) -> Array:
         """A metric's values aligned to the members, labels and pieces of the sheet."""
@@ -135,7 +137,12 @@ class Sheet:
 
 
 @lru_cache(maxsize=512)
-def _axes(metrics: frozenset[tuple[Names, Names, Names, str | None]]) -> tuple[Any, Any, Any, str | None, set[str]]:
+def _metrics(expr: Node) -> list[Node]:
+    return [node for node in walk(expr) if node.op == METRIC]
+
+
+@lru_cache(maxsize=512)
+def _axes(metrics: frozenset[tuple[Names, Names, Names, str | None]]) -> tuple[Any, str | None, set[str]]:
     """The common members, labels and pieces of metrics, sorted, the rest of their labels, and rests that differ."""
     members, labels, pieces = [
         tuple(sorted({*chain(*names)})) for names in list(zip(*metrics, strict=True))[:3] or ((),) * 3
@@ -143,7 +150,7 @@ def _axes(metrics: frozenset[tuple[Names, Names, Names, str | None]]) -> tuple[A
     labelled = {(frozenset(names), rest) for _, names, _, rest in metrics if names}
     rests = {rest for _, rest in labelled if rest is not None}
     unlike = rests if len(labelled) > 1 else set()  # rests that pool different labels cannot be compared
-    return members, labels, pieces or WHOLE, next(iter(rests - unlike), None), unlike
+    return (members, labels, pieces or WHOLE), next(iter(rests - unlike), None), unlike
 
 
 def formula(

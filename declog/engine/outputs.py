@@ -82,17 +82,17 @@ class Outputs:
         """Add the values of these metrics to ``results``."""
         picked = self._picked(states)
         state = State.beside(states)
-        values = np.empty((self._count, *state.missing.shape[1:]))
+        values, weights = np.empty((self._count, *state.missing.shape[1:])), state.weights
         for reduction, index, span in self._reductions:
             if not reduction.foldable:
                 values[span] = picked[reduction.level][index]
             else:
                 values[span] = reduction.run(state.moments, index, state.even)
-            if state.weights is not None and reduction.name == "mean":  # NaN if the weights add up to 0
-                weights = state.weights[index]
+            if weights is not None and reduction.name == "mean":  # NaN if the weights add up to 0
+                divisor = weights[index]
                 with np.errstate(invalid="ignore"):
-                    shares = state.moments.total[index] / (weights + (weights == 0))
-                values[span] = np.where(weights == 0, np.nan, shares)
+                    shares = state.moments.total[index] / (divisor + (divisor == 0))
+                values[span] = np.where(divisor == 0, np.nan, shares)
         one = values.shape[1:] == (1, 1) and not state.labels
         keys = self._keys if one else []
         for part, key in zip(self._parts, keys, strict=False):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,7 @@ def reindexed(values: Array, axis: int, names: Names, wanted: Names, fill: float
     return values if names == wanted else _moved(values, axis, len(wanted), _common(names, wanted), fill)
 
 
+@lru_cache(maxsize=64)
 def _common(names: Names, wanted: Names) -> Array:
     """The positions of the names that both have: in ``wanted``, and in ``names``."""
     position = {name: at for at, name in enumerate(names)}
@@ -237,8 +238,12 @@ class State:
 
 def _sums(states: Sequence[State]) -> Iterable[tuple[str, list[Array]]]:
     """The names of the sums that all states have, each with every state's array."""
-    names = [name for name in states[0].sums if all(name in state.sums for state in states)]
-    return [(name, [state.sums[name] for state in states]) for name in names]
+    sums = [state.sums for state in states]
+    return [
+        (name, [of[name] for of in sums])
+        for name in sums[0]
+        if name != "weights" or all("weights" in of for of in sums)
+    ]
 
 
 def aligned(states: Sequence[State], rows: tuple[Row, ...] | None = None) -> list[State]:

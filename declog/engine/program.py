@@ -145,8 +145,8 @@ class Program:
         values = [np.asarray(view.counted(node, self._axis)) for node in self.computed]
         heights = [
             *self._heights,
-            *((len(array) if array.ndim > 1 else 1, view.members(node))
-              for array, node in zip(values, self.computed, strict=True)),
+            *[(len(array), view.members(node)) if array.ndim > 1 else (1, ())
+              for array, node in zip(values, self.computed, strict=True)],
         ]  # fmt: skip
         matrix = np.empty((sum(height for height, _ in heights), count))
         self._recorded.into(matrix, frame)

@@ -103,11 +103,11 @@ class Reductions:
         rests: dict[Hashable, str | None] = {}
         for number, state in states.items():
             state, rest = labelled(self.blocks[number].ops[0], state)
-            shape: Hashable = (state.labels, rest, state.missing.shape[1:], state.weights is None)
+            shape: Hashable = (state.labels, rest, state.missing.shape[1:], "weights" in state.sums)
             alike.setdefault(shape, {})[number] = state
             rests[shape] = rest
         for shape, parts in alike.items():
-            layout = tuple((number, state.rows) for number, state in parts.items())
+            layout = tuple([(number, state.rows) for number, state in parts.items()])
             outputs = recent(self._outputs, layout, partial(self._planned, layout))
             outputs.finish([*parts.values()], rests[shape], results)
 
@@ -208,17 +208,15 @@ class Block:
                 order = cell_index.latest(view, self._axis)[chosen]
                 nothing = np.full((len(rows) - len(matrix), matrix.shape[1]), np.nan)
                 ordered = Ordered(np.concatenate([matrix, nothing]), placed.label, placed.piece, order)
-        never = len(rows) - len(missing)
-
-        def in_cells(array: Array, neutral: float = 0.0) -> Array:
-            array = array.reshape(len(rows) - never, *shape)
-            return np.concatenate([array, np.full((never, *shape), neutral)]) if never else array
-
-        sums = {"missing": in_cells(missing), "here": self._here(view, program, rows, shape)}
-        if weights is not None:
-            sums["weights"] = in_cells(weights)
+        sums = {"missing": missing} if weights is None else {"missing": missing, "weights": weights}
+        if len(missing) < len(rows):  # sources that never came
+            never = len(rows) - len(missing), cells.count
+            moments = Moments.joined([moments, Moments.empty(never)])
+            sums = {name: np.concatenate([array, np.zeros(never)]) for name, array in sums.items()}
+        sums = {name: array.reshape(len(rows), *shape) for name, array in sums.items()}
+        sums["here"] = self._here(view, program, rows, shape)
         counts = cells.counts.reshape(shape).sum(1).astype(np.float64)
-        return State(rows, placed.labels, placed.pieces, moments.map(in_cells), sums, counts, ordered)
+        return State(rows, placed.labels, placed.pieces, moments.reshape(len(rows), *shape), sums, counts, ordered)
 
     def _program(self, view: View) -> Program | FoldProgram:
         """The program that computes the sources' values from a frame's columns."""
@@ -248,7 +246,7 @@ class Block:
         """The counts of missing values without those of rows in which the value is absent."""
         absent = np.zeros((len(missing), view.frame.count(self._axis)))
         for name, places in places_of(rows[: len(missing)]).items():
-            if name in marked:
+            if name in marked and missing[places].any():
                 absent[places] = view.absent(self._sources[name].args[0], self._axis)
         without: Array = np.maximum(missing - _added(absent[:, chosen], cells), 0.0)
         return without

@@ -76,13 +76,14 @@ class Moments:
             return array if there is None else np.where(there, array, neutral)
 
         with np.errstate(invalid="ignore"):  # inf - inf
-            total = parts.apply(np.add, filled(values, 0.0))
+            total = parts.apply(np.add, values if there is None else filled(values, 0.0))
             partly = ~np.isfinite(total).all(-1) if there is None else np.False_
             masked = partly.any()
             if masked and partly.all():
                 return cls.by_segment(values, parts, stats, present(values))
             counts = parts.counts if there is None else parts.apply(np.add, there.astype(np.float64))
-            m2 = low = high = n = np.full(total.shape, counts, np.float64)
+            m2 = low = high = n = np.empty(total.shape)
+            n[...] = counts
             if "m2" in stats:
                 m2 = parts.squares(filled(values - parts.spread(_share(total, n)), 0.0))
         if "min" in stats:
@@ -149,6 +150,11 @@ class Moments:
         """``change(array, neutral)`` of every array and its neutral value."""
         return Moments(*[change(getattr(self, stat), neutral) for stat, neutral in NEUTRAL.items()])
 
+    def reshape(self, *shape: int) -> Moments:
+        """The same entries in another shape."""
+        n, total, m2, low, high = self.n, self.total, self.m2, self.min, self.max
+        return Moments(*[array.reshape(shape) for array in (n, total, m2, low, high)])
+
     def take(self, index: Any) -> Moments:
         """Some of the entries, by an index of the last axis."""
         return Moments(*[getattr(self, stat)[..., index] for stat in STATS])
@@ -201,8 +207,8 @@ class Formula:
         """
         statistics = [getattr(moments, stat)[... if index is None else index] for stat in self.takes]
         n = moments.n[... if index is None else index]
-        if rows < 2:
-            return np.asarray(_where(np, n > 0, self.run(np, *statistics)))
+        if rows < 2:  # all but `count` leave out entries without values
+            return np.asarray(_where(np, n > 0, n) if self.run is count else self.run(np, *statistics))
         if self.takes[0] == "n":
             statistics[0] = np.float64(rows)
         values = np.asarray(self.run(np, *statistics))  # of `n` alone it is one number

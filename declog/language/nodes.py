@@ -49,12 +49,14 @@ class Node:
         raise KeyError(name)
 
     @cached_property
+    def leaf(self) -> Any:
+        """The value of a constant, or the name of another leaf."""
+        return self.param("value" if self.op == CONST else "name")
+
+    @cached_property
     def over(self) -> Axis | str | None:
         """The axis that this node removes, or None."""
-        for key, value in self.params:
-            if key == "over":
-                return value  # type: ignore[no-any-return]
-        return None
+        return dict(self.params).get("over")
 
     def __repr__(self) -> str:
         return f"<{self} : {self.type}>"
