@@ -390,14 +390,14 @@ def _counting(node: Node, dtype: DType, values: Array, kind: Kind) -> Kind:
     if kind is True or not (bool_of_bool or node.op in QUESTIONS) or values.dtype.kind not in "fO":
         return kind
     there = segmented.present(values)
-    return kind if there.all() else either(kind, np.where(there, 0, MISSING).astype(np.uint8))
+    return kind if np.count_nonzero(there) == there.size else either(kind, np.where(there, 0, MISSING).astype(np.uint8))
 
 
 def _simplified(kind: Kind) -> Kind:
     """A kind as a single bool, if it is the same for all rows."""
     if isinstance(kind, bool):
         return kind
-    return kind if np.ndim(kind) and kind.any() else bool(kind.any() and kind & ABSENT)
+    return kind if np.ndim(kind) and np.count_nonzero(kind) else bool(kind.any() and kind & ABSENT)
 
 
 def _nothing(node: Node) -> Value:
@@ -411,7 +411,7 @@ def _blanked(values: Array, kind: Kind) -> Value:
 
 
 def _missing_where(where: Array, values: Array) -> Array:
-    if not where.any():
+    if not np.count_nonzero(where):
         return values
     return np.where(where, segmented.NOTHING if values.dtype.kind == "O" else np.nan, values)
 

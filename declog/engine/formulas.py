@@ -60,8 +60,8 @@ class Sheet:
         cached = self._memo.get(node.index)
         if cached is None:
             values, kind = self._compute(node)
-            if not isinstance(kind, bool) and (kind.all() or not kind.any()):
-                kind = bool(kind.all())
+            if not isinstance(kind, bool) and (there := np.count_nonzero(kind)) in (0, kind.size):
+                kind = there == kind.size
             cached = self._memo[node.index] = values if kind is False else np.where(kind, np.nan, values), kind
         return cached
 
@@ -125,7 +125,7 @@ class Sheet:
             there = there & np.array([label not in self._unlike for label in cells.labels])[:, None]
         if (cells.members, cells.labels, cells.pieces) != self._names:
             there, values = self._reindexed(cells, there, False), self._reindexed(cells, values, np.nan)
-        return values, False if there.size and there.all() else ~there
+        return values, False if there.size and np.count_nonzero(there) == there.size else ~there
 
     def _reindexed(self, cells: Cells, values: Array, nothing: float | bool) -> Array:
         """A metric's values aligned to the members, labels and pieces of the sheet."""
@@ -185,7 +185,7 @@ def first_place(
     """The first cell in which a condition over the logged metrics is true; None: it holds nowhere."""
     sheet = Sheet(cells, read(condition), functions, facts)
     true = truth(np.asarray(sheet.value(condition)[0]))
-    if not true.any():
+    if not np.count_nonzero(true):
         return None
     true = np.atleast_3d(true)
     member, label, _ = np.argwhere(true)[0].tolist()

@@ -88,7 +88,7 @@ class Ordered:
         return self.values[:, rows], self.order[rows]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
 class State:
     """The moments of metrics whose values fall into the same cells, ``[rows, labels, pieces]``, with all labels.
 

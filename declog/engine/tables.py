@@ -30,7 +30,7 @@ EXTRA = "extra:"  # the prefix of log_extra's columns in a frame
 STAMPS = frozenset({"step", "mode", "group", "row", "why", "declog_step"})
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
 class _TableColumn:
     """A finished column. ``runtime``: its name came up at run time; a declared column of that name replaces it."""
 
