@@ -238,7 +238,8 @@ class _Metric:
             if len(body.args) != reduction.arity:
                 arguments = list(map(ast.unparse, body.args)) if len(body.args) > reduction.arity else [*"xyz"]
                 plain = f"{reduction.name}({', '.join(arguments[: reduction.arity])})"
-                fix = idioms.of_library(reduction.name, body.args) or plain
+                number = re.sub(r"(?<=\d),(?=\d{3}\b)", "", parsed.text)  # 1,000 is two arguments
+                fix = number if number != parsed.text else idioms.of_library(reduction.name, body.args) or plain
                 takes = _takes(reduction)
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
