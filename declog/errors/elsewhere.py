@@ -36,7 +36,9 @@ def calls() -> Mapping[str, str]:
 @cache
 def keys() -> Mapping[str, str]:
     """Keys of other tools with their sections, such as ``tables.limit``, and what to write."""
-    return dict(line.split(": ", 1) for line in _lines("keys.txt"))
+    lines = [line.split(": ", 1) for line in _lines("keys.txt")]
+    heads = [(*words.rpartition("."), text) for words, text in lines]
+    return {f"{section}{dot}{word}": text for section, dot, words, text in heads for word in words.split()}
 
 
 def same_signal(name: str, names: Collection[str]) -> str | None:

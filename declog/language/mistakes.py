@@ -21,7 +21,8 @@ from declog.language.notation import is_reduction, reduced
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
 from declog.language.spec_of_tables import ColumnType, TableSpec
 
-EXTENDS = ("extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "include", "from")
+# words for the defaults list
+EXTENDS = "extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "presets", "use", "from"
 
 
 def answered(problem: Problem, data: Mapping[str, Any]) -> Problem:
@@ -128,7 +129,7 @@ def _is_metric(value: Any) -> bool:
 
 def _of_a_config(key: str, value: Any) -> bool:
     """Whether a key is, or seems to be meant as, one of a logging config."""
-    if key in {*keys(LogSpec), *EXTENDS, *elsewhere.keys(), "packs", "pack"} or _is_metric(value):
+    if key in {*keys(LogSpec), *EXTENDS, "packs", "pack"} or _is_metric(value):
         return True
     near = nearest(key, [*keys(LogSpec), "defaults"])
     return near is not None and key != "model" and isinstance(value, Mapping if near in SECTIONS else Scalar)
@@ -141,10 +142,13 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
     if template is None:
         return None
-    value = _at(path, data)
+    value, entry = _at(path, data), _at(path[:-1], data)
     if template == "columns: <value>" and isinstance(value, str):
         value = re.split(r"[\s,]+", value)
-    return template.replace("<value>", in_flow(value)).replace("<id>", "".join(ids[:1]))
+    id = "".join(ids[-1:] if section == "signals" else ids[:1])
+    expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
+    facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr}
+    return re.sub(r"<(key|value|id|expr)>", lambda match: facts[match[1]], template)
 
 
 def _elsewhere(key: str, value: Any) -> str | None:
@@ -174,19 +178,23 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
 
     if key in BUILTIN.names() and SYNONYMS.get(key) != "where" and entry[key] is not None:
         further: list[Any] = entry[key] if isinstance(entry[key], list) else [entry[key]]
-        arguments = ", ".join(map(str, [entry.get("expr", name), *further]))
+        arguments = ", ".join(map(str, [entry.get("expr", name), *(item for item in further if item is not True)]))
         return f"expr: {in_flow(f'{key}({arguments})')}"
     return None
 
 
 def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """The fix for `metric` of an alert: bounds are for the metric with the alert's id."""
-    if key != "metric":
+    if key not in ("metric", "signal", "target", "monitor", "on", "expr"):
         return None
     if (metric := entry[key]) == name:
         return "drop it: an alert is about the metric of its name"
     signs = {"above": ">", "below": "<"}
-    when = " or ".join(f"{metric} {sign} {entry[bound]}" for bound, sign in signs.items() if bound in entry)
+    meanings = {word: SYNONYMS.get(word, elsewhere.keys().get(f"alerts.{word}", word)) for word in entry}
+    bounds = [(signs.get(meanings[word].partition(":")[0]), bound) for word, bound in entry.items()]
+    when = " or ".join(f"{metric} {sign} {bound}" for sign, bound in bounds if sign and isinstance(bound, int | float))
+    if key == "expr" and not when:
+        return None
     return f"{name}: {{when: {when or f'{metric} > 0.2'}}}"
 
 
@@ -242,12 +250,16 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["metrics", name], [_, _, *_]:
             *reductions, expr = value
             return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
+        case ["tables", _, "rows"], int():
+            return f"filter: {{first: {value}}}"
+        case ["signals", _, name], {"axis": "prompt" | "question" | "problem"}:
+            return f"{name}: {in_flow({**value, 'axis': 'group'})}"
         case ["tables", name], list():
             return f"{name}: {{columns: {in_flow(value)}}}"
         case ["filters", name], str():
             return f"{name}: {{where: {in_flow(value)}}}"
-        case ["metrics", name, "over"], "token" | "completion" | "group":
-            expr = in_flow(f"mean({data['metrics'][name].get('expr', name)}, over={value})")
+        case ["metrics", name, "over"], "token" | "completion" | "group" | "tokens" | "completions" | "groups":
+            expr = in_flow(f"mean({data['metrics'][name].get('expr', name)}, over={value.rstrip('s')})")
             return f"expr: {expr}: `over` of a metric says which steps or ranks it covers"
         case ["metrics", _, "reduce"], Mapping():
             return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 import yaml
 
 import declog
-from declog.errors import Problem
+from declog.errors import Problem, elsewhere
 from declog.errors.elsewhere import calls
+from declog.language.keys import below, keys, model_of
+from declog.language.spec import AxesSpec, LogSpec, SinkSpec
 from declog.plans.words import explain
 from declog.testing import MemorySink
 from tests.running import profile
@@ -262,3 +266,42 @@ def test_digits_that_are_no_quantile_name_the_one_they_stand_for(word: str, quan
     with pytest.raises(declog.ConfigError) as caught:
         declog.plan({"signals": {"any": {"x": "completion"}}, "metrics": {"a": {"expr": "x", "reduce": word}}})
     assert caught.value.problems[0].fix == f"did you mean `{quantile}`?"
+
+
+# An entry of each section, beside which a key of another tool stands.
+ENTRIES: dict[str, dict[str, Any]] = {
+    "metrics": {"m": {"expr": "reward"}}, "signals": {"any": {"s": {"axis": "completion"}}},
+    "derived": {"d": {"expr": "reward * 2"}}, "constants": {"c": {"value": 1}}, "axes": {"group": {"of": "group"}},
+    "modes": {"eval": {"prefix": "eval/"}}, "filters": {"f": {"where": "reward > 0"}},
+    "schemas": {"w": {"reward": {"type": "float"}}}, "tables": {"t": {"columns": ["reward"]}},
+    "profiles": {"p": {"hide": []}}, "alerts": {"a": {"when": "reward > 1"}}, "run": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("section", ["", *ENTRIES])
+def test_keys_of_other_tools(section: str) -> None:
+    """Each is unknown to the language, and answered with its line; where that begins with a key, the key exists."""
+    words = elsewhere.keys()
+    for word in words:
+        of_section, _, key = word.rpartition(".")
+        if of_section != section:
+            continue
+        sections = copy.deepcopy({section: ENTRIES[section]} if section else {})
+        entry: Any = sections.get(section, sections)
+        while isinstance(inner := next(iter(entry.values()), None), dict):
+            entry = inner
+        assert key not in entry, word
+        entry[key] = 3
+        with pytest.raises(declog.ConfigError) as caught:
+            declog.validate({"run": {"name": "x"}, **sections})
+        problems = [problem for problem in caught.value.problems if problem.path[-1:] == (key,)]
+        assert [problem.code for problem in problems] == ["DL201"], word
+        fix = str(problems[0].fix)
+        assert not re.search("<(key|value|id|expr)>", fix), word
+        first = re.match(r"([a-z_]+): ", fix)
+        if first is not None and first[1] not in {*keys(LogSpec), "defaults"}:
+            models_of = [model_of(reduce(below, problems[0].path[:-1], LogSpec)), SinkSpec]
+            models_of += (
+                [AxesSpec, *(model_of(key.type) for key in keys(AxesSpec).values())] if section == "axes" else []
+            )
+            assert any(first[1] in keys(model) for model in models_of if model is not None), (word, fix)
