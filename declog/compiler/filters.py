@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from declog.compiler.draft import Draft, fits, op_of
 from declog.compiler.scopes import typed
 from declog.errors import Path
+from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.nodes import Node
 from declog.language.spec_of_tables import FilterSpec
@@ -103,6 +105,9 @@ def _row_value(
 ) -> Node | None:
     """The expression of a key, which has a value for each row, or for each group if groups are taken."""
     text, at = vars(spec)[key], (*path, key)
+    before = len(draft.problems)
     node = None if text is None else typed(draft, text, *at, off=f"filters.{name}")
+    if (fix := idioms.of_filter(str(text))) is not None:
+        draft.problems[before:] = [replace(problem, fix=fix) for problem in draft.problems[before:]]
     axis, what = (Axis.GROUP, "the filter takes what is") if spec.take == "group" else (Axis.COMPLETION, "rows are")
     return node if node is not None and fits(draft, node, at, dtypes, axis, what) else None

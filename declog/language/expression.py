@@ -161,6 +161,8 @@ class Compiler:
             return self.graph.constant(math.nan)
         if node.id in AXES or node.id == MEMBER:
             self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
+        if node.id in ("mode", "is_train", "is_training", "is_eval", "training"):
+            self.fail(node, "DL302.mode", name=node.id)
         key = "DL302.signal" if self.scope.noun == "signal" else "DL302.name"
         self.fail(node, key, noun=self.scope.noun, name=node.id, known=self.scope.names())
 
@@ -239,7 +241,8 @@ class Compiler:
         sides = [item for side in pair for item in idioms.items(side)]
         words = [item for item in sides if self._is_word(item)]
         values = [item for item in sides if item not in words]
-        if words and values and all(self.visit(item).type.dtype is DType.TEXT for item in values):
+        literal = len(words) == 1 and all(isinstance(item, ast.Constant) for item in values)  # the word is a signal
+        if words and values and not literal and all(self.visit(item).type.dtype is DType.TEXT for item in values):
             self._unquoted(node, words)
 
     def _unquoted(self, node: ast.expr, words: list[ast.expr]) -> NoReturn:

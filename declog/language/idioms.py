@@ -254,9 +254,23 @@ def _of_labels(match: re.Match[str]) -> str:
     return f"write `{{expr: {expr}, reduce: {elsewhere.SYNONYMS.get(reduce, reduce)}, by: {label}}}`"
 
 
+def of_filter(text: str) -> str | None:
+    """``worst(4)`` and ``top(reward, 4)`` as a filter; None for another text."""
+    call = re.fullmatch(r"\s*(\w+)\((?:(\w+), *)?(\d+)\)\s*", text)
+    match = call and re.match(_ROWS, f"{call[1]} {call[3]} by {call[2] or 'reward'}")
+    return None if match is None else _of_rows(match)
+
+
+_ROWS = (
+    r"\A\s*(top|bottom|best|worst|nlargest|nsmallest|random|sample|first|head)\s+(\d+)(?:\s+(?:by|of)\s+(\w+))?\s*\Z"
+)
+_WORDS_OF_ROWS = {"best": "top", "nlargest": "top", "worst": "bottom", "nsmallest": "bottom", "sample": "random",
+                  "head": "first"}  # fmt: skip
+
+
 def _of_rows(match: re.Match[str]) -> str:
     """``best 4 by reward``."""
-    word = {"best": "top", "worst": "bottom", "sample": "random"}.get(match[1], match[1])
+    word = _WORDS_OF_ROWS.get(match[1], match[1])
     key = f"key: {match[3] or 'reward'}, " if word in ("top", "bottom") else ""
     return f"a filter is a map: {{{key}{word}: {match[2]}}}"
 
@@ -288,7 +302,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"(?i)([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", r"write `\2 <= \1 <= \3`"),
     (r"(?i)([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]",
         r"write `contains(\1, '\2')`, or startswith or matches"),
-    (r"\A\s*(top|bottom|best|worst|random|sample|first)\s+(\d+)(?:\s+(?:by|of)\s+(\w+))?\s*\Z", _of_rows),
+    (_ROWS, _of_rows),
     (r"\|\s*(\w+)\s*\|", r"write `abs(\1)`"),
     (r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", lambda match: f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"),
     (r"(?i)\A\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*\Z", r"write `\2 if \1 else \3`"),

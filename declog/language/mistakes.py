@@ -140,9 +140,9 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     section, *ids, key = map(str, path) if len(path) > 1 else ("", str(path[0]))
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
-    if template is None:
-        return None
     value, entry = _at(path, data), _at(path[:-1], data)
+    if template is None or (value is None and "<value>" in template):
+        return None
     if template == "columns: <value>" and isinstance(value, str):
         value = re.split(r"[\s,]+", value)
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
