@@ -173,7 +173,9 @@ class _Metric:
         """The problem of an expression, with a fix that keeps the intended meaning if one is known."""
         metrics, constants = self.draft.spec.metrics, self.draft.constants
         fix = None
-        if problem.code != "DL302":
+        if parsed.text in ("none", "None", "nil", "off", "disabled", "delete", "remove"):
+            fix = f"{self.id}: null"
+        elif problem.code != "DL302":
             fix = self._intended(parsed, problem.code)
             if fix is not None and fix.startswith("did you mean"):
                 problem = replace(problem, span=(0, len(problem.source or "")))
@@ -202,6 +204,8 @@ class _Metric:
         draft = self.draft
         if code not in ("DL303", "DL304", "DL306") or self.spec.reduce is not None:
             return None
+        if share := re.fullmatch(r"sum\((.+[<>=].+?)\) / (?:len|count|size)\([^()]*\)", ast.unparse(parsed.body)):
+            return f"mean({share[1]})"
         if isinstance(parsed.body, ast.Call):
             short = suggestions.reduction(parsed.body, draft.reductions.names(), draft.functions.names())
             if short is not None:
@@ -238,6 +242,11 @@ class _Metric:
             if len(body.args) != reduction.arity:
                 arguments = list(map(ast.unparse, body.args)) if len(body.args) > reduction.arity else [*"xyz"]
                 plain = f"{reduction.name}({', '.join(arguments[: reduction.arity])})"
+                extra, names = body.args[reduction.arity :], [*(reduction.params or {})]
+                if len(extra) == 1 == len(names) and isinstance(extra[0], ast.Constant):  # `histogram(reward, 20)`
+                    plain = f"{plain[:-1]}, {names[0]}={ast.unparse(extra[0])})"
+                if not body.args and len(body.keywords) == 1:  # `mean(reward = 1)`
+                    plain = f"{reduction.name}({body.keywords[0].arg} == {ast.unparse(body.keywords[0].value)})"
                 number = re.sub(r"(?<=\d),(?=\d{3}\b)", "", parsed.text)  # 1,000 is two arguments
                 fix = number if number != parsed.text else idioms.of_library(reduction.name, body.args) or plain
                 takes = _takes(reduction)
@@ -249,8 +258,14 @@ class _Metric:
     def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
         constants = dict(reduction.params or {})
         for keyword in call.keywords:
+            inside = ", ".join(map(ast.unparse, call.args)) or str(self.spec.expr)
+            if (key := nearest(str(keyword.arg), ("where", "by", "weight"))) is not None:
+                fix = in_flow({"expr": inside, "reduce": reduction.name, key: ast.unparse(keyword.value)})
+                compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=fix)
+            if keyword.arg in ("ddof", "unbiased", "correction") and reduction.name == "std":
+                fix = f"pstd({inside}), which divides by n"
+                compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=fix)
             if keyword.arg in idioms.AXES:
-                inside = ", ".join(map(ast.unparse, call.args)) or self.spec.expr
                 fix = f"{reduction.name}({inside})"
                 if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
                     fix = f"mean({reduction.name}({inside}, over=completion)), the mean over groups"

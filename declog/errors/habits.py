@@ -27,6 +27,8 @@ _TABLES = "rows of samples are a table of the YAML: tables: {worst: {columns: [p
 _ALERTS = 'a condition worth a message is an alert of the YAML: alerts: {kl: "> 0.5"}'
 _SHAPES = "observe the values; the YAML says what is logged of them: reward: {expr: reward, reduce: histogram}"
 _IMAGES = "a column of a table shows images: observe them as PIL images in a signal of `type: object`"
+_FOLDER = "the run's folder is log.output_dir"
+_LATE = "a metric that is asked late is `declog add FOLDER 'NAME: EXPR'` in a shell"
 _FILES = "declog keeps no files of yours; what it logs lies in `log.output_dir`"
 _SUMMARY = "a value over the whole run is a metric of the YAML with `over: run`"
 _STEPS = "a step is `with log.step(k):`"
@@ -50,6 +52,8 @@ MEANT = _table(
     ("Histogram log_histogram add_histogram histogram", _SHAPES),
     ("Image Video Audio log_image log_images add_image add_images add_video add_figure log_figure plot", _IMAGES),
     ("save Artifact log_artifact log_artifacts log_model use_artifact restore", _FILES),
+    ("path folder dir directory run_dir log_dir logdir save_dir out_dir", _FOLDER),
+    ("add ask query", _LATE),
     ("summary define_metric", _SUMMARY),
     ("run get_run active_run recorder", _RUN),
     ("begin_step start_step end_step next_step set_step log_step new_step global_step", _STEPS),
@@ -62,7 +66,8 @@ MEANT = _table(
 )  # fmt: skip
 _SCALARS = 'values are RUN["reward"].values, or of all names RUN.wide().pandas(); names are RUN.names()'
 OF_A_RUN = _table(
-    ("history scan_history metrics metric values data df dataframe log logs get scalar steps step", _SCALARS),
+    ("history scan_history metrics metric values data df dataframe log logs get scalar steps step series curve "
+     "columns", _SCALARS),
     ("to_pandas pandas to_df to_dataframe to_polars polars arrow to_arrow rows to_dict", _SCALARS),
     ("table samples completions", 'a table is RUN.tables["samples"].pandas(); their names are list(RUN.tables)'),
     ("summary last final", 'the last value is RUN["reward"].values[-1]'),
@@ -165,6 +170,9 @@ def no_more_arguments(
 
 def _as_overrides(name: str, value: object, keys: Collection[str]) -> list[str]:
     """The overrides that say what an argument should; none where it is said otherwise."""
+    if name in keys and isinstance(value, Mapping):
+        below = {f"{name}.{key}": inner for key, inner in value.items()}
+        return [text for key, inner in below.items() for text in _as_overrides(key, inner, below)]
     template = "{name}={value}" if name in keys else _OPTIONS.get(name, "")
     if "{value}" not in template:
         return []

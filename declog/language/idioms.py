@@ -74,8 +74,9 @@ def _plain(node: ast.expr) -> ast.expr:
 def _templates() -> Mapping[tuple[str, int], tuple[list[str], str]]:
     """The parameters and the template of each call of `calls.txt`, by its name and how many arguments it has."""
     return {
-        (call.partition("(")[0], call.count(",") + 1): (re.findall(r"\w+", call.partition("(")[2]), template)
+        (name, call.count(",") + 1): (re.findall(r"\w+", call.partition("(")[2]), template.replace("<name>", name))
         for call, template in elsewhere.calls().items()
+        for name in call.partition("(")[0].split("|")
     }
 
 
@@ -84,6 +85,8 @@ def of_library(name: str, arguments: Sequence[ast.expr]) -> str | None:
     if (call := _templates().get((name, len(arguments)))) is None:
         return None
     parameters, template = call
+    if template.startswith("write"):
+        return template
     tree = _Substitution(dict(zip(parameters, arguments, strict=True))).visit(ast.parse(template, mode="eval"))
     return ast.unparse(_Substitution({"nan": ast.Name("missing")}).visit(tree))
 
@@ -128,6 +131,9 @@ def _of_subscript(node: ast.Subscript, text: str) -> str:
         )
     if isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp):
         return f"which values count is a key of the metric: `{{expr: {of}, where: {ast.unparse(inside)}}}`"
+    if isinstance(inside, ast.Tuple) and isinstance(inside.elts[-1], ast.Constant):  # `x[:, 0]`
+        at = f"index(completion) == {inside.elts[-1].value}"
+        return f"a place is a condition of the metric: `{{expr: {of}, where: {at}}}`"
     return "a member of a family is member(family, 'name')"
 
 
@@ -254,6 +260,12 @@ def _of_labels(match: re.Match[str]) -> str:
     return f"write `{{expr: {expr}, reduce: {elsewhere.SYNONYMS.get(reduce, reduce)}, by: {label}}}`"
 
 
+def _of_axis(match: re.Match[str]) -> str:
+    """``mean(x) over group`` is the mean of a value per group."""
+    axis = {"group": "completion", "prompt": "completion"}.get(match[3], "token")
+    return f"write `mean({match[1]}({match[2]}, over={axis}))`"
+
+
 def of_filter(text: str) -> str | None:
     """``worst(4)`` and ``top(reward, 4)`` as a filter; None for another text."""
     call = re.fullmatch(r"\s*(\w+)\((?:(\w+), *)?(\d+)\)\s*", text)
@@ -292,6 +304,9 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"[$][{a-z]", _of_shell),
     (r"=([<>])", r"write `\1=`"),
     (r"(?s)\?.*:", _of_choice),
+    (r"(?i)\A\s*(\w+\()?\s*if\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)(\))?\s*\Z", r"write `\1\3 if \2 else \4\5`"),
+    (r"\A\s*(\w+\()?if\(([^,]+),\s*([^,]+),\s*([^,]+?)\)(\))?\s*\Z", r"write `\1\3 if \2 else \4\5`"),
+    (r"\A\s*(\w+)\(([^()]+)\)\s+(?:over|within|for\s+each)\s+(group|prompt|token|completion)s?\s*\Z", _of_axis),
     (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+(?:where|if|when)\s+(.+?)\Z", _of_condition),
     (r"\A\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s*\(?(\w+)\)?\s*\Z",
         _of_labels),
@@ -307,6 +322,8 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", lambda match: f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"),
     (r"(?i)\A\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*\Z", r"write `\2 if \1 else \3`"),
     (r"\(\s*\*\s*\)", lambda match: f"name a signal: `{re.sub('[(] *[*] *[)]', '(reward)', match.string).strip()}`"),
+    (r"\A\s*<\s*(-?[\d.]+)\s+or\s+>\s*(-?[\d.]+)\s*\Z", r"write `{below: \1, above: \2}`"),
+    (r"\A\s*>\s*(-?[\d.]+)\s+or\s+<\s*(-?[\d.]+)\s*\Z", r"write `{above: \1, below: \2}`"),
     (r"\A\s*([<>]=?.+\b(?:and|or)\b.*?)\s*\Z", r"two conditions name their metrics: {when: kl \1}"),
     (rf"({'|'.join(_BOUNDS)})\s+(?:than\s+|to\s+)?(-?[\d.]+)", lambda match: f"write `{_BOUNDS[match[1]]} {match[2]}`"),
     (r"\bfor\s+(\d+)\s*\w+\s*$", r"`for` counts log events: write `for \1`"),

@@ -176,7 +176,7 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         return f"observe: {signal['axis'] if [*signal] == ['axis'] else in_flow(signal)}"
     from declog.language.functions import BUILTIN  # numpy, which composing alone needs not
 
-    if key in BUILTIN.names() and SYNONYMS.get(key) != "where" and entry[key] is not None:
+    if key in BUILTIN.names() and key != "exp" and SYNONYMS.get(key) != "where" and entry[key] is not None:
         further: list[Any] = entry[key] if isinstance(entry[key], list) else [entry[key]]
         arguments = ", ".join(map(str, [entry.get("expr", name), *(item for item in further if item is not True)]))
         return f"expr: {in_flow(f'{key}({arguments})')}"
@@ -269,6 +269,8 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"to: {in_flow(dict.fromkeys(value if isinstance(value, list) else [value], True))}"
         case ["tables", _, "filter"], list():
             return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
+        case ["schemas", name, "columns" | "fields"], list():
+            return f"{in_flow(_columns(value))[1:-1]}: the columns stand below `{name}` themselves"
         case ["schemas", name], list():
             return f"{name}: {in_flow(_columns(value))}"
         case ["tables", name, "columns" | "schema"], Mapping() | list():
@@ -301,7 +303,8 @@ def sinks_and_options(value: Any) -> tuple[list[str], dict[str, Any]]:
     """The names of sinks in a list or a map that also holds their options, and those options by name."""
     items = map(_named, value if isinstance(value, list) else [value])
     pairs = [pair for item in items for pair in (item.items() if isinstance(item, Mapping) else [(item, None)])]
-    options = {str(name): {"profile": item} if isinstance(item, str) else item for name, item in pairs if item}
+    said = [(str(name), item) for name, item in pairs if item and item is not True]
+    options = {name: {"profile": item} if isinstance(item, str) else item for name, item in said}
     return [str(name) for name, item in pairs if item is not False], options
 
 

@@ -86,7 +86,8 @@ def with_axis(words: list[str]) -> str | None:
     else:
         return None
     readable = all(word in TYPES or word in ("required", "family") for word in named[1:])
-    return " ".join(named) if readable else None
+    axes = [word for word in words if word in AXES]  # `batch x token`
+    return " ".join(named) if readable else axes[-1] if axes and all(map(WORD.match, words)) else None
 
 
 def condition(text: str, metric: Any) -> dict[str, Any]:
