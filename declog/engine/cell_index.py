@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,11 @@ from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
 OTHER = "_other"  # the label of the rows beyond max_labels; it gets more underscores if a real label has this name
+PIECES = {  # what tells the pieces of a pool apart
+    "window": (), "step": ("step",), "batch": ("step", "batch"), "rank": ("rank",),
+    "rank_batch": ("step", "batch", "rank"),
+}  # fmt: skip
+UNLABELLED = np.zeros((), np.int64)  # the index of the only label of all rows
 Label = str | float  # a value of `by` as it was observed
 
 
@@ -62,7 +66,6 @@ def placed(op: MetricOp, view: View, key: tuple[object, ...] | None = None) -> P
 
 def _placed(op: MetricOp, view: View) -> Placed:
     axis = row_axis(op)
-    count = view.frame.count(axis)
     keep = None if op.where is None else truth(np.array(view.rows(op.where, axis)))
     if op.weight is not None:  # rows without a weight, or with weight 0, do not count
         weighs = ~(view.absent(op.weight, axis) | (view.rows(op.weight, axis) == 0))
@@ -72,24 +75,20 @@ def _placed(op: MetricOp, view: View) -> Placed:
         keep = first_rank if keep is None else keep & first_rank
     units, piece = pieces(op, view, axis)
     if op.by is None and (keep is None or keep.all()):
-        all_rows = partial(_in_cells, np.zeros(count, np.int64), piece, (1, len(units)))
-        label, cells = (
-            all_rows()
-            if axis is Axis.GROUP
-            else view.frame.nesting.shared(("cells", axis, op.pool, op.ranks), all_rows)
-        )
-        return Placed(slice(None), (), label, units, piece, (1, len(units)), cells)
-    counting = np.arange(count) if keep is None else np.flatnonzero(keep)
+        shape, facts = (1, len(units)), view if axis is Axis.GROUP else view.frame.nesting
+        cells = facts.shared(("cells", axis, op.pool, op.ranks), lambda: _cells(UNLABELLED, piece, shape))
+        return Placed(slice(None), (), UNLABELLED, units, piece, shape, cells)
+    counting = np.arange(view.frame.count(axis)) if keep is None else np.flatnonzero(keep)
     names, rows, label = labels(op, view, axis, counting)
-    shape = (1 if op.by is None else len(names), len(units))
-    return Placed(rows, names, label, units, piece[rows], shape, _in_cells(label, piece[rows], shape)[1])
+    shape, piece = (1 if op.by is None else len(names), len(units)), piece[rows]
+    return Placed(rows, names, label, units, piece, shape, _cells(label, piece, shape))
 
 
-def _in_cells(label: Array, piece: Array, shape: tuple[int, int]) -> tuple[Array, Segments]:
-    """The labels, and the rows by cell; the rows of a single cell are reduced where they lie."""
-    if shape == (1, 1) and len(label):
-        return label, Segments.single(len(label))
-    return label, Segments(label * max(shape[1], 1) + piece, shape[0] * shape[1])
+def _cells(label: Array, piece: Array, shape: tuple[int, int]) -> Segments:
+    """The rows by cell; the rows of a single cell are reduced where they lie."""
+    if shape == (1, 1) and len(piece):
+        return Segments.single(len(piece))
+    return Segments(label * max(shape[1], 1) + piece, shape[0] * shape[1])
 
 
 def ranks(view: View, axis: Axis) -> Array:
@@ -113,7 +112,7 @@ def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple
     appears once per tag.
     """
     if op.by is None:
-        return (), counting, np.zeros(len(counting), np.int64)
+        return (), counting, UNLABELLED
     integers = op.by.type.dtype is DType.INT
     every_row = np.arange(view.frame.count(axis))
     raw = np.asarray(view.picked(op.by, axis, every_row) if integers else view.counted(op.by, axis))
@@ -195,21 +194,14 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[tuple[tuple[int, ...],
     """
     frame, rows = view.frame, Axis.STEP if axis is Axis.GROUP else axis
     first, index = frame.nesting.shared(("pieces", rows, op.pool, op.ranks), lambda: _pieces(op, frame.nesting, rows))
-    names = view.shared(
-        ("pieces", axis is Axis.BATCH, op.pool, op.ranks),
-        lambda: (
-            tuple(zip(*[key[first].tolist() for key in _keys(op, frame.batches)], strict=True)) or ((),) * len(first)
-        ),
-    )
-    return names, frame.spread(index, rows, axis)
+    names = zip(*[key[first].tolist() for key in _keys(op, frame.batches)], strict=True)
+    return tuple(names) or ((),) * len(first), frame.spread(index, rows, axis)
 
 
-def _keys(op: MetricOp, batches: Batches | Nesting) -> tuple[Array, ...]:
+def _keys(op: MetricOp, batches: Batches | Nesting) -> list[Array]:
     """The columns of the batches that name a piece; without any the window is one piece."""
-    step, batch, rank = batches.step, batches.batch, -batches.rank
-    return {
-        "window": (), "step": (step,), "batch": (step, batch), "rank": (rank,), "rank_batch": (step, batch, rank)
-    }[op.pool]  # fmt: skip
+    keys = {"step": batches.step, "batch": batches.batch, "rank": -batches.rank}
+    return [keys[name] for name in PIECES[op.pool]]
 
 
 def _pieces(op: MetricOp, nesting: Nesting, axis: Axis) -> tuple[Array, Array]:

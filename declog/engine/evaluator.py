@@ -7,7 +7,7 @@ which are neither true nor false (see ``language/absence.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from declog.engine import groups
 from declog.engine.blocks import typed
 from declog.engine.frame import GROUP_ID, Frame
+from declog.engine.layout import Facts
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import ABSENT, MISSING, PRESENT, QUESTIONS, Kind, absent, either, elementwise
@@ -35,26 +36,19 @@ PICKS = ("member", *SELECTIONS)  # functions that pick members of a family
 _CHOOSING = (PRESENT, "if", "and", "or")  # these may have a value although an argument never came
 
 
-class View:
+class View(Facts):
     """Evaluates nodes over one frame. Results are cached, so equal expressions are computed once."""
 
     def __init__(self, frame: Frame, functions: Functions = DEFAULT) -> None:
+        super().__init__()
         self.frame = frame
         self._functions = functions
         self._values: dict[int, Value] = {}
         self._members: dict[int, Members] = {}
-        self._shared: dict[Hashable, Any] = {}
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
         """The segments of ``fine`` entries that belong to each ``coarse`` one; ``STEP`` means a batch of all ranks."""
         return self.frame.parts(fine, Axis.BATCH if coarse is Axis.STEP and fine is not Axis.STEP else coarse)
-
-    def shared(self, key: Hashable, make: Callable[[], T]) -> T:
-        """A fact of the frame, made once for all metrics that ask for it by this key."""
-        if key not in self._shared:
-            self._shared[key] = make()
-        fact: T = self._shared[key]
-        return fact
 
     def members(self, node: Node) -> Members:
         """The members of a family's value, in its order."""

@@ -60,9 +60,9 @@ class Sheet:
         cached = self._memo.get(node.index)
         if cached is None:
             values, kind = self._compute(node)
-            if not isinstance(kind, bool) and (there := np.count_nonzero(kind)) in (0, kind.size):
-                kind = there == kind.size
-            cached = self._memo[node.index] = values if kind is False else np.where(kind, np.nan, values), kind
+            if not isinstance(kind, bool) and (nowhere := np.count_nonzero(kind)) in (0, kind.size):
+                kind = nowhere == kind.size
+            cached = self._memo[node.index] = values, kind
         return cached
 
     def nonfinite(self, expr: Node, shape: tuple[int, ...]) -> tuple[Array, Array]:
@@ -109,7 +109,8 @@ class Sheet:
         shape = (max(len(self.members), 1), *np.broadcast_shapes(values.shape, (1, 1, 1))[1:])  # over=member
         last = np.moveaxis(np.broadcast_to(values, shape), 0, -1)
         reduced = function.run(last.reshape(-1, shape[0]), Segments.single(shape[0])).reshape(1, *shape[1:])
-        return reduced, kind if isinstance(kind, bool) else np.broadcast_to(kind, shape).all(0, keepdims=True)
+        kind = np.broadcast_to(kind, shape).all(0, keepdims=True)
+        return np.where(kind, np.nan, reduced), kind
 
     def _metric(self, name: str) -> Value:
         """The value of a metric, or of ``members:id`` or ``nan_count:id``, which are counts and never absent."""
@@ -123,6 +124,7 @@ class Sheet:
         there, values = cells.there, cells.values
         if self._unlike and cells.labels:
             there = there & np.array([label not in self._unlike for label in cells.labels])[:, None]
+            values = np.where(there, values, np.nan)
         if (cells.members, cells.labels, cells.pieces) != self._names:
             there, values = self._reindexed(cells, there, False), self._reindexed(cells, values, np.nan)
         return values, False if there.size and np.count_nonzero(there) == there.size else ~there
@@ -170,7 +172,7 @@ def formula(
     missing = where | ~present(result)
     logged = Cells(result, members, sheet.labels, pieces=sheet.pieces, rest=sheet.rest)
     kept = infinite = np.zeros(shape, bool)
-    if missing.any() and any(source.kept is not None or not np.isfinite(source.values).all() for source in sources):
+    if missing.any() and any(source.kept is not None or np.isinf(source.values).any() for source in sources):
         nonfinite, infinite = sheet.nonfinite(op.expr, shape)
         kept = missing & ~where & nonfinite
     if op.empty is not None and (sheet.labels or not op.labels):  # a formula by label has no cell before a label comes

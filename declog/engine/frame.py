@@ -78,7 +78,7 @@ class Frame:
             return self.blocks[block].column(row, exact=exact)
         if all(other == block for _, other, _ in columns) and len(columns) == columns[-1][2] - row + 1:
             return self.blocks[block].column(slice(row, row + len(columns)), exact=exact)
-        return np.stack([self.blocks[other].column(position, exact=exact) for _, other, position in columns])
+        return np.array([self.blocks[other].column(position, exact=exact) for _, other, position in columns])
 
     def plain(self, name: str) -> tuple[Block, int] | None:
         """The block and row of a column of numbers ``[rows]``; None for a family, for texts, and if it never came."""
@@ -104,7 +104,7 @@ class Frame:
         if not by_member or None in by_member:
             return by_member.get(None, False)
         here = np.full(self.count(axis), HERE, np.uint8)
-        return np.stack([by_member.get(member, here) for member in self.members(name)])
+        return np.array([by_member.get(member, here) for member in self.members(name)])
 
     def count(self, axis: Axis) -> int:
         """The number of entries along an axis."""
@@ -154,7 +154,7 @@ class Frame:
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:
         """``values[..., coarse]`` repeated over a finer axis."""
-        return values if coarse is fine else values[..., self.parts(fine, coarse).index]
+        return values if coarse is fine else values.take(self.parts(fine, coarse).index, -1)
 
     # -- building
 

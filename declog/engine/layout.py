@@ -72,7 +72,21 @@ def together(rows: Sequence[int]) -> Any:
     return slice(rows[0], rows[0] + len(rows)) if beside else np.array(rows, np.int64)
 
 
-class Nesting:
+class Facts:
+    """Facts that are worked out once for all that ask for them by one key."""
+
+    def __init__(self) -> None:
+        self._facts: dict[Hashable, Any] = {}
+
+    def shared(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """The fact of this key."""
+        if key not in self._facts:
+            self._facts[key] = make()
+        fact: _T = self._facts[key]
+        return fact
+
+
+class Nesting(Facts):
     """How the rows of batches nest, without their values: windows with equally many rows in equal batches share one.
 
     ``step`` counts from the first batch's.
@@ -81,14 +95,7 @@ class Nesting:
     def __init__(self, step: Array, batch: Array, rank: Array, rows: Array) -> None:
         self.step, self.batch, self.rank, self.rows = step, batch, rank, rows
         self.completions = int(rows.sum())
-        self._facts: dict[Hashable, Any] = {}
-
-    def shared(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """A fact of the nesting, made once for all windows that ask for it by this key."""
-        if key not in self._facts:
-            self._facts[key] = make()
-        fact: _T = self._facts[key]
-        return fact
+        super().__init__()
 
     def count(self, axis: Axis) -> int:
         """The number of entries along an axis."""

@@ -37,7 +37,7 @@ def either(*kinds: Kind) -> Kind:
 
 def absent(kind: Kind) -> Kind:
     """Where a value is absent: False, True, or bools over its rows."""
-    return kind if kind is False or kind is True else (kind & ABSENT) != HERE
+    return kind if kind is False or kind is True or kind.dtype == bool else (kind & ABSENT) != HERE
 
 
 @lru_cache(maxsize=4096)  # each log event asks this for all conditions
