@@ -5,7 +5,7 @@ Imports the plan and the evaluation of one frame, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +23,13 @@ from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
 OTHER = "_other"  # the label of the rows beyond max_labels; it gets more underscores if a real label has this name
-PIECES = {  # what tells the pieces of a pool apart
-    "window": (), "step": ("step",), "batch": ("step", "batch"), "rank": ("rank",),
-    "rank_batch": ("step", "batch", "rank"),
-}  # fmt: skip
+PIECES: dict[str, Callable[[Batches | Nesting], tuple[Array, ...]]] = {  # the columns that name the pieces of a pool
+    "window": lambda batches: (),
+    "step": lambda batches: (batches.step,),
+    "batch": lambda batches: (batches.step, batches.batch),
+    "rank": lambda batches: (-batches.rank,),
+    "rank_batch": lambda batches: (batches.step, batches.batch, -batches.rank),
+}
 UNLABELLED = np.zeros((), np.int64)  # the index of the only label of all rows
 Label = str | float  # a value of `by` as it was observed
 
@@ -194,14 +197,8 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[tuple[tuple[int, ...],
     """
     frame, rows = view.frame, Axis.STEP if axis is Axis.GROUP else axis
     first, index = frame.nesting.shared(("pieces", rows, op.pool, op.ranks), lambda: _pieces(op, frame.nesting, rows))
-    names = zip(*[key[first].tolist() for key in _keys(op, frame.batches)], strict=True)
+    names = zip(*[key[first].tolist() for key in PIECES[op.pool](frame.batches)], strict=True)
     return tuple(names) or ((),) * len(first), frame.spread(index, rows, axis)
-
-
-def _keys(op: MetricOp, batches: Batches | Nesting) -> list[Array]:
-    """The columns of the batches that name a piece; without any the window is one piece."""
-    keys = {"step": batches.step, "batch": batches.batch, "rank": -batches.rank}
-    return [keys[name] for name in PIECES[op.pool]]
 
 
 def _pieces(op: MetricOp, nesting: Nesting, axis: Axis) -> tuple[Array, Array]:
@@ -209,7 +206,7 @@ def _pieces(op: MetricOp, nesting: Nesting, axis: Axis) -> tuple[Array, Array]:
     counts = np.ones(len(nesting.step), bool) if op.ranks == "all" else nesting.rank == 0
     if axis is Axis.BATCH:  # a value per batch belongs to all ranks: the lowest one there stands for them
         counts |= np.r_[True, (np.diff(nesting.step) != 0) | (np.diff(nesting.batch) != 0)][: len(counts)]
-    keys, index = _keys(op, nesting), np.where(counts, 0, -1)
+    keys, index = PIECES[op.pool](nesting), np.where(counts, 0, -1)
     first = np.zeros(1, np.int64)
     if keys:
         first, index[counts] = ordered(*[key[counts] for key in keys])

@@ -154,7 +154,7 @@ class Dispatcher:
             tables += self._tables(period, window.table_views, report) if self._plan.tables else ()
         self.inactive.judge(facts, due.keys(), results)
         beside = beside or Beside()
-        if partial is None:
+        if partial is None and beside.compared:
             differing = other_numbers(beside.compared, {scalar.name: scalar.value for _, scalar in named.scalars})
             shown = {f"{THEIRS}{name}": value for name, value in differing.items()}
             named.scalars += self._naming.passed_through(shown, partial=False)

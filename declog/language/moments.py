@@ -205,8 +205,10 @@ class Formula:
 
         ``rows``: it is known that each is of so many values.
         """
-        statistics = [getattr(moments, stat)[... if index is None else index] for stat in self.takes]
-        n = moments.n[... if index is None else index]
+        statistics = [getattr(moments, stat) for stat in self.takes]
+        if index is not None:
+            statistics = [values[index] for values in statistics]
+        n = statistics[0] if self.takes[0] == "n" else moments.n if index is None else moments.n[index]
         if rows < 2:
             return np.asarray(_where(np, n > 0, self.run(np, *statistics)))
         if self.takes[0] == "n":

@@ -76,7 +76,7 @@ class Segments:
 
     def sorted(self, values: Array) -> Array:
         """``values[..., rows]`` with the rows of each segment together."""
-        return values if self.order is None else values[..., self.order]
+        return values if self.order is None else values.take(self.order, -1)
 
     def apply(self, ufunc: np.ufunc, values: Array) -> Array:
         """``ufunc`` reduced over each segment: ``[..., rows]`` to ``[..., count]``."""
@@ -94,10 +94,8 @@ class Segments:
         return np.asarray(np.einsum("...i,...i->...", values, values))
 
     def spread(self, values: Array) -> Array:
-        """``[..., count]`` repeated to ``[..., rows]``."""
-        if self.count == 1:
-            return np.broadcast_to(values, (*values.shape[:-1], len(self.index)))
-        return values[..., self.index]
+        """``[..., count]`` repeated to ``[..., rows]``; a single segment's ``[..., 1]`` broadcasts as it is."""
+        return values if self.count == 1 else values.take(self.index, -1)
 
     @cached_property
     def full(self) -> bool:

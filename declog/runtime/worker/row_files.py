@@ -10,10 +10,12 @@ frames, messages and, when a chunk is written or read, pyarrow.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import PARTS, Batches, Block, Key
 from declog.engine.frame import Frame, Projection
+from declog.engine.layout import Layout
 from declog.engine.log_event import EventFacts
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
@@ -119,17 +122,19 @@ def _cells(frame: Frame | None) -> dict[_Column, tuple[Array, Array | None]]:
     """The columns of a frame in order, each with where it is missing, if it is somewhere."""
     if frame is None:
         return {}
-    parts = {part: getattr(frame.batches, part) for part in PARTS}
-    return {
-        **{_Column(Axis.STEP, f"#{part}", None, array.dtype.str): (array, None) for part, array in parts.items()},
-        **{
-            _Column(int(block.axis), *key, block.data.dtype.str): (
-                block.data[row], None if block.valid is None else ~block.valid[row],
-            )
-            for block in frame.blocks for row, key in enumerate(block.keys)
-        },
-        **{_Column(int(axis), *key, _TEXT): (values, None) for key, (axis, values) in frame.texts.items()},
-    }  # fmt: skip
+    cells = [(getattr(frame.batches, part), None) for part in PARTS]
+    for block in frame.blocks:
+        cells += zip(block.data, itertools.repeat(None) if block.valid is None else ~block.valid, strict=False)
+    cells += [(values, None) for _, values in frame.texts.values()]
+    return dict(zip(_columns(frame.layout, tuple(axis for axis, _ in frame.texts.values())), cells, strict=True))
+
+
+@lru_cache(maxsize=512)
+def _columns(layout: Layout, axes: tuple[Axis, ...]) -> list[_Column]:
+    """The columns of a layout, in order, after those of the batches; ``axes`` are those of its texts."""
+    columns = [_Column(int(Axis.STEP), f"#{part}", None, "<f8" if part == "elapsed" else "<i8") for part in PARTS]
+    columns += [_Column(int(axis), *key, dtype.str) for axis, keys, dtype in layout.heads for key in keys]
+    return columns + [_Column(int(axis), *key, _TEXT) for axis, key in zip(axes, layout.texts, strict=True)]
 
 
 def _lists(cells: Sequence[tuple[Array, Array | None] | None]) -> Any:
