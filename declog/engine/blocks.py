@@ -6,10 +6,10 @@ Imports numpy, axes and kernels only.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from declog.language.dtypes import Axis, DType
 from declog.language.segmented import NOTHING
 
 Array = NDArray[Any]
+_T = TypeVar("_T")
+NESTED = 2**14  # the most rows of a window whose facts are kept for later ones
 Key = tuple[str, str | None]  # the name of a signal or fold column, and the member if it is a family
 Head = tuple[Axis, tuple[Key, ...], np.dtype[Any]]  # a block without its data
 
@@ -69,6 +71,20 @@ class Block:
         return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
 
 
+class Facts:
+    """Facts that are worked out once for all that ask for them by one key."""
+
+    def __init__(self) -> None:
+        self._facts: dict[Hashable, Any] = {}
+
+    def shared(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """The fact of this key."""
+        if key not in self._facts:
+            self._facts[key] = make()
+        fact: _T = self._facts[key]
+        return fact
+
+
 @dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
 class Batches:
     """One entry per (step, batch, rank), all ``[batches]``."""
@@ -83,6 +99,18 @@ class Batches:
     def __len__(self) -> int:
         return len(self.step)
 
+    @cached_property
+    def completions(self) -> int:
+        """The number of rows of all batches."""
+        return int(self.rows.sum())
+
+    @cached_property
+    def facts(self) -> Facts:
+        """How the rows nest: the same object for equally many rows in equal batches, whatever their first step is."""
+        step = self.step - self.step[:1]
+        columns = [column.tobytes() for column in (step, self.batch, self.rank, self.rows)]
+        return (_facts if self.completions <= NESTED else _facts.__wrapped__)(*columns)
+
     def take(self, order: Array) -> Batches:
         """These batches, in this order."""
         return Batches(*(getattr(self, name)[order] for name in PARTS))
@@ -91,6 +119,11 @@ class Batches:
     def join(cls, parts: Sequence[Batches]) -> Batches:
         """The batches of several frames, concatenated."""
         return cls(*(np.concatenate([part.__dict__[name] for part in parts]) for name in PARTS))
+
+
+@lru_cache(maxsize=32)
+def _facts(*columns: bytes) -> Facts:
+    return Facts()
 
 
 PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")

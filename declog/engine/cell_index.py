@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from declog.engine.blocks import Batches
 from declog.engine.evaluator import View
-from declog.engine.layout import Nesting
+from declog.engine.frame import Frame
 from declog.language.dtypes import Axis, DType
 from declog.language.functions.text import label_text, tags
 from declog.language.nodes import BUILTIN
@@ -23,7 +23,7 @@ from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
 OTHER = "_other"  # the label of the rows beyond max_labels; it gets more underscores if a real label has this name
-PIECES: dict[str, Callable[[Batches | Nesting], tuple[Array, ...]]] = {  # the columns that name the pieces of a pool
+PIECES: dict[str, Callable[[Batches], tuple[Array, ...]]] = {  # the columns that name the pieces of a pool
     "window": lambda batches: (),
     "step": lambda batches: (batches.step,),
     "batch": lambda batches: (batches.step, batches.batch),
@@ -62,9 +62,9 @@ def place_key(op: MetricOp) -> tuple[object, ...]:
     return (row_axis(op), op.pool, op.ranks, *nodes)
 
 
-def placed(op: MetricOp, view: View, key: tuple[object, ...] | None = None) -> Placed:
-    """The rows that count, and their cells; once for all metrics with one `place_key`, which is ``key``."""
-    return view.shared(key or place_key(op), lambda: _placed(op, view))
+def placed(op: MetricOp, view: View) -> Placed:
+    """The rows that count, and their cells; once for all metrics with one `place_key`."""
+    return view.shared(place_key(op), lambda: _placed(op, view))
 
 
 def _placed(op: MetricOp, view: View) -> Placed:
@@ -78,7 +78,7 @@ def _placed(op: MetricOp, view: View) -> Placed:
         keep = first_rank if keep is None else keep & first_rank
     units, piece = pieces(op, view, axis)
     if op.by is None and (keep is None or keep.all()):
-        shape, facts = (1, len(units)), view if axis is Axis.GROUP else view.frame.nesting
+        shape, facts = (1, len(units)), view if axis is Axis.GROUP else view.frame.batches.facts
         cells = facts.shared(("cells", axis, op.pool, op.ranks), lambda: _cells(UNLABELLED, piece, shape))
         return Placed(slice(None), (), UNLABELLED, units, piece, shape, cells)
     counting = np.arange(view.frame.count(axis)) if keep is None else np.flatnonzero(keep)
@@ -105,7 +105,7 @@ def latest(view: View, axis: Axis) -> Array:
     """A sort key per row; the latest row has the greatest."""
     if axis is Axis.BATCH:
         return np.arange(view.frame.count(axis))
-    return view.frame.spread(np.argsort(view.frame.nesting.latest), Axis.STEP, axis)
+    return view.frame.spread(np.argsort(view.frame.latest), Axis.STEP, axis)
 
 
 def labels(op: MetricOp, view: View, axis: Axis, counting: Array) -> tuple[tuple[Label, ...], Array, Array]:
@@ -196,24 +196,24 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[tuple[tuple[int, ...],
     Pieces are in the order of time, and for equal times from the highest rank to the lowest.
     """
     frame, rows = view.frame, Axis.STEP if axis is Axis.GROUP else axis
-    first, index = frame.nesting.shared(("pieces", rows, op.pool, op.ranks), lambda: _pieces(op, frame.nesting, rows))
+    first, index = frame.batches.facts.shared(("pieces", rows, op.pool, op.ranks), lambda: _pieces(op, frame, rows))
     names = zip(*[key[first].tolist() for key in PIECES[op.pool](frame.batches)], strict=True)
     return tuple(names) or ((),) * len(first), frame.spread(index, rows, axis)
 
 
-def _pieces(op: MetricOp, nesting: Nesting, axis: Axis) -> tuple[Array, Array]:
+def _pieces(op: MetricOp, frame: Frame, axis: Axis) -> tuple[Array, Array]:
     """The first batch of each piece, and the index of each row's piece."""
-    counts = np.ones(len(nesting.step), bool) if op.ranks == "all" else nesting.rank == 0
+    batches = frame.batches
+    counts = np.ones(len(batches), bool) if op.ranks == "all" else batches.rank == 0
     if axis is Axis.BATCH:  # a value per batch belongs to all ranks: the lowest one there stands for them
-        counts |= np.r_[True, (np.diff(nesting.step) != 0) | (np.diff(nesting.batch) != 0)][: len(counts)]
-    keys, index = PIECES[op.pool](nesting), np.where(counts, 0, -1)
+        counts |= np.r_[True, (np.diff(batches.step) != 0) | (np.diff(batches.batch) != 0)][: len(counts)]
+    keys, index = PIECES[op.pool](batches), np.where(counts, 0, -1)
     first = np.zeros(1, np.int64)
     if keys:
         first, index[counts] = ordered(*[key[counts] for key in keys])
         first = np.flatnonzero(counts)[first]
-    if axis is Axis.BATCH:
-        batches = nesting.parts(Axis.STEP, axis)
-        of_first = np.zeros(batches.count, np.int64)
-        of_first[batches.index[::-1]] = index[::-1]
-        return first, of_first
-    return first, index if axis is Axis.STEP else index[nesting.parts(axis, Axis.STEP).index]
+    if axis is not Axis.BATCH:
+        return first, frame.spread(index, Axis.STEP, axis)
+    of_first = np.zeros(frame.count(axis), np.int64)
+    of_first[frame.parts(Axis.STEP, axis).index[::-1]] = index[::-1]
+    return first, of_first

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import groups
-from declog.engine.blocks import typed
+from declog.engine.blocks import Facts, typed
 from declog.engine.frame import GROUP_ID, Frame
-from declog.engine.layout import Facts
 from declog.errors import RuntimeFailure
 from declog.language import segmented
 from declog.language.absence import ABSENT, MISSING, PRESENT, QUESTIONS, Kind, absent, either, elementwise
@@ -76,8 +75,7 @@ class View(Facts):
 
         False (nothing is absent), True (all is absent), ``[rows]`` or ``[members, rows]``.
         """
-        is_column = node.op in COLUMNS and node.index not in self._values
-        kind = self._kind_of_column(node) if is_column else self._evaluated(node)[1]
+        kind = self._evaluated(node)[1]
         if isinstance(kind, bool) or axis is None or node.type.axis is None:
             return kind
         return self.frame.spread(kind, node.type.axis, axis)
@@ -140,7 +138,9 @@ class View(Facts):
         return _blanked(np.asarray(function.run(self, node, *arrays)), kind)
 
     def _column(self, node: Node) -> Value:
-        name, kind = node.leaf, self._kind_of_column(node)
+        name, axis = node.leaf, node.type.axis
+        assert axis is not None
+        kind = either(self._ungrouped(node), _simplified(self.frame.kind(name, axis)))
         if kind is not True and node.type.dtype is DType.FLOAT and (plain := self.frame.plain(name)) is not None:
             return plain[0].floats[plain[1]], kind
         if kind is True or (values := self.frame.column(name)) is None:
@@ -148,12 +148,6 @@ class View(Facts):
         if node.type.family:
             self._members[node.index] = self.frame.members(name)
         return typed(values, node.type.dtype), kind
-
-    def _kind_of_column(self, node: Node) -> Kind:
-        assert node.type.axis is not None
-        if not self.frame.has(node.leaf):
-            return True
-        return either(self._ungrouped(node), _simplified(self.frame.kind(node.leaf, node.type.axis)))
 
     def _fold(self, node: Node) -> Value:
         """An aggregate over tokens, from the statistics that were folded on the device."""

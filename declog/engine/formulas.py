@@ -75,8 +75,8 @@ class Sheet:
         def add(total: Array, marks: Array) -> None:
             total |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
 
-        for node in _metrics(expr):
-            values, kind = self.value(node)
+        for node in walk(expr):
+            values, kind = self.value(node) if node.op == METRIC else NOWHERE
             if kind is not True:
                 marks = ~np.isfinite(values) & ~np.asarray(kind)
                 add(nonfinite, marks)
@@ -136,11 +136,6 @@ class Sheet:
             if names != target and (names or not values.shape[axis]):  # a metric without names there is broadcast
                 values = reindexed(values, axis, names, target, nothing)
         return values
-
-
-@lru_cache(maxsize=512)
-def _metrics(expr: Node) -> list[Node]:
-    return [node for node in walk(expr) if node.op == METRIC]
 
 
 @lru_cache(maxsize=512)

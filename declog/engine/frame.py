@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import groups
-from declog.engine.blocks import Batches, Block, Key
-from declog.engine.layout import KIND, Layout, Nesting, Part, joined, layout_of, nesting_of, recent, together
+from declog.engine.blocks import Batches, Block, Facts, Key
+from declog.engine.layout import KIND, Layout, Part, joined, layout_of, recent, together
 from declog.errors import RuntimeFailure
 from declog.language.absence import HERE, Kind
 from declog.language.dtypes import Axis, DType
@@ -39,7 +39,7 @@ class Frame:
     blocks: list[Block]
     texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
     grouping: Grouping | None = None
-    _memo: dict[tuple[Axis, Axis], Segments] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _facts: Facts = field(default_factory=Facts, init=False, repr=False, compare=False)
 
     # -- reading
 
@@ -108,27 +108,28 @@ class Frame:
 
     def count(self, axis: Axis) -> int:
         """The number of entries along an axis."""
-        return self.parts(Axis.COMPLETION, axis).count if axis is Axis.GROUP else self.nesting.count(axis)
+        if axis is Axis.COMPLETION:
+            return self.batches.completions
+        if axis is Axis.STEP:
+            return len(self.batches)
+        return self.parts(Axis.COMPLETION if axis is Axis.GROUP else Axis.STEP, axis).count
 
     # -- how axes nest
 
-    @cached_property
-    def nesting(self) -> Nesting:
-        """How its batches' rows nest; frames of one nesting share what depends on it alone."""
-        return nesting_of(self.batches)
-
     def parts(self, fine: Axis, coarse: Axis) -> Segments:
         """The entries of ``fine`` that belong to each entry of ``coarse``; cached."""
-        if fine is not Axis.GROUP and coarse is not Axis.GROUP:
-            return self.nesting.parts(fine, coarse)
-        cached = self._memo.get((fine, coarse))
-        if cached is None:
-            cached = self._memo[fine, coarse] = self._parts(fine, coarse)
-        return cached
+        facts = self._facts if Axis.GROUP in (fine, coarse) else self.batches.facts
+        return facts.shared((fine, coarse), lambda: self._parts(fine, coarse))
 
     def _parts(self, fine: Axis, coarse: Axis) -> Segments:
+        if fine is Axis.COMPLETION and coarse is Axis.STEP:
+            rows = self.batches.rows
+            equal = int(rows[0]) if len(rows) and (rows == rows[0]).all() else None
+            return Segments(np.repeat(np.arange(len(rows)), rows), len(rows), equal or None)
         if fine is Axis.COMPLETION and coarse is Axis.GROUP:
             return self._groups()
+        if fine is Axis.STEP and coarse is Axis.BATCH:
+            return Segments.of_keys(self.batches.step, self.batches.batch)
         if coarse is Axis.STEP:
             groups = self.parts(Axis.COMPLETION, Axis.GROUP)
             if not groups.count:  # no rows, or no signal names the groups
@@ -144,9 +145,9 @@ class Frame:
         assert grouping is not None
         pieces = self.parts(Axis.COMPLETION, Axis.STEP)  # a group never spans two
         if grouping.split != "none":
-            columns = self.nesting.step, self.nesting.batch if grouping.split == "ranks" else self.nesting.rank
+            columns = batches.step, batches.batch if grouping.split == "ranks" else batches.rank
             within = [column[pieces.index] for column in columns]
-            pieces = self.nesting.shared(grouping.split, lambda: Segments.of_keys(*within))
+            pieces = batches.facts.shared(grouping.split, lambda: Segments.of_keys(*within))
         elif grouping.size is not None and len(wrong := np.flatnonzero(batches.rows % grouping.size)):
             step, rank, rows = (int(values[wrong[0]]) for values in (batches.step, batches.rank, batches.rows))
             raise RuntimeFailure.of("DL507.batch", size=grouping.size, step=step, rank=rank, rows=rows)
@@ -156,13 +157,19 @@ class Frame:
         """``values[..., coarse]`` repeated over a finer axis."""
         return values if coarse is fine else values.take(self.parts(fine, coarse).index, -1)
 
+    @cached_property
+    def latest(self) -> NDArray[np.int64]:
+        """An order of the batches that ends with the latest: the last step and batch, and of these the lowest rank."""
+        batches = self.batches
+        return np.lexsort((-batches.rank, batches.batch, batches.step))
+
     # -- building
 
     def last(self, axis: Axis) -> NDArray[np.int64]:
         """The rows of an axis in the last batch of the last step, of all ranks. A group counts where it begins."""
         if not len(self.batches):
             return np.zeros(0, np.int64)
-        last = self.nesting.latest[-1]
+        last = self.latest[-1]
         keep = (self.batches.step == self.batches.step[last]) & (self.batches.batch == self.batches.batch[last])
         return np.flatnonzero(self.spread(keep, Axis.STEP, axis))
 

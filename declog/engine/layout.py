@@ -1,31 +1,27 @@
 """The layout of a frame: its columns and the position of each, without their data.
 
 Frames with the same columns share one layout. Work that depends on the layout alone is planned once: the lookup of
-columns, projections, the way in which frames are merged, and the programs of ``program.py``. Imports numpy, axes,
-segments and blocks only.
+columns, projections, the way in which frames are merged, and the programs of ``program.py``. Imports numpy, axes and
+blocks only.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from declog.engine.blocks import Batches, Head, Key
+from declog.engine.blocks import Head, Key
 from declog.language.absence import ABSENT, HERE
 from declog.language.dtypes import Axis
-from declog.language.segmented import Segments
 
 KIND = ".kind"  # the suffix of a column that marks which rows of another column are absent or missing
 LAYOUTS = 32  # the number of layouts whose plans are kept
 Spot = tuple[int, int]  # a column: the index of its block in the frame, and its row there
-NESTED = 2**14  # the most rows of a window whose nesting is kept
-Array = NDArray[Any]
 _T = TypeVar("_T")
 
 
@@ -70,69 +66,6 @@ def together(rows: Sequence[int]) -> Any:
     """An index for these rows: a slice, which copies nothing, if they are adjacent."""
     beside = bool(rows) and list(rows) == [*range(rows[0], rows[0] + len(rows))]
     return slice(rows[0], rows[0] + len(rows)) if beside else np.array(rows, np.int64)
-
-
-class Facts:
-    """Facts that are worked out once for all that ask for them by one key."""
-
-    def __init__(self) -> None:
-        self._facts: dict[Hashable, Any] = {}
-
-    def shared(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The fact of this key."""
-        if key not in self._facts:
-            self._facts[key] = make()
-        fact: _T = self._facts[key]
-        return fact
-
-
-class Nesting(Facts):
-    """How the rows of batches nest, without their values: windows with equally many rows in equal batches share one.
-
-    ``step`` counts from the first batch's.
-    """
-
-    def __init__(self, step: Array, batch: Array, rank: Array, rows: Array) -> None:
-        self.step, self.batch, self.rank, self.rows = step, batch, rank, rows
-        self.completions = int(rows.sum())
-        super().__init__()
-
-    def count(self, axis: Axis) -> int:
-        """The number of entries along an axis."""
-        if axis is Axis.COMPLETION:
-            return self.completions
-        return len(self.step) if axis is Axis.STEP else self.parts(Axis.STEP, axis).count
-
-    def parts(self, fine: Axis, coarse: Axis) -> Segments:
-        """The entries of ``fine`` that belong to each entry of ``coarse``."""
-        return self.shared((fine, coarse), lambda: self._parts(fine, coarse))
-
-    def _parts(self, fine: Axis, coarse: Axis) -> Segments:
-        if fine is Axis.STEP and coarse is Axis.BATCH:
-            return Segments.of_keys(self.step, self.batch)
-        rows, batches = self.rows, len(self.rows)
-        if coarse is Axis.STEP:
-            equal = int(rows[0]) if batches and (rows == rows[0]).all() else None
-            return Segments(np.repeat(np.arange(batches), rows), batches, equal or None)
-        inner, outer = self.parts(fine, Axis.STEP), self.parts(Axis.STEP, coarse)
-        return Segments(outer.index[inner.index], outer.count)
-
-    @cached_property
-    def latest(self) -> NDArray[np.int64]:
-        """An order of the batches that ends with the latest: the last step and batch, and of these the lowest rank."""
-        return np.lexsort((-self.rank, self.batch, self.step))
-
-
-@lru_cache(maxsize=LAYOUTS)
-def _nesting(*columns: bytes) -> Nesting:
-    return Nesting(*(np.frombuffer(column, np.int64) for column in columns))
-
-
-def nesting_of(batches: Batches) -> Nesting:
-    """The nesting of these batches; the same object for equal ones, unless they are long."""
-    step = batches.step - batches.step[:1]
-    columns = [column.tobytes() for column in (step, batches.batch, batches.rank, batches.rows)]
-    return (_nesting if batches.rows.sum() <= NESTED else _nesting.__wrapped__)(*columns)
 
 
 class Part(NamedTuple):

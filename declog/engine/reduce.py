@@ -169,7 +169,6 @@ class Block:
         self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
         self._shows_empty = bool(stats) or any(op.empty is not None for op in ops)
         self._last = any(op.reduction.name == "last" for op in ops)
-        self._cells = place_key(first)
         self._programs: OrderedDict[Hashable, Any] = OrderedDict()
         self._outlines: OrderedDict[Hashable, Outline] = OrderedDict()
 
@@ -180,7 +179,7 @@ class Block:
         if not program.sources and first.by is None and first.weight is None:  # a shortcut: many signals never come
             rows, _ = self._outline(view, program, ())
             return State.empty(rows, cell_index.pieces(first, view, self._axis)[0])
-        placed = cell_index.placed(first, view, self._cells)
+        placed = cell_index.placed(first, view)
         chosen, shape, cells = placed.rows, placed.shape, placed.cells
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
         weights = ordered = None
@@ -216,7 +215,8 @@ class Block:
         sums = {name: array.reshape(len(rows), *shape) for name, array in sums.items()}
         sums["here"] = self._here(view, program, rows, shape)
         counts = cells.counts.reshape(shape).sum(1).astype(np.float64)
-        return State(rows, placed.labels, placed.pieces, moments.reshape(len(rows), *shape), sums, counts, ordered)
+        moments = moments.map(lambda array, _: array.reshape(len(rows), *shape))
+        return State(rows, placed.labels, placed.pieces, moments, sums, counts, ordered)
 
     def _program(self, view: View) -> Program | FoldProgram:
         """The program that computes the sources' values from a frame's columns."""

@@ -76,7 +76,7 @@ class Moments:
             return array if there is None else np.where(there, array, neutral)
 
         with np.errstate(invalid="ignore"):  # inf - inf
-            total = parts.apply(np.add, values if there is None else filled(values, 0.0))
+            total = parts.apply(np.add, filled(values, 0.0))
             partly = ~np.isfinite(total).all(-1) if there is None else np.False_
             masked = np.count_nonzero(partly)
             if masked and partly.all():
@@ -149,11 +149,6 @@ class Moments:
     def map(self, change: Callable[[Array, float], Array]) -> Moments:
         """``change(array, neutral)`` of every array and its neutral value."""
         return Moments(*[change(getattr(self, stat), neutral) for stat, neutral in NEUTRAL.items()])
-
-    def reshape(self, *shape: int) -> Moments:
-        """The same entries in another shape."""
-        n, total, m2, low, high = self.n, self.total, self.m2, self.min, self.max
-        return Moments(*[array.reshape(shape) for array in (n, total, m2, low, high)])
 
     def take(self, index: Any) -> Moments:
         """Some of the entries, by an index of the last axis."""

@@ -496,11 +496,6 @@ class PhaseOp:
         """The signals that its folds read."""
         return frozenset(name for fold in self.folds for name in fold.reads)
 
-    @cached_property
-    def per_group(self) -> bool:
-        """Whether one of its signals has a value per group."""
-        return any(signal.axis is Axis.GROUP for signal in self.signals)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Grouping:

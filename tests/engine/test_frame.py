@@ -113,7 +113,7 @@ def test_a_coarser_value_repeats_over_a_finer_axis() -> None:
 def test_the_latest_batch_is_the_lowest_ranks() -> None:
     """Of the last step and batch; `last` takes it."""
     rows = frame([(0, 0, 0, 1), (0, 3, 0, 1), (1, 0, 0, 1), (1, 0, 1, 1), (1, 0, 2, 1)])
-    assert rows.nesting.latest.tolist() == [0, 1, 4, 3, 2]
+    assert rows.latest.tolist() == [0, 1, 4, 3, 2]
 
 
 def test_batches_without_rows_keep_their_place() -> None:

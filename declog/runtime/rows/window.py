@@ -116,7 +116,7 @@ def _counted(
     phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None, report: Report
 ) -> Sequence[Batch]:
     """The batches, without values per group whose number is not that of the groups in the batch; this is reported."""
-    if grouping is None or not phase.per_group:
+    if grouping is None or not any(signal.axis is Axis.GROUP for signal in phase.signals):
         return batches
     names = set(grouping.of)
     named = [
