@@ -6,10 +6,11 @@ Imports numpy, axes and kernels only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from declog.language.dtypes import Axis, DType
 from declog.language.segmented import NOTHING
 
 Array = NDArray[Any]
-_T = TypeVar("_T")
+Facts = OrderedDict[Hashable, Any]  # what is worked out once for all that ask for it by one key, with `layout.recent`
 NESTED = 2**14  # the most rows of a window whose facts are kept for later ones
 Key = tuple[str, str | None]  # the name of a signal or fold column, and the member if it is a family
 Head = tuple[Axis, tuple[Key, ...], np.dtype[Any]]  # a block without its data
@@ -71,20 +72,6 @@ class Block:
         return replace(self, data=self.data[:, rows], valid=None if self.valid is None else self.valid[:, rows])
 
 
-class Facts:
-    """Facts that are worked out once for all that ask for them by one key."""
-
-    def __init__(self) -> None:
-        self._facts: dict[Hashable, Any] = {}
-
-    def shared(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """The fact of this key."""
-        if key not in self._facts:
-            self._facts[key] = make()
-        fact: _T = self._facts[key]
-        return fact
-
-
 @dataclass(eq=False)  # never changed; a frozen one takes thrice as long to make
 class Batches:
     """One entry per (step, batch, rank), all ``[batches]``."""
@@ -123,7 +110,7 @@ class Batches:
 
 @lru_cache(maxsize=32)
 def _facts(*columns: bytes) -> Facts:
-    return Facts()
+    return OrderedDict()
 
 
 PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")

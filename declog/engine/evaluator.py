@@ -7,6 +7,7 @@ which are neither true nor false (see ``language/absence.py``).
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -35,15 +36,15 @@ PICKS = ("member", *SELECTIONS)  # functions that pick members of a family
 _CHOOSING = (PRESENT, "if", "and", "or")  # these may have a value although an argument never came
 
 
-class View(Facts):
+class View:
     """Evaluates nodes over one frame. Results are cached, so equal expressions are computed once."""
 
     def __init__(self, frame: Frame, functions: Functions = DEFAULT) -> None:
-        super().__init__()
         self.frame = frame
         self._functions = functions
         self._values: dict[int, Value] = {}
         self._members: dict[int, Members] = {}
+        self.facts: Facts = OrderedDict()
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
         """The segments of ``fine`` entries that belong to each ``coarse`` one; ``STEP`` means a batch of all ranks."""

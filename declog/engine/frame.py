@@ -39,7 +39,7 @@ class Frame:
     blocks: list[Block]
     texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
     grouping: Grouping | None = None
-    _facts: Facts = field(default_factory=Facts, init=False, repr=False, compare=False)
+    _facts: Facts = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
 
     # -- reading
 
@@ -119,7 +119,8 @@ class Frame:
     def parts(self, fine: Axis, coarse: Axis) -> Segments:
         """The entries of ``fine`` that belong to each entry of ``coarse``; cached."""
         facts = self._facts if Axis.GROUP in (fine, coarse) else self.batches.facts
-        return facts.shared((fine, coarse), lambda: self._parts(fine, coarse))
+        parts: Segments = recent(facts, (fine, coarse), lambda: self._parts(fine, coarse))
+        return parts
 
     def _parts(self, fine: Axis, coarse: Axis) -> Segments:
         if fine is Axis.COMPLETION and coarse is Axis.STEP:
@@ -147,7 +148,7 @@ class Frame:
         if grouping.split != "none":
             columns = batches.step, batches.batch if grouping.split == "ranks" else batches.rank
             within = [column[pieces.index] for column in columns]
-            pieces = batches.facts.shared(grouping.split, lambda: Segments.of_keys(*within))
+            pieces = recent(batches.facts, grouping.split, lambda: Segments.of_keys(*within))
         elif grouping.size is not None and len(wrong := np.flatnonzero(batches.rows % grouping.size)):
             step, rank, rows = (int(values[wrong[0]]) for values in (batches.step, batches.rank, batches.rows))
             raise RuntimeFailure.of("DL507.batch", size=grouping.size, step=step, rank=rank, rows=rows)

@@ -102,7 +102,7 @@ class Metrics:
                     else:
                         results.update({} if cells is None else {op.key: cells})
             when, what = group[0].when, f"the metric `{group[0].id}`"
-            if when is not None and not self.holds(when, self.logged(read(when), results, shorter), what, report):
+            if when is not None and not self.holds(when, self.logged(read(when), shorter, results), what, report):
                 results.update({op.key: results[op.key].hidden() for op in group if op.key in results})
 
     def _by_label(
@@ -119,14 +119,9 @@ class Metrics:
         state, rest = labelled(op, state, names)
         return cells_of(op, state, rest), state
 
-    def logged(
-        self, keys: Iterable[str], results: MetricValues, shorter: MetricValues | None = None
-    ) -> dict[str, Cells]:
-        """Metrics as they are logged; those that are not in ``results`` are taken from ``shorter``."""
-        sources = [
-            (key, values) for values in (shorter, results) if values is not None for key in keys if key in values
-        ]
-        return {key: values.logged(key, self.combine[key]) for key, values in sources}
+    def logged(self, keys: Iterable[str], *parts: MetricValues) -> dict[str, Cells]:
+        """Metrics as they are logged, each of the last of some parts that has it."""
+        return {key: part.logged(key, self.combine[key]) for part in parts for key in keys if key in part}
 
     def holds(self, condition: Node, cells: Mapping[str, Cells], what: str, report: Report) -> formulas.CellName | None:
         """The first cell in which a condition on logged metrics holds; None: it holds nowhere."""

@@ -52,12 +52,6 @@ class Reductions:
         self._block_of = {op.key: number for number, block in enumerate(self.blocks) for op in block.ops}
         self._outputs: OrderedDict[Hashable, Outputs] = OrderedDict()
 
-    def run(self, views: Mapping[str, View]) -> MetricValues:
-        """The cells of every metric whose phase has a view."""
-        results = self.by_values(views)
-        self.finish(self.states(views), results)
-        return results
-
     def by_values(self, views: Mapping[str, View], failed: Failed | None = None, run: Names = NAMELESS) -> MetricValues:
         """The cells of the metrics that have no states; ``run``: the names that labels have over the run.
 
@@ -99,17 +93,14 @@ class Reductions:
 
     def finish(self, states: States, results: MetricValues) -> None:
         """Add the values of all metrics with states; the rarest labels beyond the limit are pooled."""
-        alike: dict[Hashable, dict[int, State]] = {}
-        rests: dict[Hashable, str | None] = {}
+        alike: dict[tuple[Any, ...], dict[int, State]] = {}
         for number, state in states.items():
             state, rest = labelled(self.blocks[number].ops[0], state)
-            shape: Hashable = (state.labels, rest, state.missing.shape[1:], "weights" in state.sums)
-            alike.setdefault(shape, {})[number] = state
-            rests[shape] = rest
-        for shape, parts in alike.items():
+            alike.setdefault((rest, state.labels, state.missing.shape[1:], "weights" in state.sums), {})[number] = state
+        for (rest, *_), parts in alike.items():
             layout = tuple([(number, state.rows) for number, state in parts.items()])
             outputs = recent(self._outputs, layout, partial(self._planned, layout))
-            outputs.finish([*parts.values()], rests[shape], results)
+            outputs.finish([*parts.values()], rest, results)
 
     def _planned(self, layout: Sequence[tuple[int, Sequence[Row]]]) -> Outputs:
         return Outputs([(self.blocks[number].ops, rows) for number, rows in layout])

@@ -151,8 +151,7 @@ class Tables:
             if type is None:
                 continue  # only nulls so far, so its type is open
             types[name] = type
-            fitting = [fits(type, item) for item in values]
-            wrong = [item for item, fit in zip(values, fitting, strict=True) if not fit]
+            wrong = [item for item in values if not fits(type, item)]
             if wrong:
                 text = (
                     "the table `%s`: the column `%s` of log_extra was %s at first, and %.60r is not: "
@@ -160,10 +159,8 @@ class Tables:
                 )
                 self._warn(("type", op.id, name), text, op.id, name, type, wrong[0])
             convert = CONVERT[type]
-            cells = [
-                convert(item) if fit and item is not None else None for item, fit in zip(values, fitting, strict=True)
-            ]
-            yield _TableColumn(Column(name, type, nullable=True), cells, runtime=True)
+            fitting = [convert(item) if item is not None and fits(type, item) else None for item in values]
+            yield _TableColumn(Column(name, type, nullable=True), fitting, runtime=True)
 
     def _called(self, column: ColumnOp, op: TableOp, view: View, rows: Rows) -> list[Any]:
         """A registered function's value for each selected row."""

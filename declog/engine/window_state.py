@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -94,22 +94,18 @@ class WindowState:
 
     # -- reading a finished window
 
-    @property
-    def rows(self) -> dict[str, Frame]:
-        """By phase, the rows for metrics; of a folded window those for metrics without states."""
-        return merged(self._kept if self.folded else self._parts)
-
     @cached_property
     def views(self) -> dict[str, View]:
-        """By phase, the values of the rows for metrics."""
-        return {name: View(frame, self._functions) for name, frame in self.rows.items()}
+        """By phase, the rows for metrics; of a folded window those for metrics without states."""
+        return self._views(self._kept if self.folded else self._parts)
 
     @property
     def table_views(self) -> dict[str, View]:
-        """By phase, the values of the rows for tables."""
-        if not self.folded:
-            return self.views
-        return {name: View(frame, self._functions) for name, frame in merged(self._picked).items()}
+        """By phase, the rows for tables."""
+        return self._views(self._picked) if self.folded else self.views
+
+    def _views(self, parts: Sequence[Frames]) -> dict[str, View]:
+        return {name: View(frame, self._functions) for name, frame in merged(parts).items()}
 
     def state_of(self, op: MetricOp) -> State | None:
         """The folded state of a metric; None if it has none."""

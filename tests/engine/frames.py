@@ -11,7 +11,10 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from declog.engine.blocks import Block, Key, batches_of, texts_of
+from declog.engine.cells import MetricValues
+from declog.engine.evaluator import View
 from declog.engine.frame import Frame
+from declog.engine.reduce import Reductions
 from declog.language.dtypes import Axis
 from declog.plans.ops import Grouping
 
@@ -89,3 +92,11 @@ def assert_equal(actual: Frame, expected: Frame) -> None:
     assert {key: (axis, values.tolist()) for key, (axis, values) in actual.texts.items()} == {
         key: (axis, values.tolist()) for key, (axis, values) in expected.texts.items()
     }
+
+
+def reduced(reductions: Reductions, view: View) -> MetricValues:
+    """The cells of every metric of the phase `default`."""
+    views = {"default": view}
+    results = reductions.by_values(views)
+    reductions.finish(reductions.states(views), results)
+    return results

@@ -19,6 +19,7 @@ from declog.engine.partials import State
 from declog.engine.reduce import Reductions
 from declog.language.dtypes import Axis
 from declog.language.moments import Moments
+from tests.engine.frames import reduced
 from tests.running import profile
 
 SIGNALS: dict[str, Any] = {
@@ -98,7 +99,7 @@ def _frames() -> list[Frame]:
 
 def _cells(reductions: Reductions, frame: Frame) -> dict[str, Cells]:
     with np.errstate(all="ignore"):
-        return dict(reductions.run({"default": View(frame)}))
+        return dict(reduced(reductions, View(frame)))
 
 
 @pytest.mark.parametrize("kept", [0, 1, 32])
@@ -143,7 +144,7 @@ def test_a_number_of_one_piece_says_of_which() -> None:
     """So that formulas pair it with others; the variance of one piece is absent, and no number."""
     entries = {how: {"expr": "x", "reduce": "mean", "over": "batch", "combine": how} for how in ("mean", "last", "var")}
     plan = declog.plan(profile(SIGNALS, entries))
-    found = Reductions(plan.metrics).run({"default": View(_frame(LAYOUTS["beside each other"], 4).take(np.array([1])))})
+    found = reduced(Reductions(plan.metrics), View(_frame(LAYOUTS["beside each other"], 4).take(np.array([1]))))
     assert set(found.numbers) == {"mean", "last"}
     assert {key: found[key].pieces for key in entries} == dict.fromkeys(entries, ((4, 1),))
     assert not found["var"].combined("var")[1].any()

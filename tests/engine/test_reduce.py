@@ -18,6 +18,7 @@ from declog.plans.ops import Plan
 from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.window import Window
 from declog.runtime.values.packs import Pack
+from tests.engine.frames import reduced
 from tests.running import closed_batch, profile
 
 REDUCTIONS = ("p05", "p99_9", "last", "mean", "std", "count")
@@ -80,9 +81,9 @@ def test_what_is_reduced_together_is_what_it_is_alone(gaps: bool) -> None:
     """Quantiles, last values, pools, conditions; also where some is missing, infinite, or where nothing came."""
     rows = frame(gaps)
     with np.errstate(all="ignore"):
-        found = Reductions(OPS).run({"default": View(rows)})
+        found = reduced(Reductions(OPS), View(rows))
         alone = View(rows)
-        expected = {op.key: Reductions([op]).run({"default": alone})[op.key] for op in OPS}
+        expected = {op.key: reduced(Reductions([op]), alone)[op.key] for op in OPS}
     assert len(expected) == 8 * 6 * 5 * 4
     for op in OPS:
         mine, other = found[op.key], expected[op.key]
