@@ -21,6 +21,7 @@ from declog.plans.ops import Grouping
 from declog.records import Image
 
 Array = NDArray[Any]
+_JSON = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=str)
 
 
 def digests(ids: Iterable[Any]) -> Array:
@@ -42,7 +43,7 @@ def digests(ids: Iterable[Any]) -> Array:
 
 
 def _digest(item: Any) -> int:
-    text = json.dumps(_canonical(item), sort_keys=True, separators=(",", ":"), default=str)
+    text = _JSON.encode(_canonical(item))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from declog.engine.cells import Cells, MetricValues
 from declog.errors import RuntimeFailure
@@ -85,7 +86,7 @@ class Naming:
         for member, label, value in _present(cells, self._combine[op.key]):
             number = int(value) if entry.integer and value.is_integer() and abs(value) < EXACT else value
             for item in op.names:
-                name = _filled(op, item.template, cells, member, label)
+                name = _filled(item.template, op.labels, *_cell(cells, member, label))
                 if name == item.template:
                     self._owners[prefix + name] = op.key, item.alias
                 elif (
@@ -98,7 +99,7 @@ class Naming:
                 named.scalars.append(((op.key, item.alias), Scalar(name, number, op.key, partial)))
         for (member, label), (counts, edges) in cells.histograms.items():
             for item in op.names:
-                name = _filled(op, item.template, cells, member, label)
+                name = _filled(item.template, op.labels, *_cell(cells, member, label))
                 histogram = Histogram(name, [int(n) for n in counts], [float(edge) for edge in edges], op.key)
                 named.histograms.append(((op.key, item.alias), histogram))
 
@@ -143,13 +144,17 @@ def _present(cells: Cells, how: str) -> Iterable[tuple[int, int, float]]:
     return zip(members.tolist(), labels.tolist(), values[members, labels].tolist(), strict=True)
 
 
-def _filled(op: Op, template: str, cells: Cells, member: int, label: int) -> str:
+def _cell(cells: Cells, member: int, label: int) -> tuple[str | None, str | None]:
+    """The member and the label of a cell by name."""
+    return cells.members[member] if cells.members else None, cells.labels[label] if cells.labels else None
+
+
+@lru_cache(maxsize=4096)
+def _filled(template: str, names: tuple[str, ...], member: str | None, label: str | None) -> str:
     """The name of a cell. Each part of a label fills a field of its own; the pooled rest fills all of them."""
-    if "{" not in template:
-        return template
-    fields = {"member": cells.members[member]} if cells.members else {}
-    if cells.labels:
-        parts = cells.labels[label].split(BETWEEN) if len(op.labels) > 1 else [cells.labels[label]]
+    fields = {} if member is None else {"member": member}
+    if label is not None:
+        parts = label.split(BETWEEN) if len(names) > 1 else [label]
         fields |= {"label": "/".join(parts)}
-        fields |= dict(zip(op.labels, parts if len(parts) > 1 else parts * len(op.labels), strict=True))
+        fields |= dict(zip(names, parts if len(parts) > 1 else parts * len(names), strict=True))
     return FIELD.sub(lambda match: fields.get(match[1], match[0]), template)
