@@ -97,7 +97,7 @@ class Registry(abc.ABC, Generic[T]):
             return " and ".join(map(home, homes))
         return "" if self._parent is not None and name in self._parent else module_of(entry.run)
 
-    @functools.cache  # noqa: B019  (registries last as long as the process; log events ask for functions all the time)
+    @functools.lru_cache(maxsize=4096)  # noqa: B019  (log events ask for functions all the time)
     def _registered(self, name: str) -> T | None:
         entry = self._entries.get(name)
         return self._parent._registered(name) if entry is None and self._parent is not None else entry

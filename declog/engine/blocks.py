@@ -6,11 +6,10 @@ Imports numpy, axes and kernels only.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +18,8 @@ from declog.language.dtypes import Axis, DType
 from declog.language.segmented import NOTHING
 
 Array = NDArray[Any]
-Facts = OrderedDict[Hashable, Any]  # what is worked out once for all that ask for it by one key, with `layout.recent`
+_T = TypeVar("_T")
+Facts = dict[Hashable, Any]
 NESTED = 2**14  # the most rows of a window whose facts are kept for later ones
 Key = tuple[str, str | None]  # the name of a signal or fold column, and the member if it is a family
 Head = tuple[Axis, tuple[Key, ...], np.dtype[Any]]  # a block without its data
@@ -110,7 +110,15 @@ class Batches:
 
 @lru_cache(maxsize=32)
 def _facts(*columns: bytes) -> Facts:
-    return OrderedDict()
+    return {}
+
+
+def shared(facts: Facts, key: Hashable, make: Callable[[], _T]) -> _T:
+    """A fact, worked out once for all that ask for it by this key; several threads may ask."""
+    fact: _T | None = facts.get(key)
+    if fact is None:
+        fact = facts[key] = make()
+    return fact
 
 
 PARTS = ("step", "batch", "rank", "rows", "elapsed", "order")

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from declog.engine.blocks import Batches
+from declog.engine.blocks import Batches, shared
 from declog.engine.evaluator import View
 from declog.engine.frame import Frame
-from declog.engine.layout import recent
 from declog.language.dtypes import Axis, DType
 from declog.language.functions.text import label_text, tags
 from declog.language.nodes import BUILTIN
@@ -65,8 +64,7 @@ def place_key(op: MetricOp) -> tuple[object, ...]:
 
 def placed(op: MetricOp, view: View) -> Placed:
     """The rows that count, and their cells; once for all metrics with one `place_key`."""
-    cells: Placed = recent(view.facts, place_key(op), lambda: _placed(op, view))
-    return cells
+    return shared(view.facts, place_key(op), lambda: _placed(op, view))
 
 
 def _placed(op: MetricOp, view: View) -> Placed:
@@ -81,7 +79,7 @@ def _placed(op: MetricOp, view: View) -> Placed:
     units, piece = pieces(op, view, axis)
     if op.by is None and (keep is None or keep.all()):
         shape, facts = (1, len(units)), view.facts if axis is Axis.GROUP else view.frame.batches.facts
-        cells = recent(facts, ("cells", axis, op.pool, op.ranks), lambda: _cells(UNLABELLED, piece, shape))
+        cells = shared(facts, ("cells", axis, op.pool, op.ranks), lambda: _cells(UNLABELLED, piece, shape))
         return Placed(slice(None), (), UNLABELLED, units, piece, shape, cells)
     counting = np.arange(view.frame.count(axis)) if keep is None else np.flatnonzero(keep)
     names, rows, label = labels(op, view, axis, counting)
@@ -198,7 +196,7 @@ def pieces(op: MetricOp, view: View, axis: Axis) -> tuple[tuple[tuple[int, ...],
     Pieces are in the order of time, and for equal times from the highest rank to the lowest.
     """
     frame, rows = view.frame, Axis.STEP if axis is Axis.GROUP else axis
-    first, index = recent(frame.batches.facts, ("pieces", rows, op.pool, op.ranks), lambda: _pieces(op, frame, rows))
+    first, index = shared(frame.batches.facts, ("pieces", rows, op.pool, op.ranks), lambda: _pieces(op, frame, rows))
     names = zip(*[key[first].tolist() for key in PIECES[op.pool](frame.batches)], strict=True)
     return tuple(names) or ((),) * len(first), frame.spread(index, rows, axis)
 

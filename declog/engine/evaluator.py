@@ -7,7 +7,6 @@ which are neither true nor false (see ``language/absence.py``).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -44,7 +43,7 @@ class View:
         self._functions = functions
         self._values: dict[int, Value] = {}
         self._members: dict[int, Members] = {}
-        self.facts: Facts = OrderedDict()
+        self.facts: Facts = {}
 
     def segments(self, fine: Axis, coarse: Axis) -> Segments:
         """The segments of ``fine`` entries that belong to each ``coarse`` one; ``STEP`` means a batch of all ranks."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from declog.engine import groups
-from declog.engine.blocks import Batches, Block, Facts, Key
+from declog.engine.blocks import Batches, Block, Facts, Key, shared
 from declog.engine.layout import KIND, Layout, Part, joined, layout_of, recent, together
 from declog.errors import RuntimeFailure
 from declog.language.absence import HERE, Kind
@@ -39,7 +39,7 @@ class Frame:
     blocks: list[Block]
     texts: dict[Key, tuple[Axis, Array]] = field(default_factory=dict)
     grouping: Grouping | None = None
-    _facts: Facts = field(default_factory=OrderedDict, init=False, repr=False, compare=False)
+    _facts: Facts = field(default_factory=dict, init=False, repr=False, compare=False)
 
     # -- reading
 
@@ -119,8 +119,7 @@ class Frame:
     def parts(self, fine: Axis, coarse: Axis) -> Segments:
         """The entries of ``fine`` that belong to each entry of ``coarse``; cached."""
         facts = self._facts if Axis.GROUP in (fine, coarse) else self.batches.facts
-        parts: Segments = recent(facts, (fine, coarse), lambda: self._parts(fine, coarse))
-        return parts
+        return shared(facts, (fine, coarse), lambda: self._parts(fine, coarse))
 
     def _parts(self, fine: Axis, coarse: Axis) -> Segments:
         if fine is Axis.COMPLETION and coarse is Axis.STEP:
@@ -148,7 +147,7 @@ class Frame:
         if grouping.split != "none":
             columns = batches.step, batches.batch if grouping.split == "ranks" else batches.rank
             within = [column[pieces.index] for column in columns]
-            pieces = recent(batches.facts, grouping.split, lambda: Segments.of_keys(*within))
+            pieces = shared(batches.facts, grouping.split, lambda: Segments.of_keys(*within))
         elif grouping.size is not None and len(wrong := np.flatnonzero(batches.rows % grouping.size)):
             step, rank, rows = (int(values[wrong[0]]) for values in (batches.step, batches.rank, batches.rows))
             raise RuntimeFailure.of("DL507.batch", size=grouping.size, step=step, rank=rank, rows=rows)

@@ -6,7 +6,7 @@ them). When a window exceeds its size limit, the states of its parts are merged 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -136,13 +136,6 @@ class State:
         return tuple(member for _, member in self.rows if member is not None)
 
     @classmethod
-    def empty(cls, rows: tuple[Row, ...], pieces: tuple[Piece, ...]) -> State:
-        """The state of sources that never came; it has no labels."""
-        shape = len(rows), 1, len(pieces)
-        sums = {"missing": np.zeros(shape), "here": np.ones(shape)}
-        return cls(rows, (), pieces, Moments.empty(shape), sums, np.zeros(1))
-
-    @classmethod
     def merged(cls, states: Sequence[State]) -> State:
         """One state of the values of several states."""
         if len(states) == 1:
@@ -153,7 +146,8 @@ class State:
         alike = aligned(states, names)
         return cls(
             names, alike[0].labels, alike[0].pieces, Moments.stacked([state.moments for state in alike]).pooled(),
-            {name: np.sum(arrays, 0) for name, arrays in _sums(alike)}, np.sum([state.counts for state in alike], 0),
+            {name: np.sum([state.sums[name] for state in alike], 0) for name in alike[0].sums},
+            np.sum([state.counts for state in alike], 0),
         )  # fmt: skip
 
     @classmethod
@@ -165,7 +159,7 @@ class State:
         return cls(
             tuple([row for state in states for row in state.rows]), first.labels, first.pieces,
             Moments.joined([state.moments for state in states]),
-            {name: np.concatenate(arrays) for name, arrays in _sums(states)}, first.counts,
+            {name: np.concatenate([state.sums[name] for state in states]) for name in first.sums}, first.counts,
         )  # fmt: skip
 
     def of(self, op: MetricOp) -> State:
@@ -234,16 +228,6 @@ class State:
             rows_of(op, data["members"]), tuple(data["labels"]), tuple(tuple(piece) for piece in data["pieces"]),
             Moments(*map(array, STATS)), {"here": np.ones(shape), **sums}, np.array(data["rows"], np.float64),
         )  # fmt: skip
-
-
-def _sums(states: Sequence[State]) -> Iterable[tuple[str, list[Array]]]:
-    """The names of the sums that all states have, each with every state's array."""
-    sums = [state.sums for state in states]
-    return [
-        (name, [of[name] for of in sums])
-        for name in sums[0]
-        if name != "weights" or all("weights" in of for of in sums)
-    ]
 
 
 def aligned(states: Sequence[State], rows: tuple[Row, ...] | None = None) -> list[State]:

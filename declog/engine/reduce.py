@@ -167,9 +167,6 @@ class Block:
         """The state of a frame's values."""
         first = self.ops[0]
         program = recent(self._programs, view.frame.layout, lambda: self._program(view))
-        if not program.sources and first.by is None and first.weight is None:  # a shortcut: many signals never come
-            rows, _ = self._outline(view, program, ())
-            return State.empty(rows, cell_index.pieces(first, view, self._axis)[0])
         placed = cell_index.placed(first, view)
         chosen, shape, cells = placed.rows, placed.shape, placed.cells
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
