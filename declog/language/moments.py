@@ -200,10 +200,10 @@ class Formula:
 
         ``rows``: it is known that each is of so many values.
         """
-        statistics = [getattr(moments, stat) for stat in self.takes]
-        if index is not None:
-            statistics = [values[index] for values in statistics]
-        n = statistics[0] if self.takes[0] == "n" else moments.n if index is None else moments.n[index]
+        arrays = [getattr(moments, stat) for stat in ("n", *self.takes)]
+        if index is not None:  # `take` is faster than an index of positions
+            arrays = [array[index] if isinstance(index, slice) else array.take(index, 0) for array in arrays]
+        n, *statistics = arrays
         if rows < 2:
             return np.asarray(_where(np, n > 0, self.run(np, *statistics)))
         if self.takes[0] == "n":
