@@ -5,7 +5,7 @@ Imports the plan and the evaluation of one frame, no torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,10 @@ from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
 OTHER = "_other"  # the label of the rows beyond max_labels; it gets more underscores if a real label has this name
-PIECES: dict[str, Callable[[Batches], tuple[Array, ...]]] = {  # the columns that name the pieces of a pool
-    "window": lambda batches: (),
-    "step": lambda batches: (batches.step,),
-    "batch": lambda batches: (batches.step, batches.batch),
-    "rank": lambda batches: (-batches.rank,),
-    "rank_batch": lambda batches: (batches.step, batches.batch, -batches.rank),
-}
+PIECES: Mapping[str, Callable[[Batches], tuple[Array, ...]]] = {  # the columns that name the pieces of a pool
+    "window": lambda of: (), "step": lambda of: (of.step,), "batch": lambda of: (of.step, of.batch),
+    "rank": lambda of: (-of.rank,), "rank_batch": lambda of: (of.step, of.batch, -of.rank),
+}  # fmt: skip
 UNLABELLED = np.zeros((), np.int64)  # the index of the only label of all rows
 Label = str | float  # a value of `by` as it was observed
 

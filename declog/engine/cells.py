@@ -98,11 +98,8 @@ class Cells:
 
     def logged(self, how: str) -> Cells:
         """The same metric with its pieces combined to one value per cell."""
-        values, kept = self.values, self.kept
-        if values.shape[-1] != 1 or how == "var":
-            values, there = (array[..., None] for array in self.combined(how))
-            kept = there & ~present(values)
-            values = np.where(there, values, np.nan)
+        values, there = (array[..., None] for array in self.combined(how))
+        kept, values = there & ~present(values), np.where(there, values, np.nan)
         return Cells(values, self.members, self.labels, kept, skipped=self.skipped, rest=self.rest)
 
 

@@ -257,7 +257,7 @@ def _ranges(sizes: NDArray[np.int64], order: NDArray[np.int64]) -> Array:
     return begin + np.arange(int(counts.sum()))
 
 
-# blocks by number, rows (None: all, as they are) and new keys; old and new keys of texts; and whether nothing changes
+# blocks by number, rows and new keys; old and new keys of texts; and whether nothing changes
 _Selected = tuple[list[tuple[int, Any, tuple[Key, ...]]], list[tuple[Key, Key]], bool]
 
 
@@ -277,10 +277,7 @@ class Projection:
         blocks, texts, same = recent(self._plans, layout, lambda: self._plan(layout))
         if same:
             return frame
-        picked = [
-            frame.blocks[number] if rows is None else frame.blocks[number].some(rows, keys)
-            for number, rows, keys in blocks
-        ]
+        picked = [frame.blocks[number].some(rows, keys) for number, rows, keys in blocks]
         return replace(frame, blocks=picked, texts={new: frame.texts[old] for old, new in texts})
 
     def _plan(self, layout: Layout) -> _Selected:
@@ -289,8 +286,7 @@ class Projection:
             names = [self._name_of(layout, name, dtype) for name, _ in keys]
             renamed = {row: (name, keys[row][1]) for row, name in enumerate(names) if name is not None}
             if renamed:
-                rows = None if (new := tuple(renamed.values())) == keys else together([*renamed])
-                blocks.append((number, rows, new))
+                blocks.append((number, together([*renamed]), tuple(renamed.values())))
         names = [self._name_of(layout, name, TEXTS) for name, _ in layout.texts]
         texts = [(key, (name, key[1])) for key, name in zip(layout.texts, names, strict=True) if name is not None]
         same = [keys for _, _, keys in blocks] == [keys for _, keys, _ in layout.heads]

@@ -150,8 +150,10 @@ class OverRun:
             (mode, key): Names(tuple(names), rest) for mode, key, names, rest in data["names"]
             if carried(key, "moments", "last", "ema")
         }  # fmt: skip
-        self._states = {(mode, key): _loaded(ops[key], state) for mode, key, state in data["states"]
-                        if carried(key, "moments")}  # fmt: skip
+        self._states = {
+            (mode, key): State.of_plain(op, state) for mode, key, state in data["states"]
+            if carried(key, "moments") and isinstance(op := ops[key], MetricOp)
+        }  # fmt: skip
         self._values = {
             (mode, key): {(member, label): value for member, label, value in cells}
             for mode, key, cells in data["values"] if carried(key, "last", "ema")
@@ -166,11 +168,6 @@ def _key(op: MetricOp | FormulaOp, mode: str) -> Key:
 def _named(op: MetricOp | FormulaOp, cells: Cells) -> bool:
     """Whether the cells have names: a family that never came has none, and neither have labels."""
     return bool((cells.members or not op.family) and (cells.labels or not op.labels))
-
-
-def _loaded(op: MetricOp | FormulaOp, data: Mapping[str, Any]) -> State:
-    assert isinstance(op, MetricOp)  # formulas have no states
-    return State.of_plain(op, data)
 
 
 def _of_pieces(op: MetricOp, window: Cells) -> State:

@@ -177,11 +177,11 @@ class FoldProgram:
         self._tokens = Take(None if tokens is None else _spot(f"{tokens}.n", frame) for _, tokens in came)
         self._heights: tuple[Height, ...] = ((1, ()),) * len(came)
 
-    def run(self, view: View) -> tuple[Moments, Array, tuple[Height, ...]]:
+    def run(self, view: View) -> tuple[tuple[Moments, Array], tuple[Height, ...]]:
         """The states ``[folds, rows]``, the number of tokens that each should have values of, and their heights."""
         frame, count = view.frame, view.frame.count(Axis.COMPLETION)
         columns: dict[Stat, Array] = {stat: take.of(frame, count) for stat, take in self._stats.items()}
-        return fold_moments(columns), tokens_asked(columns["n"], self._tokens.of(frame, count)), self._heights
+        return (fold_moments(columns), tokens_asked(columns["n"], self._tokens.of(frame, count))), self._heights
 
 
 def _spot(name: str, frame: Frame) -> Spot | None:

@@ -99,11 +99,8 @@ class Reductions:
             alike.setdefault((rest, state.labels, state.missing.shape[1:], "weights" in state.sums), {})[number] = state
         for (rest, *_), parts in alike.items():
             layout = tuple([(number, state.rows) for number, state in parts.items()])
-            outputs = recent(self._outputs, layout, partial(self._planned, layout))
-            outputs.finish([*parts.values()], rest, results)
-
-    def _planned(self, layout: Sequence[tuple[int, Sequence[Row]]]) -> Outputs:
-        return Outputs([(self.blocks[number].ops, rows) for number, rows in layout])
+            blocks = [(self.blocks[number].ops, rows) for number, rows in layout]
+            recent(self._outputs, layout, partial(Outputs, blocks)).finish([*parts.values()], rest, results)
 
 
 @contextmanager
@@ -171,19 +168,16 @@ class Block:
         chosen, shape, cells = placed.rows, placed.shape, placed.cells
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
         weights = ordered = None
-        if self._folds:
-            folds, asked, heights = program.run(view)
-            rows, _ = self._outline(view, program, heights)
-            folds = folds.take(chosen)
+        values, heights = program.run(view)
+        rows, stats = self._outline(view, program, heights)
+        if isinstance(values, tuple):
+            folds, asked = values[0].take(chosen), values[1]
             moments, weights = (
                 (folds.pooled(cells, self._pooled), None) if weight is None else _weighted(folds, weight, cells)
             )
             missing = np.maximum(_added(asked[:, chosen], cells) - moments.n, 0.0) if len(asked) else moments.n
         else:
-            matrix, heights = program.run(view)
-            rows, stats = self._outline(view, program, heights)
-            if not isinstance(chosen, slice):
-                matrix = matrix.take(chosen, 1)  # `take` keeps each row contiguous in memory
+            matrix = values if isinstance(chosen, slice) else values.take(chosen, 1)  # contiguous rows
             if weight is None:
                 moments = _moments(matrix, stats, cells)
             else:

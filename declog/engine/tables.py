@@ -24,7 +24,6 @@ from declog.records import Column, Places, Table
 
 log = logging.getLogger("declog")
 Report = Callable[[BaseException], None]
-TEXTS = {str, type(None)}
 EXTRA = "extra:"  # the prefix of log_extra's columns in a frame
 # columns that sinks add; only a declared column may take their place
 STAMPS = frozenset({"step", "mode", "group", "row", "why", "declog_step"})
@@ -269,8 +268,6 @@ def _places(frame: Frame, axis: Axis, rows: Rows, why: list[str] | None) -> Plac
 
 def _typed(column: ColumnOp, op: TableOp, values: list[Any]) -> list[Any]:
     convert = CONVERT[column.type]
-    if {*map(type, values)} <= TEXTS and column.type in (DType.TEXT, DType.OBJECT):  # most of these are texts already
-        return values
     try:
         return [None if item is None else convert(item) for item in values]
     except (TypeError, ValueError, OverflowError) as error:
