@@ -132,7 +132,7 @@ def _of_subscript(node: ast.Subscript, text: str) -> str:
     if isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp):
         return f"which values count is a key of the metric: `{{expr: {of}, where: {ast.unparse(inside)}}}`"
     if isinstance(inside, ast.Tuple) and isinstance(inside.elts[-1], ast.Constant):  # `x[:, 0]`
-        at = f"index(completion) == {inside.elts[-1].value}"
+        at = f"index(completion) == {ast.unparse(inside.elts[-1])}"
         return f"a place is a condition of the metric: `{{expr: {of}, where: {at}}}`"
     return "a member of a family is member(family, 'name')"
 
