@@ -128,7 +128,9 @@ def compile(
         "signal_names": frozenset(source for source, _, _ in observed),
         "extras": frozenset(source for source, _, signal in observed if signal.from_log_extra),
         "known_phases": draft.known_phases,
-        "run_config": spec.run.config if config is None else (config.get("run") or {}).get("config") or {},
+        "run_config": run.get("config") or {}
+        if isinstance(run := (config or {}).get("run"), Mapping)
+        else spec.run.config,
         "config": {key: value for key, value in (config or {}).items() if key != "tests"},
         "in_code": bool(draft.requested),
         "first": spec.modes.get("train", ModeSpec()).first or 0,

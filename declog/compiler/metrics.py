@@ -422,6 +422,10 @@ class _Metric:
         if weight is not None and not reduction.weighted:
             fix = self._weighted_deviation(reduction.name)
             self.report("DL312.weight", "weight", reduction=reduction.name, fix=fix)
+        if reduction.name == "count" and first.op in ("lt", "le", "gt", "ge", "eq", "and", "or", "not"):
+            draft.warn(
+                f"metrics.{self.id}: `count` counts what is not missing, true or false; `sum({first})` what is true"
+            )
         dtype = first.type.dtype if reduction.keeps_dtype else DType.FLOAT
         if (reduction.name in ("sum", "count") and first.type.dtype is DType.BOOL) or reduction.name == "count":
             dtype = DType.INT

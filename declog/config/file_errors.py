@@ -26,6 +26,7 @@ from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
 from declog.language.mistakes import as_map, as_sinks
+from declog.language.notation import is_reduction
 
 
 def first_line(error: Exception) -> str:
@@ -69,7 +70,12 @@ def _list_and_map(error: ListOverMap) -> Problem:
         fix = f"{key}: {{only: {in_flow(section)}}}"
     elif is_list:
         words = as_map("signals" if error.path[1:-1] == ("signals",) else str(key), section)
+        words = f"{{any: {words}}}" if key == "signals" else words
         fix = f"write a map, an id for each entry: {key}: {words}"
+        if error.path[1:-1] == ("metrics",) and all(is_reduction(str(item), 1) for item in section):
+            fix = f"{key}: {{reduce: {in_flow(section)}}}"
+        elif key == "metrics" and all(isinstance(item, str) and item.isidentifier() for item in section):
+            fix += f"; to choose among those that there are: profiles: {{full: {{only: {in_flow(section)}}}}}"
     problem = Problem.of("DL101.merged", error.path[1:], key=key, what=what, other=other, fix=fix)
     location, low = error.high.location, error.low.location
     if not isinstance(location, FileLocation):

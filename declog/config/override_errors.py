@@ -156,6 +156,9 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
         if key == f"{GROUP}.sinks":
             return _sinks_as_map(line, key, value)
         return problem_of(line, "DL101.list_as_map", behind=True, key=key)
+    if override.is_add() and isinstance(node.value, list) and isinstance(value, str):
+        items = ",".join(map(str, [*node.plain, value]))
+        return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{items}]")
     if isinstance(node.value, dict) and isinstance(value, dict) and not adds and not _has_keys(node, value):
         new = [name for name in value if name not in node.entries]
         lines = [shlex.quote(f"+{key}.{name}={written(value[name])}") for name in new]

@@ -66,7 +66,7 @@ def nesting(data: object) -> Problem | None:
 
 def nearest(name: str, candidates: Iterable[str]) -> str | None:
     """The known name that ``name`` stands for: a word of another library, or the closest; None if nothing is close."""
-    names = list(candidates)
+    name, names = str(name), list(candidates)
     synonym = SYNONYMS.get(name)
     for word in (synonym, SYNONYMS.get(str(synonym))):  # a condition is `where` of a metric, and `when` of an alert
         if word in names:
@@ -79,6 +79,9 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
         return tail
     if (signal := same_signal(name, names)) is not None:
         return signal
+    words = sorted(name.split("_"))
+    if (turned := next((other for other in names if sorted(other.split("_")) == words), None)) not in (None, name):
+        return turned  # `grpo_trl`
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if not close and name != name.lower():
         return nearest(name.lower(), names)

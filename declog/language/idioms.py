@@ -131,6 +131,8 @@ def _of_subscript(node: ast.Subscript, text: str) -> str:
         )
     if isinstance(inside, ast.Name | ast.Compare | ast.BoolOp | ast.UnaryOp):
         return f"which values count is a key of the metric: `{{expr: {of}, where: {ast.unparse(inside)}}}`"
+    if of == "outside" and isinstance(inside, ast.Tuple) and len(inside.elts) == 2:
+        return f"write `{{below: {ast.unparse(inside.elts[0])}, above: {ast.unparse(inside.elts[1])}}}`"
     if isinstance(inside, ast.Tuple) and isinstance(inside.elts[-1], ast.Constant):  # `x[:, 0]`
         at = f"index(completion) == {ast.unparse(inside.elts[-1])}"
         return f"a place is a condition of the metric: `{{expr: {of}, where: {at}}}`"
@@ -192,7 +194,7 @@ def _of_template(node: ast.Set, text: str) -> str:
 
 def _of_power(node: ast.BinOp, text: str) -> str:
     """``x ^ 2``."""
-    return f"write `{ast.unparse(ast.BinOp(node.left, ast.Pow(), node.right))}`"
+    return f"write `{text.replace('^', '**')}`"
 
 
 # Constructs of Python that the language does not have: their names, and the fix or a function that gives it.
@@ -260,6 +262,11 @@ def _of_labels(match: re.Match[str]) -> str:
     return f"write `{{expr: {expr}, reduce: {elsewhere.SYNONYMS.get(reduce, reduce)}, by: {label}}}`"
 
 
+def _of_capitals(match: re.Match[str]) -> str:
+    """``a AND b``."""
+    return f"write `{re.sub(match.re, lambda word: word[0].lower(), match.string).strip()}`"
+
+
 def _of_axis(match: re.Match[str]) -> str:
     """``mean(x) over group`` is the mean of a value per group."""
     axis = {"group": "completion", "prompt": "completion"}.get(match[3], "token")
@@ -269,8 +276,8 @@ def _of_axis(match: re.Match[str]) -> str:
 def of_filter(text: str) -> str | None:
     """``worst(4)`` and ``top(reward, 4)`` as a filter; None for another text."""
     call = re.fullmatch(r"\s*(\w+)\((?:(\w+), *)?(\d+)\)\s*", text)
-    match = call and re.match(_ROWS, f"{call[1]} {call[3]} by {call[2] or 'reward'}")
-    return None if match is None else _of_rows(match)
+    match = re.match(_ROWS, text if call is None else f"{call[1]} {call[3]} by {call[2] or 'reward'}")
+    return None if match is None else _of_rows(match).partition(": ")[2]
 
 
 _ROWS = (
@@ -304,6 +311,13 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"[$][{a-z]", _of_shell),
     (r"=([<>])", r"write `\1=`"),
     (r"(?s)\?.*:", _of_choice),
+    (r"(?i)\A\s*(\w+\()?\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*(\))?\s*\Z",
+        r"write `\1\3 if \2 else \4\5`"),
+    (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+not\s+null\b(.*)\Z", r"write `\1present(\2)\3`"),
+    (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+null\b(.*)\Z", r"write `\1not present(\2)\3`"),
+    (r"\b(AND|OR|NOT|IN)\b", _of_capitals),
+    (r"(?i)\A\s*(?:not\s+between|between|outside)\s+(-?[\d.]+)\s+(?:and|to)\s+(-?[\d.]+)\s*\Z",
+        r"write `{below: \1, above: \2}`, for values outside"),
     (r"(?i)\A\s*(\w+\()?\s*if\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)(\))?\s*\Z", r"write `\1\3 if \2 else \4\5`"),
     (r"\A\s*(\w+\()?if\(([^,]+),\s*([^,]+),\s*([^,]+?)\)(\))?\s*\Z", r"write `\1\3 if \2 else \4\5`"),
     (r"\A\s*(\w+)\(([^()]+)\)\s+(?:over|within|for\s+each)\s+(group|prompt|token|completion)s?\s*\Z", _of_axis),
@@ -320,7 +334,6 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (_ROWS, _of_rows),
     (r"\|\s*(\w+)\s*\|", r"write `abs(\1)`"),
     (r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", lambda match: f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"),
-    (r"(?i)\A\s*case\s+when\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)\s+end\s*\Z", r"write `\2 if \1 else \3`"),
     (r"\(\s*\*\s*\)", lambda match: f"name a signal: `{re.sub('[(] *[*] *[)]', '(reward)', match.string).strip()}`"),
     (r"\A\s*<\s*(-?[\d.]+)\s+or\s+>\s*(-?[\d.]+)\s*\Z", r"write `{below: \1, above: \2}`"),
     (r"\A\s*>\s*(-?[\d.]+)\s+or\s+<\s*(-?[\d.]+)\s*\Z", r"write `{above: \1, below: \2}`"),
@@ -347,8 +360,8 @@ def of_text(text: str, marked: str) -> str | None:
 
 def of_reductions(text: str) -> str | None:
     """Several reductions in one text, or a list whose dashes want a blank; None for anything else."""
-    if re.fullmatch(r"\s*[a-z]\w*(\s*[,\s+&|/]\s*[a-z]\w*)+\s*", text):
-        return f"[{', '.join(re.findall(_NAME, text))}]"
+    if re.fullmatch(r"\s*[a-z]\w*(\s*[,\s+&|/±]\s*[a-z]\w*)+\s*", text):
+        return f"[{', '.join(word for word in re.findall(_NAME, text) if word != 'and')}]"
     if re.fullmatch(r"(-[a-z]\w*\s*)+", text):
         return f"a blank behind each dash, or [{', '.join(re.findall(_NAME, text))}]"
     return None

@@ -15,6 +15,7 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
+from declog.language import idioms
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
 from declog.language.model import Scalar
 from declog.language.notation import is_reduction, reduced
@@ -243,24 +244,63 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["alerts", name], list():
             bounds = [match for item in value if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", str(item)))]
             return f"{name}: {{{', '.join(f'{match[1]}: {match[2]}' for match in bounds)}}}" if bounds else None
+        case ["axes", "rank"], _:
+            return "rank: all, or rank: each"
         case ["axes"] | ["axes", _], int():
             return f"group: {{size: {value}}}"
         case ["modes", name], bool() | int() | float() | str() if value is not False:
             return f"{name}: {{prefix: {name}/}}"
+        case ["metrics", name], [_, *_] if (
+            len({call["expr"] for call in map(_call, value) if call})
+            == 1
+            == len({call is None for call in map(_call, value)})
+        ):
+            calls = [call for call in map(_call, value) if call]
+            return f"{name}: {in_flow({'expr': calls[0]['expr'], 'reduce': [call['reduce'] for call in calls]})}"
+        case ["metrics", name], [_, *_] if all(is_reduction(str(item), 1) for item in value):
+            expr = "" if name in _names(data, "signals", "derived") else "expr: reward, "
+            return f"{name}: {{{expr}reduce: {in_flow(value)}}}"
         case ["metrics", name], [_, _, *_]:
             *reductions, expr = value
             return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
-        case ["tables", _, "rows"], int():
-            return f"filter: {{first: {value}}}"
         case ["signals", _, name], {"axis": "prompt" | "question" | "problem"}:
             return f"{name}: {in_flow({**value, 'axis': 'group'})}"
         case ["tables", name], list():
             return f"{name}: {{columns: {in_flow(value)}}}"
+        case ["metrics", name, "by"], str() if "," in value:
+            return f"by: [{value}]"
+        case ["run"], str():
+            return f"run: {{name: {value}}}"
+        case ["about", name], str():
+            return f"{name}: {{help: {in_flow(value)}}}"
+        case ["constants", name], [item, *_]:
+            return f"{name}: {in_flow(item)}"
+        case ["alerts", name], bool():
+            return f'{name}: "> 0.5"'
+        case ["output_dir" | "profile" as key], [item, *_]:
+            return f"{key}: {item}"
+        case ["output_dir" | "profile" as key], Mapping() if value:
+            return f"{key}: {next(iter(value.values()))}"
+        case ["sink_options"], list():
+            return f"sinks: {in_flow(value)}"
+        case ["sink_options", name], str():
+            return f"{name}: {{profile: {value}}}"
+        case ["filters", _, "fraction"], int() | float():
+            return f"fraction: {value / 100 if 1 < value <= 100 else 0.1}"
+        case ["tables", _, "filter"], {"fraction": int() | float() as share} if not 0 <= share <= 1:
+            return f"fraction: {share / 100 if 1 < share <= 100 else 0.1}"
+        case ["filters", name], str() if (rows := idioms.of_filter(value)) is not None:
+            return f"{name}: {rows}"
         case ["filters", name], str():
             return f"{name}: {{where: {in_flow(value)}}}"
         case ["metrics", name, "over"], "token" | "completion" | "group" | "tokens" | "completions" | "groups":
             expr = in_flow(f"mean({data['metrics'][name].get('expr', name)}, over={value.rstrip('s')})")
             return f"expr: {expr}: `over` of a metric says which steps or ranks it covers"
+        case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
+            levels = [_level(item) for item in (value if isinstance(value, list) else [value])]
+            return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"
+        case ["metrics", _, "reduce"], Mapping() if True in value.values():
+            return f"reduce: {in_flow([*value])}"
         case ["metrics", _, "reduce"], Mapping():
             return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
         case ["metrics", _, "alias"], _ if not isinstance(value, list):
@@ -280,6 +320,18 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             type_ = nearest(value, typing.get_args(ColumnType))
             return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
     return None
+
+
+def _call(text: Any) -> dict[str, Any] | None:
+    """`mean(reward)` as `expr` and `reduce`; None for anything else."""
+    call = reduced(text) if isinstance(text, str) else None
+    return call if call is not None and isinstance(call["reduce"], str) and isinstance(call["expr"], str) else None
+
+
+def _level(item: Any) -> Any:
+    """A level of a quantile, 0.95 or 95, as a reduction."""
+    number = isinstance(item, int | float) and not isinstance(item, bool) and 0 < item <= 100
+    return f"p{item * (100 if item < 1 else 1):g}" if number else item
 
 
 def _columns(items: Iterable[Any]) -> dict[str, Any]:
@@ -320,7 +372,7 @@ def as_sinks(value: Any) -> str:
     return f"sinks: {in_flow(names)}" + (f"\nsink_options: {in_flow(options)}" if options else "")
 
 
-_NAMES = ("id", "name", "key", "metric", "signal", "kind", "type")  # keys by which entries of lists are called
+_NAMES = ("id", "name", "key", "metric", "signal", "kind", "type", "alert")  # keys by which entries of lists are called
 
 
 def _entry(section: str, value: Any) -> tuple[str, Any] | None:
@@ -340,6 +392,7 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
     called = next((key for key in _NAMES if isinstance(value.get(key), str)), None)
     if called is None:
         return next(((str(key), value) for key, value in value.items()), None) if len(value) == 1 else None
-    rest = {key: value for key, value in value.items() if key != called}
+    renames = {"expr": "when"} if section == "alerts" else {}
+    rest = {renames.get(key, key): value for key, value in value.items() if key != called}
     id = re.sub(r"[^a-z0-9_]+", "_", value[called].lower()).strip("_") or "my_id"
     return id, rest["expr"] if section == "metrics" and set(rest) == {"expr"} else rest

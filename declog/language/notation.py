@@ -33,7 +33,8 @@ _AXIS_WORDS = {
         ("sample", "samples", "sequence", "row", "per_sample", "rollout", "completions", "responses"), "completion"
     ),
     **dict.fromkeys(("scalar", "batch", "per_step", "steps"), "step"),
-    **dict.fromkeys(("per_group", "groups"), "group"),
+    **dict.fromkeys(("per_group", "groups", "prompt", "prompts", "question"), "group"),
+    **dict.fromkeys(("tensor", "array", "ndarray", "list", "vector", "number", "series", "column"), "completion"),
 }
 
 
@@ -75,7 +76,8 @@ def are_names(words: list[str]) -> bool:
 
 def with_axis(words: list[str]) -> str | None:
     """The words of a signal that names no axis, or another library's, with one; None for an expression."""
-    words = [SYNONYMS[word] if SYNONYMS.get(word) in TYPES else word for word in words]
+    words = [re.sub(r"\A(?:torch|np|numpy|pd|jnp)\.|\[.*\]\Z", "", word).lower() for word in words]  # `torch.int64`
+    words = [SYNONYMS[word] if SYNONYMS.get(word) in TYPES and word not in _AXIS_WORDS else word for word in words]
     if words[0] in _AXIS_WORDS:
         named = [_AXIS_WORDS[words[0]], *words[1:]]
     elif words[0] in TYPES or words[0] == "family":  # its axis stands behind it, or nowhere

@@ -63,6 +63,7 @@ def validate(data: Mapping[str, Any]) -> LogSpec:
         *_ids(data),
         *_period(data.get("every")),
         *_bools(data),
+        *_switches(data),
     ]
     problems += [Problem.of("DL201.key", "deleted", key="deleted", fix=None)] if "deleted" in data else []
     try:
@@ -111,7 +112,8 @@ def _cut(
         if word and parts and str(key) not in signals:
             misspelt |= any(said.of in ("signals", "metrics") for said in says(below(model, next(iter(parts)))))
         if parts and (is_open or (foreign and not misspelt)):
-            parts[str(key)] = str(key) if value is None else f"{key}={value}"
+            plain = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
+            parts[str(key)] = str(key) if plain is None else f"{key}={plain}"
             continue
         if len(parts) > 1 and not is_open:
             first, text = next(iter(parts)), ", ".join(parts.values())
@@ -133,6 +135,14 @@ def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
         if isinstance(value, bool) and (kinds := {*atoms(type_)} & {bool, int, float}) and bool not in kinds:
             noun, example = _KINDS["float" if float in kinds else "int"]
             yield Problem.of("DL202.type", path, key=path[-1], noun=noun, example=example)
+
+
+def _switches(data: Mapping[str, Any]) -> Iterator[Problem]:
+    """`kl: false`, which somebody writes to switch a metric off."""
+    for path, entry in entries(data, "metrics"):
+        if isinstance(entry, Mapping) and [*entry] == ["expr"] and isinstance(entry["expr"], bool):
+            fix = "drop it: what a preset has is logged anyway" if entry["expr"] else f"{path[-1]}: null"
+            yield Problem.of("DL202.switch", path, name=path[-1], fix=fix)
 
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:

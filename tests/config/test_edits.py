@@ -28,7 +28,8 @@ def fix_of(write_preset: WritePreset, keys: str) -> str:
             "metrics: {a_b: {expr: reward, reduce: [max, min]}}"),
         ("metrics:\n  - reward_p95: p95(reward)\n  - kl_max: {expr: kl, reduce: max}",
             "metrics: {reward_p95: p95(reward), kl_max: {expr: kl, reduce: max}}"),
-        ("metrics: [reward, kl]", "metrics: {reward: mean, kl: mean}"),
+        ("metrics: [reward, kl]", "metrics: {reward: mean, kl: mean}; to choose among those that there are: "
+            "profiles: {full: {only: [reward, kl]}}"),
         ("alerts:\n  - {name: runaway, when: 'kl > 1, 2'}", "alerts: {runaway: {when: \"kl > 1, 2\"}}"),
         ("tables:\n  - {name: best, columns: [prompt, reward]}", "tables: {best: {columns: [prompt, reward]}}"),
     ],
