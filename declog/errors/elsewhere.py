@@ -1,4 +1,4 @@
-"""Words of other libraries: ``synonyms.txt``, ``signal_names.txt``, ``calls.txt``, ``keys.txt``.
+"""Words of other libraries, in the files beside this one: synonyms, names of signals, calls, keys and attributes.
 
 Names of signals are those of TRL, verl, OpenRLHF, torchtune, tinker, rl-games and papers. A name that a config does not
 know stands for the name of its line that the config knows, in either direction: who comes from verl and who writes for
@@ -36,7 +36,18 @@ def calls() -> Mapping[str, str]:
 @cache
 def keys() -> Mapping[str, str]:
     """Keys of other tools with their sections, such as ``tables.limit``, and what to write."""
-    lines = [line.split(": ", 1) for line in _lines("keys.txt")]
+    return _by_section("keys.txt")
+
+
+@cache
+def attributes() -> Mapping[str, str]:
+    """Attributes of other loggers with what is asked for them, such as ``run.history``, and what to write."""
+    return _by_section("attributes.txt")
+
+
+def _by_section(file: str) -> Mapping[str, str]:
+    """The answers of a file whose lines have several words; the first of a line has its section."""
+    lines = [line.split(": ", 1) for line in _lines(file)]
     heads = [(*words.rpartition("."), text) for words, text in lines]
     return {f"{section}{dot}{word}": text for section, dot, words, text in heads for word in words.split()}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from declog.errors.habits import OF_A_STAND_IN, meant
+from declog.errors.habits import meant
 
 
 class Stands:
@@ -21,9 +21,9 @@ class Stands:
         try:
             return getattr(self._wraps, name)
         except AttributeError as error:
-            if name not in OF_A_STAND_IN:
+            if name not in "stand_in":
                 raise
-            raise AttributeError(f"{error}{meant(name, (), 'logger', OF_A_STAND_IN)}") from None
+            raise AttributeError(f"{error}{meant(name, (), 'logger', 'stand_in')}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._wraps is None or name in vars(self):

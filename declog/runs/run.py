@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from declog.errors import UsageError, did_you_mean, nearest
-from declog.errors.habits import OF_A_RUN, meant
+from declog.errors.habits import meant
 from declog.runs.files import Source, sources
 from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
@@ -106,7 +106,9 @@ class Run:
 
         def __getattr__(self, name: str) -> NoReturn:
             public = [member for member in dir(type(self)) if not member.startswith("_")]
-            raise AttributeError(f"'Run' object has no attribute {name!r}{meant(name, public, 'run', OF_A_RUN)}")
+            if not name.startswith("_") and name in self._series:
+                raise AttributeError(f"'Run' object has no attribute {name!r}\n  fix: a scalar is run[{name!r}]")
+            raise AttributeError(f"'Run' object has no attribute {name!r}{meant(name, public, 'run', 'run')}")
 
     def __repr__(self) -> str:
         return f"<run {self.name} {self.id} ({self.state}) in {self.path}>"
@@ -234,6 +236,12 @@ class Run:
         table = self.scalars.arrow()
         pairs = zip(table["name"].to_pylist(), table["mode"].to_pylist(), strict=True)
         return list(dict.fromkeys(name for name, of in pairs if mode in (None, of)))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._series)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._series
 
     def __getitem__(self, name: str) -> Series:
         """The steps and values of a scalar: ``run["reward"].values``.

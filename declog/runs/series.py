@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from declog.errors.habits import meant
 from declog.runs.frame import required
 
 TRAIN = "train"
@@ -29,6 +30,12 @@ class Series:
     mode: str
     steps: NDArray[np.int64]
     values: NDArray[Any]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            shown = f"run[{self.__dict__.get('name')!r}]"
+            raise AttributeError(f"'Series' object has no attribute {name!r}{meant(name, (), shown, 'series')}")
 
     def __len__(self) -> int:
         return len(self.steps)

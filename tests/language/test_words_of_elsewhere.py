@@ -18,6 +18,8 @@ from declog.errors.elsewhere import calls
 from declog.language.keys import below, keys, model_of
 from declog.language.spec import AxesSpec, LogSpec, SinkSpec
 from declog.plans.words import explain
+from declog.runs.run import Run
+from declog.runs.series import Series
 from declog.testing import MemorySink
 from tests.running import profile
 
@@ -309,3 +311,11 @@ def test_keys_of_other_tools(section: str) -> None:
                 [AxesSpec, *(model_of(key.type) for key in keys(AxesSpec).values())] if section == "axes" else []
             )
             assert any(first[1] in keys(model) for model in models_of if model is not None), (word, fix)
+
+
+def test_attributes_of_other_loggers() -> None:
+    """Each is no attribute of declog's own, so that its line is what is said."""
+    kinds: dict[str, list[object]] = {"log": [declog, declog.Recorder], "run": [Run], "series": [Series]}
+    for word, text in elsewhere.attributes().items():
+        section, _, name = word.partition(".")
+        assert text and not all(hasattr(kind, name) for kind in kinds.get(section, [None])), word

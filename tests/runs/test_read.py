@@ -423,3 +423,16 @@ def test_numbers_of_lines_may_be_texts(tmp_path: Path) -> None:
     assert run.histograms.rows()[0]["edges"] == [-math.inf, math.inf]
     times = [frame.rows()[0]["time"] for frame in (run.scalars, run.histograms, run.alerts)]
     assert all(map(math.isnan, times)) and run.problems == []
+
+
+def test_a_run_is_a_collection_of_names(tmp_path: Path) -> None:
+    """`in`, `list` and a wrong attribute of a run or of a series say where the values are."""
+    with declog.start("minimal", ["sinks=[jsonl]"], output_dir=tmp_path / "run") as log, log.step(0):
+        log.observe(reward=0.5)
+    run = declog.read(log)
+    name = next(name for name in run if name.startswith("reward"))
+    assert name in run and "nosuch" not in run
+    with pytest.raises(AttributeError, match=r"run\[.*\]\.values\.mean\(\)"):
+        run[name].mean()
+    with pytest.raises(AttributeError, match=r'run\["reward"\]\.values\[-1\]'):
+        print(run.summary)
