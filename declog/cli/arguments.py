@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import re
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -58,6 +59,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ``Wrong``, with the form of the command line."""
+        if (key := re.search(r"(-[a-z])\S*: ignored explicit argument '(.*)'", message)) is not None:
+            raise Wrong(f"{self.prog} has no option `{key[1]}{key[2]}`", f"a key is deleted by ~{key[1][1:]}{key[2]}")
         raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", self._form())
 
     def _form(self) -> str:

@@ -7,20 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from declog.errors import did_you_mean
+from declog.errors.elsewhere import attributes
 
-VERBS = {
-    "validate": "check", "verify": "check", "lint": "check", "compile": "check", "list": "ls", "print": "show",
-    "config": "show", "new": "init", "create": "init", "adopt": "init --from RUN", "schema": "init --editor",
-    "read": "samples RUN`, `add RUN 'NAME: EXPR'` or, in Python, `declog.read(RUN)", "cat": "samples RUN",
-    "head": "samples RUN", "tail": "samples RUN", "rows": "samples RUN", "table": "samples RUN", "html": "report RUN",
-    "plot": "report RUN", "view": "report RUN", "dashboard": "report RUN", "runs": "report FOLDER",
-    "ask": "add RUN 'NAME: EXPR'", "query": "add RUN 'NAME: EXPR'", "late": "add RUN 'NAME: EXPR'",
-    "compute": "add RUN 'NAME: EXPR'", "replay": "preview RUN CONFIG", "presets": "ls presets",
-    "compare": "diff A B",
-    "freeze": "check CONFIG --lock", "lock": "check CONFIG --lock", "why": "show CONFIG --why KEY", "help": "--help",
-    "version": "--version", "run": "check CONFIG`; a run begins in Python, `with declog.start(CONFIG) as log:",
-    "start": "check CONFIG`; a run begins in Python, `with declog.start(CONFIG) as log:",
-}  # fmt: skip
 CONDITION = r"([a-z_]\w*(?:\.\w+)+)\s*([<>]=?\s*\S+)"  # a condition of an alert
 DASHES = ("\u2014", "\u2013")  # dashes that a word processor writes for `--`
 
@@ -29,8 +17,8 @@ def verb(word: str, verbs: Sequence[str]) -> str:
     """The fix for a first word that is no verb."""
     if word.endswith((".yaml", ".yml")) or "=" in word or Path(word).is_dir():
         return f"declog check {word}"
-    if word in VERBS:
-        return f"did you mean `{VERBS[word]}`?"
+    if (meaning := attributes().get(f"verb.{word}")) is not None:
+        return f"did you mean `{meaning}`?"
     from declog.config.compose import presets
 
     return f"declog check {word}" if word in presets() else did_you_mean(word, verbs, what="verbs")
@@ -41,18 +29,14 @@ def option(word: str, options: Sequence[str], words: Sequence[str]) -> str | Non
     if not word.startswith("-"):
         return None
     name, equals, _ = word.partition("=")
+    if (meaning := attributes().get(f"flag.{name.lstrip('-')}")) is not None and name not in options:
+        return meaning
     if equals and name.removeprefix("--") and ("." in name or name[2:] in ("every", "profile", "sinks")):
         return f"without dashes: {word.lstrip('-')}"
     if (key := _keys().get(name.lstrip("-").replace("-", "_"))) is not None and f"--{name.lstrip('-')}" not in options:
         rest = list(words)[list(words).index(word) + 1 :]
         value = rest[0] if rest and not rest[0].startswith("-") else "VALUE"
         return f"keys have no dashes: {key}={value}"
-    if name in ("--metric", "--signal", "--table", "--alert"):
-        return f"did you mean `--why`? It takes the id of any entry, such as {name[2:]}s.my_id"
-    if name in ("--cfg", "--config", "--info", "-c"):
-        return "declog show CONFIG --yaml prints it, with the place of each value"
-    if name in ("--config-path", "-cp", "--config_path", "--config_dir", "-cd"):
-        return "did you mean `--config-dir`?"
     return did_you_mean(name, options, what="options")
 
 

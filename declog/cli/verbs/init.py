@@ -96,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
         _write(Path(args.name), _filled(PACKAGE_FILES, facts))
         print(f"next: cd {args.name} && pip install -e . && declog test {facts['config']}")
     else:
+        if module in names:
+            raise Wrong(f"`{module}` is a preset's name", f"a name of your own: declog init my_{module}")
         _in_project(_filled(CONFIG_FILE, {"config": module, "preset": preset, "prefix": module}))
         print(f"next: declog test {module}")
     return 0
