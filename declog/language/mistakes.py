@@ -250,13 +250,8 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"group: {{size: {value}}}"
         case ["modes", name], bool() | int() | float() | str() if value is not False:
             return f"{name}: {{prefix: {name}/}}"
-        case ["metrics", name], [_, *_] if (
-            len({call["expr"] for call in map(_call, value) if call})
-            == 1
-            == len({call is None for call in map(_call, value)})
-        ):
-            calls = [call for call in map(_call, value) if call]
-            return f"{name}: {in_flow({'expr': calls[0]['expr'], 'reduce': [call['reduce'] for call in calls]})}"
+        case ["metrics", name], [_, *_] if (entry := _of_calls(value)) is not None:
+            return f"{name}: {in_flow(entry)}"
         case ["metrics", name], [_, *_] if all(is_reduction(str(item), 1) for item in value):
             expr = "" if name in _names(data, "signals", "derived") else "expr: reward, "
             return f"{name}: {{{expr}reduce: {in_flow(value)}}}"
@@ -322,10 +317,12 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _call(text: Any) -> dict[str, Any] | None:
-    """`mean(reward)` as `expr` and `reduce`; None for anything else."""
-    call = reduced(text) if isinstance(text, str) else None
-    return call if call is not None and isinstance(call["reduce"], str) and isinstance(call["expr"], str) else None
+def _of_calls(items: list[Any]) -> dict[str, Any] | None:
+    """`[mean(x), max(x)]` as `expr` and `reduce`; None for anything else."""
+    calls = [call for item in items if isinstance(item, str) and (call := reduced(item)) is not None]
+    exprs = {str(call["expr"]) for call in calls}
+    same = len(calls) == len(items) and len(exprs) == 1
+    return {"expr": exprs.pop(), "reduce": [call["reduce"] for call in calls]} if same else None
 
 
 def _level(item: Any) -> Any:
