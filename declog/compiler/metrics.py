@@ -311,6 +311,9 @@ class _Metric:
                 refuse(
                     "DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{nearest(name, ['p95'])}`?"
                 )
+            plain = name.rpartition(".")[2].lower()  # `Reduce.STD`
+            if reduction is None and plain != name and self.draft.reductions.get(plain) is not None:
+                refuse("DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{plain}`?")
             if reduction is None and (several := idioms.of_reductions(text)) is not None:
                 refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
             if reduction is None:

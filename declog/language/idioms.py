@@ -244,7 +244,11 @@ def _of_choice(match: re.Match[str]) -> str:
 
 def _of_condition(match: re.Match[str]) -> str | None:
     """``mean(x where c)``, ``mean of x if c``; None where a parenthesis of the condition is open."""
-    reduce, expr, condition = match[1], match[2].strip(), match[3].strip().removesuffix(")" if match[1] else "")
+    reduce, expr, condition = match[1], match[2].strip(), match[3].strip()
+    if expr.count(")") > expr.count("("):  # `mean(x) where c`
+        expr = expr.removesuffix(")")
+    elif reduce:
+        condition = condition.removesuffix(")")
     if prose := re.fullmatch(rf"({_REDUCTIONS})\s+of\s+(.+)", expr):
         reduce, expr = prose.groups()
     if "else" in match.string or condition.count("(") != condition.count(")"):
@@ -325,6 +329,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s*\(?(\w+)\)?\s*\Z",
         _of_labels),
     (r"\A\s*pass@(\d+)\s*\Z", r"write `pass_at(reward > 0.5, k=\1)`"),
+    (r"\A\s*pass@(\d+)\((\w+)\)\s*\Z", r"write `pass_at(\2 > 0.5, k=\1)`"),
     (r"\A\s*\w+\((\w+)\[\d+\w\]\)\s*\Z", r"write `{expr: \1, over: step, combine: ema(0.9)}`"),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+\d+\s*\w*\s*\Z",
         r"write `{expr: \1, over: step, combine: ema(0.9)}`"),

@@ -76,6 +76,9 @@ def are_names(words: list[str]) -> bool:
 
 def with_axis(words: list[str]) -> str | None:
     """The words of a signal that names no axis, or another library's, with one; None for an expression."""
+    array = re.fullmatch(r"(?:\w+\.)?([a-z]*)\d* *\[.*,.*\]", " ".join(words))  # `float32[batch, seq]`
+    if array is not None:
+        return f"token {array[1]}" if array[1] in TYPES else "token"
     words = [re.sub(r"\A(?:torch|np|numpy|pd|jnp)\.|\[.*\]\Z", "", word).lower() for word in words]  # `torch.int64`
     words = [SYNONYMS[word] if SYNONYMS.get(word) in TYPES and word not in _AXIS_WORDS else word for word in words]
     if words[0] in _AXIS_WORDS:

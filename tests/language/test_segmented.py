@@ -208,6 +208,7 @@ def test_what_is_spread_reduces_to_itself(data: st.DataObject, segments: Segment
 
 
 def test_the_whole_is_one_segment() -> None:
-    """All rows are one segment, and no rows are none."""
+    """All rows are one segment, which spreads over all of them, and no rows are none."""
+    assert Segments.single(3).spread(np.array([1.5])).tolist() == [1.5, 1.5, 1.5]
     assert AGGREGATES["sum"](np.array([1.0, 2.0, 3.0]), Segments.single(3)).tolist() == [6.0]
     assert Segments.single(0).count == 0
