@@ -191,7 +191,10 @@ def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None
     if (metric := entry[key]) == name:
         return "drop it: an alert is about the metric of its name"
     signs = {"above": ">", "below": "<"}
-    meanings = {word: SYNONYMS.get(word, elsewhere.keys().get(f"alerts.{word}", word)) for word in entry}
+    if re.search("[<>=]", str(metric)):
+        return f"when: {in_flow(metric)}"
+    words = {**{f"alerts.{sign}": sign for sign in signs}, **elsewhere.keys()}
+    meanings = {word: words.get(f"alerts.{word}", SYNONYMS.get(word, word)) for word in entry}
     bounds = [(signs.get(meanings[word].partition(":")[0]), bound) for word, bound in entry.items()]
     when = " or ".join(f"{metric} {sign} {bound}" for sign, bound in bounds if sign and isinstance(bound, int | float))
     if key == "expr" and not when:
