@@ -141,6 +141,8 @@ class MetricScope(ConstantScope):
         when = str(draft.spec.alerts[self.of_alert].when) if self.of_alert in draft.spec.alerts else ""
         if re.search(rf"[<>=] *{re.escape(name)}\b", when) is None:
             return None
+        if name.lower() in ("nan", "none", "null"):
+            return Problem.of("DL302.absent", name=name)
         near = nearest(name, self.names())
         fix = f"a number, such as 0.5; or constants: {{{name}: 0.5}}" + (f"; or did you mean `{near}`?" if near else "")
         return Problem.of("DL302.bound", name=name, fix=fix)

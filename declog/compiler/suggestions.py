@@ -87,7 +87,7 @@ def reduction(call: ast.Call, reductions: Collection[str], functions: Collection
         return None
     level = call.args[1] if len(call.args) == 2 else next((item.value for item in call.keywords), None)
     if name in idioms.QUANTILES:
-        if name.startswith("histogram_") and level is not None:  # Prometheus writes the level first
+        if isinstance(call.args[0], ast.Constant) and level is not None:  # Prometheus writes the level first
             argument, level = ast.unparse(level), call.args[0]
         word = idioms.quantile(name, level)
         return f"{word}({argument})" if word is not None and quantile_level(word) is not None else None

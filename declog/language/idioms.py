@@ -291,6 +291,11 @@ _WORDS_OF_ROWS = {"best": "top", "nlargest": "top", "worst": "bottom", "nsmalles
                   "head": "first"}  # fmt: skip
 
 
+def _of_grouped(match: re.Match[str]) -> str:
+    """``avg by (source) (reward)``."""
+    return f"write `{{expr: {match[3]}, reduce: {elsewhere.SYNONYMS.get(match[1], match[1])}, by: {match[2]}}}`"
+
+
 def _of_rows(match: re.Match[str]) -> str:
     """``best 4 by reward``."""
     word = _WORDS_OF_ROWS.get(match[1], match[1])
@@ -329,6 +334,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s*\(?(\w+)\)?\s*\Z",
         _of_labels),
     (r"\A\s*pass@(\d+)\s*\Z", r"write `pass_at(reward > 0.5, k=\1)`"),
+    (r"(?i)\A\s*(\w+)\s+by\s*\((\w+)\)\s*\(?(\w+)\)?\s*\Z", _of_grouped),
     (r"\A\s*pass@(\d+)\((\w+)\)\s*\Z", r"write `pass_at(\2 > 0.5, k=\1)`"),
     (r"\A\s*\w+\((\w+)\[\d+\w\]\)\s*\Z", r"write `{expr: \1, over: step, combine: ema(0.9)}`"),
     (r"\A\s*(?:\w+\()?\s*([^()]+?)\s*\)?\s+over\s+(?:the\s+)?last\s+\d+\s*\w*\s*\Z",

@@ -86,7 +86,7 @@ class _Writer:
 
     def _with_axis(self, words: list[str]) -> str | None:
         """The words of a signal with its axis; None for an expression, such as one that begins with a signal."""
-        typed = len(words) > 1 and words[0] not in notation.AXES and words[1] in notation.TYPES  # `prompt float`
+        typed = len(words) > 1 and words[0] not in AXES and words[1] in notation.TYPES  # `prompt float`
         return notation.with_axis(words) if words and (typed or words[0] not in self.signals) else None
 
     def _refused(self, node: Node, at: Path) -> Problem:
