@@ -432,7 +432,7 @@ def test_a_run_is_a_collection_of_names(tmp_path: Path) -> None:
     run = declog.read(log)
     name = next(name for name in run if name.startswith("reward"))
     assert name in run and "nosuch" not in run
-    with pytest.raises(AttributeError, match=r"run\[.*\]\.values\.mean\(\)"):
-        run[name].mean()
-    with pytest.raises(AttributeError, match=r'run\["reward"\]\.values\[-1\]'):
-        print(run.summary)
+    wrong: list[tuple[Any, str, str]] = [(run[name], "mean", "].values.mean()"), (run, "summary", "].values[-1]")]
+    for value, attribute, answer in wrong:
+        with pytest.raises(AttributeError, match=re.escape(answer)):
+            getattr(value, attribute)
