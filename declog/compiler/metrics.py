@@ -14,6 +14,7 @@ from declog.compiler.draft import NAME, Draft, fits
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, in_flow, nearest
+from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
@@ -259,10 +260,12 @@ class _Metric:
         constants = dict(reduction.params or {})
         for keyword in call.keywords:
             inside = ", ".join(map(ast.unparse, call.args)) or str(self.spec.expr)
-            if (key := nearest(str(keyword.arg), ("where", "by", "weight"))) is not None:
+            clauses = ("where", "by", "weight")
+            key = next((word for word in (keyword.arg, SYNONYMS.get(str(keyword.arg))) if word in clauses), None)
+            if key is not None and keyword.arg not in constants:
                 fix = in_flow({"expr": inside, "reduce": reduction.name, key: ast.unparse(keyword.value)})
                 compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=fix)
-            if keyword.arg in ("ddof", "unbiased", "correction") and reduction.name == "std":
+            if keyword.arg in ("ddof", "unbiased", "correction") and reduction.name == "std" and not constants:
                 fix = f"pstd({inside}), which divides by n"
                 compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=fix)
             if keyword.arg in idioms.AXES:

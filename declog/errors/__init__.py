@@ -79,8 +79,9 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
         return tail
     if (signal := same_signal(name, names)) is not None:
         return signal
-    if (bare := re.sub(r"_(mean|avg|std|min|max|sum|p\d+)\Z", "", name)) != name and bare in names:
-        return bare  # `kl_mean`
+    bare = re.sub(r"_(mean|avg|std|min|max|sum|p\d+)\Z", "", name)  # `kl_mean`
+    if bare != name and bare in names and not difflib.get_close_matches(name, names, n=1, cutoff=0.85):
+        return bare
     words = sorted(name.split("_"))
     if (turned := next((other for other in names if sorted(other.split("_")) == words), None)) not in (None, name):
         return turned  # `grpo_trl`
