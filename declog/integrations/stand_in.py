@@ -21,9 +21,9 @@ class Stands:
         try:
             return getattr(self._wraps, name)
         except AttributeError as error:
-            if name not in "stand_in":
+            if not (fix := meant(name, (), "logger", "stand_in")):
                 raise
-            raise AttributeError(f"{error}{meant(name, (), 'logger', 'stand_in')}") from None
+            raise AttributeError(f"{error}{fix}") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         if self._wraps is None or name in vars(self):

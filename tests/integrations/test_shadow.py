@@ -192,3 +192,18 @@ def test_what_is_no_logger_is_refused() -> None:
     """With the methods that a logger may have."""
     with pytest.raises(declog.UsageError, match="DL510"):
         declog.shadow(object())
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [("step", "declog.observe(reward=...)"), ("observe", "LOG.log"), ("state_dict", "logger.recorder"), ("nosuch", "")],
+)
+def test_what_the_logger_does_not_have(name: str, answer: str) -> None:
+    """Class: attributes of the recorder, asked of what stands in for a logger; others keep Python's plain words."""
+    with declog.shadow(Tracker(), "minimal", ["sinks=[]"]) as logger:
+        logger.log({"reward": 0.5}, 0)
+        with pytest.raises(AttributeError) as caught:
+            getattr(logger, name)
+    said = str(caught.value)
+    assert "'Tracker' object has no attribute" in said
+    assert (answer.replace("LOG", "logger") in said and "fix:" in said) if answer else "fix:" not in said
