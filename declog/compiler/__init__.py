@@ -114,6 +114,7 @@ def compile(
     observed = [(signal.from_ or name, name, signal) for name, signal in draft.observed.items()]
     names = {item.name for item in fields(Plan)}
     of_draft = {name: tuple(value) if isinstance(value, list) else value for name, value in vars(draft).items()}
+    run = (config or {}).get("run")
     facts: dict[str, Any] = {
         **as_written(spec, Plan),  # said of the config, of the run, and made by the passes
         **as_written(spec.run, Plan),
@@ -128,9 +129,7 @@ def compile(
         "signal_names": frozenset(source for source, _, _ in observed),
         "extras": frozenset(source for source, _, signal in observed if signal.from_log_extra),
         "known_phases": draft.known_phases,
-        "run_config": run.get("config") or {}
-        if isinstance(run := (config or {}).get("run"), Mapping)
-        else spec.run.config,
+        "run_config": (run.get("config") or {}) if isinstance(run, Mapping) else spec.run.config,
         "config": {key: value for key, value in (config or {}).items() if key != "tests"},
         "in_code": bool(draft.requested),
         "first": spec.modes.get("train", ModeSpec()).first or 0,

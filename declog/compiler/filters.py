@@ -107,9 +107,7 @@ def _row_value(
     text, at = vars(spec)[key], (*path, key)
     before = len(draft.problems)
     node = None if text is None else typed(draft, text, *at, off=f"filters.{name}")
-    if (fix := idioms.of_filter(str(text))) is not None:
-        draft.problems[before:] = [
-            replace(problem, fix=f"a filter is a map: {fix}") for problem in draft.problems[before:]
-        ]
+    if (wrong := draft.problems[before:]) and (fix := idioms.of_filter(str(text))) is not None:
+        draft.problems[before:] = [replace(problem, fix=f"a filter is a map: {fix}") for problem in wrong]
     axis, what = (Axis.GROUP, "the filter takes what is") if spec.take == "group" else (Axis.COMPLETION, "rows are")
     return node if node is not None and fits(draft, node, at, dtypes, axis, what) else None

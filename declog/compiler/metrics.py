@@ -14,7 +14,6 @@ from declog.compiler.draft import NAME, Draft, fits
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import SignalScope, typed
 from declog.errors import Path, Problem, in_flow, nearest
-from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
@@ -241,16 +240,7 @@ class _Metric:
                 return None
             compiler = self._compiler(parsed.text)
             if len(body.args) != reduction.arity:
-                arguments = list(map(ast.unparse, body.args)) if len(body.args) > reduction.arity else [*"xyz"]
-                plain = f"{reduction.name}({', '.join(arguments[: reduction.arity])})"
-                extra, names = body.args[reduction.arity :], [*(reduction.params or {})]
-                if len(extra) == 1 == len(names) and isinstance(extra[0], ast.Constant):  # `histogram(reward, 20)`
-                    plain = f"{plain[:-1]}, {names[0]}={ast.unparse(extra[0])})"
-                if not body.args and len(body.keywords) == 1:  # `mean(reward = 1)`
-                    plain = f"{reduction.name}({body.keywords[0].arg} == {ast.unparse(body.keywords[0].value)})"
-                number = re.sub(r"(?<=\d),(?=\d{3}\b)", "", parsed.text)  # 1,000 is two arguments
-                fix = number if number != parsed.text else idioms.of_library(reduction.name, body.args) or plain
-                takes = _takes(reduction)
+                takes, fix = _takes(reduction), suggestions.arguments(reduction, body, parsed.text)
                 compiler.fail(body, "DL304.reduction_arity", reduction=reduction.name, takes=takes, fix=fix)
             params = self._constants(reduction, body, compiler)
             return tuple(compiler.visit(arg) for arg in body.args), {None: (reduction, params)}
@@ -259,26 +249,22 @@ class _Metric:
     def _constants(self, reduction: Reduction, call: ast.Call, compiler: Compiler) -> Params:
         constants = dict(reduction.params or {})
         for keyword in call.keywords:
+            if keyword.arg in constants and keyword.arg not in idioms.AXES:
+                value = compiler.visit(keyword.value)
+                if value.op != "const" or not isinstance(value.param("value"), int | float):
+                    compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
+                constants[keyword.arg] = value.param("value")
+                continue
             inside = ", ".join(map(ast.unparse, call.args)) or str(self.spec.expr)
-            clauses = ("where", "by", "weight")
-            key = next((word for word in (keyword.arg, SYNONYMS.get(str(keyword.arg))) if word in clauses), None)
-            if key is not None and keyword.arg not in constants:
-                fix = in_flow({"expr": inside, "reduce": reduction.name, key: ast.unparse(keyword.value)})
-                compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=fix)
-            if keyword.arg in ("ddof", "unbiased", "correction") and reduction.name == "std" and not constants:
-                fix = f"pstd({inside}), which divides by n"
+            fix = None if keyword.arg in constants else suggestions.clause(reduction.name, inside, keyword)
+            if fix is not None:
                 compiler.fail(keyword, "DL304.clause", function=reduction.name, name=keyword.arg, fix=fix)
             if keyword.arg in idioms.AXES:
                 fix = f"{reduction.name}({inside})"
                 if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
                     fix = f"mean({reduction.name}({inside}, over=completion)), the mean over groups"
                 compiler.fail(keyword, "DL304.axis", function=reduction.name, name=keyword.arg, fix=fix)
-            if keyword.arg not in constants:
-                compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
-            value = compiler.visit(keyword.value)
-            if value.op != "const" or not isinstance(value.param("value"), int | float):
-                compiler.fail(keyword.value, "DL304.number", name=keyword.arg)
-            constants[keyword.arg] = value.param("value")
+            compiler.fail(keyword, "DL304.parameter", function=reduction.name, name=keyword.arg, known=constants)
         bins = constants.get("bins")
         if not (bins is None or bins is REQUIRED or (isinstance(bins, int) and 1 <= bins <= 10_000)):
             compiler.fail(call, "DL304.bins")
@@ -314,9 +300,6 @@ class _Metric:
                 refuse(
                     "DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{nearest(name, ['p95'])}`?"
                 )
-            plain = name.rpartition(".")[2].lower()  # `Reduce.STD`
-            if reduction is None and plain != name and self.draft.reductions.get(plain) is not None:
-                refuse("DL311.quantile", text, (0, len(name)), name=name, fix=f"did you mean `{plain}`?")
             if reduction is None and (several := idioms.of_reductions(text)) is not None:
                 refuse("DL311.several", text, (0, len(text)), text=text, fix=several)
             if reduction is None:

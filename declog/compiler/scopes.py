@@ -8,6 +8,7 @@ from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, nearest
+from declog.language import idioms
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import Scope, compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
@@ -141,7 +142,7 @@ class MetricScope(ConstantScope):
         when = str(draft.spec.alerts[self.of_alert].when) if self.of_alert in draft.spec.alerts else ""
         if re.search(rf"[<>=] *{re.escape(name)}\b", when) is None:
             return None
-        if name.lower() in ("nan", "none", "null"):
+        if name.lower() in idioms.ABSENT:
             return Problem.of("DL302.absent", name=name)
         near = nearest(name, self.names())
         fix = f"a number, such as 0.5; or constants: {{{name}: 0.5}}" + (f"; or did you mean `{near}`?" if near else "")

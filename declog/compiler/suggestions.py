@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Container
 from declog.errors import in_flow
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms
-from declog.language.reductions import Reductions, quantile_level
+from declog.language.reductions import Reduction, Reductions, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import tree_of
 
@@ -97,5 +97,33 @@ def reduction(call: ast.Call, reductions: Collection[str], functions: Collection
     if name in functions or name in reductions or synonym in reductions:
         return None
     words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)]
-    close = next((word for word in (SYNONYMS.get(word, word) for word in words) if word in reductions), None)
+    meant = (word if word in reductions else SYNONYMS.get(word) for word in words)
+    close = next((word for word in meant if word in reductions), None)
     return None if close is None else f"{close}({argument})"
+
+
+def arguments(reduction: Reduction, call: ast.Call, text: str) -> str:
+    """A reduction of too many or too few expressions, as it would be called; ``text`` is the whole expression."""
+    if (number := idioms.without_thousands(text)) != text:
+        return number
+    if (library := idioms.of_library(reduction.name, call.args)) is not None:
+        return library
+    values, params = list(map(ast.unparse, call.args)), [*(reduction.params or {})]
+    if not values and len(call.keywords) == 1:  # `mean(reward = 1)`
+        return f"{reduction.name}({call.keywords[0].arg} == {ast.unparse(call.keywords[0].value)})"
+    count = reduction.arity
+    inside = values[:count] if len(values) > count else [*"xyz"][:count]
+    if len(values) == count + 1 and len(params) == 1 and isinstance(call.args[-1], ast.Constant):
+        inside.append(f"{params[0]}={values[-1]}")  # `histogram(reward, 20)`
+    return f"{reduction.name}({', '.join(inside)})"
+
+
+def clause(reduction: str, inside: str, keyword: ast.keyword) -> str | None:
+    """``mean(x, where=c)`` as the keys of a metric, and ``std(x, ddof=0)`` as `pstd(x)`; None for another keyword."""
+    if keyword.arg in ("ddof", "unbiased", "correction") and reduction == "std":
+        return f"pstd({inside}), which divides by n"
+    if ast.unparse(keyword.value).strip("'\"") in ("group", "prompt"):
+        return None  # an aggregate, not labels
+    words = (keyword.arg, SYNONYMS.get(str(keyword.arg)))
+    key = next((word for word in words if word in ("where", "by", "weight")), None)
+    return None if key is None else in_flow({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})

@@ -5,7 +5,6 @@ Imports Hydra, which knows of the application that runs.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path as FilePath
 
@@ -13,9 +12,8 @@ from hydra.core.hydra_config import HydraConfig
 
 from declog.config.fold import Composition, fold
 from declog.config.hydra import Loader, config_loader, merged_in_run
+from declog.config.overrides import written
 from declog.config.search_path import GROUP, ROOT
-
-NO_TEXT = re.compile(r"[-+.\deE_]+|true|false|null|nan|inf", re.IGNORECASE)  # what an override takes for another value
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,7 @@ class Origin:
     @property
     def choice(self) -> list[str]:
         """The override that chooses the preset, where declog's own primary configuration leaves it open."""
-        name = str(self.config_name)
-        name = f"'{name}'" if NO_TEXT.fullmatch(name) else name
-        return [] if self.application else [f"{GROUP}={name}"]
+        return [] if self.application else [f"{GROUP}={written(str(self.config_name))}"]
 
     @property
     def lines(self) -> list[str]:

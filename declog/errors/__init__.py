@@ -75,7 +75,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
         return _quantile(quantile[1].translate(str.maketrans("oOlI", "0011")))
     if name == "sample" and "completion" in names:  # of filters it is `random`
         return "completion"
-    if (tail := name.rpartition("/")[2]) != name and tail in names:  # `train/loss`
+    if (tail := re.split("[/.]", name)[-1]) != name and tail in names:  # `train/loss`, `Reduce.MEAN`
         return tail
     if (signal := same_signal(name, names)) is not None:
         return signal

@@ -161,7 +161,7 @@ class Compiler:
             return self.graph.constant(math.nan)
         if node.id in AXES or node.id == MEMBER:
             self.fail(node, "DL302.axis", name=node.id, noun=self.scope.noun)
-        if node.id.lower() in ("nan", "none", "null") and re.search(rf"[<>=] *{node.id}\b", self.text):
+        if node.id.lower() in idioms.ABSENT and re.search(rf"[<>=] *{node.id}\b", self.text):
             self.fail(node, "DL302.absent", name=node.id)
         if node.id in ("mode", "is_train", "is_training", "is_eval", "training"):
             self.fail(node, "DL302.mode", name=node.id)

@@ -158,10 +158,13 @@ def _of_comprehension(node: ast.ListComp | ast.GeneratorExp | ast.SetComp, text:
     return f"which values count is a key of the metric: `{{expr: {value}, where: {condition}}}`"
 
 
+ABSENT = frozenset({"none", "null", "nan", "nil"})  # words for a value that is not there
+
+
 def of_none(node: ast.Compare) -> str:
     """``x is None`` is `not present(x)`."""
     last = node.comparators[-1]
-    if len(node.ops) == 1 and ast.unparse(last).lower() in ("none", "null", "nan", "nil"):
+    if len(node.ops) == 1 and ast.unparse(last).lower() in ABSENT:
         there = f"present({ast.unparse(node.left)})"
         return f"write `{there if isinstance(node.ops[0], ast.IsNot) else f'not {there}'}`"
     return "write `==`, or present(x)"
@@ -183,8 +186,13 @@ def _of_tuple(node: ast.Tuple, text: str) -> str:
     """``0,5`` and ``1,000`` are numbers; ``reward, length`` are two metrics."""
     if all(isinstance(item, ast.Name) for item in node.elts):
         return f"a metric for each: metrics: {{{', '.join(f'{ast.unparse(item)}: mean' for item in node.elts)}}}"
-    number = re.sub(r"(?<=\d),(?=\d)", ".", re.sub(r"(?<=\d),(?=\d{3}\b)", "", text))
+    number = re.sub(r"(?<=\d),(?=\d)", ".", without_thousands(text))
     return f"write `{number}`" if number != text else "a metric for each"
+
+
+def without_thousands(text: str) -> str:
+    """``1,000`` as `1000`."""
+    return re.sub(r"(?<=\d),(?=\d{3}\b)", "", text)
 
 
 def _of_template(node: ast.Set, text: str) -> str:
@@ -258,12 +266,27 @@ def _of_condition(match: re.Match[str]) -> str | None:
 
 
 def _of_labels(match: re.Match[str]) -> str:
-    """``mean(x) by source`` has a value for each label, ``mean(x) per group`` is an aggregate."""
-    reduce, expr, label = match[1] or "mean", match[2].strip(), match[3]
+    """``mean(x) by source``."""
+    return _by(match[1] or "mean", match[2].strip(), match[3])
+
+
+def _of_grouped(match: re.Match[str]) -> str:
+    """``avg by (source) (reward)``."""
+    return _by(match[1], match[3], match[2])
+
+
+def _reduction(word: str) -> str:
+    """A reduction, or what stands for another library's word."""
+    return word if re.fullmatch(_REDUCTIONS, word) else elsewhere.SYNONYMS.get(word.lower(), word)
+
+
+def _by(reduce: str, expr: str, label: str) -> str:
+    """A metric has a value for each label; one per group or per completion is an aggregate."""
+    reduce = _reduction(reduce)
     if label in ("group", "prompt", "completion", "token"):
         over = {"completion": "token"}.get(label, "completion")
         return f"write `mean({reduce}({expr}, over={over}))`"
-    return f"write `{{expr: {expr}, reduce: {elsewhere.SYNONYMS.get(reduce, reduce)}, by: {label}}}`"
+    return f"write `{{expr: {expr}, reduce: {reduce}, by: {label}}}`"
 
 
 def _of_capitals(match: re.Match[str]) -> str:
@@ -273,7 +296,7 @@ def _of_capitals(match: re.Match[str]) -> str:
 
 def _of_axis(match: re.Match[str]) -> str:
     """``mean(x) over group`` is the mean of a value per group."""
-    axis = {"group": "completion", "prompt": "completion"}.get(match[3], "token")
+    axis = "token" if match[3] == "token" else "completion"
     return f"write `mean({match[1]}({match[2]}, over={axis}))`"
 
 
@@ -281,7 +304,7 @@ def of_filter(text: str) -> str | None:
     """``worst(4)`` and ``top(reward, 4)`` as a filter; None for another text."""
     call = re.fullmatch(r"\s*(\w+)\((?:(\w+), *)?(\d+)\)\s*", text)
     match = re.match(_ROWS, text if call is None else f"{call[1]} {call[3]} by {call[2] or 'reward'}")
-    return None if match is None else _of_rows(match).partition(": ")[2]
+    return None if match is None else _filter(match)
 
 
 _ROWS = (
@@ -291,16 +314,11 @@ _WORDS_OF_ROWS = {"best": "top", "nlargest": "top", "worst": "bottom", "nsmalles
                   "head": "first"}  # fmt: skip
 
 
-def _of_grouped(match: re.Match[str]) -> str:
-    """``avg by (source) (reward)``."""
-    return f"write `{{expr: {match[3]}, reduce: {elsewhere.SYNONYMS.get(match[1], match[1])}, by: {match[2]}}}`"
-
-
-def _of_rows(match: re.Match[str]) -> str:
+def _filter(match: re.Match[str]) -> str:
     """``best 4 by reward``."""
     word = _WORDS_OF_ROWS.get(match[1], match[1])
     key = f"key: {match[3] or 'reward'}, " if word in ("top", "bottom") else ""
-    return f"a filter is a map: {{{key}{word}: {match[2]}}}"
+    return f"{{{key}{word}: {match[2]}}}"
 
 
 def _of_query(match: re.Match[str]) -> str:
@@ -308,7 +326,7 @@ def _of_query(match: re.Match[str]) -> str:
     call = re.fullmatch(r"(\w+)\((.+)\)", match[1])
     word, expr = (call[1].lower(), call[2]) if call else ("mean", match[1])
     where = f", where: {match[2]}" if match[2] else ""
-    return f"write `{{expr: {expr}, reduce: {elsewhere.SYNONYMS.get(word, word)}{where}}}`"
+    return f"write `{{expr: {expr}, reduce: {_reduction(word)}{where}}}`"
 
 
 # Texts that cannot be parsed, and their fixes: a template of the match, or a function of it. The first one counts.
@@ -342,7 +360,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"(?i)([\w.]+)\s+between\s+(\S+)\s+and\s+(\S+)", r"write `\2 <= \1 <= \3`"),
     (r"(?i)([\w.]+)\s+(?:i?like|~)\s+['\"]%?([^%'\"]*)%?['\"]",
         r"write `contains(\1, '\2')`, or startswith or matches"),
-    (_ROWS, _of_rows),
+    (_ROWS, lambda match: f"a filter is a map: {_filter(match)}"),
     (r"\|\s*(\w+)\s*\|", r"write `abs(\1)`"),
     (r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", lambda match: f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"),
     (r"\(\s*\*\s*\)", lambda match: f"name a signal: `{re.sub('[(] *[*] *[)]', '(reward)', match.string).strip()}`"),

@@ -283,9 +283,10 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"sinks: {in_flow(value)}"
         case ["sink_options", name], str():
             return f"{name}: {{profile: {value}}}"
-        case ["filters", _, "fraction"], int() | float():
-            return f"fraction: {value / 100 if 1 < value <= 100 else 0.1}"
-        case ["tables", _, "filter"], {"fraction": int() | float() as share} if not 0 <= share <= 1:
+        case (["filters", _, "fraction"], int() | float() as share) | (
+            ["tables", _, "filter"],
+            {"fraction": int() | float() as share},
+        ) if not 0 <= share <= 1:
             return f"fraction: {share / 100 if 1 < share <= 100 else 0.1}"
         case ["filters", name], str() if (rows := idioms.of_filter(value)) is not None:
             return f"{name}: {rows}"

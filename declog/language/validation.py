@@ -105,6 +105,7 @@ def _cut(
     allowed = keys(inside) if (inside := model_of(model)) is not None else None
     parts: dict[str, str] = {}  # the value that was cut, and the keys that were made of its rest
     for key, value in [*data.items(), ("", "")]:
+        plain = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
         is_open = sum(part.count("(") - part.count(")") for part in parts.values()) > 0
         foreign = value is None and allowed is not None and key not in allowed
         word = foreign and IDENTIFIER.match(str(key)) is not None
@@ -112,7 +113,6 @@ def _cut(
         if word and parts and str(key) not in signals:
             misspelt |= any(said.of in ("signals", "metrics") for said in says(below(model, next(iter(parts)))))
         if parts and (is_open or (foreign and not misspelt)):
-            plain = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
             parts[str(key)] = str(key) if plain is None else f"{key}={plain}"
             continue
         if len(parts) > 1 and not is_open:
@@ -123,8 +123,7 @@ def _cut(
             fix = f"{first}: [{text}]" if plain else f"{first}: {json.dumps(text, ensure_ascii=False)}"
             problem = Problem.of("DL201.cut", (*path, [*parts][1]), value=parts[first], fix=fix)
             yield problem, [(*path, part) for part in parts]
-        text = value["expr"] if isinstance(value, Mapping) and [*value] == ["expr"] else value
-        parts = {str(key): text} if isinstance(text, str) else {}
+        parts = {str(key): plain} if isinstance(plain, str) else {}
         if isinstance(value, Mapping) and len(path) < 5:
             yield from _cut(value, below(model, str(key)), signals, (*path, str(key)))
 

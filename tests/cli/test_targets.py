@@ -39,8 +39,12 @@ def test_a_file_in_a_folder_of_presets(small: Path, cli: Cli, name: str) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["mine.yaml", "my profile.yaml", "mine.v2.yaml", "deep/er/mine.yaml", "12.yaml", "true.yaml"]
-)
+    "name",
+    [
+        "mine.yaml", "my profile.yaml", "mine.v2.yaml", "deep/er/mine.yaml",
+        "12.yaml", "1e5.yaml", "true.yaml", "null.yaml", "a,b.yaml", "(a).yaml",  # other values, to Hydra's grammar
+    ],
+)  # fmt: skip
 def test_a_file_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli: Cli, name: str) -> None:
     """With its own place in errors; it extends shipped presets and files beside it."""
     monkeypatch.chdir(tmp_path)

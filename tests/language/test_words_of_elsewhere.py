@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections import Counter
 from collections.abc import Sequence
 from functools import reduce
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 import declog
 from declog.errors import Problem, elsewhere
 from declog.errors.elsewhere import calls
+from declog.language import idioms, reductions
 from declog.language.keys import below, keys, model_of
 from declog.language.spec import AxesSpec, LogSpec, SinkSpec
 from declog.plans.words import explain
@@ -319,3 +321,22 @@ def test_attributes_of_other_loggers() -> None:
     for word, text in elsewhere.attributes().items():
         section, _, name = word.partition(".")
         assert text and not all(hasattr(kind, name) for kind in kinds.get(section, [None])), word
+
+
+@pytest.mark.parametrize("file", ["keys.txt", "attributes.txt", "calls.txt"])
+def test_a_word_has_one_answer(file: str) -> None:
+    """No word of a section, and no call of so many arguments, stands in two lines: the later one would win unseen."""
+    lines = [line.partition(": ")[0] for line in elsewhere._lines(file)]
+    words = [
+        (section, word) for section, _, names in (line.rpartition(".") for line in lines) for word in names.split()
+    ]
+    if file == "calls.txt":
+        words = [(str(line.count(",")), name) for line in lines for name in line.partition("(")[0].split("|")]
+    assert [word for word, count in Counter(words).items() if count > 1] == []
+
+
+def test_a_reduction_is_no_word_of_elsewhere() -> None:
+    """`max(reward) by source` is asked for as `max`; the name `count` is a size, too."""
+    assert set(reductions.BUILTIN.names()) & elsewhere.SYNONYMS.keys() == {"count"}
+    for word in ("mean", "sum", "min", "max", "std", "var", "count", "last"):
+        assert f"reduce: {word}, by: source" in str(idioms.of_text(f"{word}(reward) by source", "by"))
