@@ -12,6 +12,7 @@ adds its arguments, and ``run(args)``, which executes it and returns the exit co
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -30,6 +31,8 @@ from declog.errors import CompositionError, ConfigError, DeclogError
 OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
 GROUPS = ("write", "check", "look", "runs")  # of verbs, in the order in which a user needs them
 
+atexit.register(gc.freeze)  # the system takes all memory back when a command ends: collecting it takes a fifth longer
+
 
 def verbs() -> tuple[str, ...]:
     """The names of all verbs, sorted."""
@@ -45,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code. A user's mistake is reported without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     threshold = gc.get_threshold()
-    gc.set_threshold(50_000)  # a short command makes no garbage: collecting it took a tenth of the time
+    gc.set_threshold(200_000)  # a short command makes no garbage: collecting it took a tenth of the time
     with masked():
         try:
             return _run(words)
