@@ -6,7 +6,7 @@
     python -m tests.soak --only kills --rounds 20       a run that is killed at any moment and resumed, again and again
     python -m tests.soak --only oracle --cases 5200     random profiles, against plain loops
     python -m tests.soak --only scopes --programs 3000  random programs of tasks and threads, in several schedules each
-    python -m tests.soak --only meaning                 each YAML block of the docs in every way: one plan
+    python -m tests.soak --only meaning                 each preset, example and block of the docs in every way
     python -m tests.soak --only interrupts              500 signals at random moments, and one at every third line
     python -m tests.soak --only ppo                     the whole PPO example: each value of each step, twice
     python -m tests.soak --only mutations               mistakes in the metrics of all presets: their tests find them
@@ -128,9 +128,9 @@ def interleavings(count: int) -> Iterator[str]:
 
 
 def handed_over(folder: Path) -> Iterator[str]:
-    """A profile of the documentation is one plan, by name, file, package, in applications, processes and actors."""
+    """Any profile is one plan, by name, file, package, in applications, processes and actors."""
     try:
-        test_one_meaning.check(folder, [*test_one_meaning.documented(folder)])
+        test_one_meaning.check(folder, [*test_one_meaning.profiles(folder, blocks=True)])
     except AssertionError as error:
         yield str(error)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import declog
 from declog import distribution
 from declog.cli import main
+from tests import forks
 
 ROOT = Path(__file__).parents[1]
 TEXTS = [
@@ -45,11 +45,9 @@ def install(site: Path, name: str, version: str, entry_points: str = "", kind: s
 def run(site: Path, *words: str) -> str:
     """What a process that has the folder of packages says, on both streams."""
     path = os.pathsep.join([str(site), str(ROOT)])
-    done = subprocess.run(
-        [sys.executable, *words], cwd=site, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=True,
-    )  # fmt: skip
-    return done.stdout
+    done = forks.run(words, cwd=site, env=forks.environment({"PYTHONPATH": path}))
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
 
 
 def test_pyproject_reads_name_and_version_from_the_constant() -> None:

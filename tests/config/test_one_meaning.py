@@ -63,6 +63,8 @@ OWN = {
         """,
 }  # fmt: skip
 TEAMS = (("examples/team-preset", "acme_grpo"), ("tests/data/team", "acme_core"))
+# One of each kind: a preset and one without metrics, overrides, a team's, an example's; beside those above.
+KINDS = {"grpo", "tee", "overrides", "examples/team-preset: acme_grpo", "examples/ray_actors.yaml", *OWN}
 
 
 def package(folder: Path, at: Path) -> str:
@@ -72,8 +74,8 @@ def package(folder: Path, at: Path) -> str:
     return ".".join(at.relative_to(folder).parts)
 
 
-def profiles(folder: Path) -> Iterator[Handed]:
-    """Every preset, every team's, the examples', those above, and the applications of the docs."""
+def profiles(folder: Path, *, blocks: bool = False) -> Iterator[Handed]:
+    """Every preset, every team's, the examples', those above, and the applications, or all ``blocks``, of the docs."""
     shipped = str(ROOT / "conf")
     for name in declog.presets():
         yield Handed(name, shipped, name, "conf")
@@ -92,7 +94,7 @@ def profiles(folder: Path) -> Iterator[Handed]:
     shutil.copytree(ROOT / "examples" / "conf", folder / "examples")
     for file in sorted((ROOT / "examples" / "conf").glob("*.yaml")):
         yield Handed(f"examples/{file.name}", str(folder / "examples"), file.stem, application=True)
-    yield from (handed for handed in documented(folder) if handed.application)
+    yield from (handed for handed in documented(folder) if blocks or handed.application)
 
 
 def documented(folder: Path) -> Iterator[Handed]:
@@ -141,9 +143,11 @@ def check(folder: Path, handed: list[Handed]) -> set[str]:
 def test_a_profile_is_one_plan_however_it_is_handed_over(tmp_path: Path) -> None:
     """By name, file, package, Hydra's API and applications, code, as data, in another process, to an actor.
 
-    `make soak` has every YAML block of the documentation as well.
+    A profile of each kind; `make soak` has every preset, every example and every YAML block of the documentation.
     """
-    ways = check(tmp_path, [*profiles(tmp_path)])
+    some = [one for one in profiles(tmp_path) if one.label in KINDS or one.label.startswith("docs/")]
+    assert {one.label for one in some} > KINDS
+    ways = check(tmp_path, some)
     assert ways >= {*PRESETS, "@hydra.main (run)", "@hydra.main (multirun)"}
 
 

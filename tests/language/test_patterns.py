@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import declog
 from declog.language.patterns import PatternError, pattern, redacted
 from declog.testing import MemorySink
+from tests.conftest import examples
 
 # Each needs more than any run has time for in `re`, on a text that a model may well write.
 ENDLESS = {
@@ -38,7 +39,7 @@ FLAGS = ["", "(?i)", "(?s)", "(?m)", "(?a)", "(?x)", "(?ai)"]
 TEXTS = st.lists(st.text("abAkKKéÉß\u017fİ\u0131i_1٣ \n{}[]e<=:lph#\\", max_size=10), min_size=1, max_size=5)
 
 
-@settings(max_examples=600, deadline=None)
+@examples(250)
 @given(
     st.lists(st.sampled_from(PIECES), min_size=1, max_size=6).map("".join),
     st.sampled_from(["", "$"]), st.sampled_from(FLAGS), TEXTS,
@@ -60,7 +61,7 @@ def test_a_pattern_is_found_where_re_finds_it(source: str, end: str, flags: str,
             assert expected.sub("[x]", text) == made.replaced(text, "[x]"), text
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(
     st.lists(st.sampled_from(["a", "\\b", "\\B", "\\w", "\\W", "."]), min_size=1, max_size=5).map("".join),
     st.text("ab_ .", max_size=8),

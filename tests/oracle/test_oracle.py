@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import declog
 from declog.runtime.ranks.comm import Comm
 from declog.testing import MemorySink, run_ranks
+from tests.conftest import examples
 from tests.running import profile
 
 KINDS = ("all", "top_bottom", "random", "fraction", "first", "unique")
@@ -196,11 +197,7 @@ def compiled(job: Job) -> dict[str, Any]:
 
 
 # an example is a whole job, too slow to be shrunk
-@settings(
-    max_examples=15,
-    phases=[Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+@settings(examples(10, HealthCheck.data_too_large), phases=[Phase.reuse, Phase.generate])
 @given(job=jobs())
 def test_every_filter_picks_what_pandas_picks(job: Job, tmp_path_factory: pytest.TempPathFactory) -> None:
     """All kinds, scopes and limits at once, with rows that tie, have no key, or are in no batch of some rank."""
