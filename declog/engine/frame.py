@@ -8,7 +8,7 @@ capture stores. Imports numpy, axes and kernels only.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -52,11 +52,6 @@ class Frame:
     def has(self, name: str) -> bool:
         """Whether the frame has a column of this name, or a member of a family."""
         return name in self.layout.names
-
-    @property
-    def keys(self) -> Set[Key]:
-        """The keys of all columns, one per member of a family."""
-        return self.layout.keys
 
     def members(self, name: str) -> tuple[str, ...]:
         """The members of a family, in the order in which they were first seen; empty if it never came."""

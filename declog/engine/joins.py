@@ -106,7 +106,7 @@ class Carryover:
             return _held(rows) if rows is not None and phase in self._steps else rows
         if phase in self._steps:
             return _held(held, new)
-        if not held.keys <= new.keys:  # drop held batches that no target needs: they may have members that others lack
+        if not held.layout.keys <= new.layout.keys:  # drop held batches with members that others lack, unless needed
             batches = Batches.join([held.batches, new.batches])
             needed = {
                 int(item)

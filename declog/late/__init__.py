@@ -425,7 +425,7 @@ def _came(frames: Mapping[str, Frame], plan: Plan) -> dict[str, dict[str, Span]]
     for phase, frame in frames.items():
         if not len(frame.batches):
             continue
-        columns = {name for name, _ in frame.keys}
+        columns = frame.layout.names
         folds = [fold for fold in plan.phases[phase].folds if not columns.isdisjoint(map(fold.column, fold.stats))]
         local_columns = [op for op in plan.phases[phase].locals if op.name in columns]
         signals = columns.union(*(op.reads for op in folds), *(op.reads for op in local_columns))
