@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from declog.runs.frame import OBJECT, SPECIAL
-from declog.runs.guarded import Report, entries, json_lines, reason, strays
+from declog.runs.guarded import Report, entries, json_lines, reason, strays, unsaid
 from declog.sinks._files import open_regular
 from declog.sinks._rows import COLUMNS, EVENT_RUN, EVENT_STEP, INT64, schema
 from declog.sinks._shared import as_float, clean_text, json_text
@@ -39,7 +39,7 @@ class Source:
 
     def tables(self) -> list[str]:
         """The ids of its tables."""
-        paths = entries(self.folder / "tables", _unsaid)
+        paths = entries(self.folder / "tables", unsaid)
         if self.kind == "parquet":
             return [path.name for path in paths if os.path.isdir(path)]
         return [path.stem for path in paths if path.suffix == ".jsonl"]
@@ -77,7 +77,7 @@ class Source:
 def sources(folder: Path) -> list[Source]:
     """The sinks of all ranks that wrote directly into a folder; empty if there are none."""
     ranks = {0: folder}
-    for path in entries(folder, _unsaid):
+    for path in entries(folder, unsaid):
         if path.name.startswith("rank") and path.name[4:].isdecimal() and os.path.isdir(path):
             ranks[int(path.name[4:])] = path
     kinds = {"parquet": _has_parts, "jsonl": _has_lines}
@@ -91,18 +91,14 @@ def sources(folder: Path) -> list[Source]:
 
 def _has_parts(folder: Path) -> bool:
     """Whether a parquet sink wrote here."""
-    datasets = [*(folder / name for name in COLUMNS), *entries(folder / "tables", _unsaid)]
+    datasets = [*(folder / name for name in COLUMNS), *entries(folder / "tables", unsaid)]
     return any(True for dataset in datasets for _ in _listed(dataset))
 
 
 def _has_lines(folder: Path) -> bool:
     """Whether a jsonl sink wrote here."""
-    tables = (path for path in entries(folder / "tables", _unsaid) if path.suffix == ".jsonl")
+    tables = (path for path in entries(folder / "tables", unsaid) if path.suffix == ".jsonl")
     return any(os.path.lexists(folder / name) for name in LINES) or any(tables)
-
-
-def _unsaid(problem: str) -> None:
-    """Ignore folders that cannot be listed: the search for a run's folders reports them."""
 
 
 # -- parquet
@@ -110,9 +106,9 @@ def _unsaid(problem: str) -> None:
 
 def _listed(dataset: Path) -> Iterator[Path]:
     """The files of a dataset."""
-    for block in entries(dataset, _unsaid):
+    for block in entries(dataset, unsaid):
         if block.name.isdecimal():
-            yield from (path for path in entries(block, _unsaid) if PART.fullmatch(path.name))
+            yield from (path for path in entries(block, unsaid) if PART.fullmatch(path.name))
 
 
 def _parts(folder: Path, kind: str | None, report: Report) -> Any:

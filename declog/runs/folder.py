@@ -12,7 +12,7 @@ from typing import Any
 
 from declog.errors import SinkError
 from declog.runs.files import sources
-from declog.runs.guarded import Report, entries, json_of, reason, text_of
+from declog.runs.guarded import Report, entries, json_of, reason, text_of, unsaid
 from declog.sinks.run_folder import CONFIG, PLAN, RUN, newer, run_of, segments
 
 LATE = "late"  # the folder of metrics of ``declog add``
@@ -150,7 +150,7 @@ def runs_below(path: Path) -> list[Path]:
     folders = [path]
     for _ in range(DEPTH):
         folders = [
-            child for folder in folders for child in entries(folder, lambda problem: None)
+            child for folder in folders for child in entries(folder, unsaid)
             if os.path.isdir(child) and not os.path.islink(child)
         ]  # fmt: skip
         runs += [(os.lstat(child / RUN).st_mtime, child) for child in folders if os.path.lexists(child / RUN)]

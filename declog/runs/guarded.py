@@ -21,6 +21,10 @@ SKIPPED_BYTES = 256 * 2**20  # of lines that are too long; a file with more of t
 REPORTED = 3  # lines of one file that are named
 
 
+def unsaid(problem: str) -> None:
+    """A report that nobody gets: of a search for files, whose problems are reported when they are read."""
+
+
 def reason(error: BaseException) -> str:
     """An error in one line."""
     if isinstance(error, OSError) and error.strerror:

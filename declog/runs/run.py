@@ -21,7 +21,7 @@ from declog.errors.habits import meant
 from declog.runs.files import Source, sources
 from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
-from declog.runs.guarded import Report
+from declog.runs.guarded import Report, unsaid
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, series_by_name, wide_table
 from declog.sinks._rows import EVENT_RUN, event_steps, schema
@@ -76,7 +76,7 @@ def read(run: str | os.PathLike[str] | _Recorder, *, run_id: str | None = None, 
 
 def runs_in(folder: Path) -> list[Path]:
     """The folders of the runs below a folder that is not itself a run's, the latest first; empty where it is one's."""
-    if not folder.is_dir() or any(_homes(folder)) or any(map(sources, below(folder, DEPTH, _unsaid))):
+    if not folder.is_dir() or any(_homes(folder)) or any(map(sources, below(folder, DEPTH, unsaid))):
         return []
     return runs_below(folder)
 
@@ -398,10 +398,6 @@ class _Tables(Mapping[str, Frame]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _unsaid(problem: str) -> None:
-    """Ignore folders that cannot be listed: reading the run reports them."""
 
 
 def _nearest_run(absent: Path) -> str:
