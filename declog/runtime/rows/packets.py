@@ -135,12 +135,7 @@ class Packet:
 
     @property
     def rows(self) -> int:
-        """Rows without a step, as a packet: they belong to the step that observes it.
-
-        Observe it by ``log.observe(packet)``. Signals, by keyword or in mappings of names to values, have the shapes
-        that ``Recorder.observe`` takes. They are copied now and checked when they are observed. A packet can be
-        pickled, for queues between processes; it counts once per step.
-        """
+        """The number of its rows, as far as its values show it."""
         return self._fate.rows
 
     def discard(self) -> None:

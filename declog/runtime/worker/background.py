@@ -72,9 +72,9 @@ class Background:
                 unused=lambda: self._unused(fates.lost(id(self))), rows=rows,
                 live=metrics,
             )  # fmt: skip
-        self._merger = None
+        self.merger: actors.Merger | None = None  # of a driver, for its actors' exports
         if isinstance(comm, actors.DriverComm) and self._collector is not None:
-            self._merger = actors.Merger(plan, self._collector, failures, comm.world_size)
+            self.merger = actors.Merger(plan, self._collector, failures, comm.world_size)
         local = [route for route in outlets.routes if route.local]
         self._local = LocalTables(plan, local, functions) if local else None
         sender = Sender(plan, comm.rank, failures, functions, self._local)
@@ -89,11 +89,6 @@ class Background:
         if self._outlets.folder is None or not self._plan.keep_bytes:
             return None
         return RowKeeper(self._plan, lambda: self._outlets.run, self._plan.keep_bytes)
-
-    @property
-    def merger(self) -> actors.Merger | None:
-        """The merger of a driver for its actors' exports; None in other roles."""
-        return self._merger
 
     @property
     def failures(self) -> dict[str, int]:
@@ -250,8 +245,8 @@ class Background:
 
     def _collected(self) -> tuple[dict[str, Frame], dict[str, Any] | None]:
         """Rank 0's state, after the files are written. Runs on the worker thread."""
-        if self._merger is not None:
-            self._merger.settle()
+        if self.merger is not None:
+            self.merger.settle()
         for runner in self._runners.values():
             if runner.rewindable and not runner.flush(self.close_s):
                 log.warning("sink `%s` is behind: what it has not written is not in the checkpoint", runner.id)
@@ -287,7 +282,7 @@ class Background:
 
     def merge(self, exports: Iterable[bytes], wait_s: float | None) -> None:
         """Log the exports of actors; raises ``UsageError`` unless this is a driver, and at the end for other data."""
-        if self._merger is None:
+        if self.merger is None:
             raise UsageError.of("DL510.merge")
         taken, wrong = actors.read_all(exports, self._plan, self.comm.world_size)
         wait_s = self.wait_s if wait_s is None else wait_s
@@ -297,12 +292,12 @@ class Background:
 
     def _merge(self, taken: Sequence[actors.Export] = (), wait_s: float = 0.0) -> None:
         """Finish log events that are complete or have waited long enough. Runs on the worker thread."""
-        assert self._merger is not None
-        if (seconds := self._merger.merge(taken, wait_s)) is not None:
+        assert self.merger is not None
+        if (seconds := self.merger.merge(taken, wait_s)) is not None:
             self._alarm.set(seconds)
 
     def end_merging(self) -> None:
         """On a driver: note that no more exports will come."""
         self._alarm.cancel()
-        assert self._merger is not None
-        self.submit(Task(self._merger.end, report=self._failures.report))
+        assert self.merger is not None
+        self.submit(Task(self.merger.end, report=self._failures.report))
