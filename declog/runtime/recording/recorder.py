@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import atexit
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -26,10 +27,11 @@ from declog.runtime.recording.logged_numbers import LoggedNumbers
 from declog.runtime.recording.observing import NO_NUMBER, Observing, step_number
 from declog.runtime.recording.seen_session import SeenSession
 from declog.runtime.recording.session import Session
+from declog.runtime.recording.timing import Clock
 from declog.runtime.rows import context
 from declog.runtime.rows.batches import Locate
 from declog.runtime.rows.scopes import Scope, here, origin, usable
-from declog.runtime.run.call_log import Clock, Hook
+from declog.runtime.run.capture import CaptureLog
 from declog.runtime.run.checkpoint import pack, unpack
 from declog.runtime.run.failures import Failures
 from declog.runtime.run.outlets import Outlets
@@ -50,8 +52,8 @@ class Recorder(Observing):
 
     def __init__(
         self, plan: Plan, comm: Comm, outlets: Outlets, *, functions: Functions = DEFAULT, close_s: float = 30.0,
-        wait_s: float = 30.0, locate: Locate | None = None, clock: Clock | None = None, hooks: Sequence[Hook] = (),
-        commits: bool = False, live: MakeLive | None = None,
+        wait_s: float = 30.0, locate: Locate | None = None, clock: Clock | None = None,
+        capture: CaptureLog | None = None, commits: bool = False, live: MakeLive | None = None,
     ) -> None:  # fmt: skip
         self._outlets = outlets
         self.total_steps: int | None = None
@@ -59,11 +61,9 @@ class Recorder(Observing):
         background = Background(
             plan, comm, outlets, self._failures, functions=functions, close_s=close_s, wait_s=wait_s, live=live
         )
-        clock = clock or Clock()
-        session = (
-            SeenSession(hooks, plan, clock, self._failures, background, functions=functions, locate=locate) if hooks
-            else Session(plan, clock, self._failures, background, functions=functions, locate=locate)
-        )  # fmt: skip
+        make: Callable[..., Session] = Session if capture is None else partial(SeenSession, capture)
+        clock = capture or clock or Clock()
+        session = make(plan, clock, self._failures, background, functions=functions, locate=locate)
         super().__init__(session, background)
         for runner in outlets.runners.values():
             runner.watch(self._progress)

@@ -25,7 +25,6 @@ from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.pending import Pending
 from declog.runtime.rows.scopes import Origin, Scope, nearest, usable
 from declog.runtime.rows.steps import Stream
-from declog.runtime.run.call_log import Clock
 from declog.runtime.run.failures import Failures, Refused
 from declog.runtime.run.self_metrics import Meter
 from declog.runtime.worker.alarm import Alarm
@@ -40,7 +39,7 @@ class Session:
     intakes = Intake  # the class that takes values in
 
     def __init__(
-        self, plan: Plan, clock: Clock, failures: Failures, background: Background, *, functions: Functions,
+        self, plan: Plan, clock: timing.Clock, failures: Failures, background: Background, *, functions: Functions,
         locate: Locate | None,
     ) -> None:  # fmt: skip
         self.plan = plan

@@ -1,6 +1,6 @@
-"""How long blocks of a step take, without making the device wait: CUDA events where there is a GPU, else the clock.
+"""The clock of a run, and how long blocks of a step take, without making the device wait.
 
-Imports torch only.
+Blocks are timed by CUDA events where there is a GPU. Imports torch only.
 """
 
 from __future__ import annotations
@@ -14,6 +14,24 @@ import torch
 from declog.runtime.values.streams import capturing
 
 Seconds = Callable[[], float]  # tells a duration; on a GPU it waits for the block's end: called by the worker
+
+
+class Clock:
+    """The seconds since the recorder's start, which expressions read as ``elapsed``.
+
+    A capture's clock stands still during a call, and that of a replay at a recorded time.
+    """
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+
+    def elapsed(self) -> float:
+        """The seconds until now."""
+        return time.perf_counter() - self._started
+
+    def resume(self, elapsed: float) -> None:
+        """Continue from the seconds that an interrupted run had taken."""
+        self._started -= elapsed
 
 
 def begin() -> Callable[[], Seconds]:

@@ -26,7 +26,7 @@ from declog.errors import InputError, SinkError, error_text
 from declog.language.patterns import redacted
 from declog.plans.ops import CaptureOp, Plan
 from declog.runtime.ranks.wire import Packer
-from declog.runtime.run.call_log import Clock
+from declog.runtime.recording.timing import Clock
 from declog.runtime.values.extras import plain_column
 from declog.runtime.values.snapshots import Full, Redact, Snapshot, encode
 from declog.runtime.values.streams import beside_graphs
@@ -74,7 +74,7 @@ def free_folder(folder: Path, rank: int) -> Path:
 
 
 class CaptureLog(Clock):
-    """Writes the calls of one rank's recorder: a hook, and a clock that stands still during a call."""
+    """Writes the calls of one rank's recorder; also its clock, which stands still during a call."""
 
     def __init__(self, plan: Plan, op: CaptureOp, folder: Path, rank: int, world_size: int) -> None:
         super().__init__()
@@ -102,8 +102,11 @@ class CaptureLog(Clock):
         return self._now
 
     @contextmanager
-    def call(self, name: str, what: tuple[Any, ...], scope: int, origin: int) -> Iterator[None]:
-        """Copy the arguments of a call before it runs; write it, and whether it raised, afterwards."""
+    def call(self, name: str, what: tuple[Any, ...], scope: int = 0, origin: int = 0) -> Iterator[None]:
+        """A block around a call that changes what will be logged; the numbers are its scope's and its task's.
+
+        The call's arguments are copied before it runs; it is written, with whether it raised, afterwards.
+        """
         if not self._calls:
             self._now = super().elapsed()
         self._follow(name, what, scope)
@@ -159,13 +162,16 @@ class CaptureLog(Clock):
             )  # fmt: skip
 
     def logged(self, mode: str) -> None:
+        """Count a log event of a mode, which was handed to the worker inside a call."""
         if mode not in self._blocks:
             self._events[mode] += 1
 
     def in_child(self) -> None:
+        """Drop buffered data in a fork of the process."""
         self._writer.in_child()
 
     def close(self) -> None:
+        """Write the waiting calls at the end of the run, up to a deadline."""
         self._writer.close()
 
     def _copy(self, name: str, what: Sequence[Any]) -> Call | None:

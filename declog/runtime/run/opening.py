@@ -104,7 +104,7 @@ def open_run(plan: Plan, channel: Comm, options: Start) -> Recorder:
             outlets.folder.begin(facts, texts)
         recorder = Recorder(
             plan, channel, outlets, functions=options.functions, wait_s=options.wait_s, locate=options.locate,
-            clock=capture, hooks=[capture] if capture else [], commits=options.commits, live=options.live,
+            capture=capture, commits=options.commits, live=options.live,
         )  # fmt: skip
     except BaseException:
         outlets.abandon()
