@@ -79,23 +79,24 @@ def planned(config: Any) -> tuple[Any, Mapping[str, str]]:
 
 DEFAULTS = yaml.safe_load(Path("conf/declog/grpo.yaml").read_text())["defaults"]
 CHOSEN = {pack for entry in DEFAULTS if isinstance(entry, dict) for pack in entry["packs"]}
-CASES = [(preset, "") for preset in PRESETS] + [("grpo", pack) for pack in PACKS if pack not in CHOSEN]
+OTHERS = [pack for pack in PACKS if pack not in CHOSEN]
+CASES: list[tuple[str, list[str]]] = [*((preset, []) for preset in PRESETS), ("grpo", OTHERS)]
 
 
-@pytest.mark.parametrize(("preset", "pack"), CASES, ids=lambda name: name or "alone")
-def test_a_key_of_every_entry_is_overridden(preset: str, pack: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("preset", "others"), CASES, ids=lambda name: "packs" if name == OTHERS else name or "alone")
+def test_a_key_of_every_entry_is_overridden(preset: str, others: list[str], tmp_path: Path) -> None:
     """By a file over it, by overrides, by an application's file and by its overrides: the same config and plan.
 
-    Of a pack beside a preset: the entries that the pack brings.
+    Of packs beside a preset: the entries that the packs bring.
     """
-    chosen = [f"+packs={pack}"] if pack else []
+    chosen = [f"+packs=[{','.join(others)}]"] if others else []
     wanted = edits(preset, chosen)
-    if pack:
+    if others:
         alone = edits(preset, [])
+        assert all(wanted.keys() & edits(preset, [f"+packs={pack}"]).keys() - alone.keys() for pack in others)
         wanted = {path: value for path, value in wanted.items() if path not in alone}
-        assert wanted
     words = [f"{'.'.join(map(str, path))}={json.dumps(value)}" for path, value in wanted.items()]
-    packs = [{"packs": pack}] if chosen else []
+    packs = [{"packs": others}] if chosen else []
     (tmp_path / "declog").mkdir()
     mine = {"defaults": [preset, *packs, "_self_"], **nested(wanted)}
     (tmp_path / "declog/mine.yaml").write_text(yaml.safe_dump(mine, sort_keys=False))
