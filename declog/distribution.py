@@ -1,4 +1,5 @@
 """The distribution of this project: ``declog-rl`` for pip, whose package is ``declog``.
+
 On the package index the name ``declog`` belongs to another project, whose package has the same name. Our name is
 written here and in pyproject.toml, which reads the version from here.
 """
@@ -8,8 +9,10 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable
-from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 NAME = "declog-rl"
 VERSION = "0.9.0"
@@ -23,14 +26,16 @@ def install(extra: str) -> str:
     return f"pip install '{NAME}[{extra}]'"
 
 
-def entry_points(group: str) -> Iterable[metadata.EntryPoint]:
+def entry_points(group: str) -> Iterable[EntryPoint]:
     """The entry points of a group, of all installed packages."""
-    points: Iterable[metadata.EntryPoint] = _entry_points(tuple(sys.path)).select(group=group)
+    points: Iterable[EntryPoint] = _entry_points(tuple(sys.path)).select(group=group)
     return points
 
 
 @functools.cache  # all packages' metadata is read for any group, which takes some 20 ms
 def _entry_points(path: tuple[str, ...]) -> Any:
+    from importlib import metadata
+
     return metadata.entry_points()
 
 
@@ -41,6 +46,8 @@ def namesake() -> str | None:
 
 @functools.cache  # the folders of sys.path are searched for it, and a process starts many runs
 def _namesake(path: tuple[str, ...]) -> str | None:
+    from importlib import metadata
+
     versions = (
         package.version
         for package in metadata.distributions(name=_PACKAGE, path=list(path))

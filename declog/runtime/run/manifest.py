@@ -13,14 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from os import getpid
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from declog.distribution import VERSION
+from declog.distribution import VERSION, entry_points
 from declog.language.origins import packages_of
 from declog.plans.ops import Plan
 from declog.plans.words import described
@@ -90,12 +90,6 @@ def _version(package: str, path: tuple[str, ...]) -> str | None:
         return None
 
 
-@functools.cache
-def _sinks(path: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """The kinds of sinks that installed packages provide, each with the package."""
-    return tuple((entry.name, entry.dist.name) for entry in entry_points(group=SINKS) if entry.dist is not None)
-
-
 @functools.cache  # read once: this process runs what was checked out when it began, not later commits
 def commit(folder: str) -> dict[str, Any] | None:
     """The commit that is checked out in a folder, and whether tracked files differ from it; None if there is none."""
@@ -121,7 +115,7 @@ def _packages(plan: Plan, modules: frozenset[str], packages: Iterable[str]) -> d
     """The distributions that provided parts of the plan, with their versions."""
     names = {*packages, *(package for op in plan.sinks if (package := traits(op.kind).package))}
     kinds = {op.kind for op in plan.sinks}
-    names |= {package for kind, package in _sinks(tuple(sys.path)) if kind in kinds}
+    names |= {entry.dist.name for entry in entry_points(SINKS) if entry.name in kinds and entry.dist is not None}
     tops = {module.partition(".")[0] for module in modules | {kind for kind in kinds if ":" in kind}}
     tops = {top.partition(":")[0] for top in tops} - {"declog", "__main__"} - sys.stdlib_module_names
     names |= {name for top in tops for name in packages_of(top)}
