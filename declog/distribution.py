@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,10 +26,9 @@ def install(extra: str) -> str:
     return f"pip install '{NAME}[{extra}]'"
 
 
-def entry_points(group: str) -> Iterable[EntryPoint]:
+def entry_points(group: str) -> Iterator[EntryPoint]:
     """The entry points of a group, of all installed packages."""
-    points: Iterable[EntryPoint] = _entry_points(tuple(sys.path)).select(group=group)
-    return points
+    yield from _entry_points(tuple(sys.path)).select(group=group)
 
 
 @functools.cache  # all packages' metadata is read for any group, which takes some 20 ms

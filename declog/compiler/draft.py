@@ -169,8 +169,7 @@ class Draft:
     @property
     def observed(self) -> dict[str, Observed]:
         """The signals that the training code observes, by name."""
-        specs = {name: signal.spec for name, signal in self.signals.items()}
-        return {name: spec for name, spec in specs.items() if isinstance(spec, Observed)}
+        return {name: signal.spec for name, signal in self.signals.items() if isinstance(signal.spec, Observed)}
 
     @property
     def signal_names(self) -> list[str]:
