@@ -1,10 +1,10 @@
 """Runs Python programs as forks of one process that has the imports done, so that a program costs its work only.
 
-Run by ``tests/forks.py``: ``fork_server DESCRIPTOR MODULE ...`` imports the modules and answers on a socket. A request
-is a JSON object, and the program's stdin, stdout and stderr as descriptors; answers are its pid, and later its exit
-code. A program is a process like any other: its session, environment, folder, ``__main__`` and end are its own. Only
-what was imported for all is not taken apart at its end, which takes longer than most programs do, unless it is asked
-for.
+Run by ``tests/forks.py``: ``fork_server SOCKET MODULE ...`` imports the modules and listens until its stdin ends.
+Each client, a worker of a test run, has a fork that answers it. A request is a JSON object, and the program's stdin,
+stdout and stderr as descriptors; answers are its pid, and later its exit code. A program is a process like any other:
+its session, environment, folder, ``__main__`` and end are its own. Only what was imported for all is not taken apart
+at its end, which takes longer than most programs do, unless it is asked for.
 """
 
 from __future__ import annotations
@@ -25,12 +25,30 @@ import sys
 import weakref
 from contextlib import suppress
 from types import ModuleType
-from typing import Any
+from typing import IO, Any
 
 Request = dict[str, Any]
 REQUEST_BYTES = 2**18
 MOST_BYTES, MOST_SECONDS = 8 * 2**30, 1800  # memory and CPU time of a program: what takes more has run away
 _code: int | None = None  # of this program, which has run all but what the interpreter itself does at its end
+
+
+def accepted(path: str) -> socket.socket | None:
+    """Listen until stdin ends; in a fork, return the client that has come."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(path)
+        listener.listen()
+        asked: list[socket.socket | IO[str]] = [listener, sys.stdin]
+        while ready := select.select(asked, [], [], None if len(asked) > 1 else 0)[0]:
+            if listener in ready:
+                client = listener.accept()[0]
+                if os.fork() == 0:
+                    return client
+                client.close()
+            elif sys.stdin in ready:  # those who came before are still taken
+                os.unlink(path)
+                asked.remove(sys.stdin)
+    return None
 
 
 def serve(client: socket.socket) -> tuple[Request, list[int]] | None:
@@ -141,8 +159,10 @@ if __name__ == "__main__":
     FINALIZERS = list(weakref.finalize._registry)  # type: ignore[attr-defined]  # torch's, of each of its operators
     gc.collect()
     gc.freeze()  # what was imported is not looked through again at the end of each program
-    with socket.socket(fileno=int(sys.argv[1])) as connection:
-        requested = serve(connection)
-    if requested is not None:
-        become(*requested)
-        to_its_end(requested[0])
+    connected = accepted(sys.argv[1])
+    if connected is not None:
+        with connected:
+            requested = serve(connected)
+        if requested is not None:
+            become(*requested)
+            to_its_end(requested[0])

@@ -2,11 +2,13 @@
 
 ``run`` is ``subprocess.run([sys.executable, ...])`` and ``start`` is ``subprocess.Popen``, without the seconds that a
 fresh interpreter takes to import torch. Where the interpreter's own start is what is tested, use ``subprocess``. A
-server is made when it is first needed, one per worker of a test run, and forks of it where a trainer is imported too.
+server is made when it is first needed, one for all workers of a test run, and forks of it where a trainer is imported
+too.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -82,25 +85,54 @@ class Fork:
 
 
 class Server:
-    """A process with ``imports`` done that starts programs as its forks, and knows which have ended."""
+    """A process with ``imports`` done that starts programs as its forks, and knows which have ended.
 
-    def __init__(self, imports: Sequence[str], parent: Server | None = None) -> None:
-        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program, place = str(ROOT / "tests" / "fork_server.py"), theirs.fileno()
-        self._process: subprocess.Popen[bytes] | Fork
-        with theirs:
-            if parent is None:
-                command = [sys.executable, program, str(place), *imports]
-                self._process = subprocess.Popen(command, cwd=ROOT, env=environment(OFFLINE), pass_fds=[place])
-            else:
-                id, pid = parent.start([program, "0", *imports], ROOT, environment(OFFLINE), True, place, 1, 2)
-                self._process = Fork(parent, id, pid, None, None)
+    It is a fork of one that all workers of a test run share: who needs it first starts that one, and ends it.
+    """
+
+    def __init__(self, imports: Sequence[str], base: tuple[str, ...] = ()) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._shared: tuple[subprocess.Popen[bytes] | Fork, int] | None = None
+        parent = server(base) if base else None
+        run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
+        name = f"declog-forks-{run}-{zlib.crc32(' '.join(imports).encode())}"
+        place = str(Path(tempfile.gettempdir(), name))
+        with open(Path(tempfile.gettempdir(), f"declog-forks-{os.getuid()}.lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._connected(place):
+                self._shared = self._listening(place, imports[len(base) :], parent)
+                deadline = time.monotonic() + PATIENCE_S
+                while not self._connected(place):
+                    assert time.monotonic() < deadline, "the fork server does not begin"
+                    time.sleep(0.02)
         self.codes: dict[int, int] = {}
         self._pids: dict[int, int] = {}
         self._started = 0
         self._changed = threading.Condition()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
+
+    def _connected(self, place: str) -> bool:
+        with suppress(FileNotFoundError, ConnectionRefusedError):
+            self._socket.connect(place)
+            return True
+        return False
+
+    def _listening(
+        self, place: str, imports: Sequence[str], parent: Server | None
+    ) -> tuple[subprocess.Popen[bytes] | Fork, int]:
+        """The process for all workers, and the descriptor whose end ends it."""
+        Path(place).unlink(missing_ok=True)
+        command = [str(ROOT / "tests" / "fork_server.py"), place, *imports]
+        reads, writes = os.pipe()
+        try:
+            if parent is None:
+                made = subprocess.Popen([sys.executable, *command], cwd=ROOT, env=environment(OFFLINE), stdin=reads)
+                return made, writes
+            id, pid = parent.start(command, ROOT, environment(OFFLINE), True, reads, 1, 2)
+            return Fork(parent, id, pid, None, None), writes
+        finally:
+            os.close(reads)
 
     def _listen(self) -> None:
         while answer := self._socket.recv(2**12):
@@ -134,9 +166,12 @@ class Server:
     def close(self) -> None:
         """End the server, and all that still runs."""
         self._socket.shutdown(socket.SHUT_WR)
-        self._process.wait(PATIENCE_S)
         self._listener.join(PATIENCE_S)
         self._socket.close()
+        if self._shared is not None:
+            process, writes = self._shared
+            os.close(writes)
+            process.wait(PATIENCE_S)
 
 
 _servers: dict[tuple[str, ...], Server] = {}
@@ -150,7 +185,7 @@ def server(imports: tuple[str, ...] = BASE) -> Server:
             known = max(
                 (each for each in (BASE, TRAINER) if each == imports[: len(each)] != imports), key=len, default=()
             )
-            _servers[imports] = Server(imports[len(known) :], server(known) if known else None)
+            _servers[imports] = Server(imports, known)
         return _servers[imports]
 
 
