@@ -185,9 +185,10 @@ def compared(folder: Path, *, tests: int | None = None, metrics: int | None = No
     found = Compared()
     for preset in declog.presets():
         composed = declog.compose(preset)
-        all_tests = config_tests(preset)
+        names = list(composed.spec.tests)
         draw = random.Random(preset)
-        for place, test in enumerate(draw.sample(all_tests, min(tests or len(all_tests), len(all_tests)))):
+        for place, name in enumerate(draw.sample(names, min(tests or len(names), len(names)))):
+            (test,) = (each for each in config_tests(composed, select=name) if each.name == name)
             run = folder / preset / str(place)
             run.mkdir(parents=True)
             events = rehearsed(test, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +86,21 @@ def parquet(path: Path, **columns: Any) -> None:
 def bomb(path: Path, *, says: bool = False) -> None:
     """Some kilobytes that hold gigabytes: rows without values, or (``says``) zeros, whose size stands in the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(packed(says))
+    assert path.stat().st_size < 2 * 10**6
+
+
+@cache
+def packed(says: bool) -> bytes:
+    """The bytes of such a file."""
     rows = 2**22
     column = pa.array(np.zeros(rows, np.int64)) if says else pa.nulls(rows, pa.int64())
     block = pa.table({"step": column, "mode": pa.nulls(rows, pa.string()), "name": pa.nulls(rows, pa.string())})
-    with pq.ParquetWriter(path, block.schema, compression="zstd", use_dictionary=False) as writer:
+    file = io.BytesIO()
+    with pq.ParquetWriter(file, block.schema, compression="zstd", use_dictionary=False) as writer:
         for _ in range(40):
             writer.write_table(block)
-    assert path.stat().st_size < 2 * 10**6
+    return file.getvalue()
 
 
 def rewritten(path: Path, change: Callable[[Any], Any]) -> None:

@@ -18,6 +18,7 @@ from tests.docs.test_demo import SHORT, demo
 from tests.runs.report.test_onsets import healthy
 from tests.sinks.samples import run_info
 
+FEW = [*SHORT, "steps=24"]
 MORE = ["learning_rate=8e-3", "seed=1"]
 MOST_PIXELS = 9_000  # of the demo's page, from its head to its foot
 DARK = """(canvas) => {
@@ -39,7 +40,7 @@ def demos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The demo, and the demo with another learning rate."""
     folders = tmp_path_factory.mktemp("one"), tmp_path_factory.mktemp("other")
     with ThreadPoolExecutor(2) as threads:
-        runs = [threads.submit(demo, folder, *SHORT, *more) for folder, more in zip(folders, ([], MORE), strict=True)]
+        runs = [threads.submit(demo, folder, *FEW, *more) for folder, more in zip(folders, ([], MORE), strict=True)]
         one, other = (run.result().run for run in runs)
     return one, other
 

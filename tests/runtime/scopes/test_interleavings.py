@@ -17,7 +17,7 @@ from declog.runtime.rows.steps import Step, Stream
 from declog.runtime.run.failures import Refused
 from tests.runtime.scopes.programs import KINDS, Kind, differences
 
-BLOCKS, PROGRAMS = 4, 20  # of which each is run twice
+BLOCKS, PROGRAMS = 4, 8  # of which each is run twice
 AHEAD: tuple[Kind, ...] = ("at",)  # tasks whose step may end before they do: no thread's pace decides what is seen
 PACKETS: tuple[Kind, ...] = ("packet", "twice", "wrong packet")
 
