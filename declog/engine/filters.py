@@ -50,9 +50,8 @@ class Selection:
     taken: Sequence[tuple[FilterOp, Rows]] = ()
 
 
-def select(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Selection:
-    """The rows that a filter takes among ``rows``, which are of ``axis`` (default: the filter's own)."""
-    axis = op.axis if axis is None else axis
+def select(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Selection:
+    """The rows that a filter takes among ``rows``, which are of ``axis``."""
     without_key: dict[str, int] = {}
     taken = []
     among = rows
@@ -94,13 +93,12 @@ def reasons(selection: Selection, view: View, axis: Axis) -> list[str]:
     return [", ".join(words) for words in reasons_of_rows]
 
 
-def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis | None = None) -> Rows:
+def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Rows:
     """The rows of this rank that the filter may take once all ranks' rows are there: a superset of its choice.
 
-    ``rows`` are of ``axis`` (default: the filter's own).
+    ``rows`` are of ``axis``.
     """
     first = op.chain[0]
-    axis = first.axis if axis is None else axis
     grouping = view.frame.grouping
     split = grouping is not None and grouping.split == "ranks"
     spread = split and any(one.axis is Axis.GROUP or one.within == "group" for one in op.chain)
