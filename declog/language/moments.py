@@ -29,8 +29,8 @@ ALL = frozenset(STATS)
 class Moments:
     """Mergeable statistics of values that are not missing; every array has one shape, float64.
 
-    ``total`` is the sum, ``m2`` the sum of squared distances from the mean. ``NEUTRAL`` is the identity of
-    ``merge``.
+    ``total`` is the sum, ``m2`` the sum of squared distances from the mean. ``NEUTRAL`` is what adds nothing to
+    ``pooled``.
     """
 
     n: Array
@@ -107,12 +107,11 @@ class Moments:
         zero, low, high = (np.where(there, values, neutral) for neutral in (0.0, np.inf, -np.inf))
         return cls(there.astype(np.float64), zero, np.zeros(values.shape), low, high)
 
-    def merge(self, other: Moments) -> Moments:
-        """The statistics of both sets of values together (Chan et al. 1979)."""
-        return Moments.stacked([self, other]).pooled()
-
     def pooled(self, segments: Segments | None = None, stats: frozenset[Stat] = ALL) -> Moments:
-        """The statistics of all rows together, ``[..., rows]`` to ``[...]``; by segments, to ``[..., count]``."""
+        """The statistics of all rows together, ``[..., rows]`` to ``[...]``; by segments, to ``[..., count]``.
+
+        Squared distances are merged as in Chan et al. 1979.
+        """
         if segments is None:
             rows = self.n.shape[-1]
             return self.pooled(Segments.single(rows), stats).take(0) if rows else Moments.empty(self.n.shape[:-1])

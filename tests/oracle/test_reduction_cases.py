@@ -58,7 +58,7 @@ def test_f01_merged_states() -> None:
     whole = Moments.empty((1,))
     for part in (part for parts in case["parts"] for part in parts):
         n, total = np.array([float(part["count"])]), np.array([float(part["sum"])])
-        whole = whole.merge(Moments(n, total, np.zeros(1), total, total))
+        whole = Moments.stacked([whole, Moments(n, total, np.zeros(1), total, total)]).pooled()
     mean = BUILTIN.get("mean")
 
     assert mean is not None
