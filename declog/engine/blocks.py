@@ -5,7 +5,6 @@ Imports numpy, axes and kernels only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -128,9 +127,6 @@ def typed(values: Array, dtype: DType) -> Array:
     """A recorded column as evaluators read it: in its declared dtype, or as floats if values are missing."""
     if dtype in (DType.TEXT, DType.OBJECT):
         return values
-    if values.dtype.kind == "O":  # a list that contains None
-        flat = [math.nan if item is None else float(item) for item in values.ravel()]
-        values = np.array(flat, np.float64).reshape(values.shape)
     if dtype is DType.FLOAT:
         return values if values.dtype == np.float64 else values.astype(np.float64)
     if values.dtype.kind == "f":  # integers or bools, some of which are missing

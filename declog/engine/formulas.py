@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from declog.engine.cells import WHOLE, Cells
 from declog.engine.evaluator import Value, applied
 from declog.engine.partials import Names, reindexed
-from declog.errors import RuntimeFailure
 from declog.language.absence import absent
 from declog.language.functions import DEFAULT, Functions
 from declog.language.nodes import BUILTIN, CONST, METRIC, Node, walk
@@ -94,8 +93,7 @@ class Sheet:
         if node.op == METRIC:
             return self._metric(node.leaf)
         function = self._functions.get(node.op)
-        if function is None:
-            raise RuntimeFailure.of("DL605.function", function=node.op)
+        assert function is not None
         args = [*map(self.value, node.args)]
         if function.stage == "elementwise":
             values, kind = applied(node, function, args)

@@ -102,8 +102,6 @@ def contradiction(ids: Array, groups: Array, pieces: Array, size: int) -> Contra
     id that comes again elsewhere is none: a prompt may be drawn twice.
     """
     rows = np.flatnonzero(present(ids))
-    if not len(rows):
-        return None
     names, index = np.unique(ids[rows].astype(np.int64), return_inverse=True)
     groups, pieces = groups[rows], pieces[rows]
     other = np.diff(index) != 0

@@ -165,7 +165,6 @@ class Carryover:
     def _joined(self, op: JoinOp, source: Frame | None, target: Frame) -> Frame:
         if op.axis is Axis.STEP:
             return self._of_step(op, source, target)
-        text = op.expr.type.dtype in (DType.TEXT, DType.OBJECT)
         if source is None:
             raise RuntimeFailure.of("DL511.nothing", source=op.source, target=op.target, expr=op.expr)
         view = View(source, self._functions)
@@ -177,10 +176,7 @@ class Carryover:
         members = view.members(op.expr) if op.expr.type.family else ()
         if op.expr.type.family and not members:
             return target  # the family never came
-        if not values.shape[-1]:
-            values = np.full((*values.shape[:-1], len(places)), None if text else np.nan)
-        else:
-            values = values[..., places]
+        values = values[..., places]
         kind = view.kind(op.expr, Axis.COMPLETION)
         kind = kind if isinstance(kind, bool) else kind[..., places]
         return target.with_column(op.name, Axis.COMPLETION, values, op.expr.type.dtype, members, kind=kind)

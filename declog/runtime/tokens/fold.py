@@ -242,8 +242,7 @@ class TokenView:
             formula = FORMULAS[node.op]
             return formula(torch, self._statistics(node, formula.takes))
         function = self._function_of(node.op)
-        if function is None:
-            raise RuntimeFailure.of("DL605.function", function=node.op)
+        assert function is not None
         per_token = node.type.axis is Axis.TOKEN
         arrays = []
         for arg in node.args:
