@@ -92,7 +92,7 @@ class Tables:
             yield from self._family(column, op, view, rows)
         else:
             assert column.expr is not None
-            values = _typed(column, op, plain(view.picked(column.expr, op.axis, rows)))
+            values = _typed(column, plain(view.picked(column.expr, op.axis, rows)))
             yield self._checked(column, op, column.template, values)
 
     def _checked(
@@ -130,7 +130,7 @@ class Tables:
         for member in so_far:
             name = column.template.replace("{member}", member)
             if member in members:
-                typed = _typed(column, op, plain(values[members.index(member)]))
+                typed = _typed(column, plain(values[members.index(member)]))
                 yield self._checked(column, op, name, typed, runtime=True)
             elif not column.required:
                 yield self._checked(column, op, name, [None] * len(rows), runtime=True)
@@ -266,9 +266,6 @@ def _places(frame: Frame, axis: Axis, rows: Rows, why: list[str] | None) -> Plac
     return Places(step, row, group, why)
 
 
-def _typed(column: ColumnOp, op: TableOp, values: list[Any]) -> list[Any]:
+def _typed(column: ColumnOp, values: list[Any]) -> list[Any]:
     convert = CONVERT[column.type]
-    try:
-        return [None if item is None else convert(item) for item in values]
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RuntimeFailure.of("DL509.value", column=column.id, table=op.id, type=column.type, error=error) from None
+    return [None if item is None else convert(item) for item in values]

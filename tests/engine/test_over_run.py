@@ -61,6 +61,32 @@ def test_all_that_came_is_reduced_together(metric: dict[str, Any], expected: dic
     assert values({"over": "run", **metric}, steps, tmp_path) == expected
 
 
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ({"over": "run", "reduce": "max"}, [None, 3.0, 3.0, 7.0, 7.0]),
+        ({"over": "run_step", "combine": "last"}, [None, 2.0, 2.0, 7.0, 7.0]),
+        ({"combine": "ema(0.5)"}, [None, 2.0, 2.0, 4.5, 4.5]),
+    ],
+)
+def test_a_log_event_without_the_phase_has_the_value_so_far(
+    metric: dict[str, Any], expected: list[float | None], tmp_path: Path
+) -> None:
+    """Nothing of a phase may come, before its first batch and between two, while others are logged."""
+
+    def body(log: Recorder) -> None:
+        for step, rows in enumerate([None, [1.0, 3.0], None, [7.0], None]):
+            with log.step(step):
+                log.observe(loss=1.0)
+                if rows is not None:
+                    log.observe(x=rows)
+
+    config = profile({}, {"m": {"expr": "x", **metric}, "loss": "mean"})
+    config["signals"] = {"rollout": {"x": ROWS}, "update": {"loss": {"axis": "step"}}}
+    found = run(config, body, tmp_path).scalars
+    assert [found[step].get("m") for step in range(5)] == expected
+
+
 @pytest.mark.parametrize("every", [1, 2, 4])
 @pytest.mark.parametrize(
     ("combine", "expected"),

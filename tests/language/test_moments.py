@@ -36,6 +36,11 @@ def assert_same(actual: Moments, expected: Moments) -> None:
     np.testing.assert_allclose(actual.m2, expected.m2, rtol=1e-9, atol=1e-6)
 
 
+def merged(*parts: Moments) -> Moments:
+    """The statistics of all values of the parts."""
+    return Moments.stacked(parts).pooled()
+
+
 def stacked(parts: list[Array]) -> Moments:
     """The statistics of several columns, as one array ``[parts]`` each."""
     states = [Moments.of(part) for part in parts]
@@ -61,28 +66,28 @@ def test_a_state_is_what_numpy_computes(column: Array) -> None:
 @given(values, values)
 def test_merging_is_concatenating(one: Array, other: Array) -> None:
     """The state of all values is the merged state of any two parts of them."""
-    assert_same(Moments.of(one).merge(Moments.of(other)), Moments.of(np.concatenate([one, other])))
+    assert_same(merged(Moments.of(one), Moments.of(other)), Moments.of(np.concatenate([one, other])))
 
 
 @given(values)
 def test_the_empty_state_changes_nothing(column: Array) -> None:
     """It is the identity, from both sides."""
     state = Moments.of(column)
-    assert_same(Moments.empty().merge(state), state)
-    assert_same(state.merge(Moments.empty()), state)
+    assert_same(merged(Moments.empty(), state), state)
+    assert_same(merged(state, Moments.empty()), state)
 
 
 @given(values, values)
 def test_merging_commutes(one: Array, other: Array) -> None:
     """Which rank comes first does not matter."""
-    assert_same(Moments.of(one).merge(Moments.of(other)), Moments.of(other).merge(Moments.of(one)))
+    assert_same(merged(Moments.of(one), Moments.of(other)), merged(Moments.of(other), Moments.of(one)))
 
 
 @given(values, values, values)
 def test_merging_is_associative(one: Array, two: Array, three: Array) -> None:
     """How ranks and steps are bracketed does not matter."""
     a, b, c = Moments.of(one), Moments.of(two), Moments.of(three)
-    assert_same(a.merge(b).merge(c), a.merge(b.merge(c)))
+    assert_same(merged(merged(a, b), c), merged(a, merged(b, c)))
 
 
 @given(st.lists(values, max_size=5))
@@ -104,7 +109,7 @@ def test_far_values_keep_their_variance() -> None:
     """Squared distances are from the mean: a large offset does not drown the spread, merged or not."""
     column = 1e9 + np.array([0.0, 1.0, 2.0, 3.0])
     assert Moments.of(column).m2 == 5.0
-    assert Moments.of(column[:1]).merge(Moments.of(column[1:])).m2 == pytest.approx(5.0, rel=1e-6)
+    assert merged(Moments.of(column[:1]), Moments.of(column[1:])).m2 == pytest.approx(5.0, rel=1e-6)
 
 
 def test_infinite_values_are_counted() -> None:

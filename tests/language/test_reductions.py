@@ -236,10 +236,13 @@ def test_states_merge_as_their_values_do(parts: list[list[float]]) -> None:
         for name in ("n", "total", "m2", "min", "max"):
             assert getattr(a, name) == pytest.approx(getattr(b, name), rel=1e-9, abs=1e-9), name
 
-    close(Moments.empty((1,)).merge(first), first)
-    close(first.merge(Moments.empty((1,))), first)
-    close(first.merge(second).merge(third), first.merge(second.merge(third)))
-    close(first.merge(second).merge(third), whole)
+    def merged(*states: Moments) -> Moments:
+        return Moments.stacked(states).pooled()
+
+    close(merged(Moments.empty((1,)), first), first)
+    close(merged(first, Moments.empty((1,))), first)
+    close(merged(merged(first, second), third), merged(first, merged(second, third)))
+    close(merged(first, second, third), whole)
     states = Moments(*(np.stack([getattr(m, n)[0] for m in (first, second, third)])[None] for n in whole.__dict__))
     close(states.pooled(), whole)
 

@@ -120,6 +120,29 @@ def test_a_window_that_is_folded_early_logs_the_same(
     assert ("over window_bytes (1)" in caplog.text) == (limit == 1)
 
 
+@pytest.mark.parametrize("limit", [1, 2**30])
+def test_a_window_goes_on_from_a_checkpoint(limit: int, tmp_path: Path) -> None:
+    """What was folded is saved as states, other rows as they are: the values are those of a run without a break."""
+    (_, expected, tables), *_ = logged(2**30, 1, tmp_path)
+    config = {**CONFIG, "run": {"window_bytes": limit}}
+    state: dict[str, Any] | None = None
+    for steps in (range(18), range(18, 24)):
+        sink = MemorySink()
+        with declog.start(config, sinks=[sink], output_dir=tmp_path / str(steps.start)) as log:
+            if state is not None:
+                log.load_state_dict(state)
+            for step in steps:
+                with log.step(step):
+                    for batch in range(2):
+                        observe(log, step, batch, 0)
+            state = log.state_dict()
+    ((step, records),) = sink.events
+    found = {item.name: item.value for item in records.scalars}
+    assert step == 23 and records.tables == tables and found.keys() == expected.keys()
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
 def test_an_expression_that_fails_while_it_is_folded_is_reported(tmp_path: Path) -> None:
     """Its metric is not logged, the others are."""
     functions = Functions(DEFAULT)
