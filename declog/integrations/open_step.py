@@ -34,9 +34,6 @@ class OpenStep:
         self._step: AbstractContextManager[Any] | None = None
         self._number = 0
 
-    def __bool__(self) -> bool:
-        return self._step is not None
-
     def begin(self, state: Any) -> None:
         """An optimizer step begins."""
         self.end()
