@@ -205,8 +205,7 @@ class Formula:
         n, *statistics = arrays
         if rows < 2:
             return np.asarray(_where(np, n > 0, self.run(np, *statistics)))
-        if self.takes[0] == "n":
-            statistics[0] = np.float64(rows)
+        statistics[0] = np.float64(rows)  # every one of moments takes `n` first
         values = np.asarray(self.run(np, *statistics))  # of `n` alone it is one number
         return values if values.shape == n.shape else np.full(n.shape, values)
 

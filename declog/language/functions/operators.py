@@ -107,8 +107,6 @@ def _not(xp: Any, x: Any) -> Any:
 def _if(xp: Any, condition: Any, yes: Any, no: Any) -> Any:
     if xp is np:
         return np.where(segmented.truth(np.asarray(condition)), yes, no)
-    if not hasattr(condition, "dtype"):
-        return yes if condition else no
     if not hasattr(yes, "dtype") and not hasattr(no, "dtype"):  # two constants, with all their digits
         yes = xp.full((), yes, dtype=xp.float64, device=condition.device)
     return xp.where(_truth(xp, condition), yes, no)
