@@ -203,7 +203,7 @@ def compared(folder: Path, *, tests: int | None = None, metrics: int | None = No
             some = logged if metrics is None else random.Random(place).sample(logged, min(metrics, len(logged)))
             late, refused = answered(run, {f"l_{id}": renamed(id, lines[id]) for id in some})
             found.refused |= {(preset, id.removeprefix("l_")): why for id, why in refused.items()}
-            names = () if late is None else late.names
+            names = [] if late is None else [*late.names]
             early = scalars_of(events, {name.removeprefix("l_") for name in names})
             answers = set() if late is None else scalars_of(late.events, set(names))
             if not (answers == early if test.profile == "full" else answers >= early):
