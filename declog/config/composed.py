@@ -26,6 +26,7 @@ from declog.config.hydra import running_loader
 from declog.config.interpolation import Resolved, at, has, key_path, masked
 from declog.config.long_form import without_nulls
 from declog.config.origin import Origin
+from declog.config.override_errors import in_override_terms
 from declog.config.search_path import GROUP, HYDRA_ERRORS, PROVIDER, package_of, provider_of
 from declog.config.source_map import Provenance
 from declog.distribution import NAME
@@ -143,7 +144,8 @@ class Composed:
             problems = (replace(problem, path=_written(self.tree, problem.path)) for problem in cleaned.problems)
             return type(error)(list(dict.fromkeys(problems)))
         placed = attach_places(cleaned, self.provenance, prefix=self.prefix)
-        return type(error)([_of_package(problem) for problem in placed.problems])
+        problems = (in_override_terms(problem, self.prefix) for problem in placed.problems)
+        return type(error)([_of_package(problem) for problem in problems])
 
     def masked(self, text: str) -> str:
         """A text in which nothing is what the environment gave."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -18,7 +19,7 @@ from hydra.errors import HydraException
 from declog.config.overrides import ADDS, may_be_added, parsed, pasted, taken, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
-from declog.errors import Excerpt, Problem, Where, did_you_mean, nearest
+from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
 from declog.language import mistakes
 from declog.language.keys import SECTIONS, below, model_of
 from declog.language.keys import keys as keys_of
@@ -151,7 +152,7 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
             return problem_of(line, "DL101.null_already", key=key)
         return None if value in (None, node.plain) else problem_of(line, "DL101.other_value", key=key)
     if isinstance(node.value, dict) and isinstance(value, list):
-        return problem_of(line, "DL101.map_as_list", behind=True, key=key, fix=f"'{key}={{entry: ...}}'")
+        return problem_of(line, "DL101.map_as_list", behind=True, key=key, fix=_as_map(key, value))
     if isinstance(node.value, list) and isinstance(value, dict):
         if key == f"{GROUP}.sinks":
             return _sinks_as_map(line, key, value)
@@ -167,6 +168,17 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
     if override.is_add() and node.value is not None and not isinstance(value, dict | list):
         return problem_of(line, "DL101.there_already", key=key, fix=pasted(line.removeprefix("+")))
     return None
+
+
+def _as_map(key: str, value: list[Any]) -> str:
+    """The override of a map for one of a list, with an id or a key for each of its items."""
+    group, *keys = key.split(".")
+    data: Any = value
+    for name in reversed(keys):
+        data = {name: data}
+    fix = f"{keys[0]}: {mistakes.as_map(keys[0], value)}" if len(keys) == 1 else mistakes.in_one_form(tuple(keys), data)
+    edit = None if fix is None or group != GROUP else edit_of(fix, tuple(keys), (GROUP,))
+    return f"'{key}={{entry: ...}}'" if edit is None else pasted(f"++{edit[0]}={written(edit[1])}")
 
 
 def _has_keys(node: Node, value: dict[Any, Any]) -> bool:
@@ -189,7 +201,7 @@ def _of_missing_key(tree: Node, override: Override, depth: int, node: Node) -> P
         fix = pasted(f"{here}=[{_items(node.plain, wrong, override)}]")
         return problem_of(line, "DL101.item", span, key=here, fix=fix)
     if not isinstance(node.value, dict | list):
-        rest = "" if isinstance(node.value, bool) else "expr: ..., "  # a short form, of a metric or a signal
+        rest = "expr: ..., " if keys[1:2] == ["metrics"] and not isinstance(node.value, bool) else ""  # a short form
         entry = f"{rest}{keys[-1]}: {line.partition('=')[2]}"
         value = "null" if node.value is None else node.value
         return problem_of(line, "DL101.no_map", span, key=here, value=value, entry=f"'{here}={{{entry}}}'")
@@ -234,21 +246,65 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
 def _moved(tree: Node, name: str, override: Override) -> str | None:
     """The override of a key for one that no config has at its top: `num_generations` is `axes.group.size`."""
     problem = mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), {name: override.value()})
-    if name == GROUP or problem.fix is None or (match := _EDIT.match(problem.fix)) is None:
+    if name == GROUP or problem.fix is None:
         return None
-    edit = yaml.safe_load(match[0])
-    path: list[str] = []
-    while isinstance(edit, dict) and len(edit) == 1:
-        (key,) = edit
-        path.append(str(key))
-        edit = edit[key]
-    if path[0] not in keys_of(LogSpec):
+    if (edit := edit_of(problem.fix, (name,), (GROUP,))) is None:
         return None
-    plus = "" if tree.at((GROUP, *path)) is not None else "+"
-    return pasted(f"{plus}{GROUP}.{'.'.join(path)}={written(edit)}")
+    path, value, _ = edit
+    return pasted(f"{'' if tree.at(path.split('.')) is not None else '+'}{path}={written(value)}")
 
 
-_EDIT = re.compile(r"\w+: (?:\{.*\}|\S+)(?=,|$)", re.MULTILINE)  # at the beginning of a fix
+def in_override_terms(problem: Problem, prefix: Path) -> Problem:
+    """The problem of an override, whose fix is an override too: a near name in it, or what the fix shows as YAML."""
+    where, fix = problem.where, problem.fix
+    if fix is None or where is None or where.override is None or where.excerpt is None:
+        return problem
+    line, start, end = where.override, where.excerpt.start, where.excerpt.end
+    if near := re.fullmatch(r"did you mean `([^`]+)`\?", fix):
+        named = re.fullmatch(r"\w+", line[start:end]) is not None
+        return replace(problem, fix=pasted(f"{line[:start]}{near[1]}{line[end:]}")) if named else problem
+    key = ".".join(map(str, (*prefix, *problem.path)))
+    edit = edit_of(fix, problem.path, prefix) if line.partition("=")[0].lstrip("+") == key else None
+    if edit is None:
+        return problem
+    path, data, (start, end) = edit
+    sign = line[: line.index(key)] if path == key else "++"
+    return replace(problem, fix=f"{fix[:start]}{pasted(f'{sign}{path}={written(data)}')}{fix[end:]}")
+
+
+def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, int]] | None:
+    """The dotted key and the value of the first edit in YAML that a fix shows, and where; None where it shows none.
+
+    ``path`` is the problem's. A key in the fix is the last one of it, one beside that, or the name of a section.
+    """
+    match = _EDIT.search(fix)
+    try:
+        data = None if match is None or "..." in match["value"] else yaml.safe_load(match["value"])
+    except yaml.YAMLError:
+        return None
+    if match is None or (data is None and match["value"] != "null"):
+        return None
+    keys, key, span = [str(name) for name in path], match["key"], match.span()
+    beside = _keys_at(keys[:-1]) if len(keys) > 1 else ()
+    if key in beside or key == keys[-1]:
+        keys[-1] = key
+    elif key in _keys_at(keys):
+        keys.append(key)
+    elif key in keys_of(LogSpec) and (isinstance(data, dict) or key not in SECTIONS):
+        keys = [key]
+        while isinstance(data, dict) and len(data) == 1:
+            ((name, data),) = data.items()
+            keys.append(str(name))
+    elif match["value"][0] == "{":  # the word before it is prose
+        span = match.span("value") if key else span
+    else:
+        return None
+    return ".".join([*map(str, prefix), *keys]), data, span
+
+
+_MAP = r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}"
+_VALUE = rf"""{_MAP}|(?<=: )\[[^\[\]]*\]|(?<=: )(?:"[^"]*"|[^\s`]+)(?=$|  or )"""
+_EDIT = re.compile(rf"`?(?:(?P<key>[a-z_]\w*): )?(?P<value>{_VALUE})`?", re.MULTILINE)
 
 
 def _keys_at(path: list[str]) -> Collection[str]:

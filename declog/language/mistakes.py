@@ -36,7 +36,7 @@ def answered(problem: Problem, data: Mapping[str, Any]) -> Problem:
 
 def _of_form(problem: Problem, data: Mapping[str, Any]) -> Problem:
     """The problem of a value in another form than its key takes."""
-    if (fix := _in_one_form(problem.path[:3], data)) is not None:
+    if (fix := in_one_form(problem.path[:3], data)) is not None:
         return replace(problem, path=problem.path[:3], fix=fix)
     key, section = str(problem.path[0]), data.get(str(problem.path[0]))
     if key == "sinks":
@@ -236,7 +236,7 @@ _MOVED = {
 }  # fmt: skip
 
 
-def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
+def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     """The fix for a value in another form than its key takes: a map for a list, or a list for a map."""
     value: Any = data
     for word in path:
@@ -316,7 +316,7 @@ def _in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             columns = value if isinstance(value, Mapping) else _columns(value)
             return f"schemas: {{{name}: {in_flow(columns)}}}   and in the table `schema: {name}`"
         case ["schemas", _, key], str():
-            type_ = nearest(value, typing.get_args(ColumnType))
+            type_ = nearest(re.sub(r"[(\[].*", "", value), typing.get_args(ColumnType))
             return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
     return None
 

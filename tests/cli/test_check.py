@@ -44,7 +44,7 @@ def test_a_sinks_options_are_checked(small: Path, cli: Cli) -> None:
     found = cli("check", "small", "sink_options.jsonl.fsnc=true", "--config-dir", ".")
     assert found.code == 2
     assert "the sink kind `jsonl` has no option `fsnc`" in found.err
-    assert "did you mean `fsync`?" in found.err
+    assert "fix: declog.sink_options.jsonl.fsync=true" in found.err
 
 
 def test_warnings_are_errors_under_strict(small: Path, cli: Cli) -> None:
@@ -76,7 +76,8 @@ def test_for_programs(small: Path, cli: Cli) -> None:
     wrong = cli("check", "small", "metrics.a=mean(rewrad)", "--config-dir", ".", "--format", "json")
     (problem,) = json.loads(wrong.out)["problems"]
     assert (wrong.code, wrong.err) == (2, "")
-    assert (problem["code"], problem["path"], problem["fix"]) == ("DL302", "metrics.a", "did you mean `reward`?")
+    edit = "'declog.metrics.a=\"mean(reward)\"'"
+    assert (problem["code"], problem["path"], problem["fix"]) == ("DL302", "metrics.a", edit)
     refused = cli("check", "smal", "--config-dir", ".", "--format", "json")
     assert (refused.code, json.loads(refused.out)["ok"]) == (3, False)
 

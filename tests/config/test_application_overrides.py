@@ -35,7 +35,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ("declog=slim", "declog.profile=slim"),
         ("~declog.metrics.entropi", "'~declog.metrics.entropy'"),
         ("declog.every = 10", "no spaces around `=`: declog.every=10"),
-        ("declog.metrics=[reward,kl]", "'declog.metrics={entry: ...}'"),
+        ("declog.metrics=[reward,kl]", "'++declog.metrics={reward: mean, kl: mean}'"),
     ],
 )
 def test_what_hydra_refuses_is_answered(line: str, fix: str, tmp_path: Path) -> None:

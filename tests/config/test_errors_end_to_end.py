@@ -149,7 +149,7 @@ def test_an_unknown_key_of_an_override() -> None:
           unknown key `redcue`
             +declog.metrics.reward.redcue=mean
                                    ^^^^^^
-          fix: did you mean `reduce`?
+          fix: +declog.metrics.reward.reduce=mean
     """)
 
 
@@ -161,7 +161,7 @@ def test_an_unknown_signal_of_an_override() -> None:
             declog.metrics.reward.expr=rewrd
                                        ^^^^^
           also set in: {in_preset("packs/rewards", "metrics.reward", "expr")}
-          fix: did you mean `reward`?
+          fix: declog.metrics.reward.expr=reward
     """)
 
 
@@ -185,7 +185,7 @@ def test_a_bad_reduction_of_an_override() -> None:
             declog.metrics.reward.reduce=p950
                                          ^^^^
           also set in: {in_preset("packs/rewards", "metrics.reward", "reduce")}
-          fix: did you mean `p95`?
+          fix: declog.metrics.reward.reduce=p95
     """)
 
 

@@ -1,0 +1,52 @@
+"""The class: the fix of a mistake in an override is an override, and not YAML that belongs into a file."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+import declog
+
+MISTAKES = [
+    "alerts.broken_reward.do=stop",
+    "alerts.kl.gt=0.5",
+    "alerts.kl=0.5",
+    "alerts.kl=[above 0.5]",
+    "about.kl=divergence",
+    "every=ten",
+    "metrics.kl=none",
+    "metrics.p=kl.rolling(10).mean()",
+    "metrics.p=mean(reward) where length > 3",
+    "metrics.p=mean(rewrd)",
+    "metrics.reward=[mean,max]",
+    "metrics.reward.reduce=0.95",
+    "metrics.reward.reduce=avarage",
+    "metrics=[reward,kl]",
+    "modes.test=true",
+    "+metrics.p={expr: reward, redcue: max}",
+    "+metrics.reward.reduction=mean",
+    "+num_generations=4",
+    "output_dir={path: x}",
+    "profile=slm",
+    "run=lr3",
+    "schemas.samples.prompt=varchar(20)",
+    "schemas.samples.reward=text",
+    "+signals.source=completion text",
+    "sink_options.wandb=slim",
+    "tables.samples.filter=random(8)",
+    "tables.samples.rows=8",
+    "tables.samples=[prompt,reward]",
+]
+
+
+@pytest.mark.parametrize("line", MISTAKES)
+def test_the_fix_of_an_override_is_pasted(line: str) -> None:
+    """Each fix holds an override, quoted for a shell, and with it in place of the mistake the config compiles."""
+    with pytest.raises(declog.ConfigError) as error:
+        declog.plan("grpo", [line])
+    (problem,) = error.value.problems
+    words = shlex.split(str(problem.fix).split("\n")[0].replace("filter's", "filter"))
+    edits = [word.rstrip(",") for word in words if word.lstrip("+").startswith("declog.")]
+    assert len(edits) == 1
+    declog.plan("grpo", edits)
