@@ -9,6 +9,7 @@ A packet can be pickled; it counts once in a step, whatever copies of it there a
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -149,10 +150,10 @@ class Packet:
             fates.came(self._fate)
 
     def __getstate__(self) -> dict[str, Any]:
-        import torch
+        torch = sys.modules.get("torch")  # where nobody imported it, there is no tensor
 
         def host(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
+            if torch is not None and isinstance(value, torch.Tensor):
                 return value.cpu()
             if isinstance(value, dict):
                 return {key: host(item) for key, item in value.items()}
@@ -210,9 +211,8 @@ def copied(value: Any) -> Any:
         return list(value)
     if isinstance(value, str | int | float | bool | type(None)):
         return value
-    import torch
-
-    if not isinstance(value, torch.Tensor):
+    torch = sys.modules.get("torch")
+    if torch is None or not isinstance(value, torch.Tensor):
         return value
     if torch._C._functorch.is_functorch_wrapped_tensor(value):
         raise InputError.of("DL503.wrapped")

@@ -13,6 +13,7 @@ import torch
 
 import declog
 from declog.runtime.recording.recorder import Recorder
+from tests import forks
 from tests.runtime.scopes.running import TWICE, UNUSED, run
 
 
@@ -128,3 +129,20 @@ def test_packets_without_a_run() -> None:
     """They can be made, pickled and dropped where no run is open."""
     packet = pickle.loads(pickle.dumps(declog.rows(reward=torch.ones(2), version=3)))
     assert (packet.rows, sorted(packet.signals)) == (2, ["reward", "version"])
+
+
+WITHOUT_TORCH = """
+import pickle, sys
+import numpy as np
+import declog
+sys.modules["torch"] = None
+packet = declog.rows(reward=np.arange(4.0), judge={"score": [1, 2, 3, 4]}, source=object())
+again = pickle.loads(pickle.dumps(declog.rows(reward=np.arange(4.0), judge={"score": [1, 2, 3, 4]})))
+print(packet.rows, again.signals["reward"].tolist(), again.signals["judge"])
+"""
+
+
+def test_a_worker_without_torch_makes_and_sends_packets() -> None:
+    """The class: torch is imported to look for tensors, which nobody can have who has not imported it."""
+    done = forks.run(["-c", WITHOUT_TORCH])
+    assert (done.returncode, done.stdout) == (0, "4 [0.0, 1.0, 2.0, 3.0] {'score': [1, 2, 3, 4]}\n")
