@@ -5,6 +5,8 @@ A line is the YAML of a metric, typed in a command or an entry of a YAML file.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,8 +18,8 @@ import yaml
 from declog.config.diagnostics import in_file, in_override
 from declog.config.file_errors import not_yaml
 from declog.config.files import YamlLoader, of_file
-from declog.config.overrides import written
-from declog.errors import CompositionError, ConfigError, Problem, Where
+from declog.config.overrides import parsed, written
+from declog.errors import CompositionError, ConfigError, Problem, Where, in_flow
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,16 @@ class Line:
             where = self._where(where) if self.file is None else where
         if problem.where is not None:
             where = replace(where, earlier=problem.where.earlier, related=problem.where.related)
-        return replace(problem, where=where)
+        return replace(problem, where=where, fix=None if problem.fix is None else self._as_line(problem.fix))
+
+    def _as_line(self, fix: str) -> str:
+        """A fix in which the override of this metric is the line that asks for it."""
+        key = re.escape(f"declog.metrics.{self.name}=")
+        match = re.search(rf"'\+*{key}.*'|\+*{key}\S+", fix)
+        override = None if match is None else parsed(shlex.split(match[0])[0])
+        if match is None or override is None:
+            return fix
+        return f"{fix[: match.start()]}{self.name}: {in_flow(override.value())}{fix[match.end() :]}"
 
     def has(self, problem: Problem) -> bool:
         """Whether a problem is about this metric and has no place in a file."""
