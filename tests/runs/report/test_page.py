@@ -171,6 +171,7 @@ def test_a_prompt_over_the_run(file: Path, rows: list[dict[str, Any]], opened: O
     same = [row for row, one in enumerate(rows) if one["prompt"] == rows[0]["prompt"]]
     assert page.locator(".dot").count() == len(same)
     page.locator(".dot").last.click()
+    page.wait_for_function("() => document.querySelector('#list li.on').dataset.row !== '0'")
     assert selected(page) in same[1:]
 
 
