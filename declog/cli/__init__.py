@@ -31,8 +31,6 @@ from declog.errors import CompositionError, ConfigError, DeclogError
 OK, WARNINGS, INVALID, UNCOMPOSED = 0, 1, 2, 3
 GROUPS = ("write", "check", "look", "runs")  # of verbs, in the order in which a user needs them
 
-atexit.register(gc.freeze)  # the system takes all memory back when a command ends: collecting it takes a fifth longer
-
 
 def verbs() -> tuple[str, ...]:
     """The names of all verbs, sorted."""
@@ -47,6 +45,8 @@ def verb_of(name: str) -> ModuleType:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; returns the exit code. A user's mistake is reported without a traceback."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:  # a whole process: the system takes its memory back, and collecting it takes a fifth longer
+        atexit.register(gc.freeze)
     threshold = gc.get_threshold()
     gc.set_threshold(200_000)  # a short command makes no garbage: collecting it took a tenth of the time
     with masked():

@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from declog.config.overrides import ADDS, may_be_added, parsed, pasted, taken, written
+from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting, taken, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
@@ -178,7 +178,7 @@ def _as_map(key: str, value: list[Any]) -> str:
         data = {name: data}
     fix = f"{keys[0]}: {mistakes.as_map(keys[0], value)}" if len(keys) == 1 else mistakes.in_one_form(tuple(keys), data)
     edit = None if fix is None or group != GROUP else edit_of(fix, tuple(keys), (GROUP,))
-    return f"'{key}={{entry: ...}}'" if edit is None else pasted(f"++{edit[0]}={written(edit[1])}")
+    return f"'{key}={{entry: ...}}'" if edit is None else setting(f"++{edit[0]}", edit[1])
 
 
 def _has_keys(node: Node, value: dict[Any, Any]) -> bool:
@@ -246,12 +246,11 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
 def _moved(tree: Node, name: str, override: Override) -> str | None:
     """The override of a key for one that no config has at its top: `num_generations` is `axes.group.size`."""
     problem = mistakes.answered(Problem.of("DL201.key", (name,), key=name, fix=None), {name: override.value()})
-    if name == GROUP or problem.fix is None:
-        return None
-    if (edit := edit_of(problem.fix, (name,), (GROUP,))) is None:
+    edit = None if name == GROUP or problem.fix is None else edit_of(problem.fix, (name,), (GROUP,))
+    if edit is None:
         return None
     path, value, _ = edit
-    return pasted(f"{'' if tree.at(path.split('.')) is not None else '+'}{path}={written(value)}")
+    return setting(path if tree.at(path.split(".")) is not None else f"+{path}", value)
 
 
 def in_override_terms(problem: Problem, prefix: Path) -> Problem:
@@ -269,7 +268,7 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
         return problem
     path, data, (start, end) = edit
     sign = line[: line.index(key)] if path == key else "++"
-    return replace(problem, fix=f"{fix[:start]}{pasted(f'{sign}{path}={written(data)}')}{fix[end:]}")
+    return replace(problem, fix=f"{fix[:start]}{setting(sign + path, data)}{fix[end:]}")
 
 
 def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, int]] | None:
@@ -278,11 +277,11 @@ def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, in
     ``path`` is the problem's. A key in the fix is the last one of it, one beside that, or the name of a section.
     """
     match = _EDIT.search(fix)
-    try:
-        data = None if match is None or "..." in match["value"] else yaml.safe_load(match["value"])
-    except yaml.YAMLError:
+    if match is None or "..." in match["value"]:
         return None
-    if match is None or (data is None and match["value"] != "null"):
+    try:
+        data = yaml.safe_load(match["value"])
+    except yaml.YAMLError:
         return None
     keys, key, span = [str(name) for name in path], match["key"], match.span()
     beside = _keys_at(keys[:-1]) if len(keys) > 1 else ()
@@ -295,10 +294,10 @@ def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, in
         while isinstance(data, dict) and len(data) == 1:
             ((name, data),) = data.items()
             keys.append(str(name))
-    elif match["value"][0] == "{":  # the word before it is prose
-        span = match.span("value") if key else span
-    else:
+    elif match["value"][0] != "{":
         return None
+    elif key is not None:  # it is prose: `a filter is a map: {random: 8}`
+        span = match.span("value")
     return ".".join([*map(str, prefix), *keys]), data, span
 
 
@@ -327,7 +326,7 @@ def _items(items: list[Any], name: str, override: Override) -> str:
 
 def _sinks_as_map(line: str, key: str, value: dict[Any, Any]) -> Problem:
     chosen, options = sinks_and_options(value)
-    said = [pasted(f"++{GROUP}.sink_options.{name}={written(values)}") for name, values in options.items()]
+    said = [setting(f"++{GROUP}.sink_options.{name}", values) for name, values in options.items()]
     fix = " ".join([f"{key}=[{','.join(chosen)}]", *said])
     return problem_of(line, "DL101.sinks_listed", behind=True, fix=fix)
 

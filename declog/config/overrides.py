@@ -43,6 +43,11 @@ def pasted(line: str) -> str:
     return line if re.fullmatch(r"[+\w./@=,:\[\]-]+", line) else shlex.quote(line)
 
 
+def setting(key: str, value: object) -> str:
+    """The override that gives a key, with its sign, a value: one word of a shell."""
+    return pasted(f"{key}={written(value)}")
+
+
 def parsed(line: str) -> Override | None:
     """An override that Hydra's grammar takes; None for another."""
     try:

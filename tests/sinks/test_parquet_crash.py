@@ -193,7 +193,7 @@ def test_a_reader_finds_a_whole_dataset_while_it_grows(tmp_path: Path) -> None:
             whole = frame["step"].tolist()[::3]
             assert frame["step"].tolist() == [step for step in whole for _ in range(3)]
             assert whole == sorted(set(whole))
-            assert whole[:done] == list(range(done))
+            assert whole[: done + 1] == list(range(done + 1))
             seen.append(len(steps))
         process.kill()
     assert seen == sorted(seen)
