@@ -59,6 +59,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise ``Wrong``, with the form of the command line."""
+        if flag := re.search(r"(--[a-z-]+): ignored explicit argument '(?i:true|false|yes|no|on|off|[01])'", message):
+            raise Wrong(f"{flag[1]} has no value", f"{flag[1]}, or without it")
         if (key := re.search(r"(-[a-z])\S*: ignored explicit argument '(.*)'", message)) is not None:
             raise Wrong(f"{self.prog} has no option `{key[1]}{key[2]}`", f"a key is deleted by ~{key[1][1:]}{key[2]}")
         raise Wrong(f"{self.prog.removeprefix('declog ')}: {message}", self._form())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -51,15 +52,17 @@ def override(word: str, words: Sequence[str]) -> str:
         index = list(words).index("=")
         joined = "=".join(words[max(0, index - 1) : index + 2 : 2])
         return f"no spaces around `=`: {joined}"
-    before = " ".join(words[:at])
-    if any(before.count(opening) > before.count(closing) for opening, closing in ("{}", "[]", "()")):
-        return "put the whole override in single quotes: 'key={...}'"
+    starts = [index for index in range(at) if _is_open(words[index])]
+    if starts and (pieces := _until_closed(words[starts[0] :])):
+        return f"put the whole override in single quotes: {shlex.quote(' '.join(pieces))}"
     if re.match(r"[\w.]+\.[\w.]+:[^/]", word) or (":" in word and word.partition(":")[0] in _keys()):
         return word.replace(":", "=", 1)
     if word in _keys():
         from declog.language.keys import SECTIONS
 
         value = words[at + 1] if at + 1 < len(words) and "=" not in words[at + 1] else "VALUE"
+        if value != "VALUE" and word not in SECTIONS:
+            return f"{_keys()[word]}={value}"
         changed = "" if word in SECTIONS else f"a key is changed by {_keys()[word]}={value}; "
         return f"{changed}`declog show {words[0]} --key {_keys()[word]}` shows it"
     if (condition := re.fullmatch(CONDITION, word)) is not None:
@@ -71,6 +74,22 @@ def override(word: str, words: Sequence[str]) -> str:
         return f"a key is changed by {word}=VALUE; `declog show CONFIG --key {word}` shows it"
     shown = f"; `declog show {words[0]} --key metrics.{word}` shows a metric" if at and word.isidentifier() else ""
     return f"one config, then key=value, +key=value or ~key{shown}"
+
+
+def _is_open(text: str) -> bool:
+    """Whether a bracket of a text is not closed in it."""
+    return any(text.count(opening) > text.count(closing) for opening, closing in ("{}", "[]", "()"))
+
+
+def _until_closed(words: Sequence[str]) -> Sequence[str]:
+    """The words of one override that a shell has cut at its blanks."""
+    ends = (end for end in range(1, len(words) + 1) if not _is_open(" ".join(words[:end])))
+    return words[: next(ends, len(words))]
+
+
+def is_key(word: str) -> bool:
+    """Whether a word is a key of a config, at the top or of `run`."""
+    return word in _keys()
 
 
 def _keys() -> Mapping[str, str]:

@@ -51,6 +51,8 @@ def names_and_overrides(words: Sequence[str]) -> tuple[list[str], list[str]]:
         )
         if strange or spaced:
             raise Wrong(f"`{names[-1] if spaced else name}` is no config", suggestions.override(name, words))
+    if key := next((name for name in names[1:] if suggestions.is_key(name) and not Path(name).exists()), None):
+        raise Wrong(f"`{key}` is no config", suggestions.override(key, words))
     if late_name := next((word for word in overrides if is_name(word)), None):
         raise Wrong(f"`{late_name}` is no override", suggestions.override(late_name, words))
     for word in overrides:

@@ -56,7 +56,7 @@ PASSES: tuple[tuple[Pass, ...], ...] = (
         Pass(outputs.modes, reads="modes metrics formulas"),
         Pass(outputs.destinations, adds="sinks"),
         Pass(outputs.places, reads="sinks"),
-        Pass(outputs.profiles, reads="inactive metrics formulas sinks", adds="profiles"),
+        Pass(outputs.profiles, reads="inactive signals metrics formulas sinks", adds="profiles"),
         Pass(filters.filters, reads="constants signals default_phase phase_order grouping", adds="inactive filters"),
         Pass(
             tables.tables,

@@ -181,6 +181,12 @@ class _Metric:
                 problem = replace(problem, span=(0, len(problem.source or "")))
         elif self.spec.expr is None:
             return Problem.of("DL302.metric_signal", name=self.id, fix=self._declared())
+        elif problem.marked == self.id:  # it would read itself: its signal is not declared
+            near = nearest(self.id, self.draft.signal_names)
+            fix = f"declare what you observe: signals: {{any: {{{self.id}: completion}}}}"
+            fix += f", or did you mean `{near}`?" if near else ""
+            unknown = Problem.of("DL302.undeclared", name=self.id, fix=fix)
+            return replace(unknown, source=problem.source, span=problem.span)
         elif problem.marked in metrics:
             formula = suggestions.of_metrics(parsed.body, metrics, constants)
             fix = None if formula is None else f"{self.id}: {formula}"
@@ -391,7 +397,10 @@ class _Metric:
             if place_of in reduction.texts and node.type.dtype is not DType.TEXT:
                 self.report("DL312.text", "expr", reduction=reduction.name, node=node, type=node.type)
             elif place_of not in reduction.texts and node.type.dtype not in reduction.accepts:
-                self.report("DL312.number", "expr", reduction=reduction.name, node=node, type=node.type)
+                fix = f"count it: `sum(1 if present({node}) else 0)`"
+                if node.type.dtype is DType.TEXT:
+                    fix = f"`{reduction.name}(len({node}))` for its length in characters, or {fix}"
+                self.report("DL312.number", "expr", reduction=reduction.name, node=node, type=node.type, fix=fix)
         sketched = axis is Axis.TOKEN and not reduction.foldable
         if draft.per_rank and spec.by == RANK and (sketched or axis is Axis.BATCH):
             alone = _Metric(draft, self.id, spec.model_copy(update={"by": None}))  # one value for all ranks

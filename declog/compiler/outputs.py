@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import PurePosixPath
 
 from declog import sinks
+from declog.compiler import suggestions
 from declog.compiler.draft import Draft, op_of
 from declog.compiler.formulas import condition
 from declog.errors import Path, SinkError, did_you_mean, in_flow
@@ -326,6 +327,8 @@ def _suggestion(draft: Draft, word: str) -> str:
         return f"a member is selected by the name that trackers show, such as `{name}`"
     if draft.deleted(f"metrics.{head}"):
         return f"`{head}` was deleted (null): delete this selector too"
+    if (defined := suggestions.definition(word, draft.signals)) is not None:
+        return f"define it: {defined}"
     return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff, fits, needs_axis
@@ -128,8 +129,16 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
 
 def _typed(draft: Draft, name: str, spec: ColumnSpec, path: Path) -> Node | None:
     """The column's expression, by default the signal of its name; None where it is wrong, or off."""
-    text = name if spec.expr is None else str(spec.expr)
-    return typed(draft, text, *_source(spec, path), off=".".join(map(str, path)))
+    text, before = name if spec.expr is None else str(spec.expr), len(draft.problems)
+    node = typed(draft, text, *_source(spec, path), off=".".join(map(str, path)))
+    if node is None and spec.expr is None and spec.dtype is not None:
+        words = "completion" if spec.dtype is DType.FLOAT else f"completion {spec.dtype}"
+        declared = f"declare what you observe: signals: {{any: {{{name}: {words}}}}}"
+        draft.problems[before:] = [
+            replace(one, fix=declared) if str(one.fix).startswith("declare what") else one
+            for one in draft.problems[before:]
+        ]
+    return node
 
 
 def _source(spec: ColumnSpec, path: Path) -> Path:

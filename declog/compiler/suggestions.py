@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Container
 
-from declog.errors import in_flow
+from declog.errors import in_flow, misspelt
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms
 from declog.language.reductions import Reduction, Reductions, quantile_level
@@ -91,7 +91,8 @@ def reduction(call: ast.Call, reductions: Collection[str], functions: Collection
             argument, level = ast.unparse(level), call.args[0]
         word = idioms.quantile(name, level)
         return f"{word}({argument})" if word is not None and quantile_level(word) is not None else None
-    synonym = SYNONYMS.get(name.removeprefix("nan"))
+    word = name.removeprefix("nan")
+    synonym = SYNONYMS.get(word) or SYNONYMS.get(misspelt(word, [*reductions, *functions]) or "")
     if synonym is not None and quantile_level(synonym) is not None and len(call.args) == 1 and not call.keywords:
         return f"{synonym}({argument})"
     if name in functions or name in reductions or synonym in reductions:
@@ -116,6 +117,14 @@ def arguments(reduction: Reduction, call: ast.Call, text: str) -> str:
     if len(values) == count + 1 and len(params) == 1 and isinstance(call.args[-1], ast.Constant):
         inside.append(f"{params[0]}={values[-1]}")  # `histogram(reward, 20)`
     return f"{reduction.name}({', '.join(inside)})"
+
+
+def definition(name: str, signals: Container[str]) -> str | None:
+    """The metric that a name such as `length_p95` speaks of, as it would be defined; None for another name."""
+    of_its_end = re.fullmatch(r"(\w+?)_(mean|sum|min|max|std|var|last|p\d+)", name)
+    if of_its_end is None or of_its_end[1] not in signals:
+        return None
+    return f"metrics: {{{name}: {of_its_end[2]}({of_its_end[1]})}}"
 
 
 def clause(reduction: str, inside: str, keyword: ast.keyword) -> str | None:

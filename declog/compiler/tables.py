@@ -7,6 +7,7 @@ import string
 from collections.abc import Iterable
 from dataclasses import replace
 
+from declog.compiler import suggestions
 from declog.compiler.draft import Draft, SwitchedOff, has_type, needs_axis, op_of
 from declog.compiler.filters import filter_of
 from declog.compiler.formulas import over_metrics
@@ -186,7 +187,12 @@ def alerts(draft: Draft) -> None:
             continue
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
             near = draft.metric_named(name) or _named_in(name, draft.output_keys)
-            draft.report("DL302.alert", path, name=name, when=" or ".join(bounds).replace(name, near or "kl"))
+            when = " or ".join(bounds).replace(name, near or "METRIC")
+            defined = suggestions.definition(name, draft.signals)
+            fix = f"name it by its metric, or: when: {when}" if near else f"the condition names it: when: {when}"
+            if defined is not None or near is None:
+                fix = f"define the metric: {defined or f'metrics: {{{name}: mean(SIGNAL)}}'}; or {fix}"
+            draft.report("DL302.alert", path, name=name, fix=fix)
             continue
         if (bound := _LEVELS.get(spec.when or "")) is not None:
             draft.report("DL203.alert", path, fix=f'{name}: "{bound} 0.5"')

@@ -6,8 +6,11 @@ top of those that are good, so that all are reported, each at its place. Used on
 
 from __future__ import annotations
 
+import re
 import shlex
+import typing
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path as FilePath
 
 from hydra.core.override_parser.types import Override
@@ -20,7 +23,7 @@ from declog.config.overrides import ADDS, parsed, quoted
 from declog.config.packages import known_presets, notes
 from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.errors import CompositionError, Problem, Where, did_you_mean, elsewhere, nearest
-from declog.language.keys import keys
+from declog.language.keys import atoms, below, keys
 from declog.language.spec import LogSpec
 from declog.language.tree import Node
 
@@ -91,8 +94,14 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
     assert override is not None
     key, value = override.key_or_group, line.partition("=")[2]
     if override.is_sweep_override():
-        text = shlex.quote(f"{key}={quoted(value)}")
-        return problem_of(line, "DL101.sweep", behind=True, key=key, value=value, text=text)
+        first, *rest = key.split(".")
+        type_ = reduce(below, rest, LogSpec if first == GROUP else None)
+        kinds = {typing.get_origin(atom) for atom in atoms(type_)}
+        is_list, are_words = type_ is None or list in kinds, re.fullmatch(r"\w+(,\w+)+", value) is not None
+        texts = [f"{key}=[{value}]"] * is_list + [f"{key}={quoted(value)}"] * (kinds != {list} and not are_words)
+        texts = texts or [f"{key}={value.partition(',')[0]}"]
+        fix = "  or  ".join(map(shlex.quote, texts))
+        return problem_of(line, "DL101.sweep", behind=True, value=value, fix=fix)
     if loader.repository.group_exists(key):
         try:
             loader.defaults(origin.root, [*good, line])

@@ -25,7 +25,7 @@ from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
-from declog.language.mistakes import as_map, as_sinks
+from declog.language.mistakes import as_map, as_profile, as_sinks
 from declog.language.notation import is_reduction
 
 
@@ -67,7 +67,7 @@ def _list_and_map(error: ListOverMap) -> Problem:
     section = error.high.plain
     fix = as_sinks(section) if key == "sinks" and len(above) == 1 else f"{key}: [...]"
     if is_list and above[-1] == "profiles":
-        fix = f"{key}: {{only: {in_flow(section)}}}"
+        fix = f"{key}: {in_flow(as_profile(str(key), section))}"
     elif is_list:
         words = as_map("signals" if error.path[1:-1] == ("signals",) else str(key), section)
         words = f"{{any: {words}}}" if key == "signals" else words
@@ -255,6 +255,8 @@ def _quoted(line: str) -> str:
     entry = re.match(r"(\s*[^\s:]+: +)(.*)", line)
     if entry and any(entry[2].partition(": ")[0] in keys(model) for model in models()):
         return f"{entry[1].strip()} {{{entry[2].rstrip()}}}"
+    if entry and (torn := re.fullmatch(r"(\w+\(.*\)) *: +(.*?)\s*", entry[2])) is not None:
+        return f"an operator in its place, such as `{entry[1].strip()} {torn[1]} / {torn[2]}`"
     return f"{entry[1].strip()} '{entry[2].rstrip()}'" if entry and "'" not in entry[2] else "quote the text"
 
 

@@ -263,11 +263,13 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
         named = re.fullmatch(r"\w+", line[start:end]) is not None
         return replace(problem, fix=pasted(f"{line[:start]}{near[1]}{line[end:]}")) if named else problem
     key = ".".join(map(str, (*prefix, *problem.path)))
-    edit = edit_of(fix, problem.path, prefix) if line.partition("=")[0].lstrip("+") == key else None
+    name = line.partition("=")[0].lstrip("+")
+    sign = line[: line.index(name)]
+    edit = edit_of(fix, problem.path, prefix) if f"{name}.".startswith(f"{key}.") else None
     if edit is None:
         return problem
     path, data, (start, end) = edit
-    sign = line[: line.index(key)] if path == key else "++"
+    sign = sign if path == name else "++"
     return replace(problem, fix=f"{fix[:start]}{setting(sign + path, data)}{fix[end:]}")
 
 

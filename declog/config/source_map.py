@@ -149,7 +149,14 @@ class Provenance:
     texts: Mapping[str, str]
 
     def find(self, path: Path) -> tuple[Path, tuple[Layer, ...]]:
-        """The innermost key on ``path`` that was written somewhere and still holds, with its layers."""
+        """The innermost key on ``path`` that was written somewhere and still holds, with its layers.
+
+        Of an entry that is there only because an override set a key in it, that key.
+        """
+        if len(path) > 2 and path not in self.layers:
+            inside = next((key for key in self.layers if key[: len(path)] == path), None)
+            if inside is not None:
+                return inside, self.layers[inside]
         for depth in range(len(path), 0, -1):
             layers = self.layers.get(path[:depth])
             if layers and not self._replaced(path[:depth], layers[-1].rank):

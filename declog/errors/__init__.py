@@ -27,7 +27,7 @@ import json
 import re
 import textwrap
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -86,9 +86,19 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
     if (turned := next((other for other in names if sorted(other.split("_")) == words), None)) not in (None, name):
         return turned  # `grpo_trl`
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    word = misspelt(name, close)
+    if word is not None and SYNONYMS[word] in names:
+        return SYNONYMS[word]
     if not close and name != name.lower():
         return nearest(name.lower(), names)
     return close[0] if close else None
+
+
+def misspelt(name: str, names: Collection[str]) -> str | None:
+    """The word of another library that a name misspells: `meadian` is `median`; None if one of ``names`` is closer."""
+    words = [*names, *(word for word in SYNONYMS if len(word) > 4 and word != name)]
+    close = difflib.get_close_matches(name, words, n=1, cutoff=0.85)
+    return close[0] if close and close[0] in SYNONYMS and close[0] not in names else None
 
 
 def _quantile(level: str) -> str:

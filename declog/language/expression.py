@@ -299,7 +299,8 @@ class Compiler:
             if quantile_level(name) is not None:
                 self.fail(node.func, "DL303.reduction", name=name)
             if re.fullmatch(r"p\d+(_\d+)?", name):
-                self.fail(node.func, "DL303.quantile", name=name)
+                fix = did_you_mean(name, ["p95"], what="for the 95th percentile")
+                self.fail(node.func, "DL303.quantile", name=name, fix=fix)
             self.fail(node.func, "DL303.function", name=name, known=names)
         args, places, params = self._bind(node, function)
         return self.build(name, node, args, places, params)

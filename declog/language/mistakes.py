@@ -277,6 +277,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f'{name}: "> 0.5"'
         case ["output_dir" | "profile" as key], [item, *_]:
             return f"{key}: {item}"
+        case ["profile"], Mapping() if any(not isinstance(item, str) for item in value.values()):
+            return f"profiles: {in_flow({name: as_profile(name, item) for name, item in value.items()})}"
         case ["output_dir" | "profile" as key], Mapping() if value:
             return f"{key}: {next(iter(value.values()))}"
         case ["sink_options"], list():
@@ -306,8 +308,14 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
         case ["tables", _, "to"], str() | list():
             return f"to: {in_flow(dict.fromkeys(value if isinstance(value, list) else [value], True))}"
-        case ["tables", _, "filter"], list():
+        case ["tables", _, "filter"], [_, *_] if all(isinstance(item, Mapping) for item in value):
+            keys_of = [key for item in value for key in item]
+            choices = {"bottom" if key == "top" else key for key in keys_of if key in _CHOICES}
+            if len(keys_of) == len({*keys_of}) and len(choices) <= 1:  # a dash before each key
+                return f"filter: {in_flow({key: word for item in value for key, word in item.items()})}"
             return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
+        case ["tables", _, "filter"], [first, *_]:
+            return f"filter: {in_flow(first)}, and a table of its own for each further filter"
         case ["schemas", name, "columns" | "fields"], list():
             return f"{in_flow(_columns(value))[1:-1]}: the columns stand below `{name}` themselves"
         case ["schemas", name], list():
@@ -319,6 +327,16 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             type_ = nearest(re.sub(r"[(\[].*", "", value), typing.get_args(ColumnType))
             return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
     return None
+
+
+_CHOICES = ("top", "bottom", "random", "fraction", "first", "unique")  # a filter makes one, or both of the first two
+
+
+def as_profile(name: str, value: Any) -> Any:
+    """A list of metrics as a profile: `slim` is there and shows them, too, any other one has nothing else."""
+    if isinstance(value, Mapping):
+        return value
+    return {"show" if name == "slim" else "only": [value] if isinstance(value, str) else value}
 
 
 def _of_calls(items: list[Any]) -> dict[str, Any] | None:

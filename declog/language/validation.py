@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from declog.distribution import NAME
-from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, in_flow, nearest, nesting
+from declog.errors import ConfigError, Path, Problem, Where, did_you_mean, elsewhere, in_flow, nearest, nesting
 from declog.errors.elsewhere import SYNONYMS
 from declog.language.keys import (
     SECTIONS,
@@ -29,7 +29,7 @@ from declog.language.keys import (
     sections_with,
     values,
 )  # fmt: skip
-from declog.language.mistakes import answered, application
+from declog.language.mistakes import answered, application, as_profile
 from declog.language.model import Scalar
 from declog.language.notation import reduced
 from declog.language.shorthand import long
@@ -263,10 +263,7 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
         case ["profile"], Mapping():
             return Problem.of("DL202.profiles", "profile")
         case ["profiles", name], str() | list():
-            cause, fix = (
-                "a profile is a map",
-                f"{name}: {{only: {in_flow([value] if isinstance(value, str) else value)}}}",
-            )
+            cause, fix = "a profile is a map", f"{name}: {in_flow(as_profile(str(name), value))}"
         case ["alerts", *_, "do"], _:
             cause, fix = "`do` is a list", _do(str(value))
         case [*_, "random" | "first" as key], float() if 0 < value < 1:
@@ -305,9 +302,9 @@ def _example(noun: str, depth: int, value: Any) -> str | None:
 
 def _do(word: str) -> str:
     """The fix for what an alert cannot do."""
-    if "stop" in word or word in _ENDS:
+    if "stop" in word or nearest(word, ["stop"]) or word in _ENDS:
         return "do: [stop]"
-    return "drop `do`, or end the run, do: [stop]; every sink is told of an alert, also one of your own for Slack"
+    return elsewhere.keys()["alerts.slack"].replace("drop it", "drop `do`, or end the run, do: [stop]")
 
 
 _ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "terminate")  # words for `stop`

@@ -47,6 +47,6 @@ def test_every_problem_has_a_fix() -> None:
 def test_a_name_that_is_like_no_reduction_gets_the_list_of_all() -> None:
     """Those that are registered, and what quantiles look like."""
     with pytest.raises(declog.ConfigError) as caught:
-        declog.plan(declog.compose("grpo", ["declog.metrics.reward.reduce=averge"]))
+        declog.plan(declog.compose("grpo", ["declog.metrics.reward.reduce=quxify"]))
     names = sorted([*BUILTIN.names(), "p50", "p95", "p99.9"])
     assert [problem.fix for problem in caught.value.problems] == [f"reductions: {', '.join(names)}"]

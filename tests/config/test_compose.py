@@ -386,7 +386,7 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
               `slim,full` is a sweep over several values, which needs --multirun; a list has brackets
                 declog.profile=slim,full
                                ^^^^^^^^^
-              fix: declog.profile=[slim,full]  or  'declog.profile="slim,full"'
+              fix: declog.profile=slim
             """,
         ),
         (

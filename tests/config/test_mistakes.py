@@ -8,6 +8,7 @@ from tests.config.mistakes import kinds, mistakes, score
 
 UNANSWERED = {
     "expressions": 1,
+    "fifth_stranger": 0,
     "first_day": 2,
     "fourth_stranger": 0,
     "half_answered": 0,

@@ -27,7 +27,7 @@ from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, counted, paint, wrapped, write_error, write_json
 from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, install, namesake
-from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure
+from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure, in_flow, nearest
 from declog.errors.visible import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     else:
         done.plan = compiled
         done.not_installed = _not_installed(compiled)
-        done.notes = [*_unseen(config, compiled), *_unopened(config)]
+        of_plan = (*_unseen(config, compiled), *_of_families(config, compiled))
+        done.notes = [*of_plan, *_unopened(config), *_replaced(config)]
         if stale:
             dropped = ", ".join(f"{name}: null" for name in stale)
             done.notes.append(f"tests expect what this config has no more; drop them: `tests: {{{dropped}}}`")
@@ -167,10 +168,40 @@ def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _unopened(config: Composed) -> Iterator[str]:
     """A note on the user's own options for sinks that `sinks` does not list."""
-    for name in config.data.get("sink_options") or ():
+    from declog.sinks import known_kinds
+
+    for name, options in (config.data.get("sink_options") or {}).items():
         if name not in config.spec.sinks and config.home(("sink_options", name)) is None:
-            listed = ", ".join([*config.spec.sinks, name])
-            yield f"`sink_options.{name}` has no effect: no `sinks` names it; sinks: [{listed}]"
+            kind = (options or {}).get("kind") or name
+            near = None if ":" in kind or kind in known_kinds() else nearest(name, [*config.spec.sinks, *known_kinds()])
+            fix = f"did you mean `{near}`?" if near else f"sinks: {in_flow([*config.spec.sinks, name])}"
+            yield f"`sink_options.{name}` has no effect: no `sinks` names it; {fix}"
+
+
+def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own metrics of a family that is a signal's plural: `rewards` has a value per function."""
+    from declog.language.keys import entries
+    from declog.language.nodes import SIGNAL, walk
+
+    signals = {str(path[-1]) for section in ("signals", "derived") for path, _ in entries(config.data, section)}
+    for op in plan.metrics:
+        names = [str(node.param("name")) for node in walk(*op.args) if node.op == SIGNAL] if op.family else []
+        for name in names if config.home(("metrics", op.id)) is None else ():
+            if name[-1] == "s" and name[:-1] in signals:
+                yield f"`{op.id}` has a value for each member of `{name}`; `{name[:-1]}` is one signal"
+
+
+def _replaced(config: Composed) -> Iterator[str]:
+    """A note on a short form of an axis that takes out what a preset says of it beside, such as `axes.group=8`."""
+    layers_of = {} if config.provenance is None else config.provenance.layers
+    for path, layers in layers_of.items():
+        *above, axis, key = path if len(path) > 2 else ("", "", "")
+        if (*above,) != (*config.prefix, "axes") or key in (config.data.get("axes") or {}).get(axis, {}):
+            continue
+        entry = layers_of.get(path[:-1], ())
+        if layers and entry and entry[-1].replaces and entry[-1].rank > layers[-1].rank:
+            kept = " ".join(f"axes.{axis}.{word}={value}" for word, value in config.data["axes"][axis].items())
+            yield f"`axes.{axis}` is replaced as a whole: `{key}` of it is gone; {kept} keeps it"
 
 
 def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
