@@ -97,7 +97,8 @@ def plan(
         paths = {problem.path for problem in error.problems}
         problems = [*error.problems, *_further(data, error.problems, compiled)]
         problems += [problem for problem in suspects if problem.path not in paths]
-        raise composed.located(ConfigError(explained(composed, map(declared, problems)))) from None
+        problems = [declared(problem, composed) for problem in problems]
+        raise composed.located(ConfigError(explained(composed, problems))) from None
     if suspects:
         raise composed.located(ConfigError(explained(composed, suspects)))
     names = data.get("metrics") or {} if composed.provenance is not None else {}

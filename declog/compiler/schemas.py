@@ -119,7 +119,8 @@ def _typed_column(draft: Draft, name: str, spec: ColumnSpec, row: Axis, path: Pa
         )  # fmt: skip
         return None
     if not type.holds(node.type.dtype):
-        draft.report("DL305.column", (*path, "type"), name=name, type=type, node=node, dtype=node.type.dtype)
+        fix = f"{name if spec.model_fields_set == {'type'} else 'type'}: {node.type.dtype}"
+        draft.report("DL305.column", (*path, "type"), name=name, type=type, node=node, dtype=node.type.dtype, fix=fix)
         return None
     _for_texts(draft, spec, type, path)
     template = spec.name or ("{id}/{member}" if family else "{id}")

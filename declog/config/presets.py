@@ -20,9 +20,10 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.plugins.config_source import ConfigSource
 
 from declog.config.compose import presets, project_folder
+from declog.config.composed import Composed
 from declog.config.files import YamlLoader, source_path
 from declog.config.hydra import config_loader, groups_of
-from declog.config.search_path import GROUP, PROVIDER, preset_folders
+from declog.config.search_path import GROUP, PROVIDER, ROOT, preset_folders, provider_of
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem
 from declog.language.shorthand import long, signal_names
@@ -84,7 +85,7 @@ def _signals_of(pack: str) -> frozenset[str]:
     return signal_names(layer)
 
 
-def declared(problem: Problem) -> Problem:
+def declared(problem: Problem, config: Composed) -> Problem:
     """An unknown signal that is near to none: which pack declares it. A preset that is named as a profile."""
     profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)
     if profile is not None and profile[1] in presets():
@@ -93,4 +94,7 @@ def declared(problem: Problem) -> Problem:
     pack = None if match is None or (problem.fix or "").startswith("did you mean") else pack_of(match[1])
     if pack is None:
         return problem
-    return replace(problem, fix=f"the pack `{pack}` has it: defaults: [..., packs: [{pack}], _self_]")
+    files = () if config.provenance is None else config.provenance.texts
+    extends = not files or any(provider_of(file) and FilePath(file).stem != ROOT for file in files)
+    base = "..." if extends else "grpo"  # a file that extends nothing, where somebody forgot it
+    return replace(problem, fix=f"the pack `{pack}` has it: defaults: [{base}, packs: [{pack}], _self_]")

@@ -170,6 +170,10 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     """The fix for a key that a metric does not have: its right section, or the key for the same purpose."""
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
+    if key == "per":  # of a group it is an aggregate, of all else a label
+        call = reduced(str(entry.get("expr", name))) or {"reduce": "mean", "expr": entry.get("expr", name)}
+        inside = in_flow(f"{call['reduce']}({call['expr']}, over=completion)")
+        return f"expr: {inside}" if entry[key] in ("group", "prompt") else f"by: {in_flow(entry[key])}"
     if key == "type" and is_reduction(str(entry[key]), 1):
         return f"reduce: {entry[key]}"
     if key in _OBSERVED and key != "mask":
