@@ -61,9 +61,11 @@ class DeclogTracker(GeneralTracker):  # type: ignore[misc]  # accelerate is not 
         self._tee: Any = None
 
     @property
-    def tracker(self) -> declog.Recorder | None:
+    def recorder(self) -> declog.Recorder | None:
         """The recorder; None before the first call, and on all other processes."""
         return None if self._tee is None else self._tee.recorder
+
+    tracker = recorder  # accelerate's name for it
 
     @on_main_process  # type: ignore[untyped-decorator]
     def store_init_configuration(self, values: dict[str, Any]) -> None:

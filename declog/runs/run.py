@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from declog.errors import UsageError, did_you_mean, nearest
 from declog.errors.habits import meant
+from declog.runs.declared import empty_tables, of_no_scalar
 from declog.runs.files import Source, sources
 from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
@@ -45,22 +46,27 @@ class _Recorder(Protocol):
     def written(self, wait_s: float = 30.0) -> bool: ...
 
 
-def read(run: str | os.PathLike[str] | _Recorder, *, run_id: str | None = None, sink: str | None = None) -> Run:
+@runtime_checkable
+class _Stands(Protocol):
+    @property
+    def recorder(self) -> _Recorder | None: ...
+
+
+def read(
+    run: str | os.PathLike[str] | _Recorder | _Stands | Run, *, run_id: str | None = None, sink: str | None = None
+) -> Run:
     """A run on disk; ``run`` is its folder, a folder of a sink, or a file in one.
 
-    It may also be the run's recorder, open or closed: its log events so far are written first.
+    It may also be the run's recorder, open or closed, or what has it as its ``recorder``, such as a tee, a shadow or a
+    callback: its log events so far are written first. A ``Run`` is read again.
     The folder above a run means that run if it is the only one there. ``run_id`` chooses among runs that were appended
     to one folder; the default is the last. ``sink`` restricts the reading to one sink: its folder relative to the
     run's, which is the sink's id unless the config has a ``dir``. Each part is read once, at its first use: call
     ``read`` again while the run goes on. Raises ``UsageError`` DL607 if there is no run, or no run of that id or sink.
     """
-    if isinstance(run, _Recorder):
-        if not run.closed:
-            run.written()
-        if run.output_dir is None:
-            raise UsageError.of("DL607.no_run", path="this rank", fix="read on rank 0, which has the run's folder")
-        run = run.output_dir
-    path = Path(run)
+    if isinstance(run, Run):
+        run, run_id = run.path, run_id or run.id or None
+    path = Path(run) if isinstance(run, str | os.PathLike) else _folder_of(run)
     folder = Path(os.path.realpath(path.parent if os.path.isfile(path) else path))
     if not os.path.isdir(folder):
         raise UsageError.of("DL607.no_run", path=path, fix=_nearest_run(path))
@@ -72,6 +78,20 @@ def read(run: str | os.PathLike[str] | _Recorder, *, run_id: str | None = None, 
             if home in parent.parents and sources(parent):
                 sink = os.path.relpath(parent, home)
     return Run(home, run_id, sink)
+
+
+def _folder_of(run: object) -> Path:
+    """The folder of a recorder, or of what has one; what it has recorded is written."""
+    recorder = run.recorder if isinstance(run, _Stands) else run
+    if recorder is None is not run:
+        raise UsageError.of("DL607.not_begun", type=type(run).__name__)
+    if not isinstance(recorder, _Recorder):
+        raise UsageError.of("DL607.stands", type=type(run).__name__)
+    if not recorder.closed:
+        recorder.written()
+    if recorder.output_dir is None:
+        raise UsageError.of("DL607.no_run", path="this rank", fix="read on rank 0, which has the run's folder")
+    return recorder.output_dir
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -227,6 +247,8 @@ class Run:
     def tables(self) -> Mapping[str, Frame]:
         """By id: the table's columns and ``step, mode, run_id``; ``declog_rank`` where several ranks wrote it.
 
+        A table into which no row was written is there, too, without rows.
+
         A column ``step`` or ``run_id`` of its own stays its own: the log event's is ``declog_step``, ``declog_run_id``.
         """
         return _Tables(self)
@@ -247,10 +269,10 @@ class Run:
         """The steps and values of a scalar: ``run["reward"].values``.
 
         Where several modes have one name it is that of training, or else of the mode that came first. Raises
-        ``KeyError`` with the nearest name where nothing of that name was logged.
+        ``KeyError`` that says where the values of that name are, or the nearest name.
         """
         if name not in self._series:
-            raise KeyError(f"{name}; {did_you_mean(name, self._series, what='scalars of this run')}")
+            raise KeyError(f"{name}; {of_no_scalar(self, name)}")
         return self._series[name]
 
     def wide(self, mode: str | None = None) -> Frame:
@@ -383,12 +405,14 @@ class _Tables(Mapping[str, Frame]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._names = sorted({name for ranks in run._sinks for one in ranks for name in one.tables()})
-        self._read: dict[str, Frame] = {}
+        written = {name for ranks in run._sinks for one in ranks for name in one.tables()}
+        empty = empty_tables(run)
+        self._names = sorted({*written, *empty})
+        self._read = {name: frame for name, frame in empty.items() if name not in written}
 
     def __getitem__(self, name: str) -> Frame:
         if name not in self._names:
-            raise KeyError(f"{name}; tables of this run: {', '.join(self._names) or 'none'}")
+            raise KeyError(f"{name}; {did_you_mean(name, self._names, what='tables in files of this run')}")
         if name not in self._read:
             self._read[name] = self._run._table(name)
         return self._read[name]

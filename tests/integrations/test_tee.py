@@ -97,6 +97,30 @@ def test_one_import_is_changed(tmp_path: Path) -> None:
     assert kept == pytest.approx(logged)
 
 
+READ = """
+import declog
+from declog.integrations import wandb
+
+for options in ({}, {"mode": "disabled"}):
+    run = wandb.init(**options)
+    run.log({"loss": 0.5})
+    run.finish()
+    try:
+        print(declog.read(run)["loss"].values)
+    except declog.UsageError as error:
+        print(error.message)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_of_wandbs_is_read(tmp_path: Path) -> None:
+    """By what `wandb.init` returned; one that is disabled has nothing to read."""
+    env = {"WANDB_MODE": "offline", "WANDB_CONSOLE": "off", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+    done = forks.run(["-c", READ], cwd=tmp_path, env=forks.environment(env))
+    said = "this RunTee has no recorder: its run has not begun, or logs nothing on this rank"
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["[0.5]", said]), done.stderr
+
+
 FULL = """
 defaults: [trainer, _self_]
 run: {name: mine}

@@ -108,6 +108,61 @@ def test_a_recorder_is_read_in_its_folder(tmp_path: Path) -> None:
         declog.read(elsewhere)
 
 
+def test_what_stands_for_a_run_is_read_as_its_recorder_is(tmp_path: Path) -> None:
+    """A tee, a shadow, a writer, a callback, and a run that was read; what is none of it is answered with them."""
+    options: dict[str, Any] = {"overrides": ["sinks=[jsonl]"], "output_dir": tmp_path / "tee"}
+    logger, shadow = declog.tee(None, **options), declog.shadow(None, **options | {"output_dir": tmp_path / "shadow"})
+    for stand_in in (logger, shadow):
+        stand_in.log({"loss": 0.5}, 0)
+        stand_in.close()
+    assert declog.read(logger)["loss"].values == [0.5]
+    assert declog.read(shadow).path == tmp_path / "shadow"
+    assert declog.read(declog.read(logger)).path == tmp_path / "tee"
+    callback = declog.callback()
+    with pytest.raises(UsageError, match="this DeclogCallback has no recorder: its run has not begun"):
+        declog.read(callback)
+    callback.recorder = logger.recorder
+    assert declog.read(callback).path == tmp_path / "tee"
+    wrong: list[Any] = [3, None, {"sinks": []}, declog]
+    for value in wrong:
+        with pytest.raises(UsageError, match=f"or its recorder, and a {type(value).__name__} came\n  fix: the folder"):
+            declog.read(value)
+
+
+def test_a_name_without_scalars_is_answered_with_where_its_values_are(tmp_path: Path) -> None:
+    """A histogram, an alert, a table, an output without a value, and a name that is nearly one."""
+    metrics = {**PROFILE["metrics"], "best": {"expr": "reward", "where": "reward > 100"}}
+    config = PROFILE | {"metrics": metrics, "alerts": {**PROFILE["alerts"], "low": "reward < 0"}}
+    run = declog.read(train(tmp_path, range(2), 2.5, config))
+    answers = {
+        "spread": 'it is in `run.histograms`: [row for row in run.histograms.rows() if row["name"] == "spread"]',
+        "high": 'it is in `run.alerts`: [row for row in run.alerts.rows() if row["name"] == "high"]',
+        "samples": 'it is a table: run.tables["samples"].pandas()',
+        "low": "it is an alert, and has not fired",
+        "best": "no value of it was logged",
+        "rewrad": "did you mean `reward`?",
+    }
+    for name, answer in answers.items():
+        with pytest.raises(KeyError) as error:
+            run[name]
+        assert error.value.args == (f"{name}; {answer}",)
+        if ": " in answer:
+            assert len(eval(answer.partition(": ")[2], {"run": run}))
+
+
+def test_a_table_into_which_nothing_was_written(tmp_path: Path) -> None:
+    """It has its columns and no row; one that no file gets is none of the run's."""
+    tables = {"cheats": {"schema": "s", "filter": {"where": "reward > 100"}}, "shown": {"schema": "s", "to": {"console": True}}}
+    config = PROFILE | {"tables": {**PROFILE["tables"], **tables}, "sinks": ["console", "mine"]}
+    config["sink_options"] = {"mine": {"kind": "parquet"}}
+    run = declog.read(train(tmp_path, range(1), 2.5, config))
+    assert list(run.tables) == ["cheats", "samples"] and len(run.tables["samples"]) == 2
+    assert run.tables["cheats"].columns == ["step", "mode", "reward", "text", "run_id"]
+    assert run.tables["cheats"].pandas().dtypes["reward"] == "float64" and run.tables["cheats"].rows() == []
+    with pytest.raises(KeyError, match="tables in files of this run: cheats, samples"):
+        run.tables["shown"]
+
+
 def test_arrow_pandas_and_polars(tmp_path: Path) -> None:
     """The same numbers in all three; objects of one shape are structs and lists, others texts of JSON."""
     columns = (Column("chat", DType.OBJECT), Column("tokens", DType.OBJECT), Column("mixed", DType.OBJECT))
@@ -280,14 +335,15 @@ def test_parts_that_are_merged_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_an_empty_run(tmp_path: Path) -> None:
-    """Frames without rows that have their columns, and no table."""
+    """Frames without rows that have their columns."""
     train(tmp_path, range(0), 0.0)
     read = declog.read(tmp_path)
     assert [len(frame) for frame in (read.scalars, read.histograms, read.alerts)] == [0, 0, 0]
     assert read.scalars.pandas()["value"].dtype == "float64" and read.scalars.columns[0] == "step"
-    assert dict(read.tables) == {} and read.names() == read.modes == []
-    with pytest.raises(KeyError, match="tables of this run: none"):
-        read.tables["samples"]
+    assert read.tables["samples"].columns[2:4] == ["reward", "text"] and read.names() == read.modes == []
+    (tmp_path / "plan.json").unlink()
+    with pytest.raises(KeyError, match="there are no tables in files of this run here"):
+        declog.read(tmp_path).tables["samples"]
 
 
 def test_a_resumed_run(tmp_path: Path) -> None:

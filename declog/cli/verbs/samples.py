@@ -121,6 +121,8 @@ def _table(tables: Mapping[str, Any], name: str | None) -> tuple[str, Sequence[R
             for id, items in cells.items()
         }
         name = max(readable, key=readable.__getitem__)
+    if not rows_of[name]:
+        raise Wrong(f"no row was written into the table `{name}`")
     return name, rows_of[name]
 
 
