@@ -8,6 +8,7 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import PurePosixPath
 
@@ -15,7 +16,8 @@ from declog import sinks
 from declog.compiler import suggestions
 from declog.compiler.draft import Draft, op_of
 from declog.compiler.formulas import condition
-from declog.errors import Path, SinkError, did_you_mean, in_flow
+from declog.errors import Path, Problem, SinkError, did_you_mean, in_flow
+from declog.language import mistakes
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
 from declog.plans.needs import inputs, read
@@ -82,6 +84,24 @@ def _options_of(text: str) -> str | None:
     return None if kind is None else f"the kind alone, `{kind}`; its options are keys of `sink_options.{kind}`"
 
 
+def _without(text: str, listed: Sequence[str]) -> str | None:
+    """The fix for `-wandb` in the list of sinks: a list of those that are used; None for another text."""
+    match = re.fullmatch(r"[-~!](\w+)", text)
+    if match is None:
+        return None
+    names = [name for name in listed if name not in (text, match[1])]
+    return f"sinks: {in_flow(names or ['console', 'jsonl'])}" + ("" if names else ": a list names those that are used")
+
+
+def _of_option(draft: Draft, sink: str, problem: Problem) -> Problem:
+    """The problem of a sink's option, with a better fix where that is no option of any sink."""
+    if problem.code not in ("DL201", "DL202"):
+        return problem
+    data = draft.spec.model_dump(include={"sinks", "sink_options", "metrics"})
+    fix = mistakes.of_sink_option(sink, str(problem.path[0]), data)
+    return problem if fix is None else replace(problem, fix=fix)
+
+
 def destinations(draft: Draft) -> None:
     """The sinks, with their kinds' options checked."""
     for name in dict.fromkeys(draft.spec.sinks):
@@ -98,10 +118,12 @@ def destinations(draft: Draft) -> None:
         try:
             accepts = sinks.sink_class(kind).accepts
         except SinkError as error:
-            fix = _options_of(kind) or error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds")
+            fix = _without(kind, draft.spec.sinks) or _options_of(kind) or error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds")
             draft.report("DL403.kind", at, cause=error.message, fix=fix)
             continue
-        draft.problems += [problem.at(*here) for problem in sinks.check_options(kind, options)]
+        draft.problems += [
+            _of_option(draft, name, problem).at(*here) for problem in sinks.check_options(kind, options)
+        ]
         options = {key: value for key, value in options.items() if value is not None}
         per_rank = sinks.traits(kind).per_rank
         if spec.ranks == "each" and kind in sinks.built_in() and not per_rank:

@@ -30,6 +30,7 @@ from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import Path, Problem, Where
 from declog.language.keys import SECTIONS
+from declog.language.mistakes import id_of, without_sink
 
 # Keys of entries, which nobody calls an entry: where they stand beside one that is empty, indentation was lost.
 _KEYS_OF_ENTRIES = frozenset({"expr", "where", "reduce", "formula", "axis", "kind", "above", "below", "schema"})
@@ -96,8 +97,10 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         if len(path) == 2 and set(beside) & _KEYS_OF_ENTRIES:
             yield Problem.of("DL201.entry_empty", path, name=path[-1])
             continue
-        if id := next((id for id, entry in at(config.data, above).items()
-                       if isinstance(entry, Mapping) and entry.get("name") == path[-1]), None):  # fmt: skip
+        if above == ("sink_options",) and path[-1] in (config.data.get("sinks") or ()):
+            yield Problem.of("DL201.deletes_sink", path, name=path[-1], fix=without_sink(str(path[-1]), config.data))
+            continue
+        if id := id_of(str(path[-1]), at(config.data, above)):
             yield Problem.of("DL201.deletes_output", path, name=path[-1], what=what, id=id)
             continue
         yield Problem.of("DL201.deletes_nothing", path, name=path[-1], what=what, known=beside)

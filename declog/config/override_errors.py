@@ -232,7 +232,12 @@ def _meant(tree: Node, override: Override, depth: int, node: Node, instead: Call
         return instead(f"{section}.{wrong}", "")
     if depth == 0 and tree.at((GROUP, wrong)) is not None:
         return instead(f"{GROUP}.{wrong}", "")
+    if above == [GROUP, "metrics"] and (id := mistakes.id_of(wrong, node.plain)) is not None:  # the name that it logs
+        return instead(id, "")
     if override.is_delete():
+        listed = tree.at((GROUP, "sinks"))
+        if listed is not None and isinstance(listed.value, list) and keys[-1] in listed.plain:
+            return pasted(f"{GROUP}.sinks=[{_items(listed.plain, keys[-1], override)}]")
         close = nearest(wrong, names)
         return instead(close, "") if close else did_you_mean(wrong, names, what="known keys")
     allowed = _keys_at(above)  # a plus adds one of them, and no other
@@ -287,7 +292,7 @@ def edit_of(fix: str, path: Path, prefix: Path) -> tuple[str, Any, tuple[int, in
         return None
     keys, key, span = [str(name) for name in path], match["key"], match.span()
     beside = _keys_at(keys[:-1]) if len(keys) > 1 else ()
-    if key in beside or key == keys[-1]:
+    if key in beside or key == keys[-1] or (data is None and key not in (None, *keys_of(LogSpec))):
         keys[-1] = key
     elif key in _keys_at(keys):
         keys.append(key)

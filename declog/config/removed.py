@@ -23,6 +23,7 @@ from declog.config.uses import entries
 from declog.errors import Path, Problem, nearest
 from declog.language.keys import NAMED, SECTIONS, entry_path, is_entry
 from declog.language.keys import entries as paths_of
+from declog.language.mistakes import id_of
 
 LOCK = "declog.lock"
 ENTRIES = "entries"  # the key of the lock that holds the ids of a config's entries
@@ -65,6 +66,8 @@ def _explained(config: Composed, problem: Problem) -> Problem:
     section, name = str(problem.path[0]), str(problem.path[-1])
     provenance = config.provenance
     if provenance is None or not _in_no_package(provenance, (*config.prefix, *problem.path)):
+        return problem
+    if section == "metrics" and id_of(name, config.data["metrics"]) is not None:  # a name, which another metric logs
         return problem
     homes = sorted({home for home in map(package_of, provenance.texts) if home is not None})
     if not homes:

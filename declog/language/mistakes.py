@@ -142,14 +142,62 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
     value, entry = _at(path, data), _at(path[:-1], data)
-    if template is None or (value is None and "<value>" in template):
+    if template is None or (value is None and re.search("<(value|named|switched)>", template)):
         return None
     if template == "columns: <value>" and isinstance(value, str):
         value = re.split(r"[\s,]+", value)
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
-    facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr}
-    return re.sub(r"<(key|value|id|expr)>", lambda match: facts[match[1]], template)
+    facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": _switched(value)}
+    facts["named"] = in_flow(_named_anew(value, data.get("metrics") or {}))
+    return re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
+
+
+def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:
+    """The fix for an option that a sink does not have, or not in that form: a sink is switched off by the list of them.
+
+    None where the option is in no table.
+    """
+    if _is_off({key: data["sink_options"][sink][key]}):
+        return without_sink(sink, data)
+    return _of_other_tools(("sink_options", sink, key), data)
+
+
+def without_sink(name: str, data: Mapping[str, Any]) -> str:
+    """The fix for a sink that is switched off: the list of the others."""
+    names, _ = sinks_and_options(data.get("sinks") or [])
+    return as_sinks([sink for sink in names if sink != name]) if name in names else "drop it: no sink has this id"
+
+
+def _is_off(options: Any) -> bool:
+    """Whether options of a sink say that it is not used."""
+    if not isinstance(options, Mapping):
+        return options is False
+    return any(options.get(key) is on for key, on in _SWITCHES.items())
+
+
+_SWITCHES = {"enabled": False, "enable": False, "active": False, "use": False, "disabled": True, "disable": True}
+
+
+def _switched(value: Any) -> str:
+    """Names of sinks as a map that says yes to each."""
+    return in_flow(value if isinstance(value, Mapping) else dict.fromkeys(_listed(value), True))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """New names by metric, as metrics; where it names none, an example."""
+    if not isinstance(names, Mapping):
+        names = {next(iter(metrics), "reward"): "train/reward"}
+    return {id_of(str(name), metrics) or str(name): {"name": new} for name, new in names.items()}
+
+
+def id_of(name: str, metrics: Mapping[str, Any]) -> str | None:
+    """The id of the metric that logs another name than its id; None where none logs it."""
+    return next((id for id, one in metrics.items() if isinstance(one, Mapping) and one.get("name") == name), None)
 
 
 def _elsewhere(key: str, value: Any) -> str | None:
@@ -287,6 +335,8 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"{key}: {next(iter(value.values()))}"
         case ["sink_options"], list():
             return f"sinks: {in_flow(value)}"
+        case ["sink_options", name], False:
+            return without_sink(name, data)
         case ["sink_options", name], str():
             return f"{name}: {{profile: {value}}}"
         case (["filters", _, "fraction"], int() | float() as share) | (
@@ -311,7 +361,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
         case ["metrics", _, "alias"], _ if not isinstance(value, list):
             return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
         case ["tables", _, "to"], str() | list():
-            return f"to: {in_flow(dict.fromkeys(value if isinstance(value, list) else [value], True))}"
+            return f"to: {_switched(value)}"
         case ["tables", _, "filter"], [_, *_] if all(isinstance(item, Mapping) for item in value):
             keys_of = [key for item in value for key in item]
             choices = {"bottom" if key == "top" else key for key in keys_of if key in _CHOICES}
@@ -375,12 +425,26 @@ def as_map(section: str, value: Any) -> str:
 
 
 def sinks_and_options(value: Any) -> tuple[list[str], dict[str, Any]]:
-    """The names of sinks in a list or a map that also holds their options, and those options by name."""
-    items = map(_named, value if isinstance(value, list) else [value])
-    pairs = [pair for item in items for pair in (item.items() if isinstance(item, Mapping) else [(item, None)])]
-    said = [(str(name), item) for name, item in pairs if item and item is not True]
-    options = {name: {"profile": item} if isinstance(item, str) else item for name, item in said}
-    return [str(name) for name, item in pairs if item is not False], options
+    """The names of sinks in a list or a map that also holds their options, and those options by name.
+
+    A sink that is switched off is not among them: one with `enabled: false`, `wandb: null` beside `console: {}`.
+    """
+    null = False if isinstance(value, Mapping) and any(item in ({}, True) for item in value.values()) else None
+    items = map(_named, _listed(value))
+    pairs = [
+        (str(name), null if said is None else said)
+        for item in items for name, said in (item.items() if isinstance(item, Mapping) else [(item, True)])
+    ]  # fmt: skip
+    on = {name: _without_switches(item) for name, item in pairs if not _is_off(item)}
+    options = {name: item for name, item in on.items() if item and item is not True}
+    return [*on], options
+
+
+def _without_switches(options: Any) -> Any:
+    """Options of a sink without a word that it is used; a text alone is its profile."""
+    if isinstance(options, Mapping):
+        return {key: value for key, value in options.items() if key not in _SWITCHES}
+    return {"profile": options} if isinstance(options, str) else options
 
 
 def _named(item: Any) -> Any:

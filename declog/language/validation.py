@@ -29,7 +29,7 @@ from declog.language.keys import (
     sections_with,
     values,
 )  # fmt: skip
-from declog.language.mistakes import answered, application, as_profile
+from declog.language.mistakes import answered, application, as_profile, id_of
 from declog.language.model import Scalar
 from declog.language.notation import reduced
 from declog.language.shorthand import long
@@ -137,11 +137,17 @@ def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _switches(data: Mapping[str, Any]) -> Iterator[Problem]:
-    """`kl: false`, which somebody writes to switch a metric off."""
+    """`kl: false`, which somebody writes to switch a metric off, and keys for a metric below the name that it logs."""
     for path, entry in entries(data, "metrics"):
+        id = id_of(path[-1], data["metrics"])
         if isinstance(entry, Mapping) and [*entry] == ["expr"] and isinstance(entry["expr"], bool):
-            fix = "drop it: what a preset has is logged anyway" if entry["expr"] else f"{path[-1]}: null"
+            fix = "drop it: what a preset has is logged anyway" if entry["expr"] else f"{id or path[-1]}: null"
             yield Problem.of("DL202.switch", path, name=path[-1], fix=fix)
+        elif id is not None and isinstance(entry, Mapping) and entry.keys().isdisjoint(_VALUES):
+            yield Problem.of("DL201.output", path, name=path[-1], id=id, fix=f"{id}: {in_flow(entry)}")
+
+
+_VALUES = ("expr", "formula", "observe", "reduce")  # keys by which a metric has values of its own
 
 
 def named_nulls(data: Mapping[Any, Any], model: Any = LogSpec, path: Path = ()) -> Iterator[Path]:

@@ -15,6 +15,9 @@ MISTAKES = [
     "alerts.kl=[above 0.5]",
     "about.kl=divergence",
     "every=ten",
+    "metrics.frac_reward_zero_std.every=10",
+    "metrics.frac_reward_zero_std=false",
+    "metrics.frac_reward_zero_std=null",
     "metrics.kl=none",
     "metrics.p=kl.rolling(10).mean()",
     "metrics.p=mean(reward) where length > 3",
@@ -33,10 +36,18 @@ MISTAKES = [
     "schemas.samples.prompt=varchar(20)",
     "schemas.samples.reward=text",
     "+signals.source=completion text",
+    "sink_options.console=false",
+    "sink_options.console=null",
+    "sink_options.console.enabled=false",
+    "sink_options.console.rename={kl: policy/kl}",
     "sink_options.wandb=slim",
     "tables.samples.filter=random(8)",
     "tables.samples.rows=8",
+    "tables.samples.sinks=[console]",
     "tables.samples=[prompt,reward]",
+    "~console",
+    "~metrics.frac_reward_zero_std",
+    "~sink_options.console",
 ]
 
 
@@ -47,6 +58,6 @@ def test_the_fix_of_an_override_is_pasted(line: str) -> None:
         declog.plan("grpo", [line])
     (problem,) = error.value.problems
     words = shlex.split(str(problem.fix).split("\n")[0].replace("filter's", "filter"))
-    edits = [word.rstrip(",") for word in words if word.lstrip("+").startswith("declog.")]
+    edits = [word.rstrip(",") for word in words if word.lstrip("+~").startswith("declog.")]
     assert len(edits) == 1
     declog.plan("grpo", edits)
