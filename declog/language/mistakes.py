@@ -149,7 +149,8 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
     facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": _switched(value)}
-    facts["named"] = in_flow(_named_anew(value, data.get("metrics") or {}))
+    metrics = data.get("metrics")
+    facts["named"] = in_flow(_named_anew(value, metrics if isinstance(metrics, Mapping) else {}))
     return re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
 
 
@@ -181,7 +182,7 @@ _SWITCHES = {"enabled": False, "enable": False, "active": False, "use": False, "
 
 def _switched(value: Any) -> str:
     """Names of sinks as a map that says yes to each."""
-    return in_flow(value if isinstance(value, Mapping) else dict.fromkeys(_listed(value), True))
+    return in_flow(value if isinstance(value, Mapping) else dict.fromkeys(sinks_and_options(value)[0], True))
 
 
 def _listed(value: Any) -> list[Any]:
