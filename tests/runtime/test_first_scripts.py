@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import declog
 from declog.errors import CompositionError, InputError
@@ -18,8 +19,26 @@ def test_prompts_of_groups(tmp_path: Path) -> None:
         with pytest.raises(InputError) as caught:
             log.observe(prompt=prompt, completion=completion)
         fix = str(caught.value.fix)
-        assert fix == "give `prompt` once per completion: [each for each in prompt for _ in range(4)]"
+        assert fix == (
+            "if `prompt` has a value per group, give it once per completion: [each for each in prompt for _ in range(4)]; "
+            "of a micro-batch of 2 completions, give the 2 values of `completion` that belong to them"
+        )
         log.observe(prompt=[each for each in prompt for _ in range(4)], completion=completion)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_advantages_of_more_than_a_micro_batch(together: bool, tmp_path: Path) -> None:
+    """Values per token are never one per group: the answer is what else the call should have."""
+    advantages, logprobs, sink = torch.tensor([1.0, -1.0, 2.0, -2.0]), -torch.ones(2, 3), MemorySink()
+    rest = {"old_logprobs": logprobs, "completion_mask": torch.ones(2, 3, dtype=torch.bool)}
+    with declog.start("grpo", ["sinks=[]"], sinks=[sink], output_dir=tmp_path) as log, log.step(0):
+        with pytest.raises(InputError) as caught:
+            if together:
+                log.observe(advantages=advantages, logprobs=logprobs, **rest)
+            log.observe(advantages=advantages)
+            log.observe(logprobs=logprobs, **rest)
+        fix = "of this micro-batch, give the 2 values of `advantages` that belong to the completions of `logprobs`"
+        assert caught.value.fix == fix
 
 
 def test_a_section_that_is_left_out() -> None:

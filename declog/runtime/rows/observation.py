@@ -77,16 +77,15 @@ class Observation:
 
     def uneven(self, what: str, first: tuple[int, str], other: tuple[int, str]) -> InputError:
         """The error for a value with another number of rows than those before: a batch describes the same rows."""
-        (fewer, few), (more, _) = sorted((first, other))
-        if what == "completions" and few.isidentifier() and fewer > 1 and more % fewer == 0:  # usually values per group
-            return InputError.of(
-                "DL505.repeated", phase=self.phase.name, name=first[1], count=first[0], what=what, other=other[1],
-                other_count=other[0], few=few, times=more // fewer,
-            )  # fmt: skip
+        (fewer, few), (more, many) = sorted((first, other))
+        phase, both = self.phase.name, f"`{first[1]}` has {first[0]} {what}, `{other[1]}` has {other[0]}"
+        if what != "completions" or not few.isidentifier() or fewer == 1 or more % fewer:
+            return InputError.of("DL505.counts", phase=phase, both=both)
+        if any(op.source == few and op.axis is Axis.TOKEN for op in self.phase.signals):  # never a value per group
+            return InputError.of("DL505.micro_batch", phase=phase, both=both, few=few, many=many, fewer=fewer)
         return InputError.of(
-            "DL505.counts", phase=self.phase.name, name=first[1], count=first[0], what=what, other=other[1],
-            other_count=other[0],
-        )  # fmt: skip
+            "DL505.repeated", phase=phase, both=both, few=few, many=many, fewer=fewer, times=more // fewer
+        )
 
 
 class ReadObservation(Observation):
