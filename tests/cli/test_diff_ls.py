@@ -164,6 +164,16 @@ def test_lists_for_programs(cli: Cli) -> None:
     assert set(json.loads(cli("ls", "--format", "json").out)) == {*OF_DECLOG, *OF_A_CONFIG}
 
 
+def test_signals_are_listed_by_the_names_that_are_observed(cli: Cli) -> None:
+    """What a config calls them stands beside."""
+    rows = json.loads(cli("ls", "signals", "grpo", "--format", "json").out)
+    names = {row["name"] for row in rows}
+    assert names >= {*declog.plan("grpo").sources, "prompt", "completion"} - {"logged"}
+    assert not [name for name in names if name.startswith("given_")]
+    (kl,) = [row["what"][0] for row in rows if row["name"] == "kl"]
+    assert kl == "step, phase update, read as given_kl"
+
+
 def test_functions_and_reductions(cli: Cli) -> None:
     """All of the language, with their signatures."""
     out = cli("ls", "functions").out
@@ -234,3 +244,22 @@ def test_an_unknown_code(cli: Cli) -> None:
         2,
         "declog: there is no error code `DL3100`\n  fix: did you mean `DL310`?\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["small.yaml", "reward"], ["show", "small.yaml", "--why", "reward"]),
+        (["grpo", "kl"], ["show", "grpo", "--why", "kl"]),
+        (["grpo"], ["show", "grpo"]),
+        (["DL505", "DL201"], ["explain", "DL505"]),
+    ],
+)
+def test_what_is_no_code_is_answered_with_the_command_that_shows_it(
+    words: list[str], command: list[str], small: Path, cli: Cli
+) -> None:
+    """An entry of a config, a config, and a second code; the command works."""
+    (small / "small.yaml").write_text("metrics: {reward: {observe: completion}}\n", encoding="utf-8")
+    refused = cli("explain", *words)
+    assert (refused.code, refused.err.partition("declog ")[2].split("declog ")[-1]) == (2, " ".join(command) + "\n")
+    assert cli(*command).code == 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
+from pathlib import Path
 
 from declog.cli.arguments import Parser, Wrong
 from declog.cli.output import BOLD, answer, columns, paragraphs
@@ -19,7 +21,7 @@ SUMMARY = "explain an error code"
 
 def arguments(parser: Parser) -> None:
     """Add the code."""
-    parser.add("code", nargs="?", metavar="CODE", help="such as DL310, 310 or dl310; without one, all of them")
+    parser.add("words", nargs="*", metavar="CODE", help="such as DL310, 310 or dl310; without one, all of them")
     parser.formats()
 
 
@@ -28,16 +30,16 @@ def run(args: argparse.Namespace) -> int:
     from declog.errors.messages import messages
     from declog.errors.pages import CODES, page
 
-    if args.code is None:
+    if not args.words:
         answer(args, CODES, [columns(list(CODES.items()), colour=BOLD)])
         return 0
-    code = args.code.strip("[]").upper()
+    word, *more = args.words
+    code = word.strip("[]").upper()
     code = code if code.startswith("DL") else f"DL{code}"
     if code not in CODES:
-        fix: str | None = did_you_mean(code, CODES, what="codes")
-        if args.code.isidentifier() and not re.search(r"\d{2}", args.code):
-            fix = f"of an entry of a config, `declog show CONFIG --why {args.code}` says what it is, and what feeds it"
-        raise Wrong(f"there is no error code `{args.code}`", fix)
+        raise Wrong(f"there is no error code `{word}`", _meant(word, more) or did_you_mean(code, CODES, what="codes"))
+    if more:
+        raise Wrong(f"declog explain takes one code, and `{more[0]}` came, too", f"declog explain {code}")
     shown = [
         (message.text, None if message.nearest or message.fix == "{fix}" else message.fix)
         for message in messages(code).values()
@@ -46,3 +48,16 @@ def run(args: argparse.Namespace) -> int:
     data = {"code": code, "meaning": CODES[code], "page": page(code), "messages": shown}
     answer(args, data, [paragraphs(page(code)), *lines])
     return 0
+
+
+def _meant(word: str, more: list[str]) -> str | None:
+    """The command that shows what is no code: an entry of a config, or a config; None for what is nearly a code."""
+    if more:
+        return f"of an entry of a config: declog show {shlex.join([word, '--why', more[0]])}"
+    from declog.config.presets import options
+
+    if Path(word).exists() or word in [option.name for option in options()]:
+        return f"declog show {shlex.quote(word)}"
+    if word.isidentifier() and not re.search(r"\d{2}", word):
+        return f"of an entry of a config, `declog show CONFIG --why {word}` says what it is, and what feeds it"
+    return None

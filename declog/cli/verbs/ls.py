@@ -139,7 +139,10 @@ def _presets(config_dir: str | None) -> list[Row]:
 
 
 def _entries(section: str, *keys: str) -> Callable[[Config], list[Row]]:
-    """A lister of a section's entries: their main keys and their help, which metrics have under `about`."""
+    """A lister of a section's entries: their main keys and their help, which metrics have under `about`.
+
+    A signal stands under the name that is observed.
+    """
 
     def rows(config: Config) -> list[Row]:
         from declog.language.keys import entries
@@ -154,6 +157,8 @@ def _entries(section: str, *keys: str) -> Callable[[Config], list[Row]]:
             words, text = str(entry), ""
             if isinstance(entry, Mapping):
                 said = {**entry, **({"phase": path[1]} if section == "signals" and path[1] != ANY else {})}
+                if section == "signals" and (observed := said.get("from", name)) != name:
+                    name, said["read as"] = str(observed), name
                 words = ", ".join(_words(key, said[key]) for key in keys if said.get(key) is not None)
                 text = str((about.get(name) or entry).get("help") or "")
             listed.append((name, words, text))
@@ -197,7 +202,7 @@ OF_DECLOG: dict[str, tuple[Callable[[], list[Row]], str]] = {
 }
 OF_A_CONFIG: dict[str, tuple[Callable[[Config], list[Row]], str]] = {
     "metrics": (_entries("metrics", "expr", "formula", "where", "by", "reduce"), "of the config"),
-    "signals": (_entries("signals", "axis", "type", "phase"), "of the config: what the training code observes"),
+    "signals": (_entries("signals", "axis", "type", "phase", "read as"), "of the config: what the training code observes"),
     "derived": (_entries("derived", "expr", "phase"), "of the config: what is computed from signals"),
     "constants": (_entries("constants", "value", "default"), "of the config"),
     "filters": (
