@@ -243,20 +243,21 @@ def table_cards(
     conversations wrapped below it.
 
     With ``newest`` they are rows of the last step that has any. Each says its step, unless all rows are of the
-    ``step`` of its block.
+    ``step`` of its block. A column in which no row has a value is left out.
     """
     steps = None if table.places is None else table.places.step
     rows: Sequence[int] = range(table.rows)
     if newest and steps is not None and table.rows:
         rows = [row for row in rows if steps[row] == max(steps)]
     rows = [rows[index] for index in _of_each_kind([table.why(row) for row in rows], max_rows)]
-    if not rows:
+    columns = [column for column in table.columns if any(value is not None for value in table.data[column.name])]
+    if not rows or not columns:
         return
     stamped = steps is not None and set(steps) != {step}
     yield f"  {visible(table.name)}", "bold"
     yield f": {len(rows)} of {table.rows + table.cut} rows\n", ""
     texts = [
-        column.name for column in table.columns
+        column.name for column in columns
         if column.type in (DType.TEXT, DType.OBJECT) and column.tokens is None
     ]  # fmt: skip
     label_width = min(LABEL_WIDTH, max((cells(visible(name)) for name in texts), default=0))
@@ -265,7 +266,7 @@ def table_cards(
         short = [f"step {of_step}"] if stamped else []
         short += [
             f"{visible(column.name)} {_short(table.data[column.name][row])}"
-            for column in table.columns
+            for column in columns
             if column.name not in texts
             and column.tokens is None
             and not (column.name == "step" and table.data["step"][row] == of_step)

@@ -144,6 +144,17 @@ def test_a_missing_text_is_none_and_an_empty_one_is_empty() -> None:
     assert [line.strip() for line in lines if "prompt" in line] == ["prompt  none", "prompt"]
 
 
+def test_a_column_without_a_value_is_left_out() -> None:
+    """Of texts and of numbers, where no row of the table has one; a table of nothing else has no cards."""
+    columns = [Column("prompt", DType.TEXT), Column("chat", DType.OBJECT), Column("length", DType.INT)]
+    empty: dict[str, list[Any]] = {"prompt": [None] * 2, "chat": [None] * 2, "length": [None] * 2}
+    reward = [Column("reward", DType.FLOAT)]
+    some = Table("t", "t", (*columns, *reward), {**empty, "reward": [0.5, None]}, 2)
+    lines = "".join(text for text, _ in table_cards(some, 4, 400, 60)).splitlines()
+    assert lines == ["  t: 2 of 2 rows", "    1 reward 0.5", "    2 reward none"]
+    assert list(table_cards(Table("t", "t", tuple(columns), empty, 2), 4, 400, 60)) == []
+
+
 def test_what_a_model_writes_cannot_move_the_cursor() -> None:
     """Escape sequences become visible, line ends become an arrow."""
     assert sample("a\x1b[2Jb\nc\r\nd\te\x9b", 400) == "a␛[2Jb ⏎ c ⏎ d e\\x9b"
