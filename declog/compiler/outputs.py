@@ -118,12 +118,11 @@ def destinations(draft: Draft) -> None:
         try:
             accepts = sinks.sink_class(kind).accepts
         except SinkError as error:
-            fix = _without(kind, draft.spec.sinks) or _options_of(kind) or error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds")
+            plain = _without(kind, draft.spec.sinks) or _options_of(kind)
+            fix = plain or error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds")
             draft.report("DL403.kind", at, cause=error.message, fix=fix)
             continue
-        draft.problems += [
-            _of_option(draft, name, problem).at(*here) for problem in sinks.check_options(kind, options)
-        ]
+        draft.problems += [_of_option(draft, name, problem).at(*here) for problem in sinks.check_options(kind, options)]
         options = {key: value for key, value in options.items() if value is not None}
         per_rank = sinks.traits(kind).per_rank
         if spec.ranks == "each" and kind in sinks.built_in() and not per_rank:

@@ -152,7 +152,8 @@ def test_a_name_without_scalars_is_answered_with_where_its_values_are(tmp_path: 
 
 def test_a_table_into_which_nothing_was_written(tmp_path: Path) -> None:
     """It has its columns and no row; one that no file gets is none of the run's."""
-    tables = {"cheats": {"schema": "s", "filter": {"where": "reward > 100"}}, "shown": {"schema": "s", "to": {"console": True}}}
+    shown = {"schema": "s", "to": {"console": True}}
+    tables = {"cheats": {"schema": "s", "filter": {"where": "reward > 100"}}, "shown": shown}
     config = PROFILE | {"tables": {**PROFILE["tables"], **tables}, "sinks": ["console", "mine"]}
     config["sink_options"] = {"mine": {"kind": "parquet"}}
     run = declog.read(train(tmp_path, range(1), 2.5, config))

@@ -20,7 +20,8 @@ def test_prompts_of_groups(tmp_path: Path) -> None:
             log.observe(prompt=prompt, completion=completion)
         fix = str(caught.value.fix)
         assert fix == (
-            "if `prompt` has a value per group, give it once per completion: [each for each in prompt for _ in range(4)]; "
+            "if `prompt` has a value per group, give it once per completion: "
+            "[each for each in prompt for _ in range(4)]; "
             "of a micro-batch of 2 completions, give the 2 values of `completion` that belong to them"
         )
         log.observe(prompt=[each for each in prompt for _ in range(4)], completion=completion)

@@ -126,6 +126,14 @@ def test_values_of_other_rows_are_left_out_once(tmp_path: Path, caplog: pytest.L
     assert [text.partition(":")[0] for text in caplog.messages if "left out" in text] == ["`prompt` is left out"]
 
 
+def test_a_row_of_more_axes_is_a_value(tmp_path: Path) -> None:
+    """Mean and deviation are of the same 8 values, the means of the rows."""
+    logprobs = torch.randn(8, 5, dtype=torch.float64)
+    found = logged(tmp_path, "minimal", {"logprobs": logprobs}).scalars[1]
+    assert found["logprobs/mean"] == pytest.approx(logprobs.mean(1).mean().item())
+    assert found["logprobs/std"] == pytest.approx(logprobs.mean(1).std().item())
+
+
 def test_texts_alone_are_rows(tmp_path: Path) -> None:
     """Where no signal has rows, a column that nobody declared has them; a number beside it changes nothing."""
     sink = logged(tmp_path, "minimal", {"loss": 1.0, "completion": ["a", None, "c"], "source": ["x"] * 3})

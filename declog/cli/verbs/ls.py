@@ -202,7 +202,10 @@ OF_DECLOG: dict[str, tuple[Callable[[], list[Row]], str]] = {
 }
 OF_A_CONFIG: dict[str, tuple[Callable[[Config], list[Row]], str]] = {
     "metrics": (_entries("metrics", "expr", "formula", "where", "by", "reduce"), "of the config"),
-    "signals": (_entries("signals", "axis", "type", "phase", "read as"), "of the config: what the training code observes"),
+    "signals": (
+        _entries("signals", "axis", "type", "phase", "read as"),
+        "of the config: what the training code observes",
+    ),
     "derived": (_entries("derived", "expr", "phase"), "of the config: what is computed from signals"),
     "constants": (_entries("constants", "value", "default"), "of the config"),
     "filters": (
