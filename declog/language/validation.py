@@ -139,7 +139,7 @@ def _bools(data: Mapping[str, Any]) -> Iterator[Problem]:
 def _switches(data: Mapping[str, Any]) -> Iterator[Problem]:
     """`kl: false`, which somebody writes to switch a metric off, and keys for a metric below the name that it logs."""
     for path, entry in entries(data, "metrics"):
-        id = id_of(path[-1], data["metrics"])
+        id = id_of(str(path[-1]), data["metrics"])
         if isinstance(entry, Mapping) and [*entry] == ["expr"] and isinstance(entry["expr"], bool):
             fix = "drop it: what a preset has is logged anyway" if entry["expr"] else f"{id or path[-1]}: null"
             yield Problem.of("DL202.switch", path, name=path[-1], fix=fix)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from declog.errors import UsageError, did_you_mean, nearest
 from declog.errors.habits import meant
-from declog.runs.declared import empty_tables, of_no_scalar
+from declog.runs.declared import empty_tables
 from declog.runs.files import Source, sources
 from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
 from declog.runs.frame import Frame
@@ -65,7 +65,8 @@ def read(
     ``read`` again while the run goes on. Raises ``UsageError`` DL607 if there is no run, or no run of that id or sink.
     """
     if isinstance(run, Run):
-        run, run_id = run.path, run_id or run.id or None
+        run_id = run_id or run.id or None
+        run = run.path
     path = Path(run) if isinstance(run, str | os.PathLike) else _folder_of(run)
     folder = Path(os.path.realpath(path.parent if os.path.isfile(path) else path))
     if not os.path.isdir(folder):
@@ -272,8 +273,21 @@ class Run:
         ``KeyError`` that says where the values of that name are, or the nearest name.
         """
         if name not in self._series:
-            raise KeyError(f"{name}; {of_no_scalar(self, name)}")
+            raise KeyError(f"{name}; {self._instead_of(name)}")
         return self._series[name]
+
+    def _instead_of(self, name: str) -> str:
+        """Of a name that no scalar has: where its values are, that none came, or the nearest name."""
+        for section, rows in {"histograms": self.histograms, "alerts": self.alerts}.items():
+            if name in rows.arrow()["name"].to_pylist():
+                return f'it is in `run.{section}`: [row for row in run.{section}.rows() if row["name"] == "{name}"]'
+        if name in self.tables:
+            return f'it is a table: run.tables["{name}"].pandas()'
+        if any(output["name"] == name for output in self.plan.get("outputs", ())):
+            return "no value of it was logged"
+        if any(alert["id"] == name for alert in self.plan.get("alerts", ())):
+            return "it is an alert, and has not fired"
+        return did_you_mean(name, self._series, what="scalars of this run")
 
     def wide(self, mode: str | None = None) -> Frame:
         """All scalars beside each other: a row for each step and a column for each name, null where it was not logged.
@@ -406,7 +420,7 @@ class _Tables(Mapping[str, Frame]):
     def __init__(self, run: Run) -> None:
         self._run = run
         written = {name for ranks in run._sinks for one in ranks for name in one.tables()}
-        empty = empty_tables(run)
+        empty = empty_tables(run.plan, run.config)
         self._names = sorted({*written, *empty})
         self._read = {name: frame for name, frame in empty.items() if name not in written}
 
