@@ -84,7 +84,7 @@ def read(
 def _folder_of(run: object) -> Path:
     """The folder of a recorder, or of what has one; what it has recorded is written."""
     recorder = run.recorder if isinstance(run, _Stands) else run
-    if recorder is None is not run:
+    if recorder is None and run is not None:
         raise UsageError.of("DL607.not_begun", type=type(run).__name__)
     if not isinstance(recorder, _Recorder):
         raise UsageError.of("DL607.stands", type=type(run).__name__)
