@@ -158,7 +158,7 @@ class View:
         values: Array = formula(np, dict(zip(formula.takes, columns, strict=True)))
         kind = either(np.isnan(counts), groups.few(counts, formula.least) if formula.least > 1 else False)
         if node.param("stat") == "count":
-            values = np.nan_to_num(values).astype(np.int64)
+            values = np.where(np.isnan(values), 0.0, values).astype(np.int64)
         return _blanked(values, _simplified(kind))
 
     def _counted(self, node: Node) -> Array:
@@ -384,7 +384,7 @@ def _simplified(kind: Kind) -> Kind:
     """A kind as a single bool, if it is the same for all rows."""
     if isinstance(kind, bool):
         return kind
-    return kind if np.ndim(kind) and np.count_nonzero(kind) else bool(kind.any() and kind & ABSENT)
+    return kind if kind.ndim and np.count_nonzero(kind) else bool(not kind.ndim and kind & ABSENT)
 
 
 def _nothing(node: Node) -> Value:

@@ -6,7 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -42,16 +42,18 @@ class _Output(NamedTuple):
 class Outputs:
     """How the values of metrics are made from states whose rows are stacked.
 
-    ``blocks`` has one entry per state: its metrics and its rows.
+    ``blocks`` has one entry per state: its metrics, its rows, and the sources that never came.
     """
 
-    def __init__(self, blocks: Sequence[tuple[Sequence[MetricOp], Sequence[Row]]]) -> None:
-        rows = [row for _, part in blocks for row in part]
+    def __init__(self, blocks: Sequence[tuple[Sequence[MetricOp], Sequence[Row], Sequence[Hashable]]]) -> None:
+        rows = [row for _, part, _ in blocks for row in part]
         outputs: list[_Output] = []
+        self._absent: list[tuple[str, int]] = []  # metrics of sources that never came, and their states
         start = 0
-        for part, (ops, part_rows) in enumerate(blocks):
+        for part, (ops, part_rows, never) in enumerate(blocks):
             places = places_of(part_rows, start)
             outputs += [_Output(op, places[source(op)], part) for op in ops if source(op) in places]
+            self._absent += [(op.key, part) for op in ops if source(op) in never]
             start += len(part_rows)
         outputs.sort(key=lambda output: (output.kind, output.rows))
         self._ops = [output.op for output in outputs]
@@ -74,12 +76,16 @@ class Outputs:
         hows = [op.combine for op in self._ops[: len(self._keys)]]  # how the pieces of each are combined
         self._combined = [(how, [row for row, one in enumerate(hows) if one == how]) for how in dict.fromkeys(hows)]
         self._levels = [
-            sorted({op.reduction.level for op in ops if op.reduction.level is not None}) for ops, _ in blocks
+            sorted({op.reduction.level for op in ops if op.reduction.level is not None}) for ops, *_ in blocks
         ]
         self._last = any(op.reduction.name == "last" for op in self._ops)
 
     def finish(self, states: Sequence[State], rest: str | None, results: MetricValues) -> None:
         """Add the values of these metrics to ``results``."""
+        labels, shape = tuple(map(str, states[0].labels)), states[0].missing.shape[1:]
+        for key, part in self._absent:
+            nothing = np.full((1, *shape), np.nan)
+            results.cells[key] = Cells(nothing, labels=labels, pieces=states[part].pieces, rest=rest)
         picked = self._picked(states)
         state = State.beside(states)
         values, weights = np.empty((self._count, *state.missing.shape[1:])), state.weights
@@ -106,7 +112,6 @@ class Outputs:
         for how, rows in () if state.labels or values.shape[1] != 1 else self._combined:
             logged = block.combined(how)[0][rows, 0]
             results.add_numbers([self._keys[row] for row in rows], logged, block.skipped[rows])
-        labels = tuple(map(str, state.labels))
         for position, (op, (start, end)) in enumerate(zip(self._ops, self._spans, strict=True)):
             if not one or op.key not in results.numbers:
                 results.cells[op.key] = block.cells(
@@ -158,7 +163,7 @@ def cells_of(op: MetricOp, state: State, rest: str | None, ever: Array | None = 
     stays 0.
     """
     results = MetricValues()
-    Outputs([([op], state.rows)]).finish([state], rest, results)
+    Outputs([([op], state.rows, state.never)]).finish([state], rest, results)
     cells = results[op.key]
     if ever is not None and op.reduction.of_missing is not None and op.nan != "propagate":
         values = np.where((ever > 0) & ~present(cells.values), op.reduction.of_missing, cells.values)

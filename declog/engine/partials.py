@@ -98,7 +98,7 @@ class State:
     ``sums`` has other arrays of the same shape that add up. ``missing`` counts the missing values (or tokens) of each
     cell; absent ones are not counted. ``here`` counts the parts in which a cell came. With `weight`, the moments are
     those of weighted values, and ``weights`` has the sums of the weights. Weights may be negative, so their sum may be
-    0 although there are values.
+    0 although there are values. ``never`` has sources that never came and of which there are no rows.
     """
 
     rows: tuple[Row, ...]
@@ -108,6 +108,7 @@ class State:
     sums: Mapping[str, Array]
     counts: Array
     ordered: Ordered | None = None  # from a single frame; merging drops it
+    never: tuple[Hashable, ...] = ()
 
     @property
     def missing(self) -> Array:
@@ -122,13 +123,13 @@ class State:
     @cached_property
     def complete(self) -> bool:
         """Whether no value is missing."""
-        return not self.missing.any()
+        return not np.count_nonzero(self.missing)
 
     @cached_property
     def even(self) -> int:
         """The number of values per cell if it is the same for all cells, else 0."""
         n = self.moments.n
-        return int(n.flat[0]) if n.size and (n == n.flat[0]).all() else 0
+        return int(n.flat[0]) if n.size and np.count_nonzero(n == n.flat[0]) == n.size else 0
 
     @property
     def members(self) -> tuple[str, ...]:

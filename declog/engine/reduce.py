@@ -30,7 +30,7 @@ from declog.language.segmented import Segments, present
 from declog.plans.ops import MetricOp
 
 Array = NDArray[Any]
-Outline = tuple[tuple[Row, ...], list[frozenset[Stat]]]
+Outline = tuple[tuple[Row, ...], list[frozenset[Stat]], tuple[Hashable, ...]]
 Failed = Callable[[MetricOp, BaseException], None]
 States = Mapping[int, State]  # by the index of a block
 
@@ -98,8 +98,8 @@ class Reductions:
             state, rest = labelled(self.blocks[number].ops[0], state)
             alike.setdefault((rest, state.labels, state.missing.shape[1:], "weights" in state.sums), {})[number] = state
         for (rest, *_), parts in alike.items():
-            layout = tuple([(number, state.rows) for number, state in parts.items()])
-            blocks = [(self.blocks[number].ops, rows) for number, rows in layout]
+            layout = tuple([(number, state.rows, state.never) for number, state in parts.items()])
+            blocks = [(self.blocks[number].ops, rows, never) for number, rows, never in layout]
             recent(self._outputs, layout, partial(Outputs, blocks)).finish([*parts.values()], rest, results)
 
 
@@ -156,6 +156,7 @@ class Block:
         self._families = [] if self._folds else [op for op in self._sources.values() if op.family]
         self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
         self._shows_empty = bool(stats) or any(op.empty is not None for op in ops)
+        self._whole = self._shows_empty or any(op.over_run is not None for op in ops)
         self._last = any(op.reduction.name == "last" for op in ops)
         self._programs: OrderedDict[Hashable, Any] = OrderedDict()
         self._outlines: OrderedDict[Hashable, Outline] = OrderedDict()
@@ -169,7 +170,7 @@ class Block:
         weight = None if first.weight is None else np.asarray(view.rows(first.weight, self._axis), np.float64)[chosen]
         weights = ordered = None
         values, heights = program.run(view)
-        rows, stats = self._outline(view, program, heights)
+        rows, stats, never = self._outline(view, program, heights)
         if isinstance(values, tuple):
             folds, asked = values[0].take(chosen), values[1]
             moments, weights = (
@@ -183,22 +184,22 @@ class Block:
             else:
                 moments, weights = _weighted(Moments.single(matrix), weight, cells)
             missing = cells.counts - moments.n
-            if program.marked and missing.any():
+            if program.marked and np.count_nonzero(missing):
                 missing = self._without_absent(missing, program.marked, rows, view, chosen, cells)
-            if self._levels or self._last:
+            if stats and (self._levels or self._last):
                 order = cell_index.latest(view, self._axis)[chosen]
                 nothing = np.full((len(rows) - len(matrix), matrix.shape[1]), np.nan)
                 ordered = Ordered(np.concatenate([matrix, nothing]), placed.label, placed.piece, order)
         sums = {"missing": missing} if weights is None else {"missing": missing, "weights": weights}
         if len(missing) < len(rows):  # sources that never came
-            never = len(rows) - len(missing), cells.count
-            moments = Moments.joined([moments, Moments.empty(never)])
-            sums = {name: np.concatenate([array, np.zeros(never)]) for name, array in sums.items()}
+            empty = len(rows) - len(missing), cells.count
+            moments = Moments.joined([moments, Moments.empty(empty)])
+            sums = {name: np.concatenate([array, np.zeros(empty)]) for name, array in sums.items()}
         sums = {name: array.reshape(len(rows), *shape) for name, array in sums.items()}
         sums["here"] = self._here(view, program, rows, shape)
-        counts = cells.counts.reshape(shape).sum(1).astype(np.float64)
+        counts = np.add.reduce(cells.counts.reshape(shape), 1, np.float64)
         moments = moments.map(lambda array, _: array.reshape(len(rows), *shape))
-        return State(rows, placed.labels, placed.pieces, moments, sums, counts, ordered)
+        return State(rows, placed.labels, placed.pieces, moments, sums, counts, ordered, never)
 
     def _program(self, view: View) -> Program | FoldProgram:
         """The program that computes the sources' values from a frame's columns."""
@@ -208,7 +209,10 @@ class Block:
         return Program(nodes, [*self._stats.values()], self._axis, view)
 
     def _outline(self, view: View, program: Program | FoldProgram, heights: tuple[Height, ...]) -> Outline:
-        """All rows, those of sources that never came last, and the statistics that each of the others needs."""
+        """All rows, the statistics that each of them needs, and the sources that never came.
+
+        These have rows, the last ones, only where something is told of them: in states that are kept, or by `empty`.
+        """
 
         def make() -> Outline:
             rows: list[Row] = []
@@ -217,7 +221,10 @@ class Block:
                 op = self._sources[name]
                 rows += rows_of(op, members if op.family else ())[:height]
                 stats += [self._stats[name]] * height
-            return (*rows, *((name, None) for name in program.never)), stats
+            never = tuple(program.never)
+            if self._whole:
+                return (*rows, *((name, None) for name in never)), stats, ()
+            return tuple(rows), stats, never
 
         return recent(self._outlines, (view.frame.layout, heights), make)
 
@@ -235,12 +242,11 @@ class Block:
 
     def _here(self, view: View, program: Program | FoldProgram, rows: Sequence[Row], shape: tuple[int, int]) -> Array:
         """In which pieces each cell has rows. Only `empty` reads this; without such a metric it is True everywhere."""
-        if not self._shows_empty:
-            return np.ones((len(rows), *shape), bool)
-        here = np.broadcast_to(cells_here(self.ops[0], view), (len(rows), *shape))
-        partly = [op for op in self._families if source(op) in program.marked or source(op) in program.never]
-        if partly:
-            here, places = here.copy(), places_of(rows)
+        here = np.ones((len(rows), *shape), bool)
+        if self._shows_empty:
+            here &= cells_here(self.ops[0], view)
+            partly = [op for op in self._families if source(op) in program.marked or source(op) in program.never]
+            places = places_of(rows) if partly else {}
             for op in partly:
                 here[places.get(source(op), [])] &= members_here(op, view)
         return here

@@ -77,8 +77,9 @@ class Moments:
 
         with np.errstate(invalid="ignore"):  # inf - inf
             total = parts.apply(np.add, filled(values, 0.0))
-            partly = ~np.isfinite(total).all(-1) if there is None else np.False_
-            masked = np.count_nonzero(partly)
+            finite = np.isfinite(total)
+            masked = there is None and np.count_nonzero(finite) < finite.size
+            partly = ~finite.all(-1) if masked else np.False_
             if masked and partly.all():
                 return cls.by_segment(values, parts, stats, present(values))
             counts = parts.counts if there is None else parts.apply(np.add, there.astype(np.float64))

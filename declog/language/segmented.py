@@ -94,10 +94,8 @@ class Segments:
         return np.asarray(np.einsum("...i,...i->...", values, values))
 
     def spread(self, values: Array) -> Array:
-        """``[..., count]`` repeated to ``[..., rows]``."""
-        if self.count == 1:
-            return np.broadcast_to(values, (*values.shape[:-1], len(self.index)))
-        return values.take(self.index, -1)
+        """``[..., count]`` repeated to ``[..., rows]``; one segment's stay as they are, since numpy repeats those."""
+        return values if self.count == 1 else values.take(self.index, -1)
 
     @cached_property
     def full(self) -> bool:

