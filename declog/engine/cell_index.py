@@ -55,8 +55,8 @@ class Placed:
 
 def place_key(op: MetricOp) -> tuple[object, ...]:
     """A cache key: metrics of one phase with equal keys count the same rows, in the same cells."""
-    nodes = [None if node is None else node.index for node in (op.where, op.weight, op.by)]
-    return (row_axis(op), op.pool, op.ranks, *nodes)
+    where, weight, by = op.where, op.weight, op.by
+    return row_axis(op), op.pool, op.ranks, where and where.index, weight and weight.index, by and by.index
 
 
 def placed(op: MetricOp, view: View) -> Placed:

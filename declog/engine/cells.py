@@ -82,8 +82,8 @@ class Cells:
 
     def mark(self, kept: Array, infinite: Array) -> None:
         """Set which NaN are values and which of them come from infinities, and count them with the infinite values."""
-        self.kept, self.infinite = (marks if marks.any() else None for marks in (kept, infinite))
-        self.nonfinite = int(np.isinf(self.values).sum() + kept.sum())
+        self.kept, self.infinite = (marks if np.count_nonzero(marks) else None for marks in (kept, infinite))
+        self.nonfinite = int(np.count_nonzero(np.isinf(self.values)) + np.count_nonzero(kept))
 
     def hidden(self) -> Cells:
         """The same pieces without any value."""
@@ -218,9 +218,9 @@ class Rules:
         with enough values. A cell with missing values skips them; if all its values are missing it is NaN, not
         absent. `empty` fills cells that came but had no value that counts; absent members and labels stay absent.
         """
-        some_missing = bool(missing.any())
+        some_missing, finite = np.count_nonzero(missing) > 0, np.count_nonzero(np.isfinite(values)) == values.size
         none = np.zeros(self._count, np.int64)
-        if np.isfinite(values).all() and not (some_missing and self._propagates):  # the usual case: nothing to mark
+        if finite and not (some_missing and self._propagates):  # the usual case: nothing to mark
             return ValueBlock(values, None, None, self._of_ops(missing) if some_missing else none, none, none)
         there, incomplete = present(values), missing > 0
         values = np.where(incomplete & ~there & ~self._propagate & self._has_of_missing, self._of_missing, values)

@@ -272,7 +272,7 @@ class View:
 
     def _at(self, node: Node, values: Any, axis: Axis, rows: Array) -> Any:
         node_axis = node.type.axis
-        if node_axis is None or not np.ndim(values):
+        if node_axis is None or isinstance(values, bool) or not values.ndim:
             return values
         return values[..., rows if node_axis is axis else self.frame.parts(axis, node_axis).index[rows]]
 

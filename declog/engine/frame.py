@@ -273,7 +273,8 @@ class Projection:
         if same:
             return frame
         picked = [frame.blocks[number].some(rows, keys) for number, rows, keys in blocks]
-        return replace(frame, blocks=picked, texts={new: frame.texts[old] for old, new in texts})
+        named = {new: frame.texts[old] for old, new in texts}
+        return Frame(frame.phase, frame.batches, picked, named, frame.grouping)
 
     def _plan(self, layout: Layout) -> _Selected:
         blocks = []

@@ -59,7 +59,7 @@ class Outputs:
         self._ops = [output.op for output in outputs]
         self._parts = [output.part for output in outputs]
         heights = [len(output.rows) for output in outputs]
-        self._spans = list(itertools.pairwise(itertools.accumulate(heights, initial=0)))
+        self._spans = list(itertools.starmap(slice, itertools.pairwise(itertools.accumulate(heights, initial=0))))
         self._count = sum(heights)
         self._index = together([row for output in outputs for row in output.rows])
         self._reductions: list[tuple[Reduction, Any, slice]] = []
@@ -104,18 +104,20 @@ class Outputs:
         for part, key in zip(self._parts, keys, strict=False):
             if states[part].pieces != WHOLE:
                 results.pieces[key] = states[part].pieces
-        if len(keys) == self._count and state.complete and np.isfinite(values).all():  # the usual case
-            results.numbers.update(zip(keys, values.ravel().tolist(), strict=True))
-            return
+        done = 0
+        if state.complete and np.count_nonzero(np.isfinite(values)) == values.size:  # the usual case
+            results.numbers.update(zip(keys, values.ravel().tolist(), strict=False))
+            if (done := len(keys)) == self._count:
+                return
         index = self._index
         block = self._rules.apply(values, state.missing[index], state.moments.n[index], state.sums["here"][index] > 0)
-        for how, rows in () if state.labels or values.shape[1] != 1 else self._combined:
+        for how, rows in () if done or state.labels or values.shape[1] != 1 else self._combined:
             logged = block.combined(how)[0][rows, 0]
             results.add_numbers([self._keys[row] for row in rows], logged, block.skipped[rows])
-        for position, (op, (start, end)) in enumerate(zip(self._ops, self._spans, strict=True)):
-            if not one or op.key not in results.numbers:
-                results.cells[op.key] = block.cells(
-                    position, slice(start, end), members=self._members[position], labels=labels,
+        for position in range(done, len(self._ops)):
+            if not one or self._ops[position].key not in results.numbers:
+                results.cells[self._ops[position].key] = block.cells(
+                    position, self._spans[position], members=self._members[position], labels=labels,
                     pieces=states[self._parts[position]].pieces, rest=rest,
                 )  # fmt: skip
 

@@ -286,6 +286,6 @@ def tokens_asked(values: Array, counts: Array) -> Array:
 def fold_moments(columns: Mapping[Stat, Array]) -> Moments:
     """The moments of folds from their columns, ``[folds, rows]``; neutral in batches in which a fold did not come."""
     count = columns["n"]
-    states = Moments(*[columns.get(stat, np.full(count.shape, neutral)) for stat, neutral in NEUTRAL.items()])
-    here = count > 0  # False also for NaN, where the fold did not come
+    arrays = [columns[stat] if stat in columns else np.full(count.shape, NEUTRAL[stat]) for stat in STATS]
+    states, here = Moments(*arrays), count > 0  # False also for NaN, where the fold did not come
     return states if here.all() else states.map(lambda array, neutral: np.where(here, array, neutral))

@@ -156,7 +156,7 @@ class Block:
         self._families = [] if self._folds else [op for op in self._sources.values() if op.family]
         self._levels = sorted({op.reduction.level for op in ops if op.reduction.level is not None})
         self._shows_empty = bool(stats) or any(op.empty is not None for op in ops)
-        self._whole = self._shows_empty or any(op.over_run is not None for op in ops)
+        self._keeps_never = self._shows_empty or any(op.over_run is not None for op in ops)
         self._last = any(op.reduction.name == "last" for op in ops)
         self._programs: OrderedDict[Hashable, Any] = OrderedDict()
         self._outlines: OrderedDict[Hashable, Outline] = OrderedDict()
@@ -198,7 +198,7 @@ class Block:
         sums = {name: array.reshape(len(rows), *shape) for name, array in sums.items()}
         sums["here"] = self._here(view, program, rows, shape)
         counts = np.add.reduce(cells.counts.reshape(shape), 1, np.float64)
-        moments = moments.map(lambda array, _: array.reshape(len(rows), *shape))
+        moments = moments.reshape(len(rows), *shape)
         return State(rows, placed.labels, placed.pieces, moments, sums, counts, ordered, never)
 
     def _program(self, view: View) -> Program | FoldProgram:
@@ -222,7 +222,7 @@ class Block:
                 rows += rows_of(op, members if op.family else ())[:height]
                 stats += [self._stats[name]] * height
             never = tuple(program.never)
-            if self._whole:
+            if self._keeps_never:
                 return (*rows, *((name, None) for name in never)), stats, ()
             return tuple(rows), stats, never
 
@@ -244,7 +244,8 @@ class Block:
         """In which pieces each cell has rows. Only `empty` reads this; without such a metric it is True everywhere."""
         here = np.ones((len(rows), *shape), bool)
         if self._shows_empty:
-            here &= cells_here(self.ops[0], view)
+            if self.ops[0].by is not None:
+                here &= cells_here(self.ops[0], view)
             partly = [op for op in self._families if source(op) in program.marked or source(op) in program.never]
             places = places_of(rows) if partly else {}
             for op in partly:
@@ -255,7 +256,7 @@ class Block:
 def _moments(matrix: Array, stats: Sequence[frozenset[Stat]], cells: Segments) -> Moments:
     """The moments of all rows, computed in chunks that fit into the cache."""
     if not len(matrix):
-        return Moments.empty((0, cells.count))
+        return Moments(*[np.zeros((0, cells.count))] * len(ALL))
     step = max(1, CHUNK // max(matrix.shape[1], 1))
     parts = []
     for start in range(0, len(matrix), step):

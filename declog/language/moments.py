@@ -150,6 +150,10 @@ class Moments:
         """``change(array, neutral)`` of every array and its neutral value."""
         return Moments(*[change(getattr(self, stat), neutral) for stat, neutral in NEUTRAL.items()])
 
+    def reshape(self, *shape: int) -> Moments:
+        """The same statistics in another shape."""
+        return Moments(*[getattr(self, stat).reshape(shape) for stat in STATS])
+
     def take(self, index: Any) -> Moments:
         """Some of the entries, by an index of the last axis."""
         return Moments(*[getattr(self, stat)[..., index] for stat in STATS])
@@ -205,7 +209,8 @@ class Formula:
             arrays = [array[index] if isinstance(index, slice) else array.take(index, 0) for array in arrays]
         n, *statistics = arrays
         if rows < 2:
-            return np.asarray(_where(np, n > 0, self.run(np, *statistics)))
+            values = np.asarray(self.run(np, *statistics))
+            return _where(np, n > 0, values) if self.takes == ("n",) else values  # all others see where there is none
         statistics[0] = np.float64(rows)  # every one of moments takes `n` first
         values = np.asarray(self.run(np, *statistics))  # of `n` alone it is one number
         return values if values.shape == n.shape else np.full(n.shape, values)

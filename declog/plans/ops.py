@@ -492,6 +492,16 @@ class PhaseOp:
         return any(signal.axis is Axis.COMPLETION and signal.recorded for signal in self.signals)
 
     @cached_property
+    def declared(self) -> frozenset[str]:
+        """The signals of this phase alone."""
+        return frozenset(signal.name for signal in self.signals if not signal.any)
+
+    @cached_property
+    def integers(self) -> frozenset[str]:
+        """The signals of integers, those that nothing reads too."""
+        return frozenset(signal.name for signal in (*self.signals, *self.unread) if signal.dtype is DType.INT)
+
+    @cached_property
     def reads(self) -> frozenset[str]:
         """The signals that its folds read."""
         return frozenset(name for fold in self.folds for name in fold.reads)

@@ -20,10 +20,9 @@ def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[st
     for phase, batches in window.batches().items():
         if phase not in phases:
             continue
-        declared = {op.name for op in phases[phase].signals if not op.any}
         spans: dict[str, Span] = {}
         for names, span in _runs(batches):
-            for name in (PHASE, *declared.intersection(names)):
+            for name in (PHASE, *phases[phase].declared.intersection(names)):
                 before = spans.get(name)
                 spans[name] = span if before is None else before.then(span)
         for batch in batches:

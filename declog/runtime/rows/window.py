@@ -18,7 +18,7 @@ from declog.engine.blocks import Block, Key, batches_of, texts_of
 from declog.engine.frame import GROUP_ID, Frame
 from declog.errors import RuntimeFailure, error_text
 from declog.language import quantile_sketch as sketch
-from declog.language.dtypes import Axis, DType
+from declog.language.dtypes import Axis
 from declog.plans.ops import TRACE, Grouping, PhaseOp
 from declog.records import Beside
 from declog.runtime.recording.timing import Timed
@@ -175,8 +175,6 @@ def _layout(batch: Batch) -> tuple[object, ...]:
 def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Grouping | None) -> Frame:
     """The frame of batches with one layout, in order."""
     first = batches[0]
-    integers = {signal.name for signal in phase.signals if signal.dtype is DType.INT}
-    integers |= {SIGNALS + signal.name for signal in phase.unread if signal.dtype is DType.INT}
     blocks = []
     for index, pack in enumerate(first.packs):
         parts = [batch.packs[index].columns() for batch in batches]
@@ -192,7 +190,7 @@ def _joined(phase: PhaseOp, batches: Sequence[Batch], rank: int, grouping: Group
     texts = {}
     for key, (axis, _) in first.texts.items():
         values = texts_of([item for batch in batches for item in _items(key, *batch.texts[key])])
-        if key[0] in integers:  # a list that contains None
+        if key[0].removeprefix(SIGNALS) in phase.integers:  # a list that contains None
             blocks.append(Block.of_integers(axis, (key,), values))
         else:
             texts[key] = axis, values
