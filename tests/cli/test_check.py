@@ -130,3 +130,28 @@ def test_a_profile_without_a_sink_is_a_warning(small: Path, cli: Cli) -> None:
     """What it logs would be written nowhere."""
     assert "the config has no sink" in cli("check", "small", "sinks=none", "--config-dir", ".").out
     assert "the config has no sink" not in cli("check", "small", "--config-dir", ".").out
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["axes.group=8"], "`axes.group` is replaced as a whole, without of; axes.group.size=8 keeps the rest"),
+        (["sink_options.cosole.every=10"], "no `sinks` names it; did you mean `console`?"),
+        (["metrics.p=p95(rewards)"], "`p` has a value for each member of `rewards`; `reward` is one signal"),
+    ],
+)  # fmt: skip
+def test_what_works_and_is_hardly_meant_has_a_note(cli: Cli, words: list[str], note: str) -> None:
+    """An edit that is allowed and says more, or less, than its writer thinks."""
+    found = cli("check", "grpo", *words)
+    assert found.code == 0
+    assert note in " ".join(f"{found.out}{found.err}".split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["axes.group=prompt_id"], ["axes.group.size=8"], ["sink_options.console.every=10"], ["metrics.p=p95(reward)"]],
+)
+def test_what_is_meant_has_none(cli: Cli, words: list[str]) -> None:
+    """The same edits, said as they are meant."""
+    found = cli("check", "grpo", *words)
+    assert "note:" not in f"{found.out}{found.err}"

@@ -193,15 +193,16 @@ def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
 
 def _replaced(config: Composed) -> Iterator[str]:
     """A note on a short form of an axis that takes out what a preset says of it beside, such as `axes.group=8`."""
-    layers_of = {} if config.provenance is None else config.provenance.layers
-    for path, layers in layers_of.items():
-        *above, axis, key = path if len(path) > 2 else ("", "", "")
-        if (*above,) != (*config.prefix, "axes") or key in (config.data.get("axes") or {}).get(axis, {}):
-            continue
-        entry = layers_of.get(path[:-1], ())
-        if layers and entry and entry[-1].replaces and entry[-1].rank > layers[-1].rank:
-            kept = " ".join(f"axes.{axis}.{word}={value}" for word, value in config.data["axes"][axis].items())
-            yield f"`axes.{axis}` is replaced as a whole: `{key}` of it is gone; {kept} keeps it"
+    keys: dict[str, set[str]] = {}  # by axis, what the layers so far say of it
+    for layer in () if config.merged is None else config.merged.layers:
+        axes = layer.at((*config.prefix, "axes"))
+        for axis, entry in axes.entries.items() if axes is not None else ():
+            gone = keys.get(axis, set()) - entry.entries.keys() if entry.replaces else set()
+            if gone and config.home(("axes", axis)) is None:
+                edit = " ".join(f"axes.{axis}.{key}={node.plain}" for key, node in entry.entries.items())
+                yield f"`axes.{axis}` is replaced as a whole, without {', '.join(sorted(gone))}; {edit} keeps the rest"
+            said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
+            keys[axis] = said if entry.replaces else {*keys.get(axis, ()), *said}
 
 
 def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
