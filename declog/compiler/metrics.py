@@ -189,7 +189,7 @@ class _Metric:
             return replace(unknown, source=problem.source, span=problem.span)
         elif problem.marked in metrics:
             formula = suggestions.of_metrics(parsed.body, metrics, constants)
-            fix = None if formula is None else f"{self.id}: {formula}"
+            fix = self._as_formula(parsed, {*metrics}) if formula is None else f"{self.id}: {formula}"
         elif (id := self.draft.metric_named(problem.marked)) is not None:
             fix = f"the metric `{id}` logs it: `{self.id}: {{formula: {id}}}`"
         return problem if fix is None else replace(problem, fix=fix)
@@ -218,8 +218,13 @@ class _Metric:
                 return f"did you mean `{short}`?"
         if code == "DL304":
             return None
-        taken = {*draft.spec.metrics, *draft.signals}
-        return suggestions.as_formula(self.id, self.spec, parsed.body, draft.reductions, draft.constants, taken)
+        return self._as_formula(parsed, set())
+
+    def _as_formula(self, parsed: Parsed, metrics: set[str]) -> str | None:
+        """A metric for each reduction, and a formula of these, which may read ``metrics``."""
+        draft = self.draft
+        values, taken = {*draft.constants, *metrics}, {*draft.spec.metrics, *draft.signals}
+        return suggestions.as_formula(self.id, self.spec, parsed.body, draft.reductions, values, taken)
 
     def _compile(self, text: str | None, path: Path) -> Node | None:
         return None if text is None else typed(self.draft, text, *path)

@@ -16,7 +16,7 @@ from declog import sinks
 from declog.compiler import suggestions
 from declog.compiler.draft import Draft, op_of
 from declog.compiler.formulas import condition
-from declog.errors import Path, Problem, SinkError, did_you_mean, in_flow
+from declog.errors import Path, Problem, SinkError, did_you_mean, elsewhere, in_flow
 from declog.language import mistakes
 from declog.language.nodes import Node, members_of
 from declog.language.spec import ProfileSpec, SelectorSpec, SinkSpec
@@ -118,7 +118,7 @@ def destinations(draft: Draft) -> None:
         try:
             accepts = sinks.sink_class(kind).accepts
         except SinkError as error:
-            plain = _without(kind, draft.spec.sinks) or _options_of(kind)
+            plain = _without(kind, draft.spec.sinks) or _options_of(kind) or elsewhere.keys().get(f"sinks.{kind}")
             fix = plain or error.fix or did_you_mean(kind, sinks.known_kinds(), what="kinds")
             draft.report("DL403.kind", at, cause=error.message, fix=fix)
             continue
@@ -348,7 +348,8 @@ def _suggestion(draft: Draft, word: str) -> str:
         return f"a member is selected by the name that trackers show, such as `{name}`"
     if draft.deleted(f"metrics.{head}"):
         return f"`{head}` was deleted (null): delete this selector too"
-    if (defined := suggestions.definition(word, draft.signals)) is not None:
+    is_one_of_several = ".".join(word.rsplit("_", 1)) in draft.output_keys
+    if not is_one_of_several and (defined := suggestions.definition(word, draft.signals)) is not None:
         return f"define it: {defined}"
     return did_you_mean(word, {*draft.output_keys, *(key.split(".")[0] for key in draft.output_keys)}, what="metrics")
 

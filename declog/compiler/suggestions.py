@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Mapping
 
 from declog.errors import in_flow, misspelt
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms
-from declog.language.reductions import Reduction, Reductions, quantile_level
+from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_level
 from declog.language.spec import MetricSpec
 from declog.language.syntax import tree_of
 
@@ -22,6 +22,10 @@ def as_formula(
     """``mean(a) / mean(b)`` computes with reduced values: a metric for each, and a formula. None for anything else."""
     parts: dict[str, str] = {}  # the names of the new metrics, by their expressions
 
+    def once(call: ast.Call, name: str) -> str | None:
+        """The argument of a reduction inside of another one, which reduces already."""
+        return None if call.keywords or not call.args or reductions.get(name) is None else ast.unparse(call.args[0])
+
     def part(call: ast.Call, name: str) -> str | None:
         """The name of the metric that a call of a reduction without an axis becomes."""
         over = any(keyword.arg in ("over", "within") for keyword in call.keywords)
@@ -30,6 +34,7 @@ def as_formula(
         count = len(parts) + 1
         while f"{id}_{count}" in (*taken, *parts.values()):
             count += 1
+        call = ast.Call(call.func, list(map(_Calls(once).visit, call.args)), call.keywords)
         return parts.setdefault(ast.unparse(call), f"{id}_{count}")
 
     rest = _Calls(part).visit(tree_of(ast.unparse(body)).body)
@@ -44,18 +49,26 @@ def as_formula(
     return f"metrics: {{{', '.join(entries)}, {id}: {{{inside}}}}}"
 
 
-def of_metrics(body: ast.expr, metrics: Container[str], constants: Container[str]) -> str | None:
-    """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already. None where it reads signals."""
+def of_metrics(body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Container[str]) -> str | None:
+    """``100 * mean(kl)`` of a metric `kl`, as a formula: a metric is reduced already.
 
-    def reduced(call: ast.Call, _: str) -> str | None:
+    None where it reads signals, or reduces in another way than the metric does.
+    """
+    others: list[str] = []  # reductions that are not those of the metrics
+
+    def reduced(call: ast.Call, name: str) -> str | None:
         inner: ast.expr = call
         while isinstance(inner, ast.Call) and len(inner.args) == 1:
             inner = inner.args[0]
-        return inner.id if isinstance(inner, ast.Name) and inner.id in metrics else None
+        if not isinstance(inner, ast.Name) or inner.id not in metrics:
+            return None
+        reduce = metrics[inner.id].reduce or "mean"
+        others.extend([name] * (BUILTIN.get(name) is not None and name not in ("mean", reduce)))
+        return inner.id
 
     rest = _Calls(reduced).visit(tree_of(ast.unparse(body)).body)
     plain = all(name in metrics or name in constants for name in _names(rest))
-    return in_flow({"formula": ast.unparse(rest)}) if plain else None
+    return in_flow({"formula": ast.unparse(rest)}) if plain and not others else None
 
 
 def _names(tree: ast.AST) -> set[str]:

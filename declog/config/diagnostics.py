@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from declog.config.quoting import value_end, within
 from declog.config.source_map import FileLocation, Location, OverrideLocation, Provenance, StoreLocation
 from declog.config.yaml_lint import surprise
-from declog.errors import ConfigError, Excerpt, Path, Problem, Where
+from declog.errors import ConfigError, Excerpt, Path, Problem, Where, in_flow
 
 Error = TypeVar("Error", bound=ConfigError)
 
@@ -99,6 +99,8 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
     if isinstance(location, FileLocation) and key == (*prefix, *problem.path):
         problem = _as_written(problem, location)
     where = where_of(problem, location, ".".join(map(str, key)))
+    if isinstance(location, FileLocation) and location.style == "plain" and location.in_flow:
+        problem = _quoted_in_flow(problem)
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(key) - len(prefix) :]
     if not isinstance(location, StoreLocation):
@@ -123,6 +125,18 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
     message, fix = meaning
     whole_message = message if of_key or message in problem.message else f"{problem.message}; {message}"
     return replace(problem, message=whole_message, fix=fix)
+
+
+def _quoted_in_flow(problem: Problem) -> Problem:
+    """The problem of a whole value in {...}, whose fix is an expression: with quotes where YAML would cut it."""
+    whole = problem.span is None or problem.span == (0, len(problem.source or ""))
+    if not whole or problem.fix is None or ", " not in problem.fix:
+        return problem
+    answers = problem.fix.split("  or  ")
+    quoted = [
+        in_flow(text) if ", " in text and re.match(r"\w+\([^`\n]*\)[^`\n,]*\Z", text) else text for text in answers
+    ]
+    return replace(problem, fix="  or  ".join(quoted))
 
 
 def _related(problem: Problem, provenance: Provenance, prefix: Path) -> Iterable[tuple[str, Where]]:

@@ -5,6 +5,7 @@ Finds the file and the line where Hydra's message has neither. Used on errors on
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -72,6 +73,7 @@ def _list_and_map(error: ListOverMap) -> Problem:
         words = as_map("signals" if error.path[1:-1] == ("signals",) else str(key), section)
         words = f"{{any: {words}}}" if key == "signals" else words
         fix = f"write a map, an id for each entry: {key}: {words}"
+        fix += "; of a text `completion text`" if key == "signals" else ""
         if error.path[1:-1] == ("metrics",) and all(is_reduction(str(item), 1) for item in section):
             fix = f"{key}: {{reduce: {in_flow(section)}}}"
         elif key == "metrics" and all(isinstance(item, str) and item.isidentifier() for item in section):
@@ -115,6 +117,9 @@ def _malformed_defaults(loader: Loader, name: str, cause: str) -> Problem:
     node = None if file is None else of_file(*file).at(("defaults",))
     if node is None:
         return problem
+    if isinstance(node.value, dict):
+        groups = ", ".join(f"{{{group}: {in_flow(option.plain)}}}" for group, option in node.entries.items())
+        problem = Problem.of("DL101.no_list", option=groups)
     raw = node.location.written_value if node.location.style is not None else ""
     words = ", ".join(word for word in raw.split() if word != "_self_")
     problem = Problem.of("DL101.no_list", option=words) if words else problem
@@ -187,6 +192,9 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
         key = value.partition(": ")[0]
         braces = f", or braces: {{{value}, ...}}" if any(key in keys(model) for model in models()) else ""
         problem = Problem.of("DL101.yaml_unquoted", fix=quoted + braces)
+    elif flow is not None and (value := re.search(_BEHIND_QUOTES, line)) is not None:
+        column, width, text = value.start(), len(value[0].rstrip()), value[0].rstrip()
+        problem = Problem.of("DL101.yaml_behind", fix=f"'{text}'" if "'" not in text else json.dumps(text))
     elif flow is not None:
         row, column, line = flow.line, flow.column, lines[flow.line]
         bracket = line[column:][:1] or "{"
@@ -208,6 +216,10 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
     excerpt = Excerpt(str(row + 1), line, column, column + width)
     where = Where(shown_path(mark.name), row + 1, column + 1, excerpt=excerpt)
     return replace(problem, where=where)
+
+
+# a value that begins with a text in quotes: `where: "gsm8k" == source`
+_BEHIND_QUOTES = r"""(?<=: )("[^"]*"|'[^']*') *[^\s,}\]#][^,}\]]*"""
 
 
 def _without_colon(lines: list[str], row: int, cause: str) -> int | None:

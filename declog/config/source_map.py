@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 
+from declog.config.quoting import depths
 from declog.errors import Excerpt, Path, Where
 
 # The ends of lines in YAML: fewer than str.splitlines knows.
@@ -70,6 +71,12 @@ class FileLocation:
     def written_value(self) -> str:
         """The value as it stands in its file."""
         return self._read(self.value)
+
+    @property
+    def in_flow(self) -> bool:
+        """Whether the value stands in {...} or [...] of its line."""
+        line = LINE_BREAK.split(self.text)[self.value.line - 1]
+        return any(depth > 0 for depth in [*depths(line[: self.value.column - 1])][-1:])
 
     @property
     def where(self) -> Where:

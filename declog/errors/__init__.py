@@ -73,14 +73,16 @@ def nearest(name: str, candidates: Iterable[str]) -> str | None:
             return word
     if "p95" in names and (quantile := re.fullmatch(r"(?:percentile|quantile|perc|pct|q|p)_?([\doOlI]+)(?:th)?", name)):
         return _quantile(quantile[1].translate(str.maketrans("oOlI", "0011")))
-    if name == "sample" and "completion" in names:  # of filters it is `random`
-        return "completion"
-    if (tail := re.split("[/.]", name)[-1]) != name and tail in names:  # `train/loss`, `Reduce.MEAN`
+    for word, meaning in (("sample", "completion"), ("all", "full")):  # of filters, and of spans, they are others
+        if name == word and meaning in names:
+            return meaning
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.85)
+    if (tail := re.split("[/.]", name)[-1]) != name and tail in names and not near:  # `train/loss`, `Reduce.MEAN`
         return tail
     if (signal := same_signal(name, names)) is not None:
         return signal
     bare = re.sub(r"_(mean|avg|std|min|max|sum|p\d+)\Z", "", name)  # `kl_mean`
-    if bare != name and bare in names and not difflib.get_close_matches(name, names, n=1, cutoff=0.85):
+    if bare != name and bare in names and not near:
         return bare
     words = sorted(name.split("_"))
     if (turned := next((other for other in names if sorted(other.split("_")) == words), None)) not in (None, name):

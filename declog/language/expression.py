@@ -350,7 +350,8 @@ class Compiler:
             if keyword.arg is None or all(slot.name != keyword.arg for slot in slots):
                 names = [slot.name for slot in slots]
                 if keyword.arg in idioms.AXES and {"over", "within"} & set(names):
-                    fix = f"{function.name}(x, over=completion), or over=token"
+                    inside = ", ".join(map(ast.unparse, node.args)) or "x"
+                    fix = f"{function.name}({inside}, over=completion), or over=token"
                     self.fail(keyword, "DL304.axis", function=function.name, name=keyword.arg, fix=fix)
                 self.fail(keyword, "DL304.parameter", function=function.name, name=keyword.arg, known=names)
             if keyword.arg in arguments:

@@ -368,7 +368,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"\A\s*>\s*(-?[\d.]+)\s+or\s+<\s*(-?[\d.]+)\s*\Z", r"write `{above: \1, below: \2}`"),
     (r"\A\s*([<>]=?.+\b(?:and|or)\b.*?)\s*\Z", r"two conditions name their metrics: {when: kl \1}"),
     (rf"({'|'.join(_BOUNDS)})\s+(?:than\s+|to\s+)?(-?[\d.]+)", lambda match: f"write `{_BOUNDS[match[1]]} {match[2]}`"),
-    (r"\bfor\s+(\d+)\s*\w+\s*$", r"`for` counts log events: write `for \1`"),
+    (r"\A(.*)\bfor\s+(\d+)\s*\w+\s*\Z", r"`for` counts log events: write `\1for \2`"),
     (r"\A\s*p\.(\d+)\s*\Z", r"write `p\1`"),
     (rf"\A\s*({_REDUCTIONS})\s+(?:of\s+)?(?!(?:{_REDUCTIONS})\b)([a-z_]\w*)\s*\Z", r"write `\1(\2)`"),
 )  # fmt: skip

@@ -239,6 +239,8 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
 
 def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """The fix for `metric` of an alert: bounds are for the metric with the alert's id."""
+    if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
+        return f"level: {level}"
     if key not in ("metric", "signal", "target", "monitor", "on", "expr"):
         return None
     if (metric := entry[key]) == name:
@@ -269,8 +271,9 @@ def _moved_of_filter(word: str, name: str, entry: Mapping[str, Any]) -> str | No
     rises = order[4] or flags & {"asc", "ascending", "bottom"}
     count = next((entry[key] for key in ("limit", "top", "bottom") if entry.get(key)), 4)
     where = {"where": entry["where"]} if "where" in entry else {}
-    chosen = in_flow({**where, "key": order[2], "bottom" if rises else "top": count})
-    return f"{name}: {chosen}" + (f"  or  `bottom: {count}` for the smallest" if not (falls or rises) else "")
+    ends = ["top"] if falls else ["bottom"] if rises else ["bottom", "top"]
+    answers = [f"{name}: {in_flow({**where, 'key': order[2], end: count})}" for end in ends]
+    return answers[0] if len(answers) == 1 else f"{answers[0]} for the smallest  or  {answers[1]} for the greatest"
 
 
 def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | None:

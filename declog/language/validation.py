@@ -272,6 +272,8 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
             cause, fix = "a profile is a map", f"{name}: {in_flow(as_profile(str(name), value))}"
         case ["alerts", *_, "do"], _:
             cause, fix = "`do` is a list", _do(str(value))
+        case [*_, key], str() if noun == _KINDS["int"][0] and _SPAN_OF_TIME.fullmatch(value):
+            cause, fix = f"`{key}` counts steps, and no time", f"{key}: 50"
         case [*_, "random" | "first" as key], float() if 0 < value < 1:
             cause, fix = f"`{key}` counts rows", f"fraction: {value}"
         case [*_, "random" | "first" as key], str() if percent := re.fullmatch(r"\s*(\d+)\s*%\s*", value):
@@ -319,6 +321,7 @@ _KINDS = {  # by how pydantic's error begins: what is wanted, and an example
     "string": ("text", "some words"), "list": ("a list", "[...]"),
     "dict": ("a map", "{...}"), "model": ("a map", "{...}"),
 }  # fmt: skip
+_SPAN_OF_TIME = re.compile(r"\s*\d+ *(ms|[smhd]|(sec|min|hr|hour|minute|second|day)s?)\s*")
 _CHOICE = re.compile(r"'([^']*)'|(\d+)")  # in what pydantic expects
 _UNION_TAGS = re.compile(r"^(bool|int|float|str|constrained-.*|literal\[.*|dict\[.*|list\[.*|function-.*|[A-Z]\w*)$")
 

@@ -80,11 +80,17 @@ class WandbSink(BaseSink):
         name: str | None = None,
         id: str | None = None,
         group: str | None = None,
+        job_type: str | None = None,
+        tags: list[str] | None = None,
+        notes: str | None = None,
         mode: Literal["online", "offline", "disabled"] | None = None,
     ) -> None:
         self._wandb = require("wandb", kind="wandb", extra="wandb")
         self._choice = run
-        self._options = {"entity": entity, "id": id, "group": group, "mode": mode}
+        self._options = {
+            "entity": entity, "id": id, "group": group, "job_type": job_type, "tags": tags, "notes": notes,
+            "mode": mode,
+        }  # fmt: skip
         self._project, self._name = project, name
         self._run: Any = None
         self._finishes = False  # the sink started the run

@@ -134,8 +134,8 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     else:
         done.plan = compiled
         done.not_installed = _not_installed(compiled)
-        of_plan = (*_unseen(config, compiled), *_of_families(config, compiled))
-        done.notes = [*of_plan, *_unopened(config), *_replaced(config)]
+        of_plan = (*_unseen(config, compiled), *_of_families(config, compiled), *_of_each_step(config, compiled))
+        done.notes = [*of_plan, *_unopened(config), *_replaced(config), *_beside(config)]
         if stale:
             dropped = ", ".join(f"{name}: null" for name in stale)
             done.notes.append(f"tests expect what this config has no more; drop them: `tests: {{{dropped}}}`")
@@ -189,6 +189,27 @@ def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
         for name in names if config.home(("metrics", op.id)) is None else ():
             if name[-1] == "s" and name[:-1] in signals:
                 yield f"`{op.id}` has a value for each member of `{name}`; `{name[:-1]}` is one signal"
+
+
+def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
+    """A note on the user's own tables of many steps of which a filter chooses so many rows of each step."""
+    for op in plan.tables:
+        chosen = op.filter
+        count = 0 if chosen is None else chosen.n or chosen.top + chosen.bottom
+        if chosen is None or count == 0 or op.every == 1 or chosen.within != "step" or chosen.limit is not None:
+            continue
+        if config.home(("tables", op.id)) is None:
+            yield (
+                f"`{op.id}` has {count} rows of each step, so {count * op.every} of each {op.every} steps; "
+                f"`within: window` in its filter takes {count} of them all"
+            )
+
+
+def _beside(config: Composed) -> Iterator[str]:
+    """A note on keys of a config that stand beside the node of it in an application's configuration."""
+    entries = config.merged.tree.entries if config.prefix and config.merged is not None else {}
+    for name in entries.keys() & {"sinks", "sink_options", "tables", "schemas", "filters", "profiles", "alerts"}:
+        yield f"`{name}` beside `{config.prefix[0]}` is nothing to declog: {config.prefix[0]}: {{{name}: ...}}"
 
 
 def _replaced(config: Composed) -> Iterator[str]:
@@ -255,7 +276,10 @@ def _lines(result: Checked, plan: Plan, args: argparse.Namespace, *, several: bo
     for kind, extra in result.not_installed.items():
         yield f"note: the sink {kind} is not installed here: {install(extra)}"
     if plan.inactive and not several:
-        shown = ", ".join(what for what, _ in plan.inactive[:3]) + (", ..." if len(plan.inactive) > 3 else "")
+        config, names = result.config, [what for what, _ in plan.inactive]
+        if config is not None:  # the user's own ones first
+            names.sort(key=lambda what: config.home(tuple(what.split("."))) is not None)
+        shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         yield paint(f"inactive: {shown}:\n  `declog show --inactive` says why", DIM)
     parts = [
         counted(sum(len(op.names) for op in plan.outputs if op.shown and op.id != LOGGED), "output"),

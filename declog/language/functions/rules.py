@@ -64,9 +64,12 @@ def need(call: Call, *dtypes: DType, args: Sequence[int] | None = None, fix: str
     for index in range(len(call.args)) if args is None else args:
         node = call.args[index]
         if node.type.dtype not in dtypes:
+            name, answer = symbol(call.name), of_type(node, dtypes) if fix is None else fix.format(node=node)
+            if node.type.dtype is DType.TEXT and name in ("<", "<=", ">", ">="):
+                answer = f"compare it, `{node} == '...'`, or its characters, `len({node})`"
             call.fail(
-                "DL305.needs", arg=index, name=symbol(call.name), needed=any_of(dtypes), node=node,
-                dtype=node.type.dtype, fix=of_type(node, dtypes) if fix is None else fix.format(node=node),
+                "DL305.needs", arg=index, name=name, needed=any_of(dtypes), node=node, dtype=node.type.dtype,
+                fix=answer,
             )  # fmt: skip
 
 
