@@ -327,8 +327,9 @@ def _meet(one: str, two: str) -> bool:
 
 
 def _is_off(draft: Draft, word: str) -> bool:
-    """Whether the selector names something that is only switched off."""
+    """Whether the selector names something that is only switched off, or a metric whose own mistake is reported."""
     off = [key.removeprefix("metrics.") for key in draft.inactive if key.startswith("metrics.")]
+    off += draft.spec.metrics.keys() - {op.id for op in draft.outputs}
     tag = word.removeprefix("tag:")
     if tag != word:
         return tag == "alias" or any(tag in draft.spec.metrics[name].tags for name in off if name in draft.spec.metrics)

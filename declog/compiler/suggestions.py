@@ -54,7 +54,7 @@ def of_metrics(body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Con
 
     None where it reads signals, or reduces in another way than the metric does.
     """
-    others: list[str] = []  # reductions that are not those of the metrics
+    further: list[str] = []  # reductions that are not those of the metrics
 
     def reduced(call: ast.Call, name: str) -> str | None:
         inner: ast.expr = call
@@ -63,12 +63,12 @@ def of_metrics(body: ast.expr, metrics: Mapping[str, MetricSpec], constants: Con
         if not isinstance(inner, ast.Name) or inner.id not in metrics:
             return None
         reduce = metrics[inner.id].reduce or "mean"
-        others.extend([name] * (BUILTIN.get(name) is not None and name not in ("mean", reduce)))
+        further.extend([name] * (BUILTIN.get(name) is not None and name not in ("mean", reduce)))
         return inner.id
 
     rest = _Calls(reduced).visit(tree_of(ast.unparse(body)).body)
     plain = all(name in metrics or name in constants for name in _names(rest))
-    return in_flow({"formula": ast.unparse(rest)}) if plain and not others else None
+    return in_flow({"formula": ast.unparse(rest)}) if plain and not further else None
 
 
 def _names(tree: ast.AST) -> set[str]:

@@ -129,8 +129,8 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
 
 def _quoted_in_flow(problem: Problem) -> Problem:
     """The problem of a whole value in {...}, whose fix is an expression: with quotes where YAML would cut it."""
-    whole = problem.span is None or problem.span == (0, len(problem.source or ""))
-    if not whole or problem.fix is None or ", " not in problem.fix:
+    entire = problem.span is None or problem.span == (0, len(problem.source or ""))
+    if not entire or problem.fix is None or ", " not in problem.fix:
         return problem
     answers = problem.fix.split("  or  ")
     quoted = [

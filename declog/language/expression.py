@@ -165,6 +165,8 @@ class Compiler:
             self.fail(node, "DL302.absent", name=node.id)
         if node.id in ("mode", "is_train", "is_training", "is_eval", "training"):
             self.fail(node, "DL302.mode", name=node.id)
+        if node.id in ("position", "token_position", "token_index", "token_idx"):
+            self.fail(node, "DL302.position", name=node.id)
         key = "DL302.signal" if self.scope.noun == "signal" else "DL302.name"
         self.fail(node, key, noun=self.scope.noun, name=node.id, known=self.scope.names())
 

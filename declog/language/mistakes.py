@@ -220,9 +220,12 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
     if key == "per":  # of a group it is an aggregate, of all else a label
-        call = reduced(str(entry.get("expr", name))) or {"reduce": "mean", "expr": entry.get("expr", name)}
-        inside = in_flow(f"{call['reduce']}({call['expr']}, over=completion)")
+        expr = str(entry.get("expr", name))
+        calls = re.sub(r"\b(\w+)\(([^()]+)\)", lambda call: _over_group(call[1], call[2]), expr)
+        inside = in_flow(calls if calls != expr else _over_group("mean", expr))
         return f"expr: {inside}" if entry[key] in ("group", "prompt") else f"by: {in_flow(entry[key])}"
+    if key == "window" and not isinstance(entry[key], int):
+        return f"over: {SYNONYMS.get(str(entry[key]), 'run')}"
     if key == "type" and is_reduction(str(entry[key]), 1):
         return f"reduce: {entry[key]}"
     if key in _OBSERVED and key != "mask":
@@ -235,6 +238,11 @@ def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | Non
         arguments = ", ".join(map(str, [entry.get("expr", name), *(item for item in further if item is not True)]))
         return f"expr: {in_flow(f'{key}({arguments})')}"
     return None
+
+
+def _over_group(reduction: str, inside: str) -> str:
+    """A call of a reduction with its value for each group; any other call as it is."""
+    return f"{reduction}({inside}{', over=completion' if is_reduction(reduction, 1) else ''})"
 
 
 def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None:

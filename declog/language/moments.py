@@ -209,8 +209,7 @@ class Formula:
             arrays = [array[index] if isinstance(index, slice) else array.take(index, 0) for array in arrays]
         n, *statistics = arrays
         if rows < 2:
-            values = np.asarray(self.run(np, *statistics))
-            return _where(np, n > 0, values) if self.takes == ("n",) else values  # all others see where there is none
+            return np.asarray(_where(np, n > 0, self.run(np, *statistics)))
         statistics[0] = np.float64(rows)  # every one of moments takes `n` first
         values = np.asarray(self.run(np, *statistics))  # of `n` alone it is one number
         return values if values.shape == n.shape else np.full(n.shape, values)

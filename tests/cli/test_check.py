@@ -137,6 +137,7 @@ def test_a_profile_without_a_sink_is_a_warning(small: Path, cli: Cli) -> None:
     [
         (["axes.group=8"], "`axes.group` is replaced as a whole, without of; axes.group.size=8 keeps the rest"),
         (["sink_options.cosole.every=10"], "no `sinks` names it; did you mean `console`?"),
+        (["metrics.ratio=max(reward)"], "`ratio` is a preset's metric, and computes something else now"),
         (["metrics.p=p95(rewards)"], "`p` has a value for each member of `rewards`; `reward` is one signal"),
     ],
 )  # fmt: skip
@@ -155,3 +156,21 @@ def test_what_is_meant_has_none(cli: Cli, words: list[str]) -> None:
     """The same edits, said as they are meant."""
     found = cli("check", "grpo", *words)
     assert "note:" not in f"{found.out}{found.err}"
+
+
+def test_a_table_of_many_steps_and_keys_beside_the_node_have_a_note(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So many rows of each step are many rows; what stands beside the config's node in an application is another's."""
+    monkeypatch.chdir(tmp_path)
+    Path("declog").mkdir()
+    Path("declog/mine.yaml").write_text(
+        "defaults: [grpo, _self_]\ntables: {few: {columns: [reward], filter: {random: 8}, every: 50}}\n"
+    )
+    Path("train.yaml").write_text("defaults: [{declog: grpo}, _self_]\nsinks: [console]\n")
+    said = " ".join(cli("check", "declog/mine.yaml").out.split())
+    assert "`few` has 8 rows of each step, so 400 of each 50 steps; `within: window` in its filter takes 8" in said
+    Path("declog/mine.yaml").write_text(Path("declog/mine.yaml").read_text().replace("8}", "8, within: window}"))
+    assert "note:" not in cli("check", "declog/mine.yaml").out
+    said = " ".join(cli("check", "train.yaml").out.split())
+    assert "`sinks` beside `declog` is nothing to declog: declog: {sinks: ...}" in said

@@ -188,8 +188,11 @@ def test_how_a_run_behaves_stands_under_run(key: str, value: Any, fix: str) -> N
 @pytest.mark.parametrize(
     ("entry", "fixes"),
     [
-        ({"include": ["tag:core"]}, ["did you mean `only`?"]),
-        ({"include": ["a"], "exclude": "b"}, ["did you mean `only`?", "did you mean `hide`?"]),
+        ({"include": ["tag:core"]}, ["show: [tag:core] adds it; only: [tag:core] shows nothing else"]),
+        (
+            {"include": ["a"], "exclude": "b"},
+            ["show: [a] adds it; only: [a] shows nothing else", "did you mean `hide`?"],
+        ),
     ],
 )
 def test_other_words_for_the_selectors_of_a_profile(entry: Any, fixes: list[str]) -> None:

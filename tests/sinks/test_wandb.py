@@ -167,9 +167,11 @@ def test_the_run_config_and_names(wandb_folder: Path) -> None:
 
 
 def test_options_name_the_run(wandb_folder: Path) -> None:
-    """Project and name can be given."""
-    run = logged(wandb_folder, (0, scalars(a=1.0)), project="team", name="first", group="g")
+    """Project and name can be given, and what wandb finds runs by."""
+    about = {"tags": ["grpo", "7b"], "notes": "a first try", "job_type": "train"}
+    run = logged(wandb_folder, (0, scalars(a=1.0)), project="team", name="first", group="g", **about)
     assert (run.project, run.name) == ("team", "first")
+    assert (run.tags, run.notes, run.job_type) == (["grpo", "7b"], "a first try", "train")
 
 
 def test_wandbs_own_variables_are_honoured(wandb_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

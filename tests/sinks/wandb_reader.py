@@ -32,6 +32,9 @@ class OfflineRun:
     folder: Path
     name: str = ""
     project: str = ""
+    tags: list[str] = field(default_factory=list)
+    notes: str = ""
+    job_type: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     metrics: dict[str, str] = field(default_factory=dict)
@@ -67,6 +70,7 @@ def _read(path: Path) -> OfflineRun:
         kind = record.WhichOneof("record_type")
         if kind == "run":
             run.name, run.project = record.run.display_name, record.run.project
+            run.tags, run.notes, run.job_type = [*record.run.tags], record.run.notes, record.run.job_type
             _update(run.config, record.run.config.update)
         elif kind == "config":
             _update(run.config, record.config.update)

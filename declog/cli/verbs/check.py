@@ -24,10 +24,11 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from declog.cli.arguments import Parser, Wrong
+from declog.cli.notes import notes
 from declog.cli.output import DIM, GREEN, RED, YELLOW, as_github, counted, paint, wrapped, write_error, write_json
 from declog.cli.targets import DEFAULT
 from declog.distribution import NAME, install, namesake
-from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure, in_flow, nearest
+from declog.errors import CompositionError, ConfigError, Problem, RuntimeFailure
 from declog.errors.visible import visible, visible_lines
 
 if TYPE_CHECKING:
@@ -134,8 +135,7 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
     else:
         done.plan = compiled
         done.not_installed = _not_installed(compiled)
-        of_plan = (*_unseen(config, compiled), *_of_families(config, compiled), *_of_each_step(config, compiled))
-        done.notes = [*of_plan, *_unopened(config), *_replaced(config), *_beside(config)]
+        done.notes = list(notes(config, compiled))
         if stale:
             dropped = ", ".join(f"{name}: null" for name in stale)
             done.notes.append(f"tests expect what this config has no more; drop them: `tests: {{{dropped}}}`")
@@ -155,75 +155,6 @@ def _not_installed(plan: Plan) -> dict[str, str]:
         for kind, kind_traits in sorted(kinds.items())
         if kind_traits.extra and not list(metadata.Distribution.discover(name=kind_traits.package))
     }
-
-
-def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics that no sink shows; a preset leaves out its own on purpose."""
-    names = [name for name in plan.unseen if config.home(("metrics", name)) is None]
-    if names:
-        profile = min(sink.profile for sink in plan.sinks)
-        edit = f"profiles: {{{profile}: {{show: [{', '.join(names)}]}}}}"
-        yield f"no sink shows {', '.join(f'`{name}`' for name in names)}: {edit}"
-
-
-def _unopened(config: Composed) -> Iterator[str]:
-    """A note on the user's own options for sinks that `sinks` does not list."""
-    from declog.sinks import known_kinds
-
-    for name, options in (config.data.get("sink_options") or {}).items():
-        if name not in config.spec.sinks and config.home(("sink_options", name)) is None:
-            kind = (options or {}).get("kind") or name
-            near = None if ":" in kind or kind in known_kinds() else nearest(name, [*config.spec.sinks, *known_kinds()])
-            fix = f"did you mean `{near}`?" if near else f"sinks: {in_flow([*config.spec.sinks, name])}"
-            yield f"`sink_options.{name}` has no effect: no `sinks` names it; {fix}"
-
-
-def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own metrics of a family that is a signal's plural: `rewards` has a value per function."""
-    from declog.language.keys import entries
-    from declog.language.nodes import SIGNAL, walk
-
-    signals = {str(path[-1]) for section in ("signals", "derived") for path, _ in entries(config.data, section)}
-    for op in plan.metrics:
-        names = [str(node.param("name")) for node in walk(*op.args) if node.op == SIGNAL] if op.family else []
-        for name in names if config.home(("metrics", op.id)) is None else ():
-            if name[-1] == "s" and name[:-1] in signals:
-                yield f"`{op.id}` has a value for each member of `{name}`; `{name[:-1]}` is one signal"
-
-
-def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
-    """A note on the user's own tables of many steps of which a filter chooses so many rows of each step."""
-    for op in plan.tables:
-        chosen = op.filter
-        count = 0 if chosen is None else chosen.n or chosen.top + chosen.bottom
-        if chosen is None or count == 0 or op.every == 1 or chosen.within != "step" or chosen.limit is not None:
-            continue
-        if config.home(("tables", op.id)) is None:
-            yield (
-                f"`{op.id}` has {count} rows of each step, so {count * op.every} of each {op.every} steps; "
-                f"`within: window` in its filter takes {count} of them all"
-            )
-
-
-def _beside(config: Composed) -> Iterator[str]:
-    """A note on keys of a config that stand beside the node of it in an application's configuration."""
-    entries = config.merged.tree.entries if config.prefix and config.merged is not None else {}
-    for name in entries.keys() & {"sinks", "sink_options", "tables", "schemas", "filters", "profiles", "alerts"}:
-        yield f"`{name}` beside `{config.prefix[0]}` is nothing to declog: {config.prefix[0]}: {{{name}: ...}}"
-
-
-def _replaced(config: Composed) -> Iterator[str]:
-    """A note on a short form of an axis that takes out what a preset says of it beside, such as `axes.group=8`."""
-    keys: dict[str, set[str]] = {}  # by axis, what the layers so far say of it
-    for layer in () if config.merged is None else config.merged.layers:
-        axes = layer.at((*config.prefix, "axes"))
-        for axis, entry in axes.entries.items() if axes is not None else ():
-            gone = keys.get(axis, set()) - entry.entries.keys() if entry.replaces else set()
-            if gone and config.home(("axes", axis)) is None:
-                edit = " ".join(f"axes.{axis}.{key}={node.plain}" for key, node in entry.entries.items())
-                yield f"`axes.{axis}` is replaced as a whole, without {', '.join(sorted(gone))}; {edit} keeps the rest"
-            said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
-            keys[axis] = said if entry.replaces else {*keys.get(axis, ()), *said}
 
 
 def _fixed(results: Sequence[Checked], *, quiet: bool) -> bool:
