@@ -91,7 +91,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one number where rows are declared": (
         {"reward": 1.0},
         "[DL503] `reward` is declared float per completion, and float 1.0 came\n"
-        "  fix: observe a tensor, an array or a list with one value per completion, not their mean",
+        "  fix: observe a tensor, an array or a list with one value per completion, not their mean; "
+        "or declare it `step`, if there is one number per step",
     ),
     "a float tensor for an int": (
         {"length": torch.ones(2)},
@@ -181,7 +182,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a wrong member of a family": (
         {"rewards": {"a": [1.0, 3.0], "b": 2.0}},
         "[DL503] `rewards['b']` is declared float per completion, and float 2.0 came\n"
-        "  fix: observe a tensor, an array or a list with one value per completion, not their mean",
+        "  fix: observe a tensor, an array or a list with one value per completion, not their mean; "
+        "or declare it `step`, if there is one number per step",
     ),
     "different counts": (
         {"reward": [1.0, 2.0], "other": [1.0, 2.0, 3.0]},
