@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -17,6 +17,7 @@ Number = float | int | bool
 Level = Literal["info", "warn", "error"]
 
 SELF = "declog/"  # the prefix of what declog logs about itself
+NONFINITE = "nonfinite/"  # the prefix of a scalar that counts a metric's NaN and infinite values, gaps left out
 RANKS = SELF + "ranks"  # how many ranks there are rows of; logged under every profile where some are missing
 THEIRS = "trainer/"  # before the name of a trainer's number that is not declog's of that name
 
@@ -134,19 +135,25 @@ class Places:
 
     ``step`` is the row's own: a log event may be of several. ``row`` is its number among the rows of that step, of all
     batches and ranks in their order, and ``group`` that of its group, both from 0 on; None where there are no groups.
-    ``why`` names the filters that took it, as `unique, worst:bottom`; None without a filter. Of a table that
-    each rank writes itself, they count the rows and groups of that rank.
+    ``why`` names the filters that took it, as `unique, worst:bottom`; None without a filter. ``order`` is its place in
+    the last choice by `top` and `bottom`, the most extreme first; None without one. Of a table that each rank writes
+    itself, they count the rows and groups of that rank. ``of_window``: a filter chose from all steps of a window.
     """
 
     step: Sequence[int]
     row: Sequence[int]
     group: Sequence[int] | None = None
     why: Sequence[str] | None = None
+    order: Sequence[int] | None = None
+    of_window: bool = False
 
     def until(self, rows: int) -> Places:
         """Those of the first rows."""
-        step, row, group, why = self.step[:rows], self.row[:rows], self.group, self.why
-        return Places(step, row, group and group[:rows], why and why[:rows])
+        group, why, order = self.group, self.why, self.order
+        return replace(
+            self, step=self.step[:rows], row=self.row[:rows],
+            group=group and group[:rows], why=why and why[:rows], order=order and order[:rows],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -204,7 +211,8 @@ class RunInfo:
 
     ``output_dir`` exists when a sink is opened. ``config`` is the resolved declog configuration as plain
     data, ``run_config`` the config's run metadata and the trainer's configuration; both are sent once. ``plan`` is the
-    plan as a text. ``sink`` is the sink's own id in the config, filled in by its runner.
+    plan as a text. ``sink`` is the sink's own id in the config, filled in by its runner. ``user_metrics`` are the ids
+    of metrics that the user's own files and overrides declare, not a package's presets.
     """
 
     name: str
@@ -218,6 +226,7 @@ class RunInfo:
     plan: str = ""
     version: str = ""
     sink: str = ""
+    user_metrics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)

@@ -78,19 +78,25 @@ def select(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Selection:
     return Selection(rows, without_key, taken)
 
 
-def reasons(selection: Selection, view: View, axis: Axis) -> list[str]:
-    """For each row the filters that took it, as `unique, worst:bottom`; `top_bottom` also says which end."""
+def reasons(selection: Selection, view: View, axis: Axis) -> tuple[list[str], list[int] | None]:
+    """For each row the filters that took it, as `unique, worst:bottom`; `top_bottom` also says which end.
+
+    The second list has each row's place in the choice of the last such filter; None if there is none.
+    """
     reasons_of_rows: list[list[str]] = [[] for _ in selection.rows]
+    order = None
     for op, taken in selection.taken:
         end = dict.fromkeys(taken.tolist(), op.id)
-        if op.kind == "top_bottom":
-            tops = set(taken[_ends(op, view, taken)[0]].tolist())
-            end = {row: f"{op.id}:{'top' if row in tops else 'bottom'}" for row in end}
         rows = selection.rows if op.axis is axis else view.frame.parts(axis, op.axis).index[selection.rows]
+        if op.kind == "top_bottom":
+            tops, bottoms = (taken[positions].tolist() for positions in _ends(op, view, taken))
+            end = dict.fromkeys(tops, f"{op.id}:top") | dict.fromkeys(bottoms, f"{op.id}:bottom")
+            chosen = {row: number for number, row in enumerate(end)}
+            order = [chosen.get(row, len(chosen)) for row in rows.tolist()]
         for words, row in zip(reasons_of_rows, rows.tolist(), strict=True):
             if row in end:
                 words.append(end[row])
-    return [", ".join(words) for words in reasons_of_rows]
+    return [", ".join(words) for words in reasons_of_rows], order
 
 
 def candidates(op: FilterOp, view: View, rows: Rows, axis: Axis) -> Rows:

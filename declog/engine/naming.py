@@ -12,12 +12,11 @@ from declog.errors import RuntimeFailure
 from declog.language.dtypes import DType
 from declog.language.functions.text import BETWEEN
 from declog.plans.ops import FormulaOp, MetricOp, Plan
-from declog.records import SELF, Histogram, Scalar, names_of
+from declog.records import NONFINITE, SELF, Histogram, Scalar, names_of
 
 Op = MetricOp | FormulaOp
 Report = Callable[[BaseException], None]
 Output = tuple[str, bool]  # a metric's key, and whether its name is an alias; profiles choose by both
-NONFINITE = "nonfinite/"  # the prefix of a scalar that counts a metric's NaN and infinite values, gaps left out
 FIELD = re.compile(r"\{(\w+)\}")
 EXACT = 2.0**53  # floats hold all integers up to this
 

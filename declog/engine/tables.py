@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -76,8 +76,10 @@ class Tables:
                     finished[name] = item
         columns = tuple(item.column for item in finished.values())
         data = {name: item.values for name, item in finished.items()}
-        why = reasons(chosen, view, op.axis) if chosen.taken else None
-        return self._within_bytes(op, columns, data, _places(frame, op.axis, chosen.rows, why))
+        why, order = reasons(chosen, view, op.axis) if chosen.taken else (None, None)
+        of_window = any(filter.within == "window" for filter, _ in chosen.taken)
+        places = replace(_places(frame, op.axis, chosen.rows, why), order=order, of_window=of_window)
+        return self._within_bytes(op, columns, data, places)
 
     # -- columns
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from declog.engine.naming import NONFINITE
 from declog.language.spec_of_tests import Expectations, Expected, ExpectedTable
-from declog.records import Histogram, Records, Scalar, Table
+from declog.records import NONFINITE, Histogram, Records, Scalar, Table
 
 MOST = 8  # differences of one column that are shown
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from declog.errors.visible import visible
-from declog.records import Number, Scalar
+from declog.records import NONFINITE, SELF, Number, Scalar
 from declog.sinks._shared import as_float
 from declog.sinks._terminal_cells import cells, ending, padded
 
@@ -55,25 +55,34 @@ class Course:
 class Trends:
     """The course of each scalar by mode and name, and the config's facts of its metric.
 
-    ``core`` are the ids of metrics to show first, ``good`` the better direction of metrics that have one.
+    ``core`` are the ids of metrics to show first, ``good`` the better direction of metrics that have one, ``shipped``
+    the ids of those that presets declare.
     """
 
     core: frozenset[str] = frozenset()
     good: Mapping[str, str] = field(default_factory=dict)
+    shipped: frozenset[str] = frozenset()
     shown: bool = True  # a log file has values only
     bars: bool = True  # whether the stream can show sparklines and arrows
     _courses: dict[tuple[str, str], Course] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Trends:
-        """The trends for the metrics of a resolved config."""
+    def of(cls, config: Mapping[str, Any], user_metrics: frozenset[str] = frozenset()) -> Trends:
+        """The trends for the metrics of a resolved config, some of which are the user's own."""
         metrics, about = ((config.get(section) or {}).items() for section in ("metrics", "about"))
         core = frozenset(id for id, one in metrics if isinstance(one, Mapping) and "core" in _words(one.get("tags")))
-        return cls(core, {id: one["good"] for id, one in about if one and one.get("good") in ("up", "down")})
+        good = {id: one["good"] for id, one in about if one and one.get("good") in ("up", "down")}
+        return cls(core, good, frozenset(id for id, _ in metrics) - user_metrics)
 
     def is_core(self, scalar: Scalar) -> bool:
         """Whether a scalar is always shown, before the others."""
         return scalar.metric.partition(".")[0] in self.core or scalar.name.rpartition("/")[2] in ALWAYS
+
+    def turn(self, scalar: Scalar) -> int:
+        """When a scalar gets room: first warnings and the user's own metrics, then a preset's, then declog's costs."""
+        if scalar.metric.startswith(SELF):
+            return 2
+        return int(scalar.metric.partition(".")[0] in self.shipped and NONFINITE not in scalar.name)
 
     def before(self, mode: str, name: str) -> Course | None:
         """The scalar's course until the last log event; None at its first one."""
@@ -102,12 +111,14 @@ def scalar_lines(
 ) -> list[Piece]:
     """Scalars in aligned columns: all core ones, then others up to ``limit``, below headings with their shared prefix.
 
+    Of the others the user's own metrics get room before a preset's; those that do are in the order of the log event.
     With ``trends`` that have earlier values: core ones with their change and a sparkline, others with an arrow.
     """
     trends = trends or Trends()
     core = [scalar for scalar in scalars if trends.is_core(scalar)]
     rest = [scalar for scalar in scalars if not trends.is_core(scalar)]
-    shown = rest[: max(limit - len(core), 0) if limit < len(scalars) else len(rest)]
+    by_turn = sorted(range(len(rest)), key=lambda index: trends.turn(rest[index]))
+    shown = [rest[index] for index in sorted(by_turn[: max(limit - len(core), 0)])]
     if trends.shown:
         pieces = _columns([(scalar.name, scalar) for scalar in core], width, "  ", trends, mode, full=True)
     else:

@@ -13,8 +13,9 @@
             tool      4
       ! warn kl_runaway: KL 0.71 left the trust region
 
-Of a table over a window the console shows rows of the newest step, and of long texts both ends, since the answer is at
-the end. When the run ends it lists the alerts again, with their counts.
+Of a table over a window the console shows rows of the newest step, unless a filter chose them from the whole window;
+the best and the worst come first. Of long texts it shows both ends, since the answer is at the end. When the run ends
+it lists the alerts again, with their counts.
 
 This file formats text and gives it to rich in one piece: rich's tables hold the GIL for tens of milliseconds, which the
 training thread would feel. Colours appear on a terminal only. There, tqdm's bars stay below; without a bar, a line
@@ -28,7 +29,7 @@ import contextlib
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -88,7 +89,6 @@ class ConsoleSink(BaseSink):
         self._json = format == "json"
         self._steps = steps
         self._trends = Trends()
-        self._over_windows: frozenset[str] = frozenset()  # ids of tables whose filter chooses from a window
         self._fired: dict[tuple[str, str], FiredAlert] = {}  # by mode and name
         self._last: tuple[int, float] | None = None  # the step and time of the last log event of training
         self._rich = require("rich.console", kind="console")
@@ -101,8 +101,7 @@ class ConsoleSink(BaseSink):
     def open(self, run: RunInfo) -> None:
         """Print the name and folder of the run."""
         self._console = self._rich.Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
-        self._trends = Trends.of(run.config)
-        self._over_windows = _over_windows(run.config)
+        self._trends = Trends.of(run.config, run.user_metrics)
         self._fired = {}
         self._trends.bars = _can_show(BARS, self._console.encoding)
         self._trends.shown = self._console.is_terminal
@@ -125,8 +124,7 @@ class ConsoleSink(BaseSink):
         pieces += scalar_lines(records.scalars, self._max_scalars, width, self._trends, records.mode)
         self._trends.add(records.mode, records.scalars)
         for table in records.tables:
-            newest = table.table not in self._over_windows
-            pieces += table_cards(table, self._max_rows, self._max_chars, width, step, newest=newest)
+            pieces += table_cards(table, self._max_rows, self._max_chars, width, step)
         pieces += [alert_line(alert) for alert in records.alerts]
         for alert in records.alerts:
             before = self._fired.get((records.mode, alert.name), FiredAlert(alert, step, step, 0))
@@ -228,27 +226,15 @@ def _objects(step: int, records: Records) -> list[dict[str, Any]]:
     return objects
 
 
-def _over_windows(config: Mapping[str, Any]) -> frozenset[str]:
-    """The ids of the tables of a resolved config whose filter chooses from all rows of a window."""
-    tables, filters = config.get("tables") or {}, config.get("filters") or {}
-    names = {id: table.get("filter") for id, table in tables.items() if isinstance(table, Mapping)}
-    specs = {id: filters.get(name) for id, name in names.items() if isinstance(name, str)}
-    return frozenset(id for id, spec in specs.items() if isinstance(spec, Mapping) and spec.get("within") == "window")
-
-
-def table_cards(
-    table: Table, max_rows: int, max_chars: int, width: int, step: int | None = None, *, newest: bool = True
-) -> Iterator[Piece]:
+def table_cards(table: Table, max_rows: int, max_chars: int, width: int, step: int | None = None) -> Iterator[Piece]:
     """Up to ``max_rows`` rows, of each kind that a filter picked: short values on the card's first line, texts and
     conversations wrapped below it.
 
-    With ``newest`` they are rows of the last step that has any. Each says its step, unless all rows are of the
-    ``step`` of its block. A column in which no row has a value is left out.
+    Each says its step, unless all rows are of the ``step`` of its block. A column in which no row has a value is left
+    out.
     """
     steps = None if table.places is None else table.places.step
-    rows: Sequence[int] = range(table.rows)
-    if newest and steps is not None and table.rows:
-        rows = [row for row in rows if steps[row] == max(steps)]
+    rows = _in_order(table)
     rows = [rows[index] for index in _of_each_kind([table.why(row) for row in rows], max_rows)]
     columns = [column for column in table.columns if any(value is not None for value in table.data[column.name])]
     if not rows or not columns:
@@ -283,6 +269,15 @@ def table_cards(
             text = "none" if value is None else sample(value if isinstance(value, str) else json_text(value), max_chars)
             yield f"      {padded(visible(name), label_width)}  ", "dim"
             yield _wrap(text, width, 8 + label_width) + "\n", ""
+
+
+def _in_order(table: Table) -> Sequence[int]:
+    """The rows in the order in which a filter chose them; if it did not choose from a window, of the last step only."""
+    rows, places = range(table.rows), table.places
+    if places is None or not rows:
+        return rows
+    newest = [row for row in rows if places.of_window or places.step[row] == max(places.step)]
+    return newest if places.order is None else sorted(newest, key=places.order.__getitem__)
 
 
 def _of_each_kind(kinds: Sequence[object], most: int) -> list[int]:

@@ -6,6 +6,7 @@ import io
 import json
 import math
 from contextlib import redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 import declog
-from declog.records import Alert, Column, DType, Number, Records, Scalar, Table
+from declog.records import Alert, Column, DType, Number, Records, RunInfo, Scalar, Table
 from declog.sinks._conversations import spoken
 from declog.sinks._scalar_lines import number, scalar_lines
 from declog.sinks.console import ConsoleSink, alert_line, sample, table_cards
@@ -115,6 +116,47 @@ def test_many_scalars_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1] == "  and 6 more"
     assert "m23" in lines[-2]
     assert "m24" not in " ".join(lines)
+
+
+def own_and_preset(count: int) -> tuple[RunInfo, tuple[Scalar, ...]]:
+    """A run of many metrics of a preset and two of the user, and a log event's scalars as they come."""
+    preset = [f"clip/{place}" for place in range(count)]
+    metrics = {**{f"clip_{place}": "mean" for place in range(count)}, "mine": "mean", "by_source": "mean"}
+    scalars = [Scalar(name, 1, name.replace("/", "_")) for name in preset]
+    scalars += [Scalar("mine", 2, "mine.max"), Scalar("by_source/a", 3, "by_source")]
+    scalars += [Scalar("my/own", 4, "logged"), Scalar("declog/late", 0, "declog/late")]
+    run = replace(run_info(Path("outputs")), config={"metrics": metrics}, user_metrics=frozenset({"mine", "by_source"}))
+    return run, (Scalar("eval_nonfinite/clip_0", 1, "clip_0"), *scalars)
+
+
+def test_what_the_user_declares_is_not_what_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """A preset's metrics are, behind warnings and what code logs, and before them what declog itself costs."""
+
+    def cut(count: int) -> list[str]:
+        run, scalars = own_and_preset(count)
+        sink = ConsoleSink(max_scalars=6)
+        sink.open(run)
+        capsys.readouterr()
+        sink.write(0, Records(scalars=scalars))
+        return capsys.readouterr().out.split("\n", 1)[1].splitlines()
+
+    assert cut(8) == [
+        "  eval_nonfinite/clip_0          1   mine                           2",
+        "  by_source/a                    3   my/own                         4",
+        "  clip",
+        "    0          1   1          1",
+        "  and 7 more",
+    ]
+    assert "declog/late" in " ".join(cut(1)) and "declog/late" not in " ".join(cut(2))
+
+
+def test_a_metric_beside_a_preset_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where there is room for core metrics and one more, it is the one that an override declares."""
+    settings = ["metrics.mine=max(reward)", "sinks=[console]", "sink_options.console.max_scalars=5"]
+    with declog.start("grpo", ["axes.group.size=2", *settings], output_dir=tmp_path) as log, log.step(0):
+        log.observe(reward=[0.0, 1.0], truncated=[False, True])
+    lines = capsys.readouterr().out.splitlines()
+    assert any("mine  " in line for line in lines) and any(line.startswith("  and ") for line in lines)
 
 
 def test_samples_are_bounded_and_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
@@ -393,11 +435,12 @@ PICKED: dict[str, Any] = {
 }
 
 
-def picked(filter: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str], **table: Any) -> list[str]:
+def picked(filter: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str], /, **table: Any) -> list[str]:
     """The rows that the console shows of five steps of eight completions, the worst ones in the third."""
+    filters = table.pop("filters", {"f": {"key": "reward", **filter}})
     spec = {"schema": "s", "filter": "f", "every": 5, **table}
     config = profile(
-        PICKED["signals"]["any"], {}, filters={"f": {"key": "reward", **filter}},
+        PICKED["signals"]["any"], {}, filters=filters,
         schemas=PICKED["schemas"], tables={"t": spec}, sinks=["console"],
     )  # fmt: skip
     with declog.start(config, output_dir=folder) as log:
@@ -419,7 +462,7 @@ def test_a_table_over_a_window_shows_the_newest_step(tmp_path: Path, capsys: pyt
         f"{place + 1} ▼ step 4 · reward {place / 8:g} · prompt 4.{place}" for place in range(4)
     ]
     assert picked({"top": 1, "bottom": 1}, tmp_path / "few", capsys) == [
-        "1 ▼ step 4 · reward 0 · prompt 4.0", "2 ▲ step 4 · reward 0.875 · prompt 4.7",
+        "1 ▲ step 4 · reward 0.875 · prompt 4.7", "2 ▼ step 4 · reward 0 · prompt 4.0",
     ]  # fmt: skip
 
 
@@ -429,6 +472,28 @@ def test_what_was_chosen_from_a_window_is_of_all_its_steps(tmp_path: Path, capsy
         "1 ▲ step 1 · reward 1.875 · prompt 1.7", "2 ▼ step 2 · reward -9 · prompt 2.0",
         "3 ▼ step 2 · reward -8.875 · prompt 2.1", "4 ▼ step 2 · reward -8.75 · prompt 2.2",
     ]  # fmt: skip
+
+
+WORST = [f"{place + 1} ▼ step 2 · reward {place / 8 - 9:g} · prompt 2.{place}" for place in range(3)]
+
+
+def test_a_choice_from_a_window_is_shown_however_it_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By a filter in the table, and by any filter of a chain; rows of earlier steps are there, too."""
+    inside = {"key": "reward", "bottom": 3, "within": "window"}
+    assert picked({"top": 1}, tmp_path / "inside", capsys, filter=inside) == WORST
+    chain = {"f": inside, "long": {"from": "f", "where": "reward < 0"}}
+    assert picked({}, tmp_path / "chain", capsys, filter="long", filters=chain) == WORST
+    few = picked({"bottom": 10, "within": "window"}, tmp_path / "over", capsys)
+    assert (few[:3], len(few)) == (WORST, 4)
+
+
+def test_the_worst_rows_are_shown_before_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where a filter chose more than there is room for: in the order of its choice, not of the rows."""
+    assert picked({"key": "-reward", "bottom": 6}, tmp_path, capsys) == [
+        f"{8 - place} ▼ step 4 · reward {place / 8:g} · prompt 4.{place}" for place in (7, 6, 5, 4)
+    ]
 
 
 def test_a_step_that_the_block_says_is_not_said_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -305,4 +305,5 @@ def _run_info(channel: Comm, plan: Plan, folder: Path, run_id: str, run_config: 
         run_config={**manifest.plain(run_config), **plan.run_config},
         plan=explain(plan),
         version=VERSION,
+        user_metrics=plan.user_metrics,
     )

@@ -51,6 +51,12 @@ def logged(made: dict[str, Any], steps: Sequence[Sequence[Scores]], folder: Path
     return [table for _, table in run_ranks(ranks, rank)[0].tables("t")]
 
 
+def ordered(table: Table) -> Sequence[int] | None:
+    """The order of a choice from a window."""
+    assert table.places is not None and table.places.of_window
+    return table.places.order
+
+
 def test_rows_say_their_step_group_number_and_why(tmp_path: Path) -> None:
     """Numbers count within the row's own step, over its batches; a window has rows of several steps."""
     filters = {"some": {"where": "score != 5"},
@@ -59,7 +65,19 @@ def test_rows_say_their_step_group_number_and_why(tmp_path: Path) -> None:
     (table,) = logged(profile(filters, every=2), steps, tmp_path)
     assert table.data["text"] == ["1:2", "1:0", "0:3", "3:9"]
     why = [f"some, ends:{end}" for end in ("top", "bottom", "bottom", "top")]
-    assert table.places == Places(step=[0, 0, 1, 1], row=[1, 3, 0, 3], group=[0, 1, 0, 1], why=why)
+    order = [0, 2, 3, 1]  # the best of each step, then the worst
+    assert table.places == Places(step=[0, 0, 1, 1], row=[1, 3, 0, 3], group=[0, 1, 0, 1], why=why, order=order)
+
+
+def test_rows_say_their_place_in_a_choice_from_a_window(tmp_path: Path) -> None:
+    """The most extreme first, also where only one filter of a chain chose so; rows of their groups come last."""
+    ends = {"key": "score", "top": 1, "bottom": 2, "within": "window"}
+    steps = [[[7.0, 1.0]], [[0.0, 9.0]]]
+    (table,) = logged(profile({"ends": ends}, every=2), steps, tmp_path / "ends")
+    assert (table.data["text"], ordered(table)) == (["1:1", "0:0", "1:9"], [2, 1, 0])
+    groups = {"ends": {**ends, "bottom": 0}, "around": {"take": "group", "from": "ends"}}
+    (table,) = logged(profile(groups, every=2), steps, tmp_path / "groups")
+    assert (table.data["text"], ordered(table)) == (["0:0", "1:9"], [1, 0])
 
 
 def test_without_groups_and_filters_rows_say_their_step_and_number(tmp_path: Path) -> None:
