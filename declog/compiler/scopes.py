@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from declog.compiler.draft import Draft, SwitchedOff
-from declog.errors import Path, Problem, nearest
+from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import AXES, Axis, DType, Type
 from declog.language.expression import Scope, compile_expression
@@ -88,6 +88,13 @@ class SignalScope(ConstantScope):
         if name in draft.spec.metrics:
             return Problem.of("DL302.metric", name=name)
         return None
+
+    def attribute(self, name: str, attribute: str) -> Node | Problem | None:
+        signal = self.draft.signals.get(attribute)
+        if signal is None or name in self.draft.signals or name not in signal.homes[1:]:
+            return super().attribute(name, attribute)
+        nulls = in_flow({"signals": {home: {attribute: None} for home in signal.homes if home != name}})[1:-1]
+        return Problem.of("DL307.phase", name=attribute, phase=name, nulls=nulls)
 
     def names(self) -> Iterable[str]:
         return [*self.draft.signal_names, *self.draft.constants]

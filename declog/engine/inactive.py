@@ -26,6 +26,7 @@ PHASE = ""  # this name among a phase's signals stands for the phase's batches
 GROUPS, METRICS, SIGNALS = 8, 4, 3  # how many reasons, metrics per reason and signals a message names
 RARE = 10  # a signal that came only once has stopped after so many batches of its phase
 Arrivals = Mapping[str, Mapping[str, "Span"]]  # by phase and signal
+_Strays = dict[Need, str]  # signals as they are read, with another phase, in which they came
 
 
 class Span(NamedTuple):
@@ -134,14 +135,13 @@ class Inactive:
                 if any(Need(need.phase, PHASE) in state.spans for clause in self._needs[id] for need in clause)
             ]
         state.judged.update(first)
-        reasons: dict[str, list[str]] = {}
-        for id in first:
-            why = "" if self._has_value(id, results) else self._why(id, state)
-            if why:
-                state.inactive[id] = why
-                reasons.setdefault(why, []).append(id)
+        reasons = {id: why for id in first if not self._has_value(id, results) and (why := self._why(id, state))}
         if not reasons:
             return
+        state.inactive |= reasons
+        self._warn(mode, first, self._together(reasons, state))
+
+    def _warn(self, mode: str, first: Collection[str], reasons: Mapping[str, list[str]]) -> None:
         some = [f"{_listed(ids, METRICS)} ({why})" for why, ids in [*reasons.items()][:GROUPS]]
         unnamed = sum(map(len, [*reasons.values()][GROUPS:]))
         count = sum(map(len, reasons.values()))
@@ -153,13 +153,18 @@ class Inactive:
             ", ".join([*some, *([f"and {unnamed} more (`log.missing` has them all)"] if unnamed else [])]),
         )  # fmt: skip
 
-    def _why(self, id: str, state: _Mode) -> str:
-        """Why a metric has no value; empty if all signals that it reads came."""
+    def _absent(self, id: str, state: _Mode) -> list[Clause]:
+        """The signals that a metric reads and that never came."""
         absent = [clause for clause in sorted(self._needs[id]) if not state.spans.keys() & clause]
         train = self._modes["train"]
         if not self._plan.every and state is not train:  # a trainer reports its numbers of a step in training only
             steps = {need for need, op in self._signals.items() if op.axis is Axis.STEP} & train.spans.keys()
             absent = [clause for clause in absent if not steps.issuperset(clause)]
+        return absent
+
+    def _why(self, id: str, state: _Mode) -> str:
+        """Why a metric has no value; empty if all signals that it reads came."""
+        absent = self._absent(id, state)
         for clause in absent:
             if clause == groups_of(self._plan, clause[0].phase):
                 return f"nothing says what a group is: observe {self._named(clause)}, or say `axes.group.size=N`"
@@ -170,6 +175,9 @@ class Inactive:
             if any(Need(phase, EXTRA + op.source) in state.spans for phase in self._plan.phases):
                 key = f"signals.{(*op.homes, 'any')[0]}.{op.name}.from_log_extra"
                 return f"{op.source} came as a column of log_extra: `{key}: true` observes it"
+        if strays := self._strays(absent, state):
+            return self._of_strays(strays, state)
+        absent = [clause for clause in absent if not self._strays([clause], state)]
         phases = dict.fromkeys(need.phase for clause in absent for need in clause)
         silent = [phase for phase in phases if Need(phase, PHASE) not in state.spans]
         sources = [op.source for need, op in self._signals.items() if need.phase in silent]
@@ -180,6 +188,68 @@ class Inactive:
         if len(absent) == 1 and len(absent[0]) == 1 and absent[0][0].name in self._masks:
             return f"{names[0]} never came: observe it, or say `axes.token.mask: all`"
         return f"{_listed(names, SIGNALS)} never came"
+
+    def _together(self, reasons: Mapping[str, str], state: _Mode) -> dict[str, list[str]]:
+        """Metrics by reason; those whose signals came in another phase share one, with one edit for them all."""
+        strays = {id: self._strays(self._absent(id, state), state) for id in reasons}
+        shared: dict[tuple[str, str, bool] | None, _Strays] = {}
+        for of_one in strays.values():
+            way = self._way(of_one)
+            shared[way] = shared.get(way, {}) | of_one
+        ids: dict[str, list[str]] = {}
+        for id, why in reasons.items():
+            way = self._way(strays[id])
+            ids.setdefault(self._of_strays(shared[way], state) if way else why, []).append(id)
+        return ids
+
+    # -- signals of another phase
+
+    def _strays(self, absent: Collection[Clause], state: _Mode) -> _Strays:
+        """Signals that came in another phase than the one that reads them, with that phase; empty if one never came."""
+        strays: _Strays = {}
+        for clause in absent:
+            came = {
+                need: phase for need in clause if need in self._signals
+                for phase in self._plan.phases if Need(phase, need.name) in state.spans
+            }  # fmt: skip
+            if not came:
+                return {}
+            strays |= came
+        return strays
+
+    def _way(self, strays: _Strays) -> tuple[str, str, bool] | None:
+        """The phase in which the first of them came, the one that reads it, and whether an edit moves its readers."""
+        for need, came in strays.items():
+            return came, need.phase, bool(self._moved(strays))
+        return None
+
+    def _moved(self, strays: _Strays) -> list[str]:
+        """The signals to delete from the phase that reads them, so that their metrics read the one in which they came.
+
+        Empty if that is no answer: a metric reads others beside them, which are not of that phase.
+        """
+        moved = [need for need in sorted(strays) if need.name not in self._masks] or [*strays]
+        phase, came = moved[0].phase, strays[moved[0]]
+        readers = [
+            clauses for clauses in self._needs.values() if any(need in moved for clause in clauses for need in clause)
+        ]
+        read = {need for clauses in readers for clause in clauses for need in clause} | {*strays}
+        both = all(need in self._signals and {phase, came} <= {*self._signals[need].homes} for need in read)
+        return [need.name for need in moved] if both else []
+
+    def _of_strays(self, strays: _Strays, state: _Mode) -> str:
+        """The reason of metrics whose signals came in another phase, and what to do."""
+        (need, came), *_ = strays.items()
+        names = list(dict.fromkeys(self._signals[need].source for need in sorted(strays)))
+        alone = [one for one, op in self._signals.items() if one.phase == need.phase and op.homes == (one.phase,)]
+        beside = next((one for one in alone if one in state.spans), next(iter(alone), None))
+        fix = f"observe {'them' if len(names) > 1 else 'it'}"
+        fix += f" with {self._signals[beside].source} in {need.phase}" if beside else f" in {need.phase}"
+        if moved := self._moved(strays):
+            nulls = [*(f"{name}: null" for name in moved[:GROUPS]), *["..."] * (len(moved) > GROUPS)]
+            fix += f", or `signals: {{{need.phase}: {{{', '.join(nulls)}}}}}`"
+        verb = "are" if len(names) > 1 else "is"
+        return f"{_listed(names, SIGNALS)} came in {came}, and {verb} read in {need.phase}: {fix}"
 
     def _named(self, clause: Clause) -> str:
         """The signals of a clause, as they are observed."""

@@ -60,6 +60,8 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         reduces = section == "metrics" and word in _names(data, "signals", "derived")
         if reduces and is_reduction(str(entry[word]), 1):
             return f"expr: {word}, reduce: {entry[word]}"
+        if word == "phase" and (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None:
+            return fix
         if (fix := moved(word, name, entry)) is not None:
             return fix
     if (fix := _of_other_tools(problem.path, data)) is not None or len(problem.path) > 1:
@@ -96,6 +98,33 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     if isinstance(value, Scalar):
         return f"run: {{config: {{{key}: {in_flow(value)}}}}}, which records it with the run\n{problem.fix}"
     return None
+
+
+def _of_phase(phase: str, text: str, data: Mapping[str, Any]) -> str | None:
+    """The fix for a metric's phase: its signals of several phases are declared in that one alone.
+
+    None where other signals decide.
+    """
+    exprs = {str(path[-1]): item.get("expr") for path, item in entries(data, "derived") if isinstance(item, Mapping)}
+    words = set(re.findall(r"[a-z_]\w*", text))
+    for _ in exprs:  # those that derived signals read
+        words |= {word for name in words & exprs.keys() for word in re.findall(r"[a-z_]\w*", str(exprs[name]))}
+    homes: dict[str, list[str]] = {}
+    for path, item in entries(data, "signals"):
+        if path[-1] in words and item is not None:
+            homes.setdefault(str(path[-1]), []).append(str(path[1]))
+    if not homes or any(phase not in named for named in homes.values()):
+        return None
+    moved = [name for name, named in homes.items() if named[0] != phase]  # alone it is read in the first
+    if not moved or [phase] in homes.values():
+        return "drop it: its signals are read in that phase"
+    edits: dict[str, dict[str, None]] = {}
+    for moving in moved:
+        for home in homes[moving]:
+            if home != phase:
+                edits.setdefault(home, {})[moving] = None
+    verb, names = "comes" if len(moved) == 1 else "come", " and ".join(f"`{name}`" for name in moved)
+    return f"drop it, and where {names} {verb} in `{phase}` only: `{in_flow({'signals': edits})[1:-1]}`"
 
 
 def _at(path: Path, data: Any) -> Any:

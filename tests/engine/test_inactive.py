@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import declog
@@ -95,6 +97,124 @@ def test_what_never_came_is_the_reason(case: str, tmp_path: Path, caplog: pytest
     assert line.startswith(f"{len(missing)} of {len(metrics)} metric")
     assert all(name in line and why in line for name, why in missing.items())
     assert json.loads((tmp_path / "run.json").read_text())["missing"] == missing
+
+
+MASK = {**TOKEN, "type": "bool"}
+TWO_PHASES: dict[str, Any] = {
+    "run": {"name": "small"}, "axes": {"token": {"mask": "m"}},
+    "signals": {
+        "rollout": {"r": ROW, "a": TOKEN, "b": TOKEN, "x": ROW, "m": MASK},
+        "update": {"lp": TOKEN, "a": TOKEN, "b": TOKEN, "x": ROW, "m": MASK},
+    },
+    "metrics": {"r": "mean(r)", "lp": "mean(lp)"},
+}  # fmt: skip
+MASKED = "observe them with r in rollout"
+STRAYS: Mapping[str, tuple[dict[str, str], str, dict[str, str]]] = {
+    "tokens": ({"a": "mean(a)"}, "a", {
+        "a": f"a and m came in update, and are read in rollout: {MASKED}, or `signals: {{rollout: {{a: null}}}}`"}),
+    "also read where it came": ({"a": "max(a)", "w": "mean(a * lp)"}, "a", {
+        "a": f"a and m came in update, and are read in rollout: {MASKED}, or `signals: {{rollout: {{a: null}}}}`"}),
+    "two signals": ({"d": "mean(a - b)"}, "a b", {"d": (
+        f"a, b and m came in update, and are read in rollout: {MASKED}, or `signals: {{rollout: {{a: null, b: null}}}}`"
+    )}),
+    "completions": ({"x": "mean(x)"}, "x", {"x": (
+        "x came in update, and is read in rollout: observe it with r in rollout, or `signals: {rollout: {x: null}}`"
+    )}),
+    "the mask": ({"n": "mean(sum(m, over=token))"}, "", {"n": (
+        "m came in update, and is read in rollout: observe it with r in rollout, or `signals: {rollout: {m: null}}`"
+    )}),
+    "with another of its phase": ({"x": "mean(x * r)"}, "x", {
+        "x": "x came in update, and is read in rollout: observe it with r in rollout"}),
+    "one that came in none": ({"d": "mean(a - b)"}, "a", {"d": "b never came"}),
+}  # fmt: skip
+
+
+def two_phases(update: str, *, rollout: str = "r", values: dict[str, list[Any]]) -> Callable[[Recorder], None]:
+    """A loop that observes some signals with the rollout, and others in two micro-batches of an update."""
+
+    def body(log: Recorder) -> None:
+        generator = np.random.default_rng(0)
+        for step in range(3):
+            mask = generator.random((4, 5)) < 0.6
+            rows = {"r": generator.random(4), "x": generator.random(4), "m": mask}
+            rows |= {name: generator.random((4, 5)) for name in ("a", "b", "lp")}
+            chosen = {name: row[mask] if name in ("a", "b") else row for name, row in rows.items()}
+            for name, row in chosen.items():
+                values.setdefault(name, []).append(row)
+            with log.step(step):
+                if rollout:
+                    log.observe(**{name: rows[name] for name in rollout.split()})
+                for part in ([2, 0], [1, 3]):
+                    log.observe(**{name: rows[name][part] for name in update.split()})
+
+    return body
+
+
+@pytest.mark.parametrize("case", STRAYS)
+@pytest.mark.parametrize("rollout", ["r", ""])
+def test_what_came_in_another_phase_says_so(
+    case: str, rollout: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It names both phases and, where a declaration alone decides, the edit; with it the metric has its value."""
+    metrics, names, missing = STRAYS[case]
+    config = {**TWO_PHASES, "metrics": {"lp": "mean(lp)", **({"r": "mean(r)"} if rollout else {}), **metrics}}
+    body = two_phases(f"lp m {names}", rollout=rollout, values={})
+    told, reasons = run(config, body, tmp_path, caplog)
+    if not rollout:
+        missing = {id: why.replace(" with r in", " in") for id, why in missing.items() if "never" not in why}
+    if not rollout and case == "with another of its phase":  # of which nothing came
+        missing = {"x": "no signal of rollout came, which `log.observe(r=...)` gives"}
+    assert missing.items() <= reasons.items()
+    (line,) = told
+    assert all(why in line for why in missing.values())
+
+
+@pytest.mark.parametrize(
+    ("metric", "names", "nulls", "value"),
+    [
+        ("mean(a)", "a", "a", lambda values: values["a"].mean()),
+        ("max(a - b)", "a b", "a b", lambda values: (values["a"] - values["b"]).max()),
+        ("mean(a - b)", "a b", "a", lambda values: (values["a"] - values["b"]).mean()),
+        ("std(x)", "x", "x", lambda values: values["x"].std(ddof=1)),
+        ("mean(sum(m, over=token))", "", "m", lambda values: values["m"].sum(1).mean()),
+        ("mean(mean(a, over=token) * x)", "a x", "a x", None),
+    ],
+)
+def test_the_edit_for_another_phase_works(
+    metric: str, names: str, nulls: str, value: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the declaration deleted the metric reads what came, and is what numpy computes of it."""
+    signals = copy.deepcopy(TWO_PHASES["signals"])
+    for name in nulls.split():
+        signals["rollout"][name] = None
+    config = {**TWO_PHASES, "signals": signals, "metrics": {**TWO_PHASES["metrics"], "mine": metric}}
+    sink, values = MemorySink(), {}  # type: ignore[var-annotated]
+    with declog.start(config, sinks=[sink], output_dir=tmp_path) as log:
+        two_phases(f"lp m {names}", values=values)(log)
+    assert dict(log.missing) == {}
+    logged = [row["mine"] for row in sink.scalars.values()]
+    assert len(logged) == 3
+    if value is not None:
+        expected = [value({name: rows[step] for name, rows in values.items()}) for step in range(3)]
+        np.testing.assert_allclose(logged, expected, rtol=1e-6)
+
+
+def test_what_came_with_the_rollout_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The other direction; metrics that share a reason are named together, with all of their signals."""
+    metrics = {"ratio": "mean(exp(lp - a))", "gap": "mean(lp - b)", "both": "mean(lp * a * b)", "a": "mean(a)"}
+    config = {**TWO_PHASES, "metrics": TWO_PHASES["metrics"] | metrics}
+    told, missing = run(config, two_phases("lp m", rollout="r m a b", values={}), tmp_path, caplog)
+    assert missing["ratio"] == "a came in rollout, and is read in update: observe it with lp in update"
+    shared = "a and b came in rollout, and are read in update: observe them with lp in update"
+    assert told == [f"3 of 6 metrics are inactive: ratio, gap and both ({shared})"]
+
+
+def test_what_nothing_reads_where_it_came_is_known_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A signal of two phases that no metric reads in the one of the call is not kept, and has come there."""
+    config = {**TWO_PHASES, "metrics": TWO_PHASES["metrics"] | {"a": "mean(a)", "b": "mean(b)"}}
+    told, missing = run(config, two_phases("lp m a b", values={}), tmp_path, caplog)
+    assert missing["b"] == STRAYS["tokens"][2]["a"].replace("a and m", "b and m").replace("a: null", "b: null")
+    assert "inactive: a and b (a, b and m came in update" in told[0] and "{a: null, b: null}" in told[0]
 
 
 def test_one_of_two_sides_is_enough(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

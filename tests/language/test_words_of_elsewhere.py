@@ -343,3 +343,29 @@ def test_a_reduction_is_no_word_of_elsewhere() -> None:
     assert set(reductions.BUILTIN.names()) & elsewhere.SYNONYMS.keys() == {"count"}
     for word in ("mean", "sum", "min", "max", "std", "var", "count", "last"):
         assert f"reduce: {word}, by: source" in str(idioms.of_text(f"{word}(reward) by source", "by"))
+
+
+@pytest.mark.parametrize(
+    ("metric", "fix"),
+    [
+        ("mean(update.advantages)", "write `advantages`, and where it {moved}"),
+        ("mean(rollout.advantages)", "write `advantages`"),
+        ("mean(update.logprobs)", "write `logprobs`"),
+        ({"expr": "advantages", "phase": "update"}, "drop it, and where `advantages` {moved}"),
+        ({"expr": "square(steep)", "phase": "update"}, "drop it, and where `advantages` {moved}"),
+        ({"expr": "advantages", "phase": "rollout"}, "drop it: its signals are read in that phase"),
+        ({"expr": "ratio * advantages", "phase": "update"}, "drop it: its signals are read in that phase"),
+        ({"expr": "reward", "phase": "update"}, "its signals say it: signals: {{update: {{...}}}}"),
+    ],
+)
+def test_a_metrics_phase(metric: Any, fix: str) -> None:
+    """Class: a metric is told which phase it reads; the fix is an edit with which it does, where one is needed."""
+    moved = "comes in `update` only: `signals: {rollout: {advantages: null}}`"
+    config = declog.config_of("ppo")
+    config["derived"]["steep"] = {"expr": "advantages > 1"}
+    with pytest.raises(declog.ConfigError) as caught:
+        declog.plan({**config, "metrics": {**config["metrics"], "mine": metric}})
+    assert caught.value.problems[0].fix == fix.format(moved=moved)
+    config["signals"]["rollout"]["advantages"] = None
+    plan = declog.plan({**config, "metrics": {**config["metrics"], "mine": "mean(advantages)"}})
+    assert {op.phase for op in plan.metrics if op.id == "mine"} == {"update"}

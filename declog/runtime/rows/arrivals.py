@@ -15,7 +15,10 @@ from declog.runtime.rows.window import Window
 
 
 def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[str, Span]]:
-    """The steps of each phase's batches, of each signal and each column of log_extra. Called by the worker."""
+    """The steps of each phase's batches, and of each signal and each column of log_extra that came with them.
+
+    Called by the worker.
+    """
     by_phase: dict[str, dict[str, Span]] = {}
     for phase, batches in window.batches().items():
         if phase not in phases:
@@ -26,7 +29,7 @@ def arrivals(window: Window, phases: Mapping[str, PhaseOp]) -> dict[str, dict[st
                 before = spans.get(name)
                 spans[name] = span if before is None else before.then(span)
         for batch in batches:
-            for name in (key[0] for key in batch.texts if key[0].startswith(EXTRA)):
+            for name in (*batch.astray, *(key[0] for key in batch.texts if key[0].startswith(EXTRA))):
                 spans[name] = spans.get(name, Span(batch.step, batch.step)).then(Span(batch.step, batch.step))
         by_phase[phase] = spans
     return by_phase

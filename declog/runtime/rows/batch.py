@@ -40,6 +40,7 @@ class Batch:
     copies: Sequence[Copy] = ()  # copied columns that are not in packs yet
     calls: Sequence[Observation] = ()  # calls that have more than columns
     extras: Mapping[str, list[Any] | Tensor] = MappingProxyType({})
+    astray: Set[str] = frozenset()  # signals that came with these, and are read in other phases only
     loose = False  # undeclared columns decide the number of rows if no signal does
     order = 0
     # set when the batch closes:

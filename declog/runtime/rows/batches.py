@@ -200,6 +200,9 @@ class Intake:
         for position, op in chosen:
             calls[op.phase].add(op, values[position])
         self._take(batches, [*calls.values()])
+        astray = {op.name for source, ops in (intended or {}).items() if not ops for op in sources[source]}
+        for phase in calls if astray else ():
+            batches[phase].astray = batches[phase].astray | astray
         read_here = {position for position, _ in chosen}
         kept = [
             (position, next((op for op in ops if op.phase in calls), ops[0])) for position, ops in unread
