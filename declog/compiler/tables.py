@@ -186,7 +186,8 @@ def alerts(draft: Draft) -> None:
             draft.report("DL203.alert", path, fix=fix)
             continue
         if bounds and name not in draft.spec.metrics and not draft.deleted(f"metrics.{name}"):
-            near = draft.metric_named(name) or _named_in(name, draft.output_keys)
+            keys = list(draft.output_keys)
+            near = draft.metric_named(name) or _named_in(name, keys) or (keys[0] if len(keys) == 1 else None)
             when = " or ".join(bounds).replace(name, near or "METRIC")
             defined = suggestions.definition(name, draft.signals)
             fix = f"name it by its metric, or: when: {when}" if near else f"the condition names it: when: {when}"
