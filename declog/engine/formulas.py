@@ -72,7 +72,8 @@ class Sheet:
         nonfinite, infinite = np.zeros(shape, bool), np.zeros(shape, bool)
 
         def add(total: Array, marks: Array) -> None:
-            total |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
+            if marks.size:  # a metric with labels, of which none came, marks nothing
+                total |= marks if len(marks) <= shape[0] else marks.any(0, keepdims=True)
 
         for node in walk(expr):
             values, kind = self.value(node) if node.op == METRIC else NOWHERE

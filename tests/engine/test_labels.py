@@ -170,3 +170,15 @@ def test_an_alert_over_labels(tmp_path: Path) -> None:
     with declog.start(profile(SIGNALS, metrics, alerts=alerts), sinks=[sink], output_dir=tmp_path) as log, log.step(0):
         log.observe(**ONE[0])
     assert [alert.text for _, alert in sink.alerts] == ["0.25"]
+
+
+@pytest.mark.parametrize("other", ["mean(x)", {"expr": "x / 0"}, {"expr": "x", "reduce": "std", "where": "x > 5"}])
+@pytest.mark.parametrize("formula", ["m / p", "p - m", "m * 2 + p"])
+def test_a_formula_of_labels_of_which_none_came_is_absent(formula: str, other: Any, tmp_path: Path) -> None:
+    """Class: a metric with labels and no row beside one with a value, an infinite one or none; nothing is reported."""
+    metrics = {"m": {"expr": "x", "by": "env", "where": "x > 9"}, "p": other, "f": {"formula": formula}}
+    sink = MemorySink()
+    with declog.start(profile(SIGNALS, metrics), output_dir=tmp_path, sinks=[sink]) as log, log.step(0):
+        log.observe(**ONE[0])
+    assert log.failures == {}
+    assert not any(scalar.name.startswith("f") for _, records in sink.events if records for scalar in records.scalars)
