@@ -81,7 +81,7 @@ def _redefined(config: Composed) -> Iterator[str]:
             text = name if expr is None else str(expr.plain)
             before = exprs.setdefault(name, text)
             if expr is not None and text not in (before, name) and config.home(("metrics", name)) is None:
-                yield f"`{name}` is a preset's metric, and computes something else now; a metric beside it needs an id"
+                yield f"`{name}` is a preset's metric, and computes something else now; another one needs another name"
 
 
 def _beside(config: Composed) -> Iterator[str]:

@@ -100,7 +100,7 @@ def _located(problem: Problem, provenance: Provenance | None, prefix: Path) -> P
         problem = _as_written(problem, location)
     where = where_of(problem, location, ".".join(map(str, key)))
     if isinstance(location, FileLocation) and location.style == "plain" and location.in_flow:
-        problem = _quoted_in_flow(problem)
+        problem = _quoted_in_flow(problem, location.written_value)
     related = tuple(_related(problem, provenance, prefix))
     below = problem.path[len(key) - len(prefix) :]
     if not isinstance(location, StoreLocation):
@@ -127,9 +127,9 @@ def _as_written(problem: Problem, location: FileLocation) -> Problem:
     return replace(problem, message=whole_message, fix=fix)
 
 
-def _quoted_in_flow(problem: Problem) -> Problem:
+def _quoted_in_flow(problem: Problem, value: str) -> Problem:
     """The problem of a whole value in {...}, whose fix is an expression: with quotes where YAML would cut it."""
-    entire = problem.span is None or problem.span == (0, len(problem.source or ""))
+    entire = problem.source in (None, value) and problem.span in (None, (0, len(value)))
     if not entire or problem.fix is None or ", " not in problem.fix:
         return problem
     answers = problem.fix.split("  or  ")

@@ -173,7 +173,7 @@ def not_yaml(error: yaml.MarkedYAMLError, mark: yaml.Mark, text: str | None = No
         problem, column = Problem.of("DL101.yaml_comment", fix=f"#{line.lstrip()[2:]}"), len(line) - len(line.lstrip())
     elif (bare := _without_colon(lines, row, cause)) is not None:
         row, line = bare, lines[bare]
-        key, _, value = line.strip().partition(" ")
+        key, value = re.split("[ =:]", f"{line.strip()} ", maxsplit=1)
         problem = Problem.of("DL101.yaml_no_colon", fix=f"{key}: {value.strip(' =') or '...'}")
         column, width = len(line) - len(line.lstrip()), len(line.strip())
     elif "mapping values are not allowed" in cause and (plain := _unquoted(lines, context or mark, mark)):
@@ -227,7 +227,11 @@ def _without_colon(lines: list[str], row: int, cause: str) -> int | None:
     if "could not find expected ':'" not in cause and "mapping values are not allowed" not in cause:
         return None
     above = next((at for at in range(min(row, len(lines)) - 1, -1, -1) if lines[at].strip()), None)
-    if above is None or not re.fullmatch(r"\s*[\w.]+([ =].*)?", lines[above]) or re.search(r":(\s|$)", lines[above]):
+    if (
+        above is None
+        or not re.fullmatch(r"\s*[\w.]+(([ =]|:(?=\S)).*)?", lines[above])
+        or re.search(r":(\s|$)", lines[above])
+    ):
         return None
     levels = [len(lines[at]) - len(lines[at].lstrip()) for at in (above, row) if at < len(lines)]
     return above if levels[0] == levels[-1] or "could not" in cause else None

@@ -85,16 +85,23 @@ def _signals_of(pack: str) -> frozenset[str]:
     return signal_names(layer)
 
 
+_BASES = re.compile(r"^defaults: *\[([\w, ]+), *_self_ *\]", re.MULTILINE)  # of a file that names presets only
+
+
 def declared(problem: Problem, config: Composed) -> Problem:
     """An unknown signal that is near to none: which pack declares it. A preset that is named as a profile."""
     profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)
-    if profile is not None and profile[1] in presets():
+    if profile is not None and problem.path == ("profile",) and profile[1] in presets():
         return replace(problem, fix=f"a preset is extended: defaults: [{profile[1]}, _self_]\n{problem.fix}")
     match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
     pack = None if match is None or (problem.fix or "").startswith("did you mean") else pack_of(match[1])
     if pack is None:
         return problem
-    files = () if config.provenance is None else config.provenance.texts
+    files = {} if config.provenance is None else config.provenance.texts
     extends = not files or any(provider_of(file) and FilePath(file).stem != ROOT for file in files)
-    base = "..." if extends else "grpo"  # a file that extends nothing, where somebody forgot it
+    texts = [text for file, text in files.items() if provider_of(file) is None]
+    bases = [match[1] for text in texts if (match := re.search(_BASES, text)) is not None]
+    base = (
+        "grpo" if not extends else bases[-1] if bases else "..."
+    )  # a file may extend nothing, where somebody forgot it
     return replace(problem, fix=f"the pack `{pack}` has it: defaults: [{base}, packs: [{pack}], _self_]")

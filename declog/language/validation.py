@@ -294,6 +294,9 @@ def _example(noun: str, depth: int, value: Any) -> str | None:
         return f'"{value}"'
     if isinstance(value, list) and len(value) == 1 and isinstance(value[0], Scalar):
         return in_flow(value[0])
+    numbers = [item for item in value.values() if type(item) is int] if isinstance(value, Mapping) else []
+    if numbers and "number" in noun:
+        return str(numbers[0])
     if noun == "a map" and value is False and depth == 2:
         return "null"
     if isinstance(value, str) and (number := re.match(r"\s*(\d+)\s*([kK]\b)?", value)) and "number" in noun:
