@@ -98,7 +98,11 @@ def _of_option(draft: Draft, sink: str, problem: Problem) -> Problem:
     if problem.code not in ("DL201", "DL202"):
         return problem
     data = draft.spec.model_dump(include={"sinks", "sink_options", "metrics"})
-    fix = mistakes.of_sink_option(sink, str(problem.path[0]), data)
+    name = str(problem.path[0])
+    fix = mistakes.of_sink_option(sink, name, data)
+    if fix is None and problem.code == "DL201" and not str(problem.fix).startswith("did you mean"):
+        of_all = did_you_mean(name, SinkSpec.model_fields, what="of every sink")
+        fix = of_all if of_all.startswith("did you mean") else f"{problem.fix}\n{of_all}"
     return problem if fix is None else replace(problem, fix=fix)
 
 

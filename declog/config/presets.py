@@ -91,7 +91,8 @@ _BASES = re.compile(r"^defaults: *\[([\w, ]+), *_self_ *\]", re.MULTILINE)  # of
 def declared(problem: Problem, config: Composed) -> Problem:
     """An unknown signal that is near to none: which pack declares it. A preset that is named as a profile."""
     profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)
-    if profile is not None and problem.path == ("profile",) and profile[1] in presets():
+    is_near = problem.path != ("profile",) and str(problem.fix).startswith("did you mean")
+    if profile is not None and not is_near and profile[1] in presets():
         return replace(problem, fix=f"a preset is extended: defaults: [{profile[1]}, _self_]\n{problem.fix}")
     match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
     pack = None if match is None or (problem.fix or "").startswith("did you mean") else pack_of(match[1])

@@ -166,8 +166,6 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
     """The problems of a sink's options, each at the option's name."""
     from pydantic import TypeAdapter, ValidationError
 
-    from declog.language.spec import SinkSpec
-
     cls = sink_class(kind)
     parameters = _options(cls)
     hints = typing.get_type_hints(cls.__init__)
@@ -178,10 +176,7 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
     ]
     for name, value in options.items():
         if name not in parameters:
-            of_all = [key for key in SinkSpec.model_fields if key != "kind"]
-            problems.append(
-                Problem.of("DL201.sink_option", (name,), kind=kind, name=name, known=[*parameters, *of_all])
-            )
+            problems.append(Problem.of("DL201.sink_option", (name,), kind=kind, name=name, known=parameters))
             continue
         if value is None:  # null resets the value of another layer
             continue
