@@ -9,6 +9,7 @@ from declog.errors import in_flow, nearest
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
+    from declog.language.tree import Node
     from declog.plans.ops import Plan
 
 
@@ -36,9 +37,9 @@ def _unopened(config: Composed) -> Iterator[str]:
     """A note on the user's own options for sinks that `sinks` does not list."""
     from declog.sinks import known_kinds
 
-    for name, options in (config.data.get("sink_options") or {}).items():
+    for name, options in config.spec.sink_options.items():
         if name not in config.spec.sinks and config.home(("sink_options", name)) is None:
-            kind = (options or {}).get("kind") or name
+            kind = options.kind or name
             near = None if ":" in kind or kind in known_kinds() else nearest(name, [*config.spec.sinks, *known_kinds()])
             fix = f"did you mean `{near}`?" if near else f"sinks: {in_flow([*config.spec.sinks, name])}"
             yield f"`sink_options.{name}` has no effect: no `sinks` names it; {fix}"
@@ -64,6 +65,8 @@ def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
         count = 0 if chosen is None else chosen.n or chosen.top + chosen.bottom
         if chosen is None or count == 0 or op.every == 1 or chosen.within != "step" or chosen.limit is not None:
             continue
+        if any(one.within == "window" for one in chosen.chain):  # one that it chooses from
+            continue
         if config.home(("tables", op.id)) is None:
             yield (
                 f"`{op.id}` has {count} rows of each step, so {count * op.every} of each {op.every} steps; "
@@ -74,32 +77,36 @@ def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
 def _redefined(config: Composed) -> Iterator[str]:
     """A note on the user's own metrics with the id of a preset's, of which they compute something else."""
     exprs: dict[str, str] = {}  # by id, as the lowest layer has them
-    for layer in () if config.merged is None else config.merged.layers:
-        metrics = layer.at((*config.prefix, "metrics"))
-        for name, entry in metrics.entries.items() if metrics is not None else ():
-            expr = next((entry.entries[key] for key in ("expr", "formula") if key in entry.entries), None)
-            text = name if expr is None else str(expr.plain)
-            before = exprs.setdefault(name, text)
-            if expr is not None and text not in (before, name) and config.home(("metrics", name)) is None:
-                yield f"`{name}` is a preset's metric, and computes something else now; another one needs another name"
+    for name, entry in _said(config, "metrics"):
+        expr = next((entry.entries[key] for key in ("expr", "formula") if key in entry.entries), None)
+        text = name if expr is None else str(expr.plain)
+        before = exprs.setdefault(name, text)
+        if expr is not None and text not in (before, name) and config.home(("metrics", name)) is None:
+            yield f"`{name}` is a preset's metric, and computes something else now; another one needs another name"
 
 
 def _beside(config: Composed) -> Iterator[str]:
     """A note on keys of a config that stand beside the node of it in an application's configuration."""
     entries = config.merged.tree.entries if config.prefix and config.merged is not None else {}
-    for name in entries.keys() & {"sinks", "sink_options", "tables", "schemas", "filters", "profiles", "alerts"}:
-        yield f"`{name}` beside `{config.prefix[0]}` is nothing to declog: {config.prefix[0]}: {{{name}: ...}}"
+    for name in entries:
+        if name in ("sinks", "sink_options", "tables", "schemas", "filters", "profiles", "alerts"):
+            yield f"`{name}` beside `{config.prefix[0]}` is nothing to declog: {config.prefix[0]}: {{{name}: ...}}"
 
 
 def _replaced(config: Composed) -> Iterator[str]:
     """A note on a short form of an axis that takes out what a preset says of it beside, such as `axes.group=8`."""
     keys: dict[str, set[str]] = {}  # by axis, what the layers so far say of it
+    for axis, entry in _said(config, "axes"):
+        lost = keys.get(axis, set()) - entry.entries.keys() if entry.replaces else set()
+        if lost and config.home(("axes", axis)) is None:
+            edit = " ".join(f"axes.{axis}.{key}={node.plain}" for key, node in entry.entries.items())
+            yield f"`axes.{axis}` is replaced as a whole, without {', '.join(sorted(lost))}; {edit} keeps the rest"
+        said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
+        keys[axis] = said if entry.replaces else {*keys.get(axis, ()), *said}
+
+
+def _said(config: Composed, section: str) -> Iterator[tuple[str, Node]]:
+    """The entries of a section as each layer says them, the lowest layer first."""
     for layer in () if config.merged is None else config.merged.layers:
-        axes = layer.at((*config.prefix, "axes"))
-        for axis, entry in axes.entries.items() if axes is not None else ():
-            lost = keys.get(axis, set()) - entry.entries.keys() if entry.replaces else set()
-            if lost and config.home(("axes", axis)) is None:
-                edit = " ".join(f"axes.{axis}.{key}={node.plain}" for key, node in entry.entries.items())
-                yield f"`axes.{axis}` is replaced as a whole, without {', '.join(sorted(lost))}; {edit} keeps the rest"
-            said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
-            keys[axis] = said if entry.replaces else {*keys.get(axis, ()), *said}
+        node = layer.at((*config.prefix, section))
+        yield from () if node is None else node.entries.items()

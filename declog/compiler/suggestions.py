@@ -134,10 +134,8 @@ def arguments(reduction: Reduction, call: ast.Call, text: str) -> str:
 
 def definition(name: str, signals: Container[str]) -> str | None:
     """The metric that a name such as `length_p95` speaks of, as it would be defined; None for another name."""
-    of_its_end = re.fullmatch(r"(\w+?)_(mean|sum|min|max|std|var|last|p\d+)", name)
-    if of_its_end is None or of_its_end[1] not in signals:
-        return None
-    return f"metrics: {{{name}: {of_its_end[2]}({of_its_end[1]})}}"
+    ending = idioms.of_ending(name)
+    return f"metrics: {{{name}: {ending[1]}({ending[0]})}}" if ending and ending[0] in signals else None
 
 
 def clause(reduction: str, inside: str, keyword: ast.keyword) -> str | None:

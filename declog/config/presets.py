@@ -102,7 +102,5 @@ def declared(problem: Problem, config: Composed) -> Problem:
     extends = not files or any(provider_of(file) and FilePath(file).stem != ROOT for file in files)
     texts = [text for file, text in files.items() if provider_of(file) is None]
     bases = [match[1] for text in texts if (match := re.search(_BASES, text)) is not None]
-    base = (
-        "grpo" if not extends else bases[-1] if bases else "..."
-    )  # a file may extend nothing, where somebody forgot it
+    base = (bases[-1] if bases else "...") if extends else "grpo"  # a file that extends nothing forgot it
     return replace(problem, fix=f"the pack `{pack}` has it: defaults: [{base}, packs: [{pack}], _self_]")

@@ -76,7 +76,8 @@ class FileLocation:
     def in_flow(self) -> bool:
         """Whether the value stands in {...} or [...] of its line."""
         line = LINE_BREAK.split(self.text)[self.value.line - 1]
-        return any(depth > 0 for depth in [*depths(line[: self.value.column - 1])][-1:])
+        *_, depth = 0, *depths(line[: self.value.column - 1])
+        return depth > 0
 
     @property
     def where(self) -> Where:

@@ -300,6 +300,12 @@ def _of_axis(match: re.Match[str]) -> str:
     return f"write `mean({match[1]}({match[2]}, over={axis}))`"
 
 
+def of_ending(name: str) -> tuple[str, str] | None:
+    """``length_p95`` as what is reduced and the reduction, `length` and `p95`; None for another name."""
+    match = re.fullmatch(r"(\w+?)_(mean|sum|min|max|std|var|last|p\d+)", name)
+    return None if match is None else (match[1], match[2])
+
+
 def of_filter(text: str) -> str | None:
     """``worst(4)`` and ``top(reward, 4)`` as a filter; None for another text."""
     call = re.fullmatch(r"\s*(\w+)\((?:(\w+), *)?(\d+)\)\s*", text)

@@ -510,8 +510,8 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
     if isinstance(value, str):
         id = "_".join(re.findall(r"[a-z_]\w*", value)) or "my_id"
         if section in ("signals", "metrics") and re.match(r"[a-z_]\w*\Z", value):
-            of_its_end = re.fullmatch(r"(\w+?)_(mean|sum|min|max|std|var|last|p\d+)", value)
-            metric = f"{of_its_end[2]}({of_its_end[1]})" if of_its_end else "mean"
+            ending = idioms.of_ending(value)
+            metric = f"{ending[1]}({ending[0]})" if ending else "mean"
             return id, "completion" if section == "signals" else metric
         condition = re.fullmatch(r"(\w+)\s*([<>]=?\s*\S+)", value) if section == "alerts" else None
         return (condition[1], condition[2]) if condition else (id, value)
