@@ -30,7 +30,7 @@ from declog.config.renames import deprecated, renamed
 from declog.config.search_path import GROUP
 from declog.config.source_map import FileLocation, shown_path
 from declog.errors import ConfigError, MissingSignalError, Problem, SinkError
-from declog.errors.habits import no_more_arguments
+from declog.errors.habits import refuse_arguments
 from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.functions import Functions
 from declog.language.keys import entries, entry_path
@@ -185,8 +185,8 @@ def start(
     from declog.runtime.run import opening
     from declog.runtime.run.sigterm import close_on_sigterm
 
-    no_more_arguments("declog.start", start, unnamed, unknown, LogSpec.model_fields)
-    _objects(config, sinks)
+    refuse_arguments(start, config, overrides, sinks, unnamed, unknown, LogSpec.model_fields)
+    _objects(sinks)
     composed = compose(config, overrides)
     make = partial(plan, composed, constants=constants, functions=functions, reductions=reductions, columns=columns)
     compiled = make(profiles=(composed.profile,) if sinks or role != "rank" else ())
@@ -218,14 +218,9 @@ def _live_metrics(*arguments: Any) -> Any:
     return Live(*arguments)
 
 
-def _objects(config: object, sinks: object) -> None:
-    """Raise ``SinkError`` DL601 where sinks are named in code, which takes objects."""
-    items = [sinks] if isinstance(sinks, str) or not isinstance(sinks, Sequence) else sinks
-    names = [item for item in items if isinstance(item, str)]
-    shown = f'"{config}"' if isinstance(config, str) else "config"
-    if names:
-        fix = f'{shown}, ["sinks=[{",".join(names)}]"]'
-        raise SinkError.of("DL601.named", name=names[0], fix=f"the YAML names them: declog.start({fix})")
+def _objects(sinks: object) -> None:
+    """Raise ``SinkError`` DL601 where sinks are no list of objects."""
+    items = sinks if isinstance(sinks, Sequence) else [sinks]
     for item in items:
         callables = [callable(inspect.getattr_static(item, name, None)) for name in ("open", "write", "close")]
         if isinstance(item, type) or not all(callables):

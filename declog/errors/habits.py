@@ -12,8 +12,9 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar
 
-from declog.errors import nearest
+from declog.errors import SinkError, in_flow, nearest
 from declog.errors.elsewhere import attributes
+from declog.errors.messages import filled
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -44,17 +45,25 @@ def answered(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def no_more_arguments(
-    of: str,
+def refuse_arguments(
     function: Callable[..., object],
+    config: object,
+    overrides: object,
+    sinks: object,
     unnamed: Sequence[object],
     unknown: Mapping[str, Any],
     keys: Collection[str],
 ) -> None:
     """Raise ``TypeError``, in Python's own words, for arguments that a function does not have.
 
-    ``unnamed`` came behind its positional ones. ``keys`` are those of the language: they are overrides.
+    ``config``, ``overrides`` and ``sinks`` are those that it has; of sinks by name: ``SinkError`` DL601. ``unnamed``
+    came behind its positional ones. ``keys`` are those of the language: they are overrides.
     """
+    listed = [sinks] if isinstance(sinks, str) else sinks if isinstance(sinks, Sequence) else ()
+    names = [sink for sink in listed if isinstance(sink, str)]
+    if not (unnamed or unknown or names):
+        return
+    of = f"declog.{function.__name__}"
     kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
     first = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
     named = [name for name, kind in kinds.items() if kind is inspect.Parameter.KEYWORD_ONLY]
@@ -64,17 +73,41 @@ def no_more_arguments(
         said = f"{call}{named[0]}=...): the arguments behind have names: {', '.join(named)}"
         said = f"{call}output_dir={os.fspath(value)!r})" if isinstance(value, str | os.PathLike) else said
         raise TypeError(f"{of}() takes {len(first)} arguments without a name, and {value!r} came, too\n  fix: {said}")
-    overrides = [text for name, value in unknown.items() for text in _as_overrides(name, value, keys)]
-    for name, value in unknown.items():
-        if _as_overrides(name, value, keys):
-            said = f"{of}(config, {json.dumps(list(dict.fromkeys(overrides)))}): keys of the YAML are overrides"
-        elif (option := attributes().get(f"option.{name}")) is not None:
-            said = f"{of}({value!r})" if option == "-" else f"{of}(config, {option.replace('{repr}', repr(value))})"
+    texts: list[str] = []
+    arguments: list[str] = []
+    advice: list[str] = []
+    chosen = config
+    for name, value in {**unknown, **({"sinks": names} if names else {})}.items():
+        option = attributes().get(f"option.{name}", "")
+        if option == "-":
+            chosen = value
+        elif "{repr}" in option:
+            arguments.append(option.replace("{repr}", repr(value)))
+        elif lines := _as_overrides(name, value, keys):
+            texts += [line for line in lines if line not in texts]
         elif (close := nearest(name, [*first, *named])) is not None:
-            said = f"did you mean `{close}`?"
+            advice.append(f"did you mean `{close}`?")
         else:
-            said = f'arguments: {", ".join([*first, *named])}; keys of the YAML are overrides: ["every=10"]'
-        raise TypeError(f"{of}() got an unexpected keyword argument {name!r}\n  fix: {said}")
+            advice.append(f'arguments: {", ".join([*first, *named])}; keys of the YAML are overrides: ["every=10"]')
+    if texts or arguments or chosen is not config:
+        advice.insert(0, _call(of, first[:-2], chosen, overrides, texts, arguments))
+    fix = "\n       ".join(dict.fromkeys(advice))
+    if not unknown:
+        raise SinkError.of("DL601.named", name=names[0], fix=fix)
+    raise TypeError(f"{of}() got an unexpected keyword argument {next(iter(unknown))!r}\n  fix: {fix}")
+
+
+def _call(
+    of: str, before: Sequence[str], config: object, overrides: object, texts: Sequence[str], arguments: Sequence[str]
+) -> str:
+    """The call of a function with further overrides and arguments; a mapping takes no overrides."""
+    if texts and isinstance(config, Mapping):
+        return f"put {' '.join(texts)} into the config, or on the command line of its application"
+    shown = json.dumps(os.fspath(config)) if isinstance(config, str | os.PathLike) else "config"
+    every = json.dumps([*(overrides if isinstance(overrides, list | tuple) else [overrides]), *texts], default=str)
+    name = "overrides=" if config is None else ""
+    parts = [*before, *([] if config is None else [shown]), *([] if every == "[]" else [name + every]), *arguments]
+    return f"{'keys of the YAML are overrides: ' if texts else ''}{of}({', '.join(parts)})"
 
 
 def _as_overrides(name: str, value: object, keys: Collection[str]) -> list[str]:
@@ -82,8 +115,9 @@ def _as_overrides(name: str, value: object, keys: Collection[str]) -> list[str]:
     if name in keys and isinstance(value, Mapping):
         below = {f"{name}.{key}": inner for key, inner in value.items()}
         return [text for key, inner in below.items() for text in _as_overrides(key, inner, below)]
-    template = "{name}={value}" if name in keys else attributes().get(f"option.{name}", "")
-    if "{value}" not in template:
-        return []
-    shown = ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-    return template.replace("{name}", name).replace("{value}", shown).split()
+    template = attributes().get(f"option.{name}", "{name}={value}" if name in keys else "")
+    shown = in_flow(value)
+    if isinstance(value, list | tuple) and template != "{name}={value}":
+        shown = ",".join(map(str, value))
+    facts = {"name": name, "value": shown}
+    return [filled(part, facts) for part in template.split()] if "{value}" in template else []

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
 import declog
-from declog.errors.habits import no_more_arguments
+from declog.errors.habits import refuse_arguments
 from declog.integrations import open_step
 from declog.integrations.logged import numbers_in
 from declog.records import Beside
@@ -52,8 +52,7 @@ def callback(
     ``declog.observe``. The config's ``every`` is ``trainer`` (each ``logging_steps``), ``epoch``, or steps. The
     callback's ``recorder`` is None until it has begun; it is closed at the end of the program, or by ``close()``.
     """
-    if unnamed or unknown:
-        no_more_arguments("declog.callback", callback, unnamed, unknown, declog.LogSpec.model_fields)
+    refuse_arguments(callback, config, overrides, sinks, unnamed, unknown, declog.LogSpec.model_fields)
     config = declog.compose(config, overrides)
     plan = declog.plan(config)
     options = {"sinks": sinks, "output_dir": output_dir, "wait_s": wait_s, "start_s": start_s}

@@ -193,9 +193,16 @@ def test_the_package_that_is_no_config_of_wandb(code: str) -> None:
 @pytest.mark.parametrize(
     ("options", "edit"),
     [
-        ({"profile": "slim"}, 'declog.start(config, ["profile=slim"])'),
-        ({"every": 10}, 'declog.start(config, ["every=10"])'),
-        ({"log_dir": "runs"}, "declog.start(config, output_dir='runs')"),
+        ({"profile": "slim"}, 'declog.start("grpo", ["profile=slim"])'),
+        ({"every": 10}, 'declog.start("grpo", ["every=10"])'),
+        (
+            {"every": 10, "group_size": 4, "sinks": ["console"]},
+            'declog.start("grpo", ["every=10", "axes.group.size=4", "sinks=[console]"])',
+        ),
+        ({"num_generations": 8, "log_dir": "a b"}, 'declog.start("grpo", ["axes.group.size=8"], output_dir=\'a b\')'),
+        ({"params": {"lr": 0.1}}, '["run.config={lr: 0.1}"]'),
+        ({"every": 10, "world_sze": 2}, "did you mean `world_size`?"),
+        ({"log_dir": "runs"}, "declog.start(\"grpo\", output_dir='runs')"),
         (
             {"name": "a", "project": "mine"},
             '["run.name=a", "sinks=[console,wandb]", "sink_options.wandb.project=mine"]',
@@ -221,6 +228,25 @@ def test_arguments_of_another_logger(options: dict[str, Any], edit: str) -> None
     trainer: Any = object()
     with pytest.raises(TypeError, match=r"declog\.attach\(\) got an unexpected keyword argument"):
         declog.attach(trainer, "trl_grpo", **options)
+
+
+@pytest.mark.parametrize("overrides", [["profile=slim"], "profile=slim"])
+def test_overrides_that_were_passed_stay(overrides: Any, tmp_path: Path) -> None:
+    """The answer is the call with all of them, which works; a file is named as it was, and a mapping takes none."""
+    functions: list[Any] = [declog.start, declog.callback, declog.attach]
+    start, callback, attach = functions
+    with pytest.raises(TypeError) as caught:
+        start("minimal", overrides, every=10, sinks=["jsonl"], tags=["a b"], output_dir=tmp_path)
+    config, texts = ast.literal_eval(str(caught.value).partition(": declog.start")[2].partition("\n")[0])
+    assert (config, texts) == ("minimal", ["profile=slim", "every=10", "sinks=[jsonl]"])
+    assert declog.plan(config, texts).every == 10
+    for config, edit in ((Path("conf/mine.yaml"), '("conf/mine.yaml", ["every=10"])'), (PROFILE, "put every=10 into")):
+        with pytest.raises(TypeError, match=re.escape(edit)):
+            callback(config, every=10)
+    with pytest.raises(TypeError, match=re.escape('declog.attach(trainer, overrides=["every=10"])')):
+        attach(object(), every=10)
+    with pytest.raises(SinkError, match=re.escape('declog.attach(trainer, "trl_grpo", ["sinks=[console]"])')):
+        attach(object(), "trl_grpo", sinks=["console"])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from transformers import TrainingArguments
 
 import declog
 from declog.errors import CommError, UsageError
-from declog.errors.habits import no_more_arguments
+from declog.errors.habits import refuse_arguments
 from declog.integrations import open_step
 from declog.integrations.trl.capture import OWN, Capture
 from declog.integrations.trl.hook import Hooks
@@ -71,8 +71,7 @@ def attach(
     Returns the recorder. Close it, or use it as a context manager, where its files are read in the same program. A
     trainer whose recorder is closed can be attached again; ``detach`` closes it and takes the hooks off.
     """
-    if unnamed or unknown:
-        no_more_arguments("declog.attach", attach, unnamed, unknown, declog.LogSpec.model_fields)
+    refuse_arguments(attach, config, overrides, sinks, unnamed, unknown, declog.LogSpec.model_fields)
     if merge is not None and merge not in MERGE:
         raise UsageError.of("DL510.merge_way", name=merge, known=MERGE)
     for needed in ("add_callback", "callback_handler", "state", "args", "log", "evaluate", "train"):
