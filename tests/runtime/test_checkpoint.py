@@ -229,6 +229,26 @@ def test_a_state_is_taken_between_steps_and_loaded_before_them(tmp_path: Path) -
             log.load_state_dict({**state, "rank": 3})
 
 
+def test_a_path_is_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a folder, and of the file of a state: each answer names lines that work."""
+    monkeypatch.chdir(tmp_path)
+    config = profile({"loss": {"axis": "step"}}, {"loss": "mean(loss)"}, sinks=["jsonl"])
+    with declog.start(config, output_dir="run") as log:
+        with log.step(0):
+            log.observe(loss=1.0)
+        for folder in ("run", Path("run"), "missing"):
+            with pytest.raises(UsageError, match=r"is read, by declog\.read, and not resumed") as caught:
+                declog.start(config, output_dir="new", resume=folder)  # type: ignore[arg-type]
+            assert 'torch.save(log.state_dict(), "state.pt") between' in str(caught.value.fix)
+            assert str(caught.value.fix).endswith('resume=torch.load("state.pt")')
+        torch.save(log.state_dict(), "state.pt")
+    with pytest.raises(UsageError, match=r"fix: resume=torch\.load\('state\.pt'\)"):
+        declog.start(config, resume="state.pt")  # type: ignore[arg-type]
+    with declog.start(config, resume=torch.load("state.pt")) as log, log.step(1):
+        log.observe(loss=2.0)
+    assert declog.read("run")["loss"].values.tolist() == [1.0, 2.0]
+
+
 def test_what_is_computed_otherwise_begins_anew_over_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """No total, average or latest value is of two expressions; what stays goes on, whatever folds are called."""
     signals = {

@@ -248,7 +248,8 @@ def test_tokens_of_different_shapes_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(declog.InputError) as caught:
         logged(profile(mask="mask"), tmp_path, mask=mask[:, :5], x=value, good=good)
     assert str(caught.value) == (
-        "[DL503] `mask` has shape (4, 5), and `x` (4, 12)\n  fix: observe signals of the same tokens together"
+        "[DL503] `mask` has shape (4, 5), and `x` (4, 12)\n  fix: observe signals of the same tokens together; "
+        "`x` has 7 tokens more; if those are the prompt's, which come first: x=x[:, -5:]"
     )
 
 

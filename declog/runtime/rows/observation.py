@@ -190,9 +190,13 @@ def of_other_tokens(first: Tokens, other: Tokens) -> InputError:
     """The error for values per token of another shape than those before."""
     (shape, name), (other_shape, other_name) = (tuple(first[0]), first[1]), (tuple(other[0]), other[1])
     fix = "observe signals of the same tokens together"
-    if len(shape) == len(other_shape) == 2 and shape[0] == other_shape[0] and abs(shape[1] - other_shape[1]) == 1:
-        longer = name if shape[1] > other_shape[1] else other_name
-        fix += f": log-probs are of the tokens from the second on, `{longer}={longer}[:, 1:]`"
+    if len(shape) == len(other_shape) == 2 and shape[0] == other_shape[0]:
+        (fewer, _), (count, longer) = sorted([(shape[1], name), (other_shape[1], other_name)])
+        if count == fewer + 1:
+            fix += f": log-probs are of the tokens from the second on, `{longer}={longer}[:, 1:]`"
+        elif fewer > 1:
+            why = f"`{longer}` has {count - fewer} tokens more; if those are the prompt's, which come first"
+            fix += f"; {why}: {longer}={longer}[:, -{fewer}:]"
     return InputError.of(
         "DL503.token_shapes", name=name, shape=shape, other=other_name, other_shape=other_shape, fix=fix
     )

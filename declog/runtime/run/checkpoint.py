@@ -6,6 +6,7 @@ Rows are in the layout of messages between ranks. Imports that layout and torch.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -133,6 +134,10 @@ def _read(
     plan: Plan, state: Mapping[str, Any], rank: int
 ) -> tuple[RecorderState, dict[str, Frame], dict[str, Any] | None]:
     """The content of a state; raises ``UsageError`` for anything else, and for another rank's state."""
+    if isinstance(state, str | os.PathLike):
+        if os.path.isfile(state):
+            raise UsageError.of("DL510.state_file", path=os.fspath(state))
+        raise UsageError.of("DL510.state_folder", path=os.fspath(state))
     if not isinstance(state, Mapping):
         raise UsageError.of("DL510.state", came=state)
     try:
