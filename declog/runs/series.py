@@ -23,7 +23,8 @@ class Series:
     """One scalar over a run: ``steps`` and ``values``, each ``[n]``, in the order in which they were logged.
 
     ``values`` are int64 where all of them are integers, else float64; NaN and infinities are there. A step that was
-    logged more than once has its last value.
+    logged more than once has its last value. ``series[-1]`` is the last value: an index counts values, and is no step.
+    Iterating gives pairs of a step and a value; numpy takes the values.
     """
 
     name: str
@@ -43,6 +44,13 @@ class Series:
     def __iter__(self) -> Iterator[tuple[int, int | float]]:
         """Pairs of a step and a value."""
         return zip(self.steps.tolist(), self.values.tolist(), strict=True)
+
+    def __getitem__(self, index: Any) -> Any:
+        """The value at an index, or the values of a slice or a mask."""
+        return self.values[index]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self.values, dtype)
 
     def __repr__(self) -> str:
         if not len(self):

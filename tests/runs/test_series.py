@@ -54,6 +54,20 @@ def test_a_scalar_is_its_steps_and_values(recorded: Path) -> None:
     assert (series.name, series.index.name, series[6]) == ("x", "step", 1.5)
 
 
+def test_an_index_counts_values(recorded: Path) -> None:
+    """As of a list: from the end, too, and of slices and masks; numpy's functions take the values."""
+    slow = declog.read(recorded)["slow"]
+    assert (slow[0], slow[-1], slow[1:3].tolist(), slow[slow.steps > 4].tolist()) == (
+        0.25,
+        1.5,
+        [0.5, 1.25],
+        [1.25, 1.5],
+    )
+    assert (np.mean(slow), np.asarray(slow, np.float32).dtype.name) == (0.875, "float32")
+    with pytest.raises(IndexError):
+        slow[4]
+
+
 def test_a_name_that_was_never_logged_is_answered_with_the_nearest(recorded: Path) -> None:
     """As a mapping does, with a `KeyError`."""
     with pytest.raises(KeyError, match=r"slo; did you mean `slow`\?"):

@@ -230,10 +230,6 @@ AT_THE_END: dict[str, tuple[list[dict[str, Any]], str]] = {
         "[DL503] `logprobs` has shape (2, 3), and `mask` (2, 9)\n  fix: observe signals of the same tokens together; "
         "`mask` has 6 tokens more; if those are the prompt's, which come first: mask=mask[:, -3:]",
     ),
-    "tokens of other completions": (
-        [{"logprobs": torch.ones(2, 3), "mask": torch.ones(4, 9).bool()}],
-        "[DL503] `logprobs` has shape (2, 3), and `mask` (4, 9)\n  fix: observe signals of the same tokens together",
-    ),
     "a mask that would broadcast": (
         [{"logprobs": torch.ones(2, 3), "mask": torch.ones(2, 1).bool()}],
         "[DL503] `logprobs` has shape (2, 3), and `mask` (2, 1)\n  fix: observe signals of the same tokens together",
