@@ -145,7 +145,9 @@ class Frame:
             pieces = shared(batches.facts, grouping.split, lambda: Segments.of_keys(*within))
         elif grouping.size is not None and len(wrong := np.flatnonzero(batches.rows % grouping.size)):
             step, rank, rows = (int(values[wrong[0]]) for values in (batches.step, batches.rank, batches.rows))
-            raise RuntimeFailure.of("DL507.batch", size=grouping.size, step=step, rank=rank, rows=rows)
+            size = grouping.size
+            divisor = max((part for part in range(2, size) if rows % part == 0), default=rows)
+            raise RuntimeFailure.of("DL507.batch", size=size, step=step, rank=rank, rows=rows, divisor=divisor)
         return groups.segments(grouping, self.column(GROUP_ID, exact=True), pieces)
 
     def spread(self, values: Array, coarse: Axis, fine: Axis) -> Array:

@@ -11,6 +11,8 @@ from declog.engine.cells import Cells, MetricValues
 from declog.errors import RuntimeFailure
 from declog.language.dtypes import DType
 from declog.language.functions.text import BETWEEN
+from declog.language.nodes import LOGGED
+from declog.plans.needs import signals_of
 from declog.plans.ops import FormulaOp, MetricOp, Plan
 from declog.records import NONFINITE, SELF, Histogram, Scalar, names_of
 
@@ -42,14 +44,17 @@ class Naming:
     """Names the values of a plan's metrics."""
 
     def __init__(self, plan: Plan, combine: dict[str, str]) -> None:
+        self._plan = plan
         self._combine = combine
         self._entries = {
             period: [_entry(op) for op in plan.outputs if op.shown and op.every == period] for period in plan.periods
         }
         self._shown = {op.key: op for op in plan.outputs if op.shown}
         self._declared = {
-            item.template for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
-        } | {NONFINITE + op.id for op in plan.outputs}
+            item.template: op.id
+            for op in plan.outputs if op.shown for item in op.names if "{" not in item.template
+        }  # fmt: skip
+        self._nonfinite = {NONFINITE + op.id for op in plan.outputs}
         self._patterns = sorted(
             (
                 (re.compile(names_of(item.template)), (op.key, item.alias))
@@ -89,7 +94,7 @@ class Naming:
                 if name == item.template:
                     self._owners[prefix + name] = op.key, item.alias
                 elif (
-                    name in self._declared or name in taken or name.startswith(SELF)
+                    name in self._declared or name in self._nonfinite or name in taken or name.startswith(SELF)
                     or self._owners.setdefault(prefix + name, (op.key, item.alias)) != (op.key, item.alias)
                 ):  # fmt: skip  # a name belongs to the output that wrote it first, in any window and mode
                     self._shadow(name, op, report)
@@ -103,9 +108,25 @@ class Naming:
                 named.histograms.append(((op.key, item.alias), histogram))
 
     def _shadow(self, name: str, op: Op, report: Report) -> None:
-        if name not in self._reported:
-            self._reported.add(name)
-            report(RuntimeFailure.of("DL508.metric", key=op.key, name=name))
+        if name in self._reported:
+            return
+        self._reported.add(name)
+        metric = self._declared.get(name)
+        if metric is not None and op.id == LOGGED:
+            report(RuntimeFailure.of("DL508.number", name=name, metric=metric, signals=self._observed(metric)))
+        else:
+            why = "is written already" if metric is None else f"is the name of the metric `{metric}`"
+            report(RuntimeFailure.of("DL508.metric", key=op.key, name=name, why=why))
+
+    def _observed(self, metric: str) -> str:
+        """The signals that a metric needs as arguments, with the rows that they have values for."""
+        needs = {clause[0] for clause in signals_of(self._plan)[metric]}
+        signals = sorted(
+            (op.source, op.axis.label)
+            for phase, name in needs for op in self._plan.phases[phase].signals if op.name == name
+        )  # fmt: skip
+        calls = ", ".join(f"{name}=..." for name, _ in signals)
+        return f"log.observe({calls}), one value per {' or per '.join(sorted({axis for _, axis in signals})) or 'row'}"
 
     def passed_through(self, numbers: Mapping[str, float], *, partial: bool) -> list[tuple[Output, Scalar]]:
         """A trainer's numbers as scalars, each assigned to the metric that has this name in other log events."""

@@ -118,7 +118,9 @@ def _guarded(ops: Sequence[MetricOp], failed: Failed | None) -> Iterator[None]:
 def failure(what: str, error: BaseException) -> RuntimeFailure:
     """A failure that says what was being evaluated when ``error`` was raised."""
     if isinstance(error, RuntimeFailure):
-        return RuntimeFailure(error.code, f"{what}: {error.args[0].split('] ', 1)[-1]}")
+        failed = RuntimeFailure(error.code, f"{what}: {error.message}", error.fix)
+        failed.cause = error.message
+        return failed
     text = error_text(error)
     fix = "a reducer gets numpy arrays, [rows] of float64, one per parameter: torch.from_numpy(x) is a tensor of one"
     failed = RuntimeFailure.of("DL605.failed", what=what, error=text, fix=fix if "numpy.ndarray" in text else None)

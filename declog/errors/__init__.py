@@ -403,7 +403,9 @@ class UsageError(Coded):
 
 
 class RuntimeFailure(Coded):
-    """declog itself failed after step 0."""
+    """declog itself failed after step 0. ``cause`` is the part of its message that failures of one cause share."""
+
+    cause: str = ""
 
 
 class SinkError(RuntimeFailure):

@@ -118,8 +118,26 @@ def test_a_logged_name_never_shadows_a_declared_one(tmp_path: Path, caplog: pyte
         sink = run(config, body, tmp_path)
     assert sink.scalars == {number: {"loss": 0.5, "mine": float(number)} for number in range(3)}
     assert [record.getMessage() for record in caplog.records] == [
-        "a log event could not be finished: [DL508] `logged` would write `loss`, which is written already: it is left "
-        "out\n  fix: log it under another name, or give run-time names a prefix, such as `name: extra/{member}`"
+        "a log event could not be finished: [DL508] the number `loss` is left out: the config's metric `loss` has that "
+        "name, and is computed from observed values\n"
+        "  fix: log.observe(loss=...), one value per step; or log the number under another name"
+    ]
+
+
+def test_a_logged_name_of_a_metric_without_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The answer says which values the metric is computed from, through formulas and per-token values."""
+    signals = {"reward": {"axis": "completion"}, "kl": {"axis": "token", "mask": "all"}}
+    metrics = {"reward": "mean(reward)", "kl": "mean(kl)", "ratio": {"formula": "kl / reward", "name": "score"}}
+    config = profile(signals, metrics, axes={"token": {"mask": "all"}}, run={"strict": False})
+
+    def body(log: Recorder) -> None:
+        log.scalars({"reward": 0.1, "score": 1.0, "lr": 1e-5}, step=0)
+
+    with caplog.at_level(logging.ERROR, logger="declog"):
+        assert run(config, body, tmp_path).scalars == {0: {"lr": 1e-5}}
+    assert [record.getMessage().partition("fix: ")[2].partition(";")[0] for record in caplog.records] == [
+        "log.observe(reward=...), one value per completion",
+        "log.observe(kl=..., reward=...), one value per completion or per token",
     ]
 
 

@@ -63,7 +63,7 @@ def test_an_index_counts_values(recorded: Path) -> None:
         [0.5, 1.25],
         [1.25, 1.5],
     )
-    assert (np.mean(slow), np.asarray(slow, np.float32).dtype.name) == (0.875, "float32")
+    assert (float(np.mean(slow)), np.asarray(slow, np.float32).dtype.name) == (0.875, "float32")
     with pytest.raises(IndexError):
         slow[4]
 

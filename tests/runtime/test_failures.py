@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import torch
 import declog
 from declog.engine.joins import Carryover
 from declog.engine.window_state import WindowState
-from declog.errors import SinkError
+from declog.errors import CommError, RuntimeFailure, SinkError
 from declog.language import functions, reductions
 from declog.records import Records
 from declog.runtime.recording.recorder import Recorder
+from declog.runtime.run.failures import Failures
 from declog.testing import MemorySink
 from tests.running import profile, run
 
@@ -89,6 +91,51 @@ def test_a_users_function_that_fails_costs_its_own_values(
         reported.rsplit(": ", 2)[1] + ": mine",
     ]
     assert caplog.records[-1].getMessage() == f"declog finished with 3 failure(s) of its own: {reported} (x3)"
+
+
+@pytest.mark.parametrize(("size", "rows", "divisor"), [(4, 6, 3), (8, 12, 6), (4, 5, 5), (4, 2, 2)])
+def test_one_cause_is_logged_once(
+    size: int, rows: int, divisor: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In whatever steps and metrics; those are counted. Its fix is an override that works."""
+    axes = {"group": {"size": size}}
+    metrics = {"a": "mean(std(x, over=completion))", "b": "mean(max(x, over=completion))"}
+    config = profile({"x": {"axis": "completion"}}, metrics, axes=axes, run={"strict": False})
+    with (
+        caplog.at_level(logging.WARNING, logger="declog"),
+        declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log,
+    ):
+        for step in range(12):
+            with log.step(step):
+                log.observe(x=[float(step)] * rows)
+    assert len(caplog.records) == 2
+    fix = re.search(r'fix: "axes\.group\.size=(\d+)"', caplog.records[0].getMessage())
+    assert fix is not None and int(fix[1]) == divisor and rows % divisor == 0
+    assert list(log.failures.values()) == [12, 12]
+    sums = caplog.records[1].getMessage()
+    assert sums.startswith("declog finished with 24 failure(s) of its own: [DL507] the metric `a`: ")
+    assert (sums.count("(x12)"), sums.count("fix")) == (2, 0)
+
+
+def test_a_call_is_one_failure_however_many_rows_it_loses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """`failures` counts rows, and the sum at the end says both."""
+    config = profile(SIGNALS, {"x": "mean(x)"}, run={"strict": False})
+    with declog.start(config, sinks=[MemorySink()], output_dir=tmp_path) as log:
+        for _ in range(3):
+            log.observe(x=[1.0] * 8)
+    lost = "[DL513] observed outside any step"
+    assert log.failures == {lost: 24}
+    assert f"declog finished with 3 failure(s) of its own: {lost} (x3, 24 rows)" in caplog.messages
+
+
+def test_numbers_of_ranks_and_names_tell_failures_apart() -> None:
+    """All other numbers of a message may vary from step to step."""
+    failures = Failures()
+    for step in range(3):
+        failures.report(ValueError(f"no value at step {step} of [1, {step}], only {step / 7}"))
+        failures.report(RuntimeFailure("DL605", f"the metric `reward_{step}` failed", f"number {step}"))
+        failures.report(CommError("DL603", f"rank {step} is away"))
+    assert list(failures.counts.values()) == [3, 1, 1, 1, 1, 1, 1]
 
 
 def test_strict_raises_the_first_failure_at_the_end(tmp_path: Path) -> None:

@@ -6,20 +6,31 @@ Imports errors only.
 from __future__ import annotations
 
 import logging
+import re
 import traceback
+from collections import Counter
 from dataclasses import dataclass, field
 
-from declog.errors import Coded, InputError, RuntimeFailure, error_text
+from declog.errors import Coded, CommError, InputError, RuntimeFailure, error_text
 
 log = logging.getLogger("declog")
 
 
+_NUMBERS = re.compile(r"(`[^`]*`)|\b\d+(?:[., ]+\d+)*(?:e[+-]?\d+)?\b")
+
+
 @dataclass
 class Failures:
-    """Counts failures by message; ``first`` is the first of all."""
+    """Counts failures of one kind under the message of their first; ``first`` is the first of all.
+
+    Of failures that lost rows, the rows are counted.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
     first: BaseException | None = None
+    _names: dict[str, str] = field(default_factory=dict)  # by kind
+    _times: Counter[str] = field(default_factory=Counter)  # how many failures had each name
+    _causes: set[str] = field(default_factory=set)  # that were logged
     _guarded: dict[tuple[str, str], RuntimeFailure] = field(default_factory=dict)
 
     def report(self, error: BaseException, what: str = "a log event could not be finished") -> None:
@@ -28,22 +39,35 @@ class Failures:
         Never raises, whatever a user's code raised.
         """
         name = error_text(error)
-        before = self.counts.get(name, 0)
-        self.counts[name] = before + 1
-        self.first = self.first or raisable(error, name)
-        if not before:
+        if self._is_new(error, name, 1):
             cause = error.__cause__ if isinstance(error, RuntimeFailure) else error
             detail = "" if cause is None else "\n" + "".join(traceback.format_exception(cause))
             log.error("%s: %s%s", what, name, detail)
 
-    def count(self, error: Coded, times: int, where: str) -> None:
-        """Count an event that happened so many times; the first time, log it with its fix and the place of the call."""
+    def count(self, error: Coded, rows: int, where: str) -> None:
+        """Count the rows that a failure lost; the first time, log it with its fix and the place of the call."""
         name = f"[{error.code}] {error.message}"
-        before = self.counts.get(name, 0)
-        self.counts[name] = before + times
-        self.first = self.first or error
-        if not before:
+        if self._is_new(error, name, rows):
             log.error("%s\n  at %s\n  fix: %s", name, where, error.fix)
+
+    def _is_new(self, error: BaseException, name: str, count: int) -> bool:
+        """Count a failure, and whether its cause was not logged so far."""
+        name = self._names.setdefault(_kind(error, error.message if isinstance(error, Coded) else name), name)
+        self.counts[name] = self.counts.get(name, 0) + count
+        self._times[name] += 1
+        self.first = self.first or raisable(error, name)
+        cause = _kind(error, error.cause) if isinstance(error, RuntimeFailure) and error.cause else name
+        is_new = cause not in self._causes
+        self._causes.add(cause)
+        return is_new
+
+    def summary(self) -> str:
+        """How many failures there were, and how often each was; empty where there were none."""
+        shown = []
+        for name, times in self._times.items():
+            rows = f", {self.counts[name]} rows" if self.counts[name] != times else ""
+            shown.append(f"{name.splitlines()[0]} (x{times}{rows})")
+        return f"{self._times.total()} failure(s) of its own: {'; '.join(shown)}" if shown else ""
 
     def guarded(self, what: str, error: BaseException, left_out: str) -> None:
         """Count a failure of an integration: one message per kind of error, whatever numbers are in its text."""
@@ -58,6 +82,11 @@ class Failures:
             )
             self._guarded[key].__cause__ = error
         self.report(self._guarded[key], "something could not be recorded")
+
+
+def _kind(error: BaseException, message: str) -> str:
+    """What failures of one kind share: their message, whatever numbers are in it. Of ranks, the numbers are names."""
+    return message if isinstance(error, CommError) else _NUMBERS.sub(lambda match: match[1] or "#", message)
 
 
 class Refused:

@@ -196,12 +196,8 @@ class Background:
         self.comm.close()
         if self._outlets.folder is not None:
             self._outlets.folder.end("failed" if failed else "finished", self.failures)
-        counts = self._failures.counts
-        if counts:
-            log.warning(
-                "declog finished with %d failure(s) of its own: %s",
-                sum(counts.values()), "; ".join(f"{name} (x{n})" for name, n in counts.items()),
-            )  # fmt: skip
+        if summary := self._failures.summary():
+            log.warning("declog finished with %s", summary)
         if self._plan.strict and not failed:
             self._raise(reports)
 
