@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from declog.config.lint import keys_beside
 from declog.errors import in_flow, nearest
 
 if TYPE_CHECKING:
@@ -87,8 +88,7 @@ def _redefined(config: Composed) -> Iterator[str]:
 
 def _beside(config: Composed) -> Iterator[str]:
     """A note on keys of a config that stand beside the node of it in an application's configuration."""
-    entries = config.merged.tree.entries if config.prefix and config.merged is not None else {}
-    for name in entries:
+    for name in keys_beside(config, in_files=True):
         if name in ("sinks", "sink_options", "tables", "schemas", "filters", "profiles", "alerts"):
             yield f"`{name}` beside `{config.prefix[0]}` is nothing to declog: {config.prefix[0]}: {{{name}: ...}}"
 

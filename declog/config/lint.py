@@ -23,9 +23,10 @@ from declog.config.fold import choice_of
 from declog.config.hydra import Files, read_by
 from declog.config.interpolation import at, has
 from declog.config.origin import Origin
+from declog.config.overrides import ADDS, pasted
 from declog.config.presets import home_of
 from declog.config.search_path import GROUP, PROVIDER, teams
-from declog.config.source_map import FileLocation, Layer, shown_path
+from declog.config.source_map import FileLocation, Layer, Location, OverrideLocation, shown_path
 from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import Path, Problem, Where
@@ -197,7 +198,15 @@ def self_first(config: Composed) -> Iterator[str]:
 
 
 def beside_the_node(config: Composed) -> Iterator[str]:
-    """A warning for a file of presets that is read as an application's, since it chooses `declog:` in its defaults."""
+    """A warning for each key of a config that an override adds beside the node of an application's configuration.
+
+    And one for a file of presets that is read as an application's, since it chooses `declog:` in its defaults.
+    """
+    for lines in keys_beside(config, in_files=False).values():
+        for line in dict.fromkeys(location.text for location in lines if isinstance(location, OverrideLocation)):
+            added = f"{GROUP}.{line.lstrip('+')}"
+            sign = "" if has(config.data, tuple(added.partition("=")[0].split(".")[1:])) else "+"
+            yield f"`{line}` is nothing to declog, whose keys are below `{GROUP}`: {pasted(sign + added)}"
     origin = config.origin
     if origin is None or not origin.application or origin.running:
         return
@@ -208,6 +217,21 @@ def beside_the_node(config: Composed) -> Iterator[str]:
     if lost:
         names = ", ".join(f"`{name}`" for name in lost)
         yield f"{shown_path(file)}: {names} beside `declog:` is no part of the config; write `defaults: [grpo, _self_]`"
+
+
+def keys_beside(config: Composed, *, in_files: bool) -> dict[str, list[Location]]:
+    """Keys of a config that stand beside its node in an application's configuration, with all that sets them.
+
+    Either those that its files have, or those that overrides alone add.
+    """
+    locations: dict[str, list[Location]] = {}
+    for path, layers in {} if config.provenance is None or not config.prefix else config.provenance.layers.items():
+        if path[0] in ADDS:
+            locations.setdefault(str(path[0]), []).extend(layer.location for layer in layers)
+    return {
+        name: setters for name, setters in locations.items()
+        if in_files != all(isinstance(location, OverrideLocation) for location in setters)
+    }  # fmt: skip
 
 
 def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:
