@@ -19,7 +19,7 @@ from declog.config.file_errors import file_problem, first_line
 from declog.config.hydra import Loader, groups_of
 from declog.config.origin import Origin
 from declog.config.override_errors import Refused, problem_of, unreadable
-from declog.config.overrides import ADDS, parsed, quoted
+from declog.config.overrides import ADDS, parsed, pasted, quoted
 from declog.config.packages import known_presets, notes
 from declog.config.search_path import GROUP, HYDRA_ERRORS
 from declog.errors import CompositionError, Problem, Where, did_you_mean, elsewhere, nearest
@@ -130,6 +130,9 @@ def _group_problem(loader: Loader, override: Override, line: str, error: Excepti
             return problem_of(line, "DL101.default", span, group=group, name=name, fix=fix)
     if override.is_delete():
         return problem_of(line, "DL101.list_group", group=group)
+    if "Multiple values for" in str(error):
+        fix = pasted(line.lstrip("+").replace(f"@{group}=", "=", 1))
+        return problem_of(line, "DL101.there_already", key=f"a choice of {group}", fix=fix)
     if "No match in the defaults list" in str(error):
         # Files of a group that is no section of a config, such as packs, are merged into the config itself.
         in_config = group == GROUP or "@" in line.partition("=")[0] or group.removeprefix(f"{GROUP}/") in ADDS
