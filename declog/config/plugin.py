@@ -38,14 +38,14 @@ class DeclogSearchPath(SearchPathPlugin):
             for provider, path in shipped:
                 search_path.append(provider=provider, path=path)
             return
-        has_configs = False
+        folders = []
         for element in list(search_path.get_path()):
             entry = with_configs(str(element.path)) if element.provider == "main" else None
             if entry is not None:
-                has_configs = True
+                folders.append(str(element.path))
                 search_path.prepend("main", entry, SearchPathQuery(provider="main", path=element.path))
         if not _ASKS.intersection(word.partition("=")[0] for word in sys.argv[1:]):
-            atexit.register(_explain, sys.argv[1:], has_configs)
+            atexit.register(_explain, sys.argv[1:], folders)
         for provider, path in shipped:
             search_path.append(provider=provider, path=f"{ConfigFiles.scheme()}://{path}")
         places = [*_config_dir(sys.argv[1:]), *_searched(sys.argv[1:])]
@@ -56,10 +56,15 @@ class DeclogSearchPath(SearchPathPlugin):
 
 def _config_dir(words: Sequence[str]) -> list[str]:
     """The folder that a command line adds to the search path once all plugins have been asked."""
+    return [str(Path(folder).absolute()) for folder in option(words, "--config-dir", "-cd")]
+
+
+def option(words: Sequence[str], *names: str) -> list[str]:
+    """The value of an option of a command line; none where it is not there."""
     for word, after in pairwise([*words, ""]):
-        option, equals, folder = word.partition("=")
-        if option in ("--config-dir", "-cd"):
-            return [str(Path(folder if equals else after).absolute())]
+        name, equals, value = word.partition("=")
+        if name in names:
+            return [value if equals else after]
     return []
 
 
@@ -79,15 +84,16 @@ _ASKS = frozenset({
 })  # fmt: skip
 
 
-def _explain(words: Sequence[str], has_configs: bool) -> None:
+def _explain(words: Sequence[str], folders: Sequence[str]) -> None:
     """Print what to type for what Hydra refused, where the application ends before its job began.
 
-    ``has_configs``: the application's own folder holds configs of declog.
+    ``folders`` are those of the application that hold configs of declog.
     Hydra's own message speaks of its lexer and of structs, and nobody can add to it: it ends the process.
     """
-    if HydraConfig.initialized() or not (has_configs or started_with or any(GROUP in word for word in words)):
+    if HydraConfig.initialized() or not (folders or started_with or any(GROUP in word for word in words)):
         return
-    from declog.config.refused_run import problems  # no run pays for it
+    from declog.config.refused_run import primary, problems  # no run pays for it
 
-    for problem in problems(words, started_with):
+    names = option(words, "--config-name", "-cn")
+    for problem in problems(words, started_with or primary(folders, names)):
         print(f"\n{problem.text()}", file=sys.stderr)

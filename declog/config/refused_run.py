@@ -9,7 +9,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from declog.config.bounds import text_of
 from declog.config.compose import composed
+from declog.config.files import chooses_config
 from declog.config.origin import Origin
 from declog.config.override_errors import problem_of, unreadable
 from declog.config.overrides import ADDS, parsed
@@ -23,17 +25,16 @@ _SWEEPS = frozenset(("-m", "--multirun"))
 def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> list[Problem]:
     """The problems of the overrides of declog in an application's command line.
 
-    ``started_with`` is the place and the name of its primary configuration, or empty where Hydra has not come so far.
+    ``started_with`` is the place and the name of its primary configuration, or empty where nobody knows it.
     """
     if "=" in words:
         at = words.index("=")
         text = " ".join(words[max(at - 1, 0) : at + 2])
         return [problem_of(text, "DL101.spaces", line=text.replace(" = ", "="))] if GROUP in text else []
     lines = [word for word in words if _OVERRIDE.match(word)]
-    of_config = (line for line in lines if re.split(r"[^\w/]", line.lstrip("+~"))[0] in (GROUP, *ADDS))
-    unread = [problem for line in of_config if (problem := unreadable(line)) is not None]
-    if unread or not started_with:
-        return unread
+    if not started_with:
+        of_config = (line for line in lines if re.split(r"[^\w/]", line.lstrip("+~"))[0] in (GROUP, *ADDS))
+        return [problem for line in of_config if (problem := unreadable(line)) is not None]
     folder, name = started_with[0]
     lines = [line for line in lines if not (_SWEEPS.intersection(words) and _is_sweep(line))]
     try:
@@ -41,6 +42,23 @@ def problems(words: Sequence[str], started_with: Sequence[tuple[str, str]]) -> l
     except CompositionError as error:
         return [problem for problem in error.problems if GROUP in problem.text()]
     return []
+
+
+def primary(folders: Sequence[str], names: Sequence[str]) -> list[tuple[str, str]]:
+    """The place and the name of a primary configuration: one of ``names``, or the only one that chooses a config.
+
+    For where Hydra ends before it reads any file.
+    """
+    files = [file for folder in folders for file in Path(folder.removeprefix("file://")).glob("*.yaml")]
+    files = [file for file in files if (file.stem in names if names else _chooses_config(file))]
+    return [(str(file.parent), file.stem) for file in files] if len(files) == 1 else []
+
+
+def _chooses_config(file: Path) -> bool:
+    try:
+        return chooses_config(str(file), text_of(file))
+    except (CompositionError, OSError):
+        return False
 
 
 def _is_sweep(line: str) -> bool:

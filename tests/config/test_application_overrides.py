@@ -11,10 +11,12 @@ import pytest
 from tests import forks
 
 APP = """\
-import hydra, declog
+import hydra, declog, sys
 @hydra.main(version_base=None, config_path="conf", config_name="config")
 def main(cfg):
-    print(sorted(sink.id for sink in declog.plan(cfg).sinks))
+    plan = declog.plan(cfg)
+    print(sorted(sink.id for sink in plan.sinks))
+    print(*plan.warnings, "", sep=chr(10), file=sys.stderr)
 main()
 """
 
@@ -35,6 +37,11 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ("declog=slim", "declog.profile=slim"),
         ("~declog.metrics.entropi", "'~declog.metrics.entropy'"),
         ("declog.every = 10", "no spaces around `=`: declog.every=10"),
+        ("+declog=ppo", "declog=ppo"),
+        ("+declog@declog=ppo", "declog=ppo"),
+        ("declog.sinks+=[jsonl]", "declog.sinks=[console,parquet,jsonl]"),
+        ("sinks+=[jsonl]", "declog.sinks=[console,parquet,jsonl]"),
+        ("declog.alerts.kl=>0.5", "'declog.alerts.kl=\">0.5\"'"),
         ("declog.metrics=[reward,kl]", "'++declog.metrics={reward: mean, kl: mean}'"),
     ],
 )
@@ -57,3 +64,40 @@ def test_the_edit_works(tmp_path: Path) -> None:
 def test_what_is_not_declogs_has_no_line(words: list[str], tmp_path: Path) -> None:
     """A mistake in the application's own keys, a question to Hydra, and a run that begins."""
     assert "error[DL" not in run(tmp_path, *words).stderr
+
+
+def test_the_configuration_of_several(tmp_path: Path) -> None:
+    """Where Hydra ends before it reads a file, the one that is named is known, and else nobody guesses."""
+    run(tmp_path)
+    (tmp_path / "conf" / "other.yaml").write_text("defaults: [{declog: minimal}, _self_]\n", encoding="utf-8")
+    (tmp_path / "conf" / "broken.yaml").write_bytes(b"declog: [\xff")
+    append = "declog.sinks+=[wandb]"
+    assert "fix: declog.sinks=[console,jsonl,wandb]\n" in run(tmp_path, "--config-name=other", append).stderr
+    assert "fix: declog.sinks=[console,parquet,wandb]\n" in run(tmp_path, "-cn", "config", append).stderr
+    assert "fix: declog.sinks=[...,wandb]\n" in run(tmp_path, append).stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("+every=10", "declog.every=10"),
+        ("++sinks=[jsonl]", "declog.sinks=[jsonl]"),
+        ("+metrics.kl.name=high", "+declog.metrics.kl.name=high"),
+        ("+tables.mine.schema=samples", "+declog.tables.mine.schema=samples"),
+    ],
+)
+def test_a_key_of_a_config_beside_its_node(line: str, fix: str, tmp_path: Path) -> None:
+    """Hydra adds it to the application, where declog does not read it: a warning has the edit."""
+    done = run(tmp_path, line)
+    assert done.returncode == 0 and done.stderr.count("is nothing to declog") == 1
+    assert f"`{line}` is nothing to declog, whose keys are below `declog`: {fix}\n" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["+epochs=3", "++lr=2", "+declog.metrics.x=reward", "++run.name=mine"])
+def test_a_key_of_the_application_has_no_warning(line: str, tmp_path: Path) -> None:
+    """One that a config has not, or that the application's own files have."""
+    run(tmp_path)
+    file = tmp_path / "conf" / "config.yaml"
+    file.write_text(file.read_text("utf-8") + "run: {name: x}\n", encoding="utf-8")
+    done = forks.run(["train.py", line], cwd=tmp_path)
+    assert (done.returncode, "nothing to declog" in done.stderr) == (0, False)
