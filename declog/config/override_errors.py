@@ -264,6 +264,9 @@ def in_override_terms(problem: Problem, prefix: Path) -> Problem:
     if fix is None or where is None or where.override is None or where.excerpt is None:
         return problem
     line, start, end = where.override, where.excerpt.start, where.excerpt.end
+    if problem.code == "DL301" and re.fullmatch(rf"\+*{GROUP}\.alerts\.\w+=", line):
+        answer = Problem.of("DL301.bound", fix=setting(line[:-1], "> 0.5"))
+        return replace(problem, message=answer.message, fix=answer.fix)
     if near := re.fullmatch(r"did you mean `([^`]+)`\?", fix):
         named = re.fullmatch(r"\w+", line[start:end]) is not None
         return replace(problem, fix=pasted(f"{line[:start]}{near[1]}{line[end:]}")) if named else problem

@@ -21,6 +21,7 @@ UNANSWERED = {
     "new_yaml": 0,
     "shells": 0,
     "second_stranger": 0,
+    "seventh_stranger": 0,
     "sixth_stranger": 0,
     "stranger": 0,
     "teams": 0,
