@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from declog.config.lint import keys_beside
 from declog.errors import in_flow, nearest
 
 if TYPE_CHECKING:
@@ -88,6 +87,8 @@ def _redefined(config: Composed) -> Iterator[str]:
 
 def _beside(config: Composed) -> Iterator[str]:
     """A note on keys of a config that stand beside the node of it in an application's configuration."""
+    from declog.config.lint import keys_beside  # Hydra, which help does without
+
     for name in keys_beside(config, in_files=True):
         if name in ("sinks", "sink_options", "tables", "schemas", "filters", "profiles", "alerts"):
             yield f"`{name}` beside `{config.prefix[0]}` is nothing to declog: {config.prefix[0]}: {{{name}: ...}}"

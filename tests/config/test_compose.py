@@ -772,10 +772,10 @@ def test_an_applications_own_main_finds_the_presets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "fix"),
     [
-        ("declog.metrics.p90=p90(reward)", "'++declog.metrics.p90=\"p90(reward)\"'"),
+        ("declog.metrics.p90=p90(reward)", "'+declog.metrics.p90=\"p90(reward)\"'"),
         (
             "+declog.metrics.long={expr: reward, where: length > 512}",
-            "'++declog.metrics.long={expr: reward, where: \"length > 512\"}'",  # whether it is there nobody knows yet
+            "'+declog.metrics.long={expr: reward, where: \"length > 512\"}'",
         ),
     ],
 )
