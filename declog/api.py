@@ -22,6 +22,7 @@ from declog.compiler import captures, compile
 from declog.config.application import beside
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
+from declog.config.fix_trials import with_tried_fixes
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared
 from declog.config.project import load_imports
@@ -98,6 +99,7 @@ def plan(
         problems = [*error.problems, *_further(data, error.problems, compiled)]
         problems += [problem for problem in suspects if problem.path not in paths]
         problems = [declared(problem, composed) for problem in problems]
+        problems = with_tried_fixes(problems, data, partial(_problems, compiled))
         raise composed.located(ConfigError(explained(composed, problems))) from None
     if suspects:
         raise composed.located(ConfigError(explained(composed, suspects)))
@@ -281,13 +283,18 @@ def _further(
         for key, value in data.items()
         if (key,) not in wrong
     }
+    names = {str(path[-1]) for path in wrong}
+    of_names = [item for item in _problems(compiled, rest) if item.code.startswith("DL3") or item.code == "DL403"]
+    return [item for item in of_names if not _about(item, names)]
+
+
+def _problems(compiled: Callable[[LogSpec], Plan], data: Mapping[str, Any]) -> Sequence[Problem]:
+    """The problems of data."""
     try:
-        compiled(validate(rest))
+        compiled(validate(data))
     except ConfigError as error:
-        names = {str(path[-1]) for path in wrong}
-        of_names = [item for item in error.problems if item.code.startswith("DL3") or item.code == "DL403"]
-        return [item for item in of_names if not _about(item, names)]
-    return []
+        return error.problems
+    return ()
 
 
 def _about(problem: Problem, names: Collection[str]) -> bool:

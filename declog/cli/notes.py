@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from declog.errors import in_flow, nearest
+from declog.errors import Path, in_flow, nearest
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
@@ -55,7 +56,10 @@ def _of_families(config: Composed, plan: Plan) -> Iterator[str]:
         names = [str(node.param("name")) for node in walk(*op.args) if node.op == SIGNAL] if op.family else []
         for name in names if config.home(("metrics", op.id)) is None else ():
             if name[-1] == "s" and name[:-1] in signals:
-                yield f"`{op.id}` has a value for each member of `{name}`; `{name[:-1]}` is one signal"
+                entry = config.data["metrics"][op.id]
+                said = re.sub(rf"\b{name}\b", name[:-1], str(entry.get("expr", name)))
+                edit = _edit(config, ("metrics", op.id), {**entry, "expr": said})
+                yield f"`{op.id}` has a value for each member of `{name}`; of `{name[:-1]}`, one signal: {edit}"
 
 
 def _of_each_step(config: Composed, plan: Plan) -> Iterator[str]:
@@ -100,8 +104,9 @@ def _replaced(config: Composed) -> Iterator[str]:
     for axis, entry in _said(config, "axes"):
         lost = keys.get(axis, set()) - entry.entries.keys() if entry.replaces else set()
         if lost and config.home(("axes", axis)) is None:
-            edit = " ".join(f"axes.{axis}.{key}={node.plain}" for key, node in entry.entries.items())
-            yield f"`axes.{axis}` is replaced as a whole, without {', '.join(sorted(lost))}; {edit} keeps the rest"
+            names = ", ".join(f"`{key}`" for key in sorted(lost))
+            edits = [_edit(config, ("axes", axis, str(key)), node.plain) for key, node in entry.entries.items()]
+            yield f"`axes.{axis}` is replaced as a whole, without {names}; {' '.join(edits)} keeps the rest"
         said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
         keys[axis] = said if entry.replaces else {*keys.get(axis, ()), *said}
 
@@ -111,3 +116,14 @@ def _said(config: Composed, section: str) -> Iterator[tuple[str, Node]]:
     for layer in () if config.merged is None else config.merged.layers:
         node = layer.at((*config.prefix, section))
         yield from () if node is None else node.entries.items()
+
+
+def _edit(config: Composed, path: Path, value: Any) -> str:
+    """The edit that gives a key a value: an override where overrides say something of its entry, else YAML."""
+    from declog.config.overrides import setting
+
+    if any(".".join(map(str, path[:2])) in line for line in config.overrides):
+        return setting(".".join(map(str, path)), value)
+    for key in reversed(path[1:]):
+        value = {key: value}
+    return f"{path[0]}: {in_flow(value)}"

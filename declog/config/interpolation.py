@@ -23,7 +23,10 @@ from omegaconf.errors import InterpolationKeyError, OmegaConfBaseException
 
 from declog.config.composition_errors import nearest_key
 from declog.config.file_errors import first_line
-from declog.errors import Path, Problem
+from declog.config.search_path import GROUP
+from declog.errors import Path, Problem, in_flow
+from declog.language.keys import keys as keys_of
+from declog.language.spec import LogSpec
 from declog.language.tree import tree_of
 
 MAX_READ = 50_000  # values that all interpolations may bring in, each as often as it is brought in
@@ -215,8 +218,12 @@ def _unresolved(container: DictConfig | ListConfig, source: str | None, error: O
     if named[1].startswith("hydra."):
         inner = named[1].removeprefix("hydra.")
         return Problem.of("DL103.hydra_key", source=source, span=(at, at + len(written)), key=named[1], inner=inner)
-    close = nearest_key(tree_of(OmegaConf.to_container(root, resolve=False)), named[1])
+    tree = tree_of(OmegaConf.to_container(root, resolve=False))
+    close = nearest_key(tree, named[1])
     span = (at, at + len(written))
+    if (value := tree.at((GROUP, named[1]))) is not None and named[1] not in keys_of(LogSpec):
+        fix = f"run: {{config: {{{named[1]}: {in_flow(value.plain)}}}}}, and `${{{GROUP}.run.config.{named[1]}}}`"
+        return Problem.of("DL103.no_key", source=source, span=span, key=named[1], fix=fix)
     fix = "an interpolation starts at the top of the whole configuration"
     fix += "" if "." in named[1] else f"; a signal stands alone: `{named[1]}`"
     fix = fix if close is None else f"did you mean `${{{close}}}`?"

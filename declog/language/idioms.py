@@ -369,6 +369,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (_ROWS, lambda match: f"a filter is a map: {_filter(match)}"),
     (r"\|\s*(\w+)\s*\|", r"write `abs(\1)`"),
     (r"\b(\d+(?:\.\d+)?)\s*([kK%])(?!\w)", lambda match: f"write `{float(match[1]) * _UNITS[match[2].lower()]:g}`"),
+    (r"(?i)\A\s*(?:count|sum)\(([^()]+)\)\s*/\s*count\(\s*\*?\s*\)\s*\Z", r"write `mean(\1)`"),
     (r"\(\s*\*\s*\)", lambda match: f"name a signal: `{re.sub('[(] *[*] *[)]', '(reward)', match.string).strip()}`"),
     (r"\A\s*<\s*(-?[\d.]+)\s+or\s+>\s*(-?[\d.]+)\s*\Z", r"write `{below: \1, above: \2}`"),
     (r"\A\s*>\s*(-?[\d.]+)\s+or\s+<\s*(-?[\d.]+)\s*\Z", r"write `{above: \1, below: \2}`"),

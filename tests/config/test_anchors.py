@@ -110,9 +110,10 @@ def test_an_error_of_a_shared_key_is_said_once(write_preset: WritePreset, monkey
             found.append((f"{where.line}:{where.column}", problem.code, excerpt.text[excerpt.start : excerpt.end]))
         return found
 
-    assert said() == [("3:48", "DL201", "ovr")]
+    others = [("3:29", "DL302", "los"), ("3:42", "DL311", "mena"), ("6:34", "DL301", "}")]
+    assert said() == [*others[:2], ("3:48", "DL201", "ovr"), others[2]]
     write_preset("anchors", BROKEN.replace("ovr", "over"))
-    assert said() == [("3:29", "DL302", "los"), ("3:42", "DL311", "mena"), ("6:34", "DL301", "}")]
+    assert said() == others
 
 
 def test_an_override_of_one_entry_changes_that_alone(

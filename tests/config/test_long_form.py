@@ -243,8 +243,8 @@ def test_errors_point_at_what_was_written(write_preset: WritePreset) -> None:
         (
             "own.yaml:6:29",
             "tables.worst.columns.1",
-            "declare what you observe: signals: {any: {lenght: completion}} for numbers, `completion text` for texts, "
-            "`step` for one number per step\n"
+            "declare what you observe: signals: {any: {lenght: completion}} for numbers, "
+            "`completion int` for labels, `completion text` for texts, `step` for one number per step\n"
             "signals: reward",
         ),
         ("own.yaml:6:52", "tables.worst.filter.key", "did you mean `reward`?"),

@@ -44,7 +44,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a name like no other, which a config would have to declare": (
         {"source": ["math", "code"]},
         "[DL501] the config `small` has no signal `source`\n  fix: declare what you observe: "
-        "signals: {any: {source: completion}} for numbers, `completion text` for texts, "
+        "signals: {any: {source: completion}} for numbers, `completion int` for labels, `completion text` for texts, "
         "`step` for one number per step\n"
         "       signals: done, epoch, given_as, length, logged, logprobs, loss, mask, note, other, prompt, reward, "
         "rewards, spread",

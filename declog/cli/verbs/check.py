@@ -137,8 +137,9 @@ def _checked(args: argparse.Namespace, words: Sequence[str]) -> Checked:
         done.not_installed = _not_installed(compiled)
         done.notes = list(notes(config, compiled))
         if stale:
-            dropped = ", ".join(f"{name}: null" for name in stale)
-            done.notes.append(f"tests expect what this config has no more; drop them: `tests: {{{dropped}}}`")
+            dropped = f"`tests: {{{', '.join(f'{name}: null' for name in stale)}}}`"
+            dropped = " ".join(f"'~tests.{name}'" for name in stale) if config.overrides else dropped
+            done.notes.append(f"tests expect what this config has no more; drop them: {dropped}")
     clock.append(time.perf_counter())
     spans = zip(("imports", "hydra", "declog"), clock, clock[1:], strict=False)
     done.timings = {name: round(end - start, 4) for name, start, end in spans}

@@ -81,7 +81,16 @@ def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
         return f"write `(1 if {node} else 0)`" if DType.FLOAT in dtypes else None
     if node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
         return f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
-    return f"`bucket({node}, 32, 64)`" if node.type.dtype is DType.FLOAT and DType.INT in dtypes else None
+    declared = (
+        f"`{node}: {node.type.axis.label} int` where it is declared, or "
+        if node.op == "signal" and node.type.axis
+        else ""
+    )
+    return (
+        f'{declared}ranges with edges of yours: "bucket({node}, 32, 64)"'
+        if node.type.dtype is DType.FLOAT and DType.INT in dtypes
+        else None
+    )
 
 
 def readable_pattern(call: Call) -> None:

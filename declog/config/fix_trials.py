@@ -1,0 +1,124 @@
+"""Fixes are tried before they are printed: where the edit of one has a mistake of its own, the one behind it is shown.
+
+Problems and data come in, problems go out. Imports the edits that fixes show.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from declog.config.interpolation import at, has
+from declog.config.override_errors import edit_of
+from declog.errors import Path, Problem, in_flow, keys
+from declog.language.keys import entry_path
+from declog.language.shorthand import long
+from declog.language.tree import tree_of
+
+Check = Callable[[Mapping[str, Any]], Sequence[Problem]]
+ROUNDS = 3  # edits behind the first one
+MOST = 8  # problems whose fixes are tried
+
+
+@dataclass(frozen=True)
+class _Edit:
+    """A key that gets a value, and the part of a fix that says so."""
+
+    path: Path
+    value: Any
+    said: str
+
+    def of(self, value: Any) -> str:
+        """The edit with another value, in YAML."""
+        names = self.path[1:] if self.said.startswith(f"{self.path[0]}: ") else ()
+        for name in reversed(names):
+            value = {name: value}
+        return f"{self.path[0] if names else self.path[-1]}: {in_flow(value)}"
+
+
+def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check: Check) -> list[Problem]:
+    """The problems, each with the edit after which its entry is right, and those of the entry that it hides.
+
+    ``check`` returns the problems of data.
+    """
+    wrong = {entry_path(problem.path) for problem in problems}
+    said = {(problem.path, problem.message) for problem in problems}
+
+    def new(rest: Mapping[str, Any]) -> list[Problem]:
+        return [problem for problem in check(rest) if (problem.path, problem.message) not in said]
+
+    shown: list[Problem] = []
+    for problem in problems[:MOST]:
+        shown += _tried(problem, _without(data, wrong - {entry_path(problem.path)}), new)
+    return list(dict.fromkeys([*shown, *problems[MOST:]]))
+
+
+def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Problem]:
+    """The problem, where its edit is wrong with the one behind it, and what else is wrong with its entry then."""
+    if (edit := _edit(problem, data)) is None:
+        return [problem]
+    edited, written = _edited(data, problem, edit), edit.value
+    if _beside(problem, edit) and isinstance(edit.value, Mapping) and has(data, edit.path):
+        written = at(edited, edit.path)  # with what its entry says there already
+    hidden: list[Problem] = []
+    for _ in range(ROUNDS):
+        further = [one for one in check(edited) if entry_path(one.path) == entry_path(problem.path)]
+        inside = next((one for one in further if one.path[: len(edit.path)] == edit.path), None)
+        if entry_path(edit.path) == entry_path(problem.path):
+            hidden = [one for one in further if one is not inside and has(data, one.path)]
+        if inside is None:
+            break
+        behind = _edit(inside, edited)
+        if behind is None or behind.path[: len(edit.path)] != edit.path:
+            return [problem]
+        edited = _edited(edited, inside, behind)
+        written = behind.value if behind.path == edit.path else at(edited, edit.path)
+    if written != edit.value:
+        problem = replace(problem, fix=str(problem.fix).replace(edit.said, edit.of(written)))
+    return [problem, *hidden]
+
+
+def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
+    """The edit that a problem's fix shows; None where it shows none."""
+    path, fix = problem.path, problem.fix
+    if fix is None or not path or not all(isinstance(key, str) for key in path):  # of an item of a list
+        return None
+    near = re.fullmatch(r"did you mean `(\w+)`\?", fix)
+    if near is not None and problem.code == "DL201" and len(path) > 2 and has(data, path):
+        return _Edit((*path[:-1], near[1]), at(data, path), fix)
+    edit = edit_of(fix, path, ())
+    return None if edit is None else _Edit(keys(edit[0]), edit[1], fix[slice(*edit[2])].strip("`"))
+
+
+def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[str, Any]:
+    """The data after an edit: in place of an unknown key, and beside what a map has already."""
+    copied: dict[str, Any] = copy.deepcopy(dict(data))
+    if edit.path != problem.path and problem.code == "DL201" and has(copied, problem.path):
+        del at(copied, problem.path[:-1])[problem.path[-1]]
+    *above, name = edit.path
+    holder: Any = copied
+    for key in above:
+        holder[key] = holder.get(key) if isinstance(holder.get(key), dict) else {}
+        holder = holder[key]
+    before = None if edit.path == problem.path else holder.get(name)
+    holder[name] = edit.value
+    if isinstance(before, Mapping) and isinstance(edit.value, Mapping):
+        holder[name] = {**before, **edit.value}
+    return dict(long(tree_of(copied))[0].plain)
+
+
+def _beside(problem: Problem, edit: _Edit) -> bool:
+    """Whether an edit is of another key of the entry."""
+    return len(edit.path) > 2 and edit.path[:-1] == problem.path[:-1] and edit.path != problem.path
+
+
+def _without(data: Mapping[str, Any], entries: set[Path]) -> Mapping[str, Any]:
+    """The data without some entries."""
+    rest = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
+    for path in entries:
+        if len(path) > 1 and has(rest, path):
+            del at(rest, path[:-1])[path[-1]]
+    return rest
