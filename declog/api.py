@@ -97,7 +97,9 @@ def plan(
             raise composed.located(ConfigError([*suspects, *of_new_names(error.problems)])) from None
         paths = {problem.path for problem in error.problems}
         problems = [*error.problems, *_further(data, error.problems, compiled)]
-        problems += [problem for problem in suspects if problem.path not in paths]
+        problems += [
+            item for item in suspects if all(item.path[:end] not in paths for end in range(1, len(item.path) + 1))
+        ]
         problems = [declared(problem, composed) for problem in problems]
         problems = with_tried_fixes(problems, data, partial(_problems, compiled))
         raise composed.located(ConfigError(explained(composed, problems))) from None

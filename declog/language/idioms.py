@@ -328,17 +328,20 @@ def _filter(match: re.Match[str]) -> str:
 
 
 def _of_query(match: re.Match[str]) -> str:
-    """``SELECT AVG(x) FROM t WHERE c``."""
-    call = re.fullmatch(r"(\w+)\((.+)\)", match[1])
-    word, expr = (call[1].lower(), call[2]) if call else ("mean", match[1])
-    where = f", where: {match[2]}" if match[2] else ""
-    return f"write `{{expr: {expr}, reduce: {_reduction(word)}{where}}}`"
+    """``SELECT a, AVG(x) FROM t WHERE c GROUP BY a``."""
+    label, value, condition, group = match.groups()
+    call = re.fullmatch(r"(\w+)\((.+)\)", value)
+    word, expr = (call[1].lower(), call[2]) if call else ("mean", value)
+    keys = {"where": condition, "by": group or label}
+    said = "".join(f", {key}: {text}" for key, text in keys.items() if text)
+    return f"write `{{expr: {expr}, reduce: {_reduction(word)}{said}}}`"
 
 
 # Texts that cannot be parsed, and their fixes: a template of the match, or a function of it. The first one counts.
 _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (rf"\A{_PIPE.pattern}\Z", r"write `\2(\1)`"),
-    (r"(?i)\A\s*select\s+(.+?)\s+from\s+\w+(?:\s+where\s+(.+?))?\s*;?\s*\Z", _of_query),
+    (r"(?i)\A\s*select\s+(?:(\w+)\s*,\s*)?(.+?)\s+from\s+\w+(?:\s+where\s+(.+?))?(?:\s+group\s+by\s+(\w+))?\s*;?\s*\Z",
+        _of_query),
     (r"(?i)\A\s*(.+?)\s+as\s+([a-z_]\w*)\s*\Z", r"a metric's key is its name: `\2: \1`"),
     (r"\A\s*(\w+)\s*;\s*(\w+)\s*\Z", r"a metric for each: metrics: {\1: mean, \2: mean}"),
     (r"[$][{a-z]", _of_shell),

@@ -7,6 +7,7 @@ stays as it is, and the models refuse it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,10 +154,12 @@ class _Writer:
 
     # -- axes
 
-    def _axis(self, node: Node, at: Path) -> Node:
+    def _axis(self, node: Node, at: Path) -> Node | Problem:
         """``group: 4``, ``group: prompt_id``, ``token: completion_mask``."""
         if isinstance(node.value, bool) or not isinstance(node.value, int | str):
             return node
+        if isinstance(node.value, str) and (pair := re.fullmatch(r"(\w+) *[=:] *(\w+)", node.value)):
+            return Problem.of("DL202.value", at, cause="it is a map", fix=f"{at[-1]}: {{{pair[1]}: {pair[2]}}}")
         word = {"group": "size" if isinstance(node.value, int) else "of", "token": "mask"}.get(str(at[-1]))
         return node if word is None else said({word: node}, node.location, replaces=True)
 
