@@ -9,7 +9,7 @@ from tests.config.mistakes import kinds, mistakes, score
 UNANSWERED = {
     "expressions": 0,
     "fifth_stranger": 0,
-    "first_day": 1,
+    "first_day": 0,
     "fourth_stranger": 0,
     "half_answered": 0,
     "hydra": 1,
