@@ -90,7 +90,8 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
     if near is not None and problem.code == "DL201" and len(path) > 2 and has(data, path):
         return _Edit((*path[:-1], near[1]), at(data, path), fix)
     edit = edit_of(fix, path, ())
-    return None if edit is None else _Edit(keys(edit[0]), edit[1], fix[slice(*edit[2])].strip("`"))
+    said = "" if edit is None else fix[slice(*edit[2])].strip("`")
+    return _Edit(keys(edit[0]), edit[1], said) if edit and re.match(r"\w+: ", said) else None
 
 
 def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[str, Any]:

@@ -94,6 +94,9 @@ def declared(problem: Problem, config: Composed) -> Problem:
     is_near = problem.path != ("profile",) and str(problem.fix).startswith("did you mean")
     if profile is not None and not is_near and profile[1] in presets():
         return replace(problem, fix=f"a preset is extended: defaults: [{profile[1]}, _self_]\n{problem.fix}")
+    line = next((line for line in config.overrides if line.startswith(f"+{GROUP}/packs=")), None)
+    if problem.path == ("packs",) and line is not None:  # Hydra puts a group's files into a node of its name
+        return replace(problem, fix=line.replace("packs=", f"packs@{GROUP}=", 1))
     match = re.fullmatch(r"unknown signal `(\w+)`", problem.message)
     pack = None if match is None or (problem.fix or "").startswith("did you mean") else pack_of(match[1])
     if pack is None:

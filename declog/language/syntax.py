@@ -112,7 +112,7 @@ def _syntax_fix(message: str, plain: str, marked: str) -> str:
     if (fix := idioms.of_text(plain, marked)) is not None:
         return fix
     if "never closed" in message:
-        if "\n" not in plain and "," not in plain:
+        if "\n" not in plain and "," not in plain and not plain.rstrip().endswith("("):
             return f"write `{plain.strip()}{')' * (plain.count('(') - plain.count(')'))}`"
         return "close it; inside {...}, YAML ends a value at a comma: put the expression in quotes"
     if re.search(r"(?<![=<>!])=(?!=)", plain) and "==" not in plain and "over=" not in plain:
