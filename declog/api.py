@@ -100,8 +100,8 @@ def plan(
         problems += [
             item for item in suspects if all(item.path[:end] not in paths for end in range(1, len(item.path) + 1))
         ]
-        problems = [declared(problem, composed) for problem in problems]
         problems = with_tried_fixes(problems, data, partial(_problems, compiled))
+        problems = [declared(problem, composed) for problem in problems]
         raise composed.located(ConfigError(explained(composed, problems))) from None
     if suspects:
         raise composed.located(ConfigError(explained(composed, suspects)))

@@ -91,7 +91,8 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
         return _Edit((*path[:-1], near[1]), at(data, path), fix)
     edit = edit_of(fix, path, ())
     said = "" if edit is None else fix[slice(*edit[2])].strip("`")
-    return _Edit(keys(edit[0]), edit[1], said) if edit and re.match(r"\w+: ", said) else None
+    exact = re.match(r"\w+: ", said) and not re.search(r"\b[A-Z]+\b", said)  # no words that stand for others
+    return _Edit(keys(edit[0]), edit[1], said) if edit is not None and exact else None
 
 
 def _edited(data: Mapping[str, Any], problem: Problem, edit: _Edit) -> Mapping[str, Any]:

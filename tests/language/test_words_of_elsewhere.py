@@ -191,7 +191,7 @@ def test_how_a_run_behaves_stands_under_run(key: str, value: Any, fix: str) -> N
         ({"include": ["tag:core"]}, ["show: [tag:core] adds it; only: [tag:core] shows nothing else"]),
         (
             {"include": ["a"], "exclude": "b"},
-            ["show: [a] adds it; only: [a] shows nothing else", "did you mean `hide`?"],
+            ["show: [a] adds it; only: [a] shows nothing else", "hide: [b]"],
         ),
     ],
 )
