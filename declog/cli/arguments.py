@@ -6,6 +6,7 @@ import argparse
 import inspect
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from declog.cli import suggestions
@@ -68,4 +69,8 @@ class Parser(argparse.ArgumentParser):
     def _form(self) -> str:
         """The words behind the verb, and the command that explains them."""
         words = [str(action.metavar) for action in self._actions if not action.option_strings]
+        if words[:1] == ["RUN"]:
+            from declog.runs.folder import runs_below
+
+            words[:1] = [str(path) for path in runs_below(Path())[:1]] or words[:1]
         return f"{' '.join([self.prog, *words])}; {self.prog} --help says more"

@@ -22,7 +22,6 @@ def notes(config: Composed, plan: Plan) -> Iterator[str]:
     yield from _unopened(config)
     yield from _replaced(config)
     yield from _redefined(config)
-    yield from _beside(config)
 
 
 def _unseen(config: Composed, plan: Plan) -> Iterator[str]:
@@ -87,15 +86,6 @@ def _redefined(config: Composed) -> Iterator[str]:
         before = exprs.setdefault(name, text)
         if expr is not None and text not in (before, name) and config.home(("metrics", name)) is None:
             yield f"`{name}` is a preset's metric, and computes something else now; another one needs another name"
-
-
-def _beside(config: Composed) -> Iterator[str]:
-    """A note on keys of a config that stand beside the node of it in an application's configuration."""
-    from declog.config.lint import keys_beside  # Hydra, which help does without
-
-    for name in keys_beside(config, in_files=True):
-        if name in ("sinks", "sink_options", "tables", "schemas", "filters", "profiles", "alerts"):
-            yield f"`{name}` beside `{config.prefix[0]}` is nothing to declog: {config.prefix[0]}: {{{name}: ...}}"
 
 
 def _replaced(config: Composed) -> Iterator[str]:

@@ -13,7 +13,7 @@ from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, per
 from declog.language.functions import Functions
 from declog.language.functions.rules import of_type
 from declog.language.model import Model
-from declog.language.nodes import COMBINED, LOGGED, Graph, Node
+from declog.language.nodes import COMBINED, LOGGED, SIGNAL, Graph, Node, walk
 from declog.language.phases import join, latest
 from declog.language.reductions import Reductions
 from declog.language.row_functions import RowFunctions
@@ -253,7 +253,11 @@ def fits(draft: Draft, node: Node, path: Path, dtypes: Sequence[DType], axis: Ax
         fix = f"labels that are {per(axis)}" if node.op == COMBINED else fix
         draft.report("DL310.finer", path, key=key, finer=per(type.axis), what=what, axis=per(axis), fix=fix)
     elif type.family:
-        draft.report("DL305.family", path, key=key)
+        named = (str(inner.param("name")) for inner in walk(node) if inner.op == SIGNAL and inner.type.family)
+        family = next(named, "family")
+        ways = f"sum({family}, over=member)", f"member({family}, 'name')"
+        fix = "  or  ".join(re.sub(rf"\b{family}\b", way, str(node)) for way in ways)
+        draft.report("DL305.family", path, key=key, fix=fix)
     else:
         return True
     return False

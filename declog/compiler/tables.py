@@ -190,7 +190,8 @@ def alerts(draft: Draft) -> None:
             near = draft.metric_named(name) or _named_in(name, keys) or (keys[0] if len(keys) == 1 else None)
             when = " or ".join(bounds).replace(name, near or "METRIC")
             defined = suggestions.definition(name, draft.signals)
-            fix = f"name it by its metric, or: when: {when}" if near else f"the condition names it: when: {when}"
+            said = f"{name}: {{when: {when}}}"
+            fix = f"name it by its metric, or: {said}" if near else f"the condition names it: {said}"
             if defined is not None or near is None:
                 fix = f"define the metric: {defined or f'metrics: {{{name}: mean(SIGNAL)}}'}; or {fix}"
             draft.report("DL302.alert", path, name=name, fix=fix)

@@ -99,8 +99,8 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
         kinds = {typing.get_origin(atom) for atom in atoms(type_)}
         is_list, are_words = type_ is None or list in kinds, re.fullmatch(r"\w+(,\w+)+", value) is not None
         texts = [f"{key}=[{value}]"] * is_list + [f"{key}={quoted(value)}"] * (kinds != {list} and not are_words)
-        texts = texts or [f"{key}={value.partition(',')[0]}"]
-        fix = "  or  ".join(map(shlex.quote, texts))
+        texts += [] if is_list else [f"--multirun {line}"]
+        fix = "  or  ".join(text if text.startswith("--") else shlex.quote(text) for text in texts)
         return problem_of(line, "DL101.sweep", behind=True, value=value, fix=fix)
     if loader.repository.group_exists(key):
         try:

@@ -52,7 +52,12 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
 
     shown: list[Problem] = []
     for problem in problems[:MOST]:
-        shown += _tried(problem, _without(data, wrong - {entry_path(problem.path)}), new)
+        rest = _without(data, wrong - {entry_path(problem.path)})
+        for other in problems:  # of the same entry
+            if other is not problem and entry_path(other.path) == entry_path(problem.path) and has(rest, other.path):
+                edit = _edit(other, rest)
+                rest = rest if edit is None else _edited(rest, other, edit)
+        shown += _tried(problem, rest, new)
     return list(dict.fromkeys([*shown, *problems[MOST:]]))
 
 
@@ -89,6 +94,9 @@ def _edit(problem: Problem, data: Mapping[str, Any]) -> _Edit | None:
     near = re.fullmatch(r"did you mean `(\w+)`\?", fix)
     if near is not None and problem.code == "DL201" and len(path) > 2 and has(data, path):
         return _Edit((*path[:-1], near[1]), at(data, path), fix)
+    text, (start, end) = problem.source or "", problem.span or (0, 0)
+    if near is not None and problem.span is not None and has(data, path) and at(data, path) == text:
+        return _Edit(path, f"{text[:start]}{near[1]}{text[end:]}", fix)
     edit = edit_of(fix, path, ())
     said = "" if edit is None else fix[slice(*edit[2])].strip("`")
     exact = re.match(r"\w+: ", said) and not re.search(r"\b[A-Z]+\b", said)  # no words that stand for others

@@ -14,11 +14,10 @@ from typing import Any
 
 from hydra.plugins.config_source import ConfigSource
 
-from declog.config.bounds import text_of
 from declog.config.compose import PACKAGE
 from declog.config.composed import Composed
 from declog.config.diagnostics import in_file
-from declog.config.files import defaults_of, keys_at_top, source_path
+from declog.config.files import defaults_of, source_path
 from declog.config.fold import choice_of
 from declog.config.hydra import Files, read_by
 from declog.config.interpolation import at, has
@@ -29,9 +28,10 @@ from declog.config.search_path import GROUP, PROVIDER, teams
 from declog.config.source_map import FileLocation, Layer, Location, OverrideLocation, shown_path
 from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
-from declog.errors import Path, Problem, Where
+from declog.errors import ConfigError, Path, Problem, Where
 from declog.language.keys import SECTIONS
 from declog.language.mistakes import id_of, without_sink
+from declog.language.validation import validate
 
 # Keys of entries, which nobody calls an entry: where they stand beside one that is empty, indentation was lost.
 _KEYS_OF_ENTRIES = frozenset({"expr", "where", "reduce", "formula", "axis", "kind", "above", "below", "schema"})
@@ -198,40 +198,39 @@ def self_first(config: Composed) -> Iterator[str]:
 
 
 def beside_the_node(config: Composed) -> Iterator[str]:
-    """A warning for each key of a config that an override adds beside the node of an application's configuration.
+    """A warning for each key of a config that stands beside its node in an application's configuration.
 
-    And one for a file of presets that is read as an application's, since it chooses `declog:` in its defaults.
+    An application may have metrics and tables of its own: of files only what reads as a part of a config is told.
     """
-    for lines in keys_beside(config, in_files=False).values():
-        for line in dict.fromkeys(location.text for location in lines if isinstance(location, OverrideLocation)):
-            added = f"{GROUP}.{line.lstrip('+')}"
-            sign = "" if has(config.data, tuple(added.partition("=")[0].split(".")[1:])) else "+"
-            yield f"`{line}` is nothing to declog, whose keys are below `{GROUP}`: {pasted(sign + added)}"
-    origin = config.origin
-    if origin is None or not origin.application or origin.running:
+    if config.provenance is None or config.merged is None or not config.prefix:
         return
-    file = FilePath(str(origin.config_dir), f"{origin.config_name}.yaml")
-    if file.parent.name != GROUP or not file.is_file():
-        return
-    lost = sorted(keys_at_top(text_of(file)) & set(SECTIONS))
-    if lost:
-        names = ", ".join(f"`{name}`" for name in lost)
-        yield f"{shown_path(file)}: {names} beside `declog:` is no part of the config; write `defaults: [grpo, _self_]`"
-
-
-def keys_beside(config: Composed, *, in_files: bool) -> dict[str, list[Location]]:
-    """Keys of a config that stand beside its node in an application's configuration, with all that sets them.
-
-    Either those that its files have, or those that overrides alone add.
-    """
-    locations: dict[str, list[Location]] = {}
-    for path, layers in {} if config.provenance is None or not config.prefix else config.provenance.layers.items():
+    setters: dict[str, list[Location]] = {}
+    for path, layers in config.provenance.layers.items():
         if path[0] in ADDS:
-            locations.setdefault(str(path[0]), []).extend(layer.location for layer in layers)
-    return {
-        name: setters for name, setters in locations.items()
-        if in_files != all(isinstance(location, OverrideLocation) for location in setters)
-    }  # fmt: skip
+            setters.setdefault(str(path[0]), []).extend(layer.location for layer in layers)
+    for name, locations in setters.items():
+        lines = dict.fromkeys(location.text for location in locations if isinstance(location, OverrideLocation))
+        if all(isinstance(location, OverrideLocation) for location in locations):
+            for line in lines:
+                added = f"{GROUP}.{line.lstrip('+')}"
+                sign = "" if has(config.data, tuple(added.partition("=")[0].split(".")[1:])) else "+"
+                yield f"`{line}` is nothing to declog, whose keys are below `{GROUP}`: {pasted(sign + added)}"
+        elif _reads_as_config(name, config.merged.tree.entries[name].plain):
+            yield (
+                f"`{name}` beside `{GROUP}:` is nothing to declog: in a config write `defaults: [grpo, _self_]`, "
+                f"in an application's file `{GROUP}: {{{name}: ...}}`"
+            )
+
+
+def _reads_as_config(name: str, value: object) -> bool:
+    """Whether a key and its value could be those of a config."""
+    if name not in (*SECTIONS, "sinks", "sink_options") or name == "constants" or not value:
+        return False
+    try:
+        validate({name: value})
+    except ConfigError:
+        return False
+    return True
 
 
 def _extended(names: Iterable[str], texts: Mapping[str, str]) -> set[str]:

@@ -86,10 +86,14 @@ def _signals_of(pack: str) -> frozenset[str]:
 
 
 _BASES = re.compile(r"^defaults: *\[([\w, ]+), *_self_ *\]", re.MULTILINE)  # of a file that names presets only
+_ANY = re.compile(r"signals: \{any: \{(\w+: (?:\{axis: )?(?:completion|group)\b)")
 
 
 def declared(problem: Problem, config: Composed) -> Problem:
-    """An unknown signal that is near to none: which pack declares it. A preset that is named as a profile."""
+    """An unknown signal that is near to none: which pack declares it, or where. A preset that is named as a profile."""
+    if "rollout" in (config.data.get("signals") or {}):  # a value per completion comes with the rewards
+        fix = _ANY.sub(r"signals: {rollout: {\1", problem.fix or "")
+        problem = replace(problem, fix=fix or None)
     profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)
     is_near = problem.path != ("profile",) and str(problem.fix).startswith("did you mean")
     if profile is not None and not is_near and profile[1] in presets():

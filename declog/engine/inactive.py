@@ -142,8 +142,12 @@ class Inactive:
         self._warn(mode, first, self._together(reasons, state))
 
     def _warn(self, mode: str, first: Collection[str], reasons: Mapping[str, list[str]]) -> None:
-        some = [f"{_listed(ids, METRICS)} ({why})" for why, ids in [*reasons.items()][:GROUPS]]
-        unnamed = sum(map(len, [*reasons.values()][GROUPS:]))
+        user = self._plan.user_metrics
+        groups = sorted(reasons.items(), key=lambda item: user.isdisjoint(item[1]))  # the user's own ones first
+        some = [
+            f"{_listed(sorted(ids, key=lambda id: id not in user), METRICS)} ({why})" for why, ids in groups[:GROUPS]
+        ]
+        unnamed = sum(len(ids) for _, ids in groups[GROUPS:])
         count = sum(map(len, reasons.values()))
         slower = min(self._every[id] for id in first)
         log.warning(

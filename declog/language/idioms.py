@@ -58,7 +58,7 @@ def of_call(node: ast.Call) -> str:
         return f"{level}({ast.unparse(arguments[0])})"
     if len(arguments) == 1 and (inside := ast.unparse(arguments[0])).startswith("{"):  # a map is a metric by itself
         return inside
-    return of_library(name, arguments) or f"{name}({', '.join(map(ast.unparse, arguments))})"
+    return of_library(name, arguments) or f"{_reduction(name)}({', '.join(map(ast.unparse, arguments))})"
 
 
 def _plain(node: ast.expr) -> ast.expr:
@@ -337,9 +337,19 @@ def _of_query(match: re.Match[str]) -> str:
     return f"write `{{expr: {expr}, reduce: {_reduction(word)}{said}}}`"
 
 
+def _of_action(match: re.Match[str]) -> str:
+    """``< 0.01 for 50 do stop``: a condition alone is a text."""
+    sign, bound, lasting, word = match.groups()
+    keys = {"below" if sign[0] == "<" else "above": bound, "for": lasting}
+    keys |= {"do": "[stop]"} if word == "stop" else {"level": word}
+    return f"write `{{{', '.join(f'{key}: {value}' for key, value in keys.items() if value)}}}`"
+
+
 # Texts that cannot be parsed, and their fixes: a template of the match, or a function of it. The first one counts.
 _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (rf"\A{_PIPE.pattern}\Z", r"write `\2(\1)`"),
+    (r"\A\s*([<>]=?)\s*(-?[\d.]+)(?:\s+for\s+(\d+)(?:\s+steps)?)?[\s,;:]+(?:(?:do|then|and)[\s:]+)?(stop|warn|error|info)\s*\Z",
+        _of_action),
     (r"(?i)\A\s*select\s+(?:(\w+)\s*,\s*)?(.+?)\s+from\s+\w+(?:\s+where\s+(.+?))?(?:\s+group\s+by\s+(\w+))?\s*;?\s*\Z",
         _of_query),
     (r"(?i)\A\s*(.+?)\s+as\s+([a-z_]\w*)\s*\Z", r"a metric's key is its name: `\2: \1`"),

@@ -171,13 +171,14 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
     section = "filters" if ids[1:] == ["filter"] else section
     template = elsewhere.keys().get(f"{section}.{key}" if section else key)
     value, entry = _at(path, data), _at(path[:-1], data)
-    if template is None or (value is None and re.search("<(value|named|switched)>", template)):
+    if template is None or (value is None and re.search("<(value|named|switched|profiled)>", template)):
         return None
     if template == "columns: <value>" and isinstance(value, str):
         value = re.split(r"[\s,]+", value)
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
     facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": _switched(value)}
+    facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     metrics = data.get("metrics")
     facts["named"] = in_flow(_named_anew(value, metrics if isinstance(metrics, Mapping) else {}))
     return re.sub(rf"<({'|'.join(facts)})>", lambda match: facts[match[1]], template)
@@ -246,6 +247,15 @@ def _elsewhere(key: str, value: Any) -> str | None:
 
 def _moved_of_metric(key: str, name: str, entry: Mapping[str, Any]) -> str | None:
     """The fix for a key that a metric does not have: its right section, or the key for the same purpose."""
+    inner = reduced(str(entry[key])) or entry[key]
+    if (
+        isinstance(inner, Mapping)
+        and inner
+        and entry.keys().isdisjoint(keys(MetricSpec))
+        and not nearest(key, keys(MetricSpec))
+    ):
+        named = {**inner, "name": f"{name}/{key}"}
+        return f"sections of metrics are prefixes of names: metrics: {{{name}_{key}: {in_flow(named)}}}"
     if (word := SYNONYMS.get(key, key)) in keys(AboutSpec):
         return f"about: {{{name}: {{{word}: {in_flow(entry.get(key))}}}}}"
     if key == "per":  # of a group it is an aggregate, of all else a label
@@ -278,6 +288,10 @@ def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None
     """The fix for `metric` of an alert: bounds are for the metric with the alert's id."""
     if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
         return f"level: {level}"
+    if key in ("labels", "annotations"):  # Prometheus'
+        texts = list(entry[key].values()) if isinstance(entry[key], Mapping) else []
+        level = next((near for text in texts if (near := nearest(str(text), ("info", "warn", "error")))), "error")
+        return f"level: {level}" if key == "labels" else f"text: {in_flow(texts[0] if texts else name)}"
     if key not in ("metric", "signal", "target", "monitor", "on", "expr"):
         return None
     if (metric := entry[key]) == name:

@@ -194,7 +194,8 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
         for path, entry in [*((path, None) for path in paths), *entries(data, section)]:
             key = path[-1]
             if not (isinstance(key, str) and IDENTIFIER.match(key)):
-                plain = re.sub(r"[^a-z0-9_]+", "_", str(key).lower()).strip("_") or "id"
+                words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", str(key))  # `KLTooHigh`
+                plain = re.sub(r"[^a-z0-9_]+", "_", words.lower()).strip("_") or "id"
                 plain = f"_{plain}" if plain[0].isdigit() else plain
                 fix = f"call it `{plain}`"
                 if (deleted := re.fullmatch(r"~([a-z_]\w*)", str(key))) is not None:

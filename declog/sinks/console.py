@@ -34,6 +34,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from declog.errors import SinkError
 from declog.errors.visible import visible, visible_json
 from declog.records import Alert, DType, Records, RunInfo, Table
 from declog.sinks import ALERT, SCALAR, TABLE, BaseSink
@@ -158,7 +159,10 @@ class ConsoleSink(BaseSink):
         with _beside_bars(terminal=self._console.is_terminal):
             if not self._line.free:  # another print has not ended its row
                 self._console.file.write("\n")
-            self._console.print(self._text.Text.assemble(*shown), end="")
+            try:
+                self._console.print(self._text.Text.assemble(*shown), end="")
+            except SystemExit:  # rich would end the process
+                raise SinkError.of("DL602.console") from None
 
     def _lines(self, objects: Sequence[dict[str, Any]]) -> None:
         file = self._console.file

@@ -337,7 +337,8 @@ class SinkRunner:
             if first:
                 self._first_error = error
         if first:
-            logger.error("sink `%s` could not %s; further failures are counted", self.id, what, exc_info=error)
+            cause, why = (None, f": {error}") if isinstance(error, SinkError) else (error, "")
+            logger.error("sink `%s` could not %s%s; further failures are counted", self.id, what, why, exc_info=cause)
 
     def _drop(self, why: str) -> None:
         self._dropped += 1

@@ -173,4 +173,6 @@ def test_a_table_of_many_steps_and_keys_beside_the_node_have_a_note(
     Path("declog/mine.yaml").write_text(Path("declog/mine.yaml").read_text().replace("8}", "8, within: window}"))
     assert "note:" not in cli("check", "declog/mine.yaml").out
     said = " ".join(cli("check", "train.yaml").out.split())
-    assert "`sinks` beside `declog` is nothing to declog: declog: {sinks: ...}" in said
+    assert "`sinks` beside `declog:` is nothing to declog: in a config write `defaults: [grpo, _self_]`" in said
+    Path("train.yaml").write_text("defaults: [{declog: grpo}, _self_]\nmetrics: [accuracy]\ntables: {a: {rows: 3}}\n")
+    assert "is nothing to declog" not in cli("check", "train.yaml").out

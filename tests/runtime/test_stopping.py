@@ -52,6 +52,16 @@ def test_one_process_ends_after_the_alert(tmp_path: Path) -> None:
         assert [step for step, _ in log.alerts] == [5]
 
 
+def test_a_call_of_the_property_is_answered(tmp_path: Path) -> None:
+    """Class: a property beside methods is called. Python's words have the fix beneath them; other calls have none."""
+    with pytest.raises(TypeError) as caught, declog.start(CONFIG, output_dir=tmp_path / "run") as log:
+        log.should_stop()  # type: ignore[operator]
+    assert caught.value.__notes__ == ["  fix: `log.should_stop`, without parentheses"]
+    with pytest.raises(TypeError) as caught, declog.start(CONFIG, output_dir=tmp_path / "other"):
+        True()  # type: ignore[operator]
+    assert not hasattr(caught.value, "__notes__")
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_ranks_at_different_speeds_end_after_one_step(seed: int) -> None:
     """Ranks exchange nothing in training, one is up to ten times as fast as another: they end alike all the same."""

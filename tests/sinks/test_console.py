@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 import declog
+from declog.errors import SinkError
 from declog.records import Alert, Column, DType, Number, Records, RunInfo, Scalar, Table
 from declog.sinks._conversations import spoken
 from declog.sinks._scalar_lines import number, scalar_lines
@@ -524,3 +525,17 @@ def test_a_terminal_of_any_width_shows_it_all(columns: int) -> None:
     assert any("characters …" in row for row in shown)
     assert any(row.endswith("so it is 42.") for row in shown)
     assert shown[-2:] == ["alerts of the run", "  ! warn kl, 2 times, steps 38 to 39: KL"]
+
+
+def test_a_reader_that_has_gone_ends_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Class: `python train.py | head` closes the pipe. rich would end the process; the sink says what happened."""
+
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    sink = ConsoleSink()
+    sink.open(run_info(Path("outputs")))
+    with redirect_stdout(Closed()), pytest.raises(SinkError, match="nobody reads"):
+        sink.write(1, event(1))
+    assert "nobody" not in capsys.readouterr().out

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -101,6 +102,10 @@ class Recorder(Observing):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if str(error) == "'bool' object is not callable":
+            frames = [frame for frame, _ in traceback.walk_tb(trace)]
+            if error is not None and "should_stop" in frames[-1].f_code.co_names:
+                error.add_note("  fix: `log.should_stop`, without parentheses")
         try:
             self._runs.pop().__exit__(kind, error, trace)
         finally:
