@@ -52,11 +52,12 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
 
     shown: list[Problem] = []
     for problem in problems[:MOST]:
-        rest = _without(data, wrong - {entry_path(problem.path)})
-        for other in problems:  # of the same entry
-            if other is not problem and entry_path(other.path) == entry_path(problem.path) and has(rest, other.path):
-                edit = _edit(other, rest)
-                rest = rest if edit is None else _edited(rest, other, edit)
+        entry = entry_path(problem.path)
+        rest = _without(data, wrong - {entry})
+        for other in problems:
+            edit = _edit(other, rest) if other is not problem and entry_path(other.path) == entry else None
+            if edit is not None and entry_path(edit.path) == entry and has(rest, other.path):
+                rest = _edited(rest, other, edit)
         shown += _tried(problem, rest, new)
     return list(dict.fromkeys([*shown, *problems[MOST:]]))
 

@@ -383,7 +383,7 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
             "declog.profile=slim,full",
             """
             error[DL101] override 'declog.profile=slim,full'
-              `slim,full` is a sweep over several values, which needs --multirun; a list has brackets
+              `slim,full` is a sweep over several values, which needs --multirun
                 declog.profile=slim,full
                                ^^^^^^^^^
               fix: declog.profile=slim

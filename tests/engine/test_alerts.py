@@ -288,16 +288,18 @@ def test_an_alert_over_several_reductions_without_a_mean_says_that_it_is_off() -
 @pytest.mark.parametrize(
     ("name", "fix"),
     [
-        ("kl_runaway", "name it by its metric, or: when: kl > 0.5"),
-        ("k1", "name it by its metric, or: when: kl > 0.5"),
-        ("high", "name it by its metric, or: when: kl > 0.5"),
+        ("kl_runaway", "name it by its metric, or: {name}: {when: kl > 0.5}"),
+        ("k1", "name it by its metric, or: {name}: {when: kl > 0.5}"),
+        ("high", "name it by its metric, or: {name}: {when: kl > 0.5}"),
     ],
 )
 def test_bounds_under_a_name_that_is_no_metric_are_refused(name: str, fix: str) -> None:
     """Bounds are of the metric that the alert is named by: the message says what to write, for the metric it means."""
     with pytest.raises(ConfigError) as raised:
         declog.plan(profile({"kl": {"axis": "step"}}, {"kl": {}}, alerts={name: {"above": 0.5}}))
-    assert [(one.code, one.path, one.fix) for one in raised.value.problems] == [("DL302", ("alerts", name), fix)]
+    assert [(one.code, one.path, one.fix) for one in raised.value.problems] == [
+        ("DL302", ("alerts", name), fix.replace("{name}", name))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def log(tmp_path: Path) -> Any:
     ("name", "edit"),
     [
         ("init", 'with declog.start("grpo") as log:'), ("start_run", "declog.start("), ("login", "declog.start("),
-        ("log", "declog.scalars({...}, step)"), ("log_metrics", "declog.observe(reward=...)"),
+        ("log", "declog.scalars({...}, step)"), ("log_metrics", "declog.observe(reward=rewards)"),
         ("finish", "log.close()"), ("run", "declog.current()"), ("Table", "tables: {worst:"),
         ("alert", 'alerts: {kl: "> 0.5"}'), ("Histogram", "reduce: histogram"), ("summary", "over: run"),
         ("watch", "declog.observe(grad_norm=...)"), ("SummaryWriter", "declog.tee(writer)"),
@@ -50,7 +50,7 @@ def test_a_module_of_another_logger(name: str, edit: str) -> None:
 @pytest.mark.parametrize(
     ("name", "edit"),
     [
-        ("log", "log.scalars({...}, step)"), ("log_dict", "log.observe(reward=...)"),
+        ("log", "log.scalars({...}, step)"), ("log_dict", "log.observe(reward=rewards)"),
         ("add_scalar", "log.scalars({...}, step)"), ("finish", "log.close()"), ("end", "log.close()"),
         ("log_config", "log.config({...})"), ("log_hyperparams", "run_config"),
         ("add_histogram", "reduce: histogram"), ("log_table", "tables: {worst:"), ("set_step", "with log.step(k):"),

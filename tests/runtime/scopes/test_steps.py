@@ -49,9 +49,11 @@ def test_numbers_that_rise(every: int, numbers: Sequence[Any], expected: Any, tm
     ("number", "message"),
     [
         (3, "step 3 begins after step 3 has ended: step numbers rise\n"
-            "  fix: number steps on from 4, or say that the trainer goes back: log.rewind(2)"),
+            "  fix: number steps on from 4, over epochs, too: `with log.step(4 + step):`; or say that the trainer goes back, "
+            "which drops what came behind: log.rewind(2)"),
         (1, "step 1 begins after step 3 has ended: step numbers rise\n"
-            "  fix: number steps on from 4, or say that the trainer goes back: log.rewind(0)"),
+            "  fix: number steps on from 4, over epochs, too: `with log.step(4 + step):`; or say that the trainer goes back, "
+            "which drops what came behind: log.rewind(0)"),
         (4.5, "a step is a whole number, and 4.5 came\n  fix: count optimizer steps"),
         (float("nan"), "a step is a whole number, and nan came\n  fix: count optimizer steps"),
         ("5", "a step is a whole number, and '5' came\n  fix: log.step(int(step)), which counts optimizer steps"),
