@@ -191,6 +191,7 @@ class Recorder(Observing):
 
     # -- scopes
 
+    @answered
     def step(self, step: int = NO_NUMBER) -> Scope:
         """One optimizer step, as a `with` block; at the end of the block the step is complete.
 
@@ -198,7 +199,8 @@ class Recorder(Observing):
         must rise, and may have gaps; a number that is not above the last one raises ``UsageError``, and so does a step
         inside a step. The returned scope is also a handle: ``step.observe(...)`` reaches the step from any thread.
         """
-        return Scope(self, "step", step_number(step))
+        number = self._session.unentered = step_number(step)
+        return Scope(self, "step", number)
 
     @answered
     def at(self, step: int = NO_NUMBER) -> Scope:

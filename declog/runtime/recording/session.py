@@ -32,6 +32,9 @@ from declog.runtime.worker.background import Background
 
 _AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
 
+_ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both"
+_EPOCHS = "number steps on from {next}, over epochs, too: `with log.step({next} * epoch + step):`"
+
 
 class Session:
     """A run on the training thread; calls are serialised by one lock. `SeenSession` also shows them to a capture."""
@@ -55,6 +58,7 @@ class Session:
         self.commits = False  # values outside of any scope belong to the step that is committed next
         self.main_task: Origin | None = None  # the task or thread that opens the steps
         self.step: Scope | None = None  # the open optimizer step
+        self.unentered: int | None = None  # the number of a `log.step(k)` that was made last, until its block begins
         self.scopes: dict[int, Scope] = {}  # open scopes by id
         self.runs: set[int] = set()  # the ids of open `with log:` blocks
         self.generation: Scope | None = None  # the open batch of the trainer's generation
@@ -116,6 +120,7 @@ class Session:
         with self.lock:
             try:
                 if kind == "step":
+                    self.unentered = None
                     scope.stream = self._stream_of_step(scope, around)
                 elif kind == "batch":
                     if around is None or around.stream is None:
@@ -183,8 +188,8 @@ class Session:
             if self.step is not None:
                 raise UsageError.of("DL510.nested", step=number, open=self.step.number, fix=_AHEAD.format(step=number))
             if stream.last is not None and number <= stream.last:
-                last = stream.last
-                raise UsageError.of("DL510.rises", step=number, last=last, next=last + 1, back=number - 1)
+                fix = (_ONE_BLOCK if number == stream.last else _EPOCHS).format(step=number, next=stream.last + 1)
+                raise UsageError.of("DL510.rises", step=number, last=stream.last, fix=fix, back=number - 1)
         return stream
 
     def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
@@ -427,11 +432,21 @@ class Session:
         if self.drives:
             self._background.end_merging()
             return
+        self._end_steps_ahead()
         for mode in sorted(self.modes, key=lambda mode: (mode != "train", mode)):  # in the same order on all ranks
             for stream in self._open_streams(mode):
                 self.events.finish(stream)
                 # this ends all windows, also those longer than the config's `every`
                 self.events.log(stream, self._label(stream, ahead=True), stream.upto(None), tail=True, last=True)
+
+    def _end_steps_ahead(self) -> None:
+        """End the steps that rows named, one by one, in a run that began no step."""
+        steps = [step.number for step in self.train.upto(None) if step.batches and step.number is not None]
+        if self.train.last is None and len(steps) > 1:
+            self.dropped.never_ended(steps)
+            for step in steps:
+                self.last_step = self.train.last = step
+                self.events.step_ended(self.train, step, failed=False)
 
     def _open_streams(self, mode: str) -> Sequence[Stream]:
         """The open streams of a mode when the run ends; an empty one if there is none."""

@@ -6,11 +6,16 @@ errors, failures and scopes only.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+
 from declog.errors import RuntimeFailure, UsageError
 from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.scopes import Scope, call_site
 from declog.runtime.run.failures import Failures
 from declog.runtime.run.self_metrics import Meter
+
+log = logging.getLogger("declog")
 
 
 class DroppedRows:
@@ -21,9 +26,12 @@ class DroppedRows:
         self._meter = meter
         self._strict = strict
 
-    def outside(self, rows: int) -> None:
-        """Rows observed while the run is open, but outside of any scope."""
-        self._wrong(rows, "DL513.outside")
+    def outside(self, rows: int, unentered: int | None) -> None:
+        """Rows observed while the run is open, but outside of any scope; ``unentered``: a step that was only made."""
+        if unentered is None:
+            self._wrong(rows, "DL513.outside")
+        else:
+            self._wrong(rows, "DL513.unentered", step=unentered)
 
     def ended(self, scope: Scope, rows: int) -> None:
         """Rows observed in a scope that has ended, by a task that was started in it or through its handle."""
@@ -41,6 +49,10 @@ class DroppedRows:
     def never_bound(self, rows: int) -> None:
         """Rows that still waited for a step when the run ended."""
         self._note(RuntimeFailure.of("DL513.unbound"), rows)
+
+    def never_ended(self, steps: Sequence[int]) -> None:
+        """Warn that rows named steps, none of which began: all of them waited for the end of the run."""
+        log.warning("%s", UsageError.of("DL513.unended", count=len(steps), first=steps[0], last=steps[-1]))
 
     def late(self, step: int, rows: int) -> None:
         """Rows of a step whose window is closed."""

@@ -49,11 +49,11 @@ def test_numbers_that_rise(every: int, numbers: Sequence[Any], expected: Any, tm
     ("number", "message"),
     [
         (3, "step 3 begins after step 3 has ended: step numbers rise\n"
-            "  fix: number steps on from 4, over epochs, too: `with log.step(4 + step):`; or say that the trainer goes back, "
+            "  fix: one block for all of step 3: `with log.step(3):` around both; or say that the trainer goes back, "
             "which drops what came behind: log.rewind(2)"),
         (1, "step 1 begins after step 3 has ended: step numbers rise\n"
-            "  fix: number steps on from 4, over epochs, too: `with log.step(4 + step):`; or say that the trainer goes back, "
-            "which drops what came behind: log.rewind(0)"),
+            "  fix: number steps on from 4, over epochs, too: `with log.step(4 * epoch + step):`; or say that "
+            "the trainer goes back, which drops what came behind: log.rewind(0)"),
         (4.5, "a step is a whole number, and 4.5 came\n  fix: count optimizer steps"),
         (float("nan"), "a step is a whole number, and nan came\n  fix: count optimizer steps"),
         ("5", "a step is a whole number, and '5' came\n  fix: log.step(int(step)), which counts optimizer steps"),
@@ -323,3 +323,21 @@ def test_a_handle_that_is_kept_keeps_no_rows(tmp_path: Path) -> None:
     logged = run(body, tmp_path, every=1)
     assert logged.of("reward", "n") == {("train", 0): (2.0, 3)}
     assert [(handle.step, handle.batches) for handle in handles] == [(None, {})] * 3
+
+
+@pytest.mark.parametrize("at", [False, True], ids=["step=k", "at(k)"])
+def test_rows_that_name_steps_that_no_one_begins(at: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At the end of the run each step is logged, and one warning says what a loop does in place of it."""
+
+    def body(log: Recorder) -> None:
+        for k in range(3):
+            if at:
+                with log.at(k):
+                    log.observe(reward=[float(k)])
+            else:
+                log.observe(step=k, reward=[float(k)])
+
+    logged = run(body, tmp_path)
+    assert logged.of("reward", "n") == {("train", k): (float(k), 1) for k in range(3)}
+    assert logged.failures == {}
+    assert caplog.text.count("rows of 3 steps, 0 to 2, named their step, and no step began") == 1
