@@ -71,7 +71,7 @@ def unreadable(line: str, tree: Node | None = None) -> Problem | None:
             node = None if tree is None else tree.at(key.split("."))
         items = ["..."] if node is None or not isinstance(node.value, list) else node.plain
         added = value[1:-1] if value[:1] == "[" else value
-        return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{','.join([*map(str, items), added])}]")
+        return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{_appended(items, added.split(','))}]")
     if (dotted := re.sub(r"\[(\w+)\]", r".\1", key)) != key:
         return problem_of(line, "DL101.index", fix=f"{dotted}={value}")
     if "*" in key:
@@ -158,8 +158,7 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
             return _sinks_as_map(line, key, value)
         return problem_of(line, "DL101.list_as_map", behind=True, key=key)
     if override.is_add() and isinstance(node.value, list) and isinstance(value, str):
-        items = ",".join(map(str, [*node.plain, value]))
-        return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{items}]")
+        return problem_of(line, "DL101.append", key=key, fix=f"{key}=[{_appended(node.plain, [value])}]")
     if isinstance(node.value, dict) and isinstance(value, dict) and not adds and not _has_keys(node, value):
         new = [name for name in value if name not in node.entries]
         lines = [shlex.quote(f"+{key}.{name}={written(value[name])}") for name in new]
@@ -323,6 +322,11 @@ def _keys_at(path: list[str]) -> Collection[str]:
         model = below(model, key)
     fixed = model_of(model)
     return () if fixed is None else keys_of(fixed)
+
+
+def _appended(items: list[Any], added: list[str]) -> str:
+    """The items of a list, and those added that it does not have."""
+    return ",".join([*map(str, items), *(text for text in added if text.strip() not in items)])
 
 
 def _items(items: list[Any], name: str, override: Override) -> str:

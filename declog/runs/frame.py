@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from declog.errors import UsageError
+from declog.errors.habits import meant
 from declog.runs.guarded import parsed
 
 OBJECT = b"declog.type"  # in the metadata of a column whose texts are JSON
@@ -23,6 +24,20 @@ class Frame:
     def __init__(self, table: Any) -> None:
         self._table = table
         self._decoded: Any = None
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            columns = () if name.startswith("_") else self.columns
+            fix = f"\n  fix: FRAME.pandas()[{name!r}]" if name in columns else meant(name, (), "FRAME", "frame")
+            raise AttributeError(f"'Frame' object has no attribute {name!r}{fix}")
+
+        def __getitem__(self, key: Any) -> NoReturn:
+            fix = f"FRAME.pandas()[{key!r}]" if isinstance(key, str) else "FRAME.rows()[0], or FRAME.pandas()"
+            raise TypeError(f"'Frame' object is not subscriptable\n  fix: {fix}")
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError("'Frame' object is not iterable\n  fix: for row in FRAME.rows()")
 
     def __len__(self) -> int:
         return int(self._table.num_rows)

@@ -40,6 +40,7 @@ def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
         ("+declog=ppo", "declog=ppo"),
         ("+declog@declog=ppo", "declog=ppo"),
         ("declog.sinks+=[jsonl]", "declog.sinks=[console,parquet,jsonl]"),
+        ("sinks+=[parquet,jsonl]", "declog.sinks=[console,parquet,jsonl]"),
         ("sinks+=[jsonl]", "declog.sinks=[console,parquet,jsonl]"),
         ("declog.alerts.kl=>0.5", "'declog.alerts.kl=\">0.5\"'"),
         ("declog.metrics=[reward,kl]", "'++declog.metrics={reward: mean, kl: mean}'"),

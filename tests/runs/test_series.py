@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -203,3 +206,20 @@ def test_prompts_say_how_they_went(tmp_path: Path) -> None:
         run.prompts("a")
     with pytest.raises(UsageError, match="no table of the run has a column of prompts and one of scores"):
         run.prompts(by="rewrd")
+
+
+def test_words_of_a_data_frame(recorded: Path) -> None:
+    """Rows that are asked as a frame of pandas or polars say what gives one."""
+    wide: Any = declog.read(recorded).wide()
+    asked: dict[str, tuple[type[Exception], Callable[[], object]]] = {
+        r"FRAME\.pandas\(\)\['x'\]": (TypeError, lambda: wide["x"]),
+        r"FRAME\.rows\(\)\[0\]": (TypeError, lambda: wide[0]),
+        r"for row in FRAME\.rows\(\)": (TypeError, lambda: list(wide)),
+        r"FRAME\.pandas\(\)\['slow'\]": (AttributeError, lambda: wide.slow),
+        r"FRAME\.pandas\(\) is a pandas\.DataFrame": (AttributeError, lambda: wide.head()),
+        r"it is FRAME\.pandas\(\)": (AttributeError, lambda: wide.to_pandas()),
+    }
+    for fix, (error, ask) in asked.items():
+        with pytest.raises(error, match=f"fix: {fix}"):
+            ask()
+    assert not hasattr(wide, "__array__") and len(copy.copy(wide)) == len(wide)

@@ -93,7 +93,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"reward": 1.0},
         "[DL503] `reward` is declared float per completion, and float 1.0 came\n"
         "  fix: observe a tensor, an array or a list with one value per completion, not their mean; "
-        "or declare it `step`, if there is one number per step",
+        'a mean alone is `log.scalars({"reward_mean": x})`',
     ),
     "a float tensor for an int": (
         {"length": torch.ones(2)},
@@ -103,12 +103,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a float tensor for a mask": (
         {"mask": torch.ones(2, 2)},
         "[DL504] `mask` is declared bool per token, and a tensor of float32 came\n"
-        "  fix: `mask.bool()`, or declare `mask: {type: float}`",
+        "  fix: pass it as bool: `mask=mask.bool()`",
     ),
     "a list of tokens that are floats where bools are declared": (
         {"logprobs": torch.ones(2, 2), "mask": [[1.0, float("nan")], [1.0, 0.0]]},
         "[DL504] `mask` is declared bool per token, and a tensor of float64 came\n"
-        "  fix: `mask.bool()`, or declare `mask: {type: float}`",
+        "  fix: pass it as bool: `mask=mask.bool()`",
     ),
     "a float for an int": (
         {"epoch": 0.5},
@@ -184,7 +184,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rewards": {"a": [1.0, 3.0], "b": 2.0}},
         "[DL503] `rewards['b']` is declared float per completion, and float 2.0 came\n"
         "  fix: observe a tensor, an array or a list with one value per completion, not their mean; "
-        "or declare it `step`, if there is one number per step",
+        'a mean alone is `log.scalars({"rewards_mean": x})`',
     ),
     "different counts": (
         {"reward": [1.0, 2.0], "other": [1.0, 2.0, 3.0]},

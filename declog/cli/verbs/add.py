@@ -51,6 +51,9 @@ def run(args: argparse.Namespace) -> int:
     from declog.late.live import hand_over
     from declog.runs.run import RUNNING, read
 
+    if len(args.lines) == 2 and re.fullmatch(r"\w+:?", args.lines[0]):
+        line = shlex.quote(f"{args.lines[0].rstrip(':')}: {args.lines[1]}")
+        raise Wrong("a metric is one word of the shell, `NAME: EXPR`, and two came", line)
     if re.fullmatch(r"\w+", args.run) and not Path(args.run).exists() and ":" not in args.lines[0]:
         line = shlex.quote(f"{args.run}: {args.lines[0]}")
         raise Wrong(f"there is no run `{args.run}`: the run comes first", f"declog add RUN {line}")

@@ -42,7 +42,9 @@ def accept(op: SignalOp, label: str, value: Any) -> Observed:
         return _list(op, label, value)
     if isinstance(value, Mapping):
         raise InputError.of("DL503.mapping", label=label, declared=_declared(op), name=op.name, axis=op.axis.label)
-    raise InputError.of("DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label)
+    raise InputError.of(
+        "DL503.tensor", label=label, declared=_declared(op), came=describe(value), axis=op.axis.label, name=op.source
+    )
 
 
 _KNOWN = (Tensor, np.ndarray, list, tuple, float, int, str)
@@ -106,8 +108,11 @@ def _tensor(op: SignalOp, label: str, value: Tensor) -> Tensor:
         value = value.to(_EMPTY[op.dtype])
     dtype = value.dtype
     if dtype.is_complex or (op.dtype in (DType.INT, DType.BOOL) and dtype.is_floating_point):
+        shown = str(dtype).removeprefix("torch.")
+        if op.dtype is DType.BOOL and op.axis is Axis.TOKEN:
+            raise InputError.of("DL504.dtype_of_mask", label=label, declared=_declared(op), dtype=shown, name=op.source)
         raise InputError.of(
-            "DL504.dtype", label=label, declared=_declared(op), dtype=str(dtype).removeprefix("torch."), name=op.name,
+            "DL504.dtype", label=label, declared=_declared(op), dtype=shown, name=op.name,
             to="real" if dtype.is_complex else f"{_METHODS[op.dtype]}()",
         )  # fmt: skip
     return value
