@@ -386,7 +386,7 @@ def test_a_checkout_finds_its_presets_beside_the_package() -> None:
               `slim,full` is a sweep over several values, which needs --multirun
                 declog.profile=slim,full
                                ^^^^^^^^^
-              fix: declog.profile=slim
+              fix: --multirun declog.profile=slim,full
             """,
         ),
         (

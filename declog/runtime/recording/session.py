@@ -32,7 +32,7 @@ from declog.runtime.worker.background import Background
 
 _AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
 
-_ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both"
+_ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both; or number steps on from {next}"
 _EPOCHS = "number steps on from {next}, over epochs, too: `with log.step({next} * epoch + step):`"
 
 
