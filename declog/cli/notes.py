@@ -89,16 +89,18 @@ def _redefined(config: Composed) -> Iterator[str]:
 
 
 def _replaced(config: Composed) -> Iterator[str]:
-    """A note on a short form of an axis that takes out what a preset says of it beside, such as `axes.group=8`."""
-    keys: dict[str, set[str]] = {}  # by axis, what the layers so far say of it
-    for axis, entry in _said(config, "axes"):
-        lost = keys.get(axis, set()) - entry.entries.keys() if entry.replaces else set()
-        if lost and config.home(("axes", axis)) is None:
-            names = ", ".join(f"`{key}`" for key in sorted(lost))
-            edits = [_edit(config, ("axes", axis, str(key)), node.plain) for key, node in entry.entries.items()]
-            yield f"`axes.{axis}` is replaced as a whole, without {names}; {' '.join(edits)} keeps the rest"
-        said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
-        keys[axis] = said if entry.replaces else {*keys.get(axis, ()), *said}
+    """A note on a short form that takes out what a preset says of its entry beside: `axes.group=8`, `kl: "> 0.5"`."""
+    keys: dict[tuple[str, str], set[str]] = {}  # by entry, what the layers so far say of it
+    for section in ("axes", "alerts"):
+        for name, entry in _said(config, section):
+            lost = keys.get((section, name), set()) - entry.entries.keys() if entry.replaces else set()
+            lost -= {"enabled", "text"}  # what a condition of one's own does without
+            if lost and config.home((section, name)) is None:
+                names = ", ".join(f"`{key}`" for key in sorted(lost))
+                edits = [_edit(config, (section, name, str(key)), node.plain) for key, node in entry.entries.items()]
+                yield f"`{section}.{name}` is replaced as a whole, without {names}; {' '.join(edits)} keeps the rest"
+            said = {key for key, node in entry.entries.items() if node.value not in (None, "none")}  # not a default
+            keys[section, name] = said if entry.replaces else {*keys.get((section, name), ()), *said}
 
 
 def _said(config: Composed, section: str) -> Iterator[tuple[str, Node]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -58,8 +58,19 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
             edit = _edit(other, rest) if other is not problem and entry_path(other.path) == entry else None
             if edit is not None and entry_path(edit.path) == entry and has(rest, other.path):
                 rest = _edited(rest, other, edit)
-        shown += _tried(problem, rest, new)
-    return list(dict.fromkeys([*shown, *problems[MOST:]]))
+        tried, *hidden = _tried(problem, rest, new)
+        shown += [tried, *(one for one in hidden if has(data, one.path))]
+    return list(_said_once(dict.fromkeys([*shown, *problems[MOST:]])))
+
+
+def _said_once(problems: Iterable[Problem]) -> Iterator[Problem]:
+    """The problems; where several of an entry have one edit, the later ones are in it."""
+    edits: set[tuple[Path, str]] = set()
+    for problem in problems:
+        edit = entry_path(problem.path), problem.fix or ""
+        again = problem.code == "DL201" and re.fullmatch(r"\w+: [{\[][^\n]*[}\]]", edit[1]) and edit in edits
+        edits.add(edit)
+        yield replace(problem, fix=f"drop it: `{edit[1]}` is for both") if again else problem
 
 
 def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Problem]:
@@ -74,12 +85,12 @@ def _tried(problem: Problem, data: Mapping[str, Any], check: Check) -> list[Prob
         further = [one for one in check(edited) if entry_path(one.path) == entry_path(problem.path)]
         inside = next((one for one in further if one.path[: len(edit.path)] == edit.path), None)
         if entry_path(edit.path) == entry_path(problem.path):
-            hidden = [one for one in further if one is not inside and has(data, one.path)]
+            hidden = [one for one in further if one is not inside]
         if inside is None:
             break
         behind = _edit(inside, edited)
         if behind is None or behind.path[: len(edit.path)] != edit.path:
-            return [problem]
+            break
         edited = _edited(edited, inside, behind)
         written = behind.value if behind.path == edit.path else at(edited, edit.path)
     if written != edit.value:

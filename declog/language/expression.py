@@ -141,7 +141,8 @@ class Compiler:
             compile_expression(text, self.scope, self.graph, self.registry)
         except ExpressionError as error:
             if inside and error.problem.code == "DL306" and error.problem.fix is not None:
-                return error.problem.fix
+                whole = idioms.with_plain_calls(parse(self.text).body)
+                return error.problem.fix if whole is None else f"write `{whole}`"
         return text
 
     def _constant(self, node: ast.expr, value: Any) -> Node:

@@ -61,6 +61,20 @@ def of_call(node: ast.Call) -> str:
     return of_library(name, arguments) or f"{_reduction(name)}({', '.join(map(ast.unparse, arguments))})"
 
 
+def with_plain_calls(tree: ast.expr) -> str | None:
+    """A sum or a quotient of ``x.f()`` alone, with plain calls; None where values stand beside them."""
+    match tree:
+        case ast.BinOp():
+            parts = with_plain_calls(tree.left), with_plain_calls(tree.right)
+            named = [ast.Name(part) for part in parts if part is not None]
+            return ast.unparse(ast.BinOp(named[0], tree.op, named[1])) if len(named) == 2 else None
+        case ast.Call(func=ast.Attribute()):
+            return of_call(tree)
+        case ast.Constant():
+            return ast.unparse(tree)
+    return None
+
+
 def _plain(node: ast.expr) -> ast.expr:
     """``x.mean(dim=1)`` inside another call is `mean(x, over=completion)`."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
@@ -261,7 +275,8 @@ def _of_condition(match: re.Match[str]) -> str | None:
         reduce, expr = prose.groups()
     if "else" in match.string or condition.count("(") != condition.count(")"):
         return None
-    keys = f"expr: {expr}, reduce: {reduce}" if reduce else f"expr: {expr}"
+    condition = re.sub(r"\b(AND|OR|NOT|IN)\b", lambda word: word[0].lower(), condition)
+    keys = f"expr: {expr}, reduce: {_reduction(reduce)}" if reduce else f"expr: {expr}"
     return f"which values count is a key of the metric: `{{{keys}, where: {condition}}}`"
 
 
@@ -361,13 +376,14 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
         r"write `\1\3 if \2 else \4\5`"),
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+not\s+null\b(.*)\Z", r"write `\1present(\2)\3`"),
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+null\b(.*)\Z", r"write `\1not present(\2)\3`"),
+    (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+where\s+(.+?)\Z", _of_condition),
     (r"\b(AND|OR|NOT|IN)\b", _of_capitals),
     (r"(?i)\A\s*(?:not\s+between|between|outside)\s+(-?[\d.]+)\s+(?:and|to)\s+(-?[\d.]+)\s*\Z",
         r"write `{below: \1, above: \2}`, for values outside"),
     (r"(?i)\A\s*(\w+\()?\s*if\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)(\))?\s*\Z", r"write `\1\3 if \2 else \4\5`"),
     (r"\A\s*(\w+\()?if\(([^,]+),\s*([^,]+),\s*([^,]+?)\)(\))?\s*\Z", r"write `\1\3 if \2 else \4\5`"),
     (r"\A\s*(\w+)\(([^()]+)\)\s+(?:over|within|for\s+each)\s+(group|prompt|token|completion)s?\s*\Z", _of_axis),
-    (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+(?:where|if|when)\s+(.+?)\Z", _of_condition),
+    (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+(?:if|when)\s+(.+?)\Z", _of_condition),
     (r"\A\s*(?:(\w+)\()?([\w.]+(?:\s*[-+*/]\s*[\w.]+)*)\)?\s+(?:group(?:ed)? )?(?:by|per)\s*\(?(\w+)\)?\s*\Z",
         _of_labels),
     (r"\A\s*pass@(\d+)\s*\Z", r"write `pass_at(reward > 0.5, k=\1)`"),

@@ -390,6 +390,9 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"{key}: {next(iter(value.values()))}"
         case ["sink_options"], list():
             return f"sinks: {in_flow(value)}"
+        case ["sink_options", name], _ if not isinstance(value, Mapping | None) and name in _OPTIONS:
+            options = {key: item for key, item in data["sink_options"].items() if key in _OPTIONS}
+            return f"sink_options: {in_flow(dict.fromkeys(sinks_and_options(data.get('sinks') or [])[0], options))}"
         case ["sink_options", name], False:
             return without_sink(name, data)
         case ["sink_options", name], str():
@@ -440,6 +443,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
     return None
 
 
+_OPTIONS = keys(below(below(LogSpec, "sink_options"), ""))  # of every sink
 _CHOICES = ("top", "bottom", "random", "fraction", "first", "unique")  # a filter makes one, or both of the first two
 
 
@@ -516,6 +520,12 @@ def as_sinks(value: Any) -> str:
     return f"sinks: {in_flow(names)}" + (f"\nsink_options: {in_flow(options)}" if options else "")
 
 
+def _steps(key: Any, value: Any) -> Any:
+    """``for: 5m`` in steps, which are what is counted."""
+    time = re.fullmatch(r"(\d+) *[a-z]+", str(value)) if key in ("for", "every") else None
+    return value if time is None else int(time[1])
+
+
 _NAMES = ("id", "name", "key", "metric", "signal", "kind", "type", "alert")  # keys by which entries of lists are called
 
 
@@ -537,6 +547,6 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
     if called is None:
         return next(((str(key), value) for key, value in value.items()), None) if len(value) == 1 else None
     renames = {"expr": "when"} if section == "alerts" else {}
-    rest = {renames.get(key, key): value for key, value in value.items() if key != called}
+    rest = {renames.get(key, key): _steps(key, item) for key, item in value.items() if key != called}
     id = re.sub(r"[^a-z0-9_]+", "_", value[called].lower()).strip("_") or "my_id"
     return id, rest["expr"] if section == "metrics" and set(rest) == {"expr"} else rest

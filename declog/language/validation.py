@@ -274,7 +274,7 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
         case ["alerts", *_, "do"], _:
             cause, fix = "`do` is a list", _do(str(value))
         case [*_, key], str() if noun == _KINDS["int"][0] and _SPAN_OF_TIME.fullmatch(value):
-            cause, fix = f"`{key}` counts steps, and no time", f"{key}: 50"
+            cause, fix = f"`{key}` counts steps, and no time", f"{key}: {int(re.sub('[^0-9]', '', value)) or 1}"
         case [*_, "random" | "first" as key], float() if 0 < value < 1:
             cause, fix = f"`{key}` counts rows", f"fraction: {value}"
         case [*_, "random" | "first" as key], str() if percent := re.fullmatch(r"\s*(\d+)\s*%\s*", value):
@@ -316,7 +316,7 @@ def _do(word: str) -> str:
     """The fix for what an alert cannot do."""
     if "stop" in word or nearest(word, ["stop"]) or word in _ENDS:
         return "do: [stop]"
-    return elsewhere.keys()["alerts.slack"].replace("drop it", "drop `do`, or end the run, do: [stop]")
+    return elsewhere.keys()["alerts.slack"].replace("drop it", "drop `do`")
 
 
 _ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "terminate")  # words for `stop`

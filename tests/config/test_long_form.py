@@ -243,7 +243,7 @@ def test_errors_point_at_what_was_written(write_preset: WritePreset) -> None:
         (
             "own.yaml:6:29",
             "tables.worst.columns.1",
-            "declare what you observe: signals: {any: {lenght: completion}} for numbers, "
+            "declare what you observe: signals: {rollout: {lenght: completion}} for numbers, "
             "`completion int` for labels, `completion text` for texts, `step` for one number per step\n"
             "signals: reward",
         ),
