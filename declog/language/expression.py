@@ -141,8 +141,8 @@ class Compiler:
             compile_expression(text, self.scope, self.graph, self.registry)
         except ExpressionError as error:
             if inside and error.problem.code == "DL306" and error.problem.fix is not None:
-                whole = idioms.with_plain_calls(parse(self.text).body)
-                return error.problem.fix if whole is None else f"write `{whole}`"
+                plain = idioms.with_plain_calls(parse(self.text).body)
+                return error.problem.fix if plain is None else f"write `{plain}`"
         return text
 
     def _constant(self, node: ast.expr, value: Any) -> Node:
