@@ -23,6 +23,7 @@ from declog.config.compose import presets, project_folder
 from declog.config.composed import Composed
 from declog.config.files import YamlLoader, source_path
 from declog.config.hydra import config_loader, groups_of
+from declog.config.interpolation import has
 from declog.config.search_path import GROUP, PROVIDER, ROOT, preset_folders, provider_of
 from declog.distribution import NAME, VERSION
 from declog.errors import Problem
@@ -91,7 +92,7 @@ _ANY = re.compile(r"signals: \{any: \{(\w+: (?:\{axis: )?(?:completion|group)\b)
 
 def declared(problem: Problem, config: Composed) -> Problem:
     """An unknown signal that is near to none: which pack declares it, or where. A preset that is named as a profile."""
-    if "rollout" in (config.data.get("signals") or {}):  # a value per completion comes with the rewards
+    if has(config.data, ("signals", "rollout")):  # a value per completion comes with the rewards
         fix = _ANY.sub(r"signals: {rollout: {\1", problem.fix or "")
         problem = replace(problem, fix=fix or None)
     profile = re.fullmatch(r"unknown profile `(\w+)`", problem.message)

@@ -418,7 +418,7 @@ def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
             return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
         case ["metrics", _, "alias"], _ if not isinstance(value, list):
             return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
-        case [*_, "name"], Mapping() if set(value.values()) == {None}:
+        case [*_, "name"], Mapping() if value and all(item is None for item in value.values()):
             return f'name: "{{{"}/{".join(map(str, value))}}}"'
         case ["tables", _, "to"], str() | list():
             return f"to: {_switched(value)}"
