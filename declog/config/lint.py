@@ -79,6 +79,8 @@ def null_of_nothing(config: Composed, nulls: Iterable[Path]) -> Iterator[Problem
         if path[0] == GROUP or not layers or not all(layer.null for layer in layers) or _is_of_composed(layers[-1]):
             continue
         above = path[:-1]
+        if not has(config.data, above):  # below a key that is no text, which is refused
+            continue
         names = {path_of_signal[-1]: path_of_signal for path_of_signal, _ in declared(config.data, "signals")}
         if above == ("signals",) and path[-1] in names:
             *sections, name = names[path[-1]]

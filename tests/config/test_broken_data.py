@@ -12,6 +12,7 @@ import yaml
 from hypothesis import settings
 
 import declog
+from tests.conftest import WritePreset
 
 CONFIG = """
 signals:
@@ -73,19 +74,25 @@ def broken(dice: random.Random) -> dict[str, Any]:
 
 
 @pytest.mark.hypothesis
-def test_every_answer_is_one() -> None:
-    """Some hundred configs; `make soak` breaks many more, anew each time."""
+@pytest.mark.parametrize(("as_file", "many"), [(False, 25), (True, 4)])
+def test_every_answer_is_one(as_file: bool, many: int, write_preset: WritePreset) -> None:
+    """As a mapping and as a file over a preset; `make soak` breaks many more, anew each time."""
     most = settings.default
     assert most is not None
     dice = random.Random(7 if most.derandomize else None)
     refused = 0
-    for _ in range(25 * most.max_examples):
+    for _ in range(many * most.max_examples):
         data = broken(dice)
+        text = "".join(
+            yaml.safe_dump({key: value}, default_flow_style=dice.random() < 0.5) for key, value in data.items()
+        )
         try:
-            declog.plan(data)
+            if as_file:
+                write_preset("broken", f"defaults: [grpo, _self_]\n{text}")
+            declog.plan("broken" if as_file else data)
         except declog.ConfigError as error:
             refused += 1
             assert all(problem.text() for problem in error.problems)
         except Exception as error:
             raise AssertionError(data) from error
-    assert refused > 10 * most.max_examples
+    assert refused > many * most.max_examples / 2
