@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -59,7 +60,8 @@ def compose(
     if overrides and isinstance(config, Composed) and config.origin is not None and not config.origin.running:
         return composed(overridden(replace(config.origin, overrides=()), [*config.overrides, *overrides]))
     if overrides:
-        raise _refused("DL101.composed", "overrides")
+        lines = " ".join(shlex.quote(f"{GROUP}.{line.removeprefix(f'{GROUP}.')}") for line in overrides)
+        raise _refused("DL101.composed", "overrides", lines=lines)
     if isinstance(config, Mapping) and not isinstance(config, DictConfig):
         _extends_nothing(config)
     return config if isinstance(config, Composed) else of_config(config)

@@ -70,10 +70,13 @@ def _list_and_map(error: ListOverMap) -> Problem:
     if is_list and above[-1] == "profiles":
         fix = f"{key}: {in_flow(as_profile(str(key), section))}"
     elif is_list:
-        words = as_map("signals" if error.path[1:-1] == ("signals",) else str(key), section)
+        before = error.low.entries
+        listed = [item for item in section if not (isinstance(item, str) and item in before)]
+        words = as_map("signals" if error.path[1:-1] == ("signals",) else str(key), listed or section)
         words = f"{{any: {words}}}" if key == "signals" else words
         fix = f"write a map, an id for each entry: {key}: {words}"
         fix += "; of a text `completion text`" if key == "signals" else ""
+        fix += "; the others are there" * (listed != section) if listed else ""
         if error.path[1:-1] == ("metrics",) and all(is_reduction(str(item), 1) for item in section):
             fix = f"{key}: {{reduce: {in_flow(section)}}}"
         elif key == "metrics" and all(isinstance(item, str) and item.isidentifier() for item in section):

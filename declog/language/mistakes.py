@@ -288,10 +288,8 @@ def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None
     """The fix for `metric` of an alert: bounds are for the metric with the alert's id."""
     if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
         return f"level: {level}"
-    if key in ("labels", "annotations"):  # Prometheus'
-        texts = list(entry[key].values()) if isinstance(entry[key], Mapping) else []
-        level = next((near for text in texts if (near := nearest(str(text), ("info", "warn", "error")))), "error")
-        return f"level: {level}" if key == "labels" else f"text: {in_flow(texts[0] if texts else name)}"
+    if key in ("labels", "annotations"):
+        return in_flow(dict([_of_prometheus(key, entry[key])]))[1:-1]
     if key not in ("metric", "signal", "target", "monitor", "on", "expr"):
         return None
     if (metric := entry[key]) == name:
@@ -520,6 +518,14 @@ def as_sinks(value: Any) -> str:
     return f"sinks: {in_flow(names)}" + (f"\nsink_options: {in_flow(options)}" if options else "")
 
 
+def _of_prometheus(key: str, value: Any) -> tuple[str, str]:
+    """The level of `labels`, and the text of `annotations`."""
+    texts = [str(text) for text in value.values()] if isinstance(value, Mapping) else []
+    if key == "labels":
+        return "level", next((near for text in texts if (near := nearest(text, ("info", "warn", "error")))), "error")
+    return "text", texts[0] if texts else "an alert"
+
+
 def _steps(key: Any, value: Any) -> Any:
     """``for: 5m`` in steps, which are what is counted."""
     time = re.fullmatch(r"(\d+) *[a-z]+", str(value)) if key in ("for", "every") else None
@@ -548,5 +554,7 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
         return next(((str(key), value) for key, value in value.items()), None) if len(value) == 1 else None
     renames = {"expr": "when"} if section == "alerts" else {}
     rest = {renames.get(key, key): _steps(key, item) for key, item in value.items() if key != called}
+    for key in {"labels", "annotations"} & rest.keys() if section == "alerts" else ():
+        rest.update([_of_prometheus(key, rest.pop(key))])
     id = re.sub(r"[^a-z0-9_]+", "_", value[called].lower()).strip("_") or "my_id"
     return id, rest["expr"] if section == "metrics" and set(rest) == {"expr"} else rest

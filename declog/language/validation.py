@@ -257,7 +257,7 @@ def _not_one_of(names: list[str], path: Path, value: Any) -> Problem:
         case [*_, "rows"], Mapping():
             fix = f"which rows is a filter's: filter: {in_flow(value)}"
         case ["alerts", *_, "do"], _:
-            fix = _do(str(value))
+            fix = _do(str(value), in_list=True)
     if fix is None:
         fix = f"{path[-1]}: {names[0]}" if len(names) == 1 else "write one of these"
     one_of = "one of: " * (len(names) > 1)
@@ -272,7 +272,7 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
         case ["profiles", name], str() | list():
             cause, fix = "a profile is a map", f"{name}: {in_flow(as_profile(str(name), value))}"
         case ["alerts", *_, "do"], _:
-            cause, fix = "`do` is a list", _do(str(value))
+            cause, fix = "`do` is a list", _do(str(value), in_list=False)
         case [*_, key], str() if noun == _KINDS["int"][0] and _SPAN_OF_TIME.fullmatch(value):
             cause, fix = f"`{key}` counts steps, and no time", f"{key}: {int(re.sub('[^0-9]', '', value)) or 1}"
         case [*_, "random" | "first" as key], float() if 0 < value < 1:
@@ -312,11 +312,11 @@ def _example(noun: str, depth: int, value: Any) -> str | None:
     return None
 
 
-def _do(word: str) -> str:
+def _do(word: str, *, in_list: bool) -> str:
     """The fix for what an alert cannot do."""
     if "stop" in word or nearest(word, ["stop"]) or word in _ENDS:
         return "do: [stop]"
-    return elsewhere.keys()["alerts.slack"].replace("drop it", "drop `do`")
+    return elsewhere.keys()["alerts.slack"].replace("drop it", f"drop `{word if in_list else 'do'}`")
 
 
 _ENDS = ("abort", "break", "end", "exit", "halt", "kill", "quit", "raise", "terminate")  # words for `stop`

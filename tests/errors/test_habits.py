@@ -31,7 +31,7 @@ def log(tmp_path: Path) -> Any:
     ("name", "edit"),
     [
         ("init", 'with declog.start("grpo") as log:'), ("start_run", "declog.start("), ("login", "declog.start("),
-        ("log", "declog.scalars({...}, step)"), ("log_metrics", "declog.observe(reward=rewards)"),
+        ("log", "declog.scalars({...}, step)"), ("log_metrics", "log.observe(reward=rewards)"),
         ("finish", "log.close()"), ("run", "declog.current()"), ("Table", "tables: {worst:"),
         ("alert", 'alerts: {kl: "> 0.5"}'), ("Histogram", "reduce: histogram"), ("summary", "over: run"),
         ("watch", "declog.observe(grad_norm=...)"), ("SummaryWriter", "declog.tee(writer)"),

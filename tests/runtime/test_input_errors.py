@@ -160,7 +160,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "one text for many": (
         {"prompt": "hello"},
         "[DL503] `prompt` is declared text per completion: a list is expected, and str 'hello' came\n"
-        "  fix: give one value per row",
+        "  fix: give one value per row: prompt=['hello'] * n",
     ),
     "numbers for texts": (
         {"prompt": ["a", 3]},

@@ -326,7 +326,8 @@ def _texts(op: SignalOp, label: str, value: Any) -> Observed:
             return _readable(op, label, value)
         value = plain_value(value)
     if isinstance(value, str) or not isinstance(value, list | tuple | np.ndarray):
-        raise InputError.of("DL503.list", label=label, declared=_declared(op), came=describe(value))
+        example = f": {label}=[{value!r}] * n" if isinstance(value, str) and len(value) < 40 else ""
+        raise InputError.of("DL503.list", label=label, declared=_declared(op), came=describe(value), example=example)
     items = list(value)
     if op.dtype is DType.OBJECT:
         return plain_values(items)
