@@ -217,7 +217,7 @@ def beside_the_node(config: Composed) -> Iterator[str]:
                 added = f"{GROUP}.{line.lstrip('+')}"
                 sign = "" if has(config.data, tuple(added.partition("=")[0].split(".")[1:])) else "+"
                 yield f"`{line}` is nothing to declog, whose keys are below `{GROUP}`: {pasted(sign + added)}"
-        elif _reads_as_config(name, config.merged.tree.entries[name].plain):
+        elif (node := config.merged.tree.at((name,))) is not None and _reads_as_config(name, node.plain):
             yield (
                 f"`{name}` beside `{GROUP}:` is nothing to declog: in a config write `defaults: [grpo, _self_]`, "
                 f"in an application's file `{GROUP}: {{{name}: ...}}`"

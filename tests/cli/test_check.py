@@ -176,3 +176,6 @@ def test_a_table_of_many_steps_and_keys_beside_the_node_have_a_note(
     assert "`sinks` beside `declog:` is nothing to declog: in a config write `defaults: [grpo, _self_]`" in said
     Path("train.yaml").write_text("defaults: [{declog: grpo}, _self_]\nmetrics: [accuracy]\ntables: {a: {rows: 3}}\n")
     assert "is nothing to declog" not in cli("check", "train.yaml").out
+    Path("train.yaml").write_text("defaults: [{declog: grpo}, _self_]\nmetrics: {a: mean(reward)}\n")
+    assert "`metrics` beside" in cli("check", "train.yaml").out
+    assert cli("check", "train.yaml", "~metrics").code == 0  # an application deletes a key of its own
