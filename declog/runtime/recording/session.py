@@ -57,6 +57,7 @@ class Session:
         self._finished = False  # whether everything was handed over
         self.commits = False  # values outside of any scope belong to the step that is committed next
         self.main_task: Origin | None = None  # the task or thread that opens the steps
+        self.start: int | None = None  # the last optimizer step of the run that this one resumes
         self.step: Scope | None = None  # the open optimizer step
         self.unentered: int | None = None  # the number of a `log.step(k)` that was made last, until its block begins
         self.scopes: dict[int, Scope] = {}  # open scopes by id
@@ -442,7 +443,7 @@ class Session:
     def _end_steps_ahead(self) -> None:
         """End the steps that rows named, one by one, in a run that began no step."""
         steps = [step.number for step in self.train.upto(None) if step.batches and step.number is not None]
-        if self.train.last is None and len(steps) > 1:
+        if self.train.last == self.start and len(steps) > 1:
             self.dropped.never_ended(steps)
             for step in steps:
                 self.last_step = self.train.last = step

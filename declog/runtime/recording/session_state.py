@@ -42,7 +42,7 @@ def load(session: Session, progress: RecorderState, frames: Mapping[str, Frame])
         session.intake.seen.update(progress.seen)
         session.clock.resume(progress.elapsed)
         if progress.counts.get("train"):
-            train.last = progress.step if progress.train is None else progress.train
+            train.last = session.start = progress.step if progress.train is None else progress.train
             train.watermark, train.spent = progress.edge, progress.spent
         session.modes.update(session.plan.modes)  # other ranks may have rows of others
         for name, frame in frames.items():

@@ -341,3 +341,18 @@ def test_rows_that_name_steps_that_no_one_begins(at: bool, tmp_path: Path, caplo
     assert logged.of("reward", "n") == {("train", k): (float(k), 1) for k in range(3)}
     assert logged.failures == {}
     assert caplog.text.count("rows of 3 steps, 0 to 2, named their step, and no step began") == 1
+
+
+def test_in_a_resumed_run_too(tmp_path: Path) -> None:
+    """The steps of the run before are none that this one began."""
+    config = {"signals": {"any": {"reward": "completion"}}, "metrics": {"reward": "mean"}, "sinks": ["jsonl"]}
+    with declog.start(config, output_dir=tmp_path) as log:
+        for k in range(2):
+            with log.step(k):
+                log.observe(reward=[float(k)])
+        state = log.state_dict()
+    log = declog.start(config, output_dir=tmp_path, resume=state)
+    for k in range(2, 5):
+        log.observe(step=k, reward=[float(k)])
+    log.close()
+    assert [*declog.read(tmp_path)["reward"]] == [(k, float(k)) for k in range(5)]
