@@ -156,18 +156,15 @@ class ConsoleSink(BaseSink):
     def _print(self, pieces: Sequence[Piece]) -> None:
         encoding = self._console.encoding
         shown = [(text.encode(encoding, "replace").decode(encoding), style) for text, style in pieces]
-        with _beside_bars(terminal=self._console.is_terminal):
+        with _beside_bars(terminal=self._console.is_terminal), _for_a_reader():
             if not self._line.free:  # another print has not ended its row
                 self._console.file.write("\n")
-            try:
-                self._console.print(self._text.Text.assemble(*shown), end="")
-            except SystemExit:  # rich would end the process
-                raise SinkError.of("DL602.console") from None
+            self._console.print(self._text.Text.assemble(*shown), end="")
 
     def _lines(self, objects: Sequence[dict[str, Any]]) -> None:
         file = self._console.file
         text = "".join(visible_json(json_text(line)) + "\n" for line in objects)
-        with _beside_bars(terminal=self._console.is_terminal):
+        with _beside_bars(terminal=self._console.is_terminal), _for_a_reader():
             file.write(text.encode(self._console.encoding, "backslashreplace").decode(self._console.encoding))
             file.flush()
 
@@ -212,6 +209,15 @@ def _beside_bars(*, terminal: bool) -> AbstractContextManager[Any]:
         return contextlib.nullcontext()
     guarded: AbstractContextManager[Any] = module.tqdm.external_write_mode(file=sys.stdout)
     return guarded
+
+
+@contextlib.contextmanager
+def _for_a_reader() -> Iterator[None]:
+    """A block for printing; raises ``SinkError`` where nobody reads any more, in which case rich ends the process."""
+    try:
+        yield
+    except (BrokenPipeError, SystemExit):
+        raise SinkError.of("DL602.console") from None
 
 
 def _objects(step: int, records: Records) -> list[dict[str, Any]]:
