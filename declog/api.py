@@ -22,7 +22,7 @@ from declog.compiler import captures, compile
 from declog.config.application import beside
 from declog.config.compose import application_directory, compose, working_directory
 from declog.config.composed import Composed
-from declog.config.fix_trials import with_tried_fixes
+from declog.config.fix_trials import with_tried_fixes, without
 from declog.config.lint import beside_the_node, lint, self_first
 from declog.config.presets import declared
 from declog.config.project import load_imports
@@ -278,15 +278,9 @@ def _further(
     missing = any(not item.path or (len(item.path) == 1 and item.code == "DL201") for item in problems)
     if missing or any(path[0] in _ROOTS or path == ("metrics",) for path in wrong):
         return []  # others read these sections: most further problems would have this one cause
-    rest = {
-        key: {name: entry for name, entry in value.items() if (key, str(name)) not in wrong}
-        if isinstance(value, Mapping)
-        else value
-        for key, value in data.items()
-        if (key,) not in wrong
-    }
     names = {str(path[-1]) for path in wrong}
-    of_names = [item for item in _problems(compiled, rest) if item.code.startswith("DL3") or item.code == "DL403"]
+    rest = _problems(compiled, without(data, wrong))
+    of_names = [item for item in rest if item.code.startswith("DL3") or item.code == "DL403"]
     return [item for item in of_names if not _about(item, names)]
 
 

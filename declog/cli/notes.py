@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from declog.errors import Path, in_flow, nearest
+from declog.errors import Path, in_flow, nearest, nested
 
 if TYPE_CHECKING:
     from declog.config.composed import Composed
@@ -116,6 +116,4 @@ def _edit(config: Composed, path: Path, value: Any) -> str:
 
     if any(".".join(map(str, path[:2])) in line for line in config.overrides):
         return setting(".".join(map(str, path)), value)
-    for key in reversed(path[1:]):
-        value = {key: value}
-    return f"{path[0]}: {in_flow(value)}"
+    return in_flow(nested(path, value))[1:-1]

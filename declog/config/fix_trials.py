@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from declog.config.interpolation import at, has
 from declog.config.override_errors import edit_of
-from declog.errors import Path, Problem, in_flow, keys
+from declog.errors import Path, Problem, in_flow, keys, nested
 from declog.language.keys import entry_path
 from declog.language.shorthand import long
 from declog.language.tree import tree_of
@@ -33,10 +33,9 @@ class _Edit:
 
     def of(self, value: Any) -> str:
         """The edit with another value, in YAML."""
-        names = self.path[1:] if self.said.startswith(f"{self.path[0]}: ") else ()
-        for name in reversed(names):
-            value = {name: value}
-        return f"{self.path[0] if names else self.path[-1]}: {in_flow(value)}"
+        if self.said.startswith(f"{self.path[0]}: "):
+            return in_flow(nested(self.path, value))[1:-1]
+        return f"{self.path[-1]}: {in_flow(value)}"
 
 
 def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check: Check) -> list[Problem]:
@@ -53,7 +52,7 @@ def with_tried_fixes(problems: Sequence[Problem], data: Mapping[str, Any], check
     shown: list[Problem] = []
     for problem in problems[:MOST]:
         entry = entry_path(problem.path)
-        rest = _without(data, wrong - {entry})
+        rest: Mapping[str, Any] = without(data, {path for path in wrong - {entry} if len(path) > 1})
         for other in problems:
             edit = _edit(other, rest) if other is not problem and entry_path(other.path) == entry else None
             if edit is not None and entry_path(edit.path) == entry and has(rest, other.path):
@@ -137,10 +136,11 @@ def _beside(problem: Problem, edit: _Edit) -> bool:
     return len(edit.path) > 2 and edit.path[:-1] == problem.path[:-1] and edit.path != problem.path
 
 
-def _without(data: Mapping[str, Any], entries: set[Path]) -> Mapping[str, Any]:
-    """The data without some entries."""
-    rest = {key: dict(value) if isinstance(value, Mapping) else value for key, value in data.items()}
-    for path in entries:
-        if len(path) > 1 and has(rest, path):
-            del at(rest, path[:-1])[path[-1]]
+def without(data: Mapping[str, Any], paths: Collection[Path], above: Path = ()) -> dict[str, Any]:
+    """The data without what stands at some paths."""
+    rest: dict[str, Any] = {}
+    for key, value in data.items():
+        path = (*above, str(key))
+        if path not in paths:
+            rest[key] = without(value, paths, path) if isinstance(value, Mapping) else value
     return rest

@@ -19,7 +19,7 @@ from hydra.errors import HydraException
 from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting, taken, written
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
-from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest
+from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest, nested
 from declog.language import mistakes
 from declog.language.keys import SECTIONS, below, model_of
 from declog.language.keys import keys as keys_of
@@ -172,11 +172,10 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
 def _as_map(key: str, value: list[Any]) -> str:
     """The override of a map for one of a list, with an id or a key for each of its items."""
     group, *keys = key.split(".")
-    data: Any = value
-    for name in reversed(keys):
-        data = {name: data}
-    fix = f"{keys[0]}: {mistakes.as_map(keys[0], value)}" if len(keys) == 1 else mistakes.in_one_form(tuple(keys), data)
-    edit = None if fix is None or group != GROUP else edit_of(fix, tuple(keys), (GROUP,))
+    fix = f"{keys[0]}: {mistakes.as_map(keys[0], value)}"
+    if len(keys) > 1:
+        fix = mistakes.in_one_form(tuple(keys), nested(keys, value)) or ""
+    edit = edit_of(fix, tuple(keys), (GROUP,)) if group == GROUP else None
     return f"'{key}={{entry: ...}}'" if edit is None else setting(f"++{edit[0]}", edit[1])
 
 

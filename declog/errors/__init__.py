@@ -125,6 +125,13 @@ def in_flow(value: object, text: Callable[[str], str] | None = None) -> str:
     return str(value) if plain else json.dumps(value, ensure_ascii=False, default=str)
 
 
+def nested(keys: Sequence[Any], value: Any) -> Any:
+    """A value below some keys: a map for each of them."""
+    for key in reversed(keys):
+        value = {key: value}
+    return value
+
+
 def did_you_mean(name: str, candidates: Iterable[str], *, what: str = "known", otherwise: str = "") -> str:
     """A fix line for an unknown name: the nearest known one, or ``otherwise`` and the list of all."""
     names = sorted(candidates)

@@ -33,6 +33,7 @@ _UNITS = {"k": 1000, "%": 0.01}
 
 _NAME = re.compile(r"[a-z]\w*")
 _REDUCTIONS = r"mean|sum|min|max|p?std|var|count|last|p\d+"
+_CAPITALS = r"\b(AND|OR|NOT|IN)\b"
 _PIPE = re.compile(rf"\s*\.?([\w.]+)\s*(?:->|=>|\|>|>>|\||@|:)\s*({_REDUCTIONS})\s*")  # reward | mean
 
 _OWN = "register a function of your own with @declog.function, and call it"
@@ -275,9 +276,8 @@ def _of_condition(match: re.Match[str]) -> str | None:
         reduce, expr = prose.groups()
     if "else" in match.string or condition.count("(") != condition.count(")"):
         return None
-    condition = re.sub(r"\b(AND|OR|NOT|IN)\b", lambda word: word[0].lower(), condition)
     keys = f"expr: {expr}, reduce: {_reduction(reduce)}" if reduce else f"expr: {expr}"
-    return f"which values count is a key of the metric: `{{{keys}, where: {condition}}}`"
+    return f"which values count is a key of the metric: `{{{keys}, where: {_in_small(condition)}}}`"
 
 
 def _of_labels(match: re.Match[str]) -> str:
@@ -306,7 +306,12 @@ def _by(reduce: str, expr: str, label: str) -> str:
 
 def _of_capitals(match: re.Match[str]) -> str:
     """``a AND b``."""
-    return f"write `{re.sub(match.re, lambda word: word[0].lower(), match.string).strip()}`"
+    return f"write `{_in_small(match.string).strip()}`"
+
+
+def _in_small(text: str) -> str:
+    """A text with the operators of SQL in small letters."""
+    return re.sub(_CAPITALS, lambda word: word[0].lower(), text)
 
 
 def _of_axis(match: re.Match[str]) -> str:
@@ -377,7 +382,7 @@ _TEXTS: tuple[tuple[str, str | Callable[[re.Match[str]], str | None]], ...] = (
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+not\s+null\b(.*)\Z", r"write `\1present(\2)\3`"),
     (r"(?i)\A(.*?)\b([a-z_]\w*)\s+is\s+null\b(.*)\Z", r"write `\1not present(\2)\3`"),
     (r"(?i)\A(?:\s*(\w+)\()?(.+?)\s+where\s+(.+?)\Z", _of_condition),
-    (r"\b(AND|OR|NOT|IN)\b", _of_capitals),
+    (_CAPITALS, _of_capitals),
     (r"(?i)\A\s*(?:not\s+between|between|outside)\s+(-?[\d.]+)\s+(?:and|to)\s+(-?[\d.]+)\s*\Z",
         r"write `{below: \1, above: \2}`, for values outside"),
     (r"(?i)\A\s*(\w+\()?\s*if\s+(.+?)\s+then\s+(.+?)\s+else\s+(.+?)(\))?\s*\Z", r"write `\1\3 if \2 else \4\5`"),

@@ -526,10 +526,10 @@ def _of_prometheus(key: str, value: Any) -> tuple[str, str]:
     return "text", texts[0] if texts else "an alert"
 
 
-def _steps(key: Any, value: Any) -> Any:
-    """``for: 5m`` in steps, which are what is counted."""
-    time = re.fullmatch(r"(\d+) *[a-z]+", str(value)) if key in ("for", "every") else None
-    return value if time is None else int(time[1])
+def counted(text: Any) -> int | None:
+    """The number of ``5m`` and of ``50 steps``; None for anything else."""
+    match = re.fullmatch(r"\s*(\d+) *[a-z]+\s*", str(text))
+    return None if match is None else int(match[1])
 
 
 _NAMES = ("id", "name", "key", "metric", "signal", "kind", "type", "alert")  # keys by which entries of lists are called
@@ -553,7 +553,9 @@ def _entry(section: str, value: Any) -> tuple[str, Any] | None:
     if called is None:
         return next(((str(key), value) for key, value in value.items()), None) if len(value) == 1 else None
     renames = {"expr": "when"} if section == "alerts" else {}
-    rest = {renames.get(key, key): _steps(key, item) for key, item in value.items() if key != called}
+    rest = {renames.get(key, key): item for key, item in value.items() if key != called}
+    for key in {"for", "every"} & rest.keys():  # steps are what is counted
+        rest[key] = counted(rest[key]) or rest[key]
     for key in {"labels", "annotations"} & rest.keys() if section == "alerts" else ():
         rest.update([_of_prometheus(key, rest.pop(key))])
     id = re.sub(r"[^a-z0-9_]+", "_", value[called].lower()).strip("_") or "my_id"

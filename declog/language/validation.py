@@ -29,7 +29,7 @@ from declog.language.keys import (
     sections_with,
     values,
 )  # fmt: skip
-from declog.language.mistakes import answered, application, as_profile, id_of
+from declog.language.mistakes import answered, application, as_profile, counted, id_of
 from declog.language.model import Scalar
 from declog.language.notation import reduced
 from declog.language.shorthand import long
@@ -274,7 +274,7 @@ def _of_type(noun: str, example: str, path: Path, value: Any) -> Problem:
         case ["alerts", *_, "do"], _:
             cause, fix = "`do` is a list", _do(str(value), in_list=False)
         case [*_, key], str() if noun == _KINDS["int"][0] and _SPAN_OF_TIME.fullmatch(value):
-            cause, fix = f"`{key}` counts steps, and no time", f"{key}: {int(re.sub('[^0-9]', '', value)) or 1}"
+            cause, fix = f"`{key}` counts steps, and no time", f"{key}: {counted(value) or 1}"
         case [*_, "random" | "first" as key], float() if 0 < value < 1:
             cause, fix = f"`{key}` counts rows", f"fraction: {value}"
         case [*_, "random" | "first" as key], str() if percent := re.fullmatch(r"\s*(\d+)\s*%\s*", value):

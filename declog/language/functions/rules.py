@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from declog.language.dtypes import NUMERIC, Axis, DType, Type, any_of, finest
-from declog.language.nodes import BUILTIN, CONST, Node, symbol, walk
+from declog.language.nodes import BUILTIN, CONST, SIGNAL, Node, symbol, walk
 from declog.language.patterns import PatternError, pattern
 
 Stage = Literal["elementwise", "aggregate", "rows"]
@@ -81,16 +81,11 @@ def of_type(node: Node, dtypes: Sequence[DType]) -> str | None:
         return f"write `(1 if {node} else 0)`" if DType.FLOAT in dtypes else None
     if node.type.dtype is DType.TEXT and DType.FLOAT in dtypes:
         return f"count it, `len({node})`, or compare it, `(1 if {node} == '...' else 0)`"
-    declared = (
-        f"`{node}: {node.type.axis.label} int` where it is declared, or "
-        if node.op == "signal" and node.type.axis
-        else ""
-    )
-    return (
-        f'{declared}ranges with edges of yours: "bucket({node}, 32, 64)"'
-        if node.type.dtype is DType.FLOAT and DType.INT in dtypes
-        else None
-    )
+    if node.type.dtype is not DType.FLOAT or DType.INT not in dtypes:
+        return None
+    ranges = f'ranges with edges of yours: "bucket({node}, 32, 64)"'
+    axis = node.type.axis if node.op == SIGNAL else None
+    return ranges if axis is None else f"`{node}: {axis.label} int` where it is declared, or {ranges}"
 
 
 def readable_pattern(call: Call) -> None:
