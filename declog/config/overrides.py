@@ -40,7 +40,7 @@ def taken(value: str) -> str:
 
 def pasted(line: str) -> str:
     """An override as one word of a shell, in quotes only where it needs them."""
-    return line if re.fullmatch(r"[+\w./@=,:\[\]-]+", line) else shlex.quote(line)
+    return line if re.fullmatch(r"[+\w./@=,:-]+", line) else shlex.quote(line)
 
 
 def setting(key: str, value: object) -> str:

@@ -82,7 +82,7 @@ def test_the_configuration_of_several(tmp_path: Path) -> None:
     ("line", "fix"),
     [
         ("+every=10", "declog.every=10"),
-        ("++sinks=[jsonl]", "declog.sinks=[jsonl]"),
+        ("++sinks=[jsonl]", "'declog.sinks=[jsonl]'"),
         ("+metrics.kl.name=high", "+declog.metrics.kl.name=high"),
         ("+tables.mine.schema=samples", "+declog.tables.mine.schema=samples"),
     ],
