@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -203,6 +203,30 @@ class Records:
 
     def __bool__(self) -> bool:
         return bool(self.scalars or self.histograms or self.tables or self.alerts)
+
+    @property
+    def keys(self) -> Iterator[str]:
+        """The keys of the config that its records are of: ``metrics.kl``, ``tables.worst``, ``alerts.kl``."""
+        yield from (f"metrics.{scalar.metric}" for scalar in self.scalars)
+        yield from (f"metrics.{histogram.metric}" for histogram in self.histograms)
+        yield from (f"tables.{table.table}" for table in self.tables)
+        yield from (f"alerts.{alert.name}" for alert in self.alerts)
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Where a resumed run goes on: behind ``step``, inside the windows of ``open``.
+
+    ``open`` are keys of the config by mode, as ``metrics.kl``, ``tables.worst``. What is logged of these at the step
+    itself is the part of a window that a run logged as it closed; the resumed run logs the whole window.
+    """
+
+    step: int
+    open: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    def keeps(self, step: int, mode: str, keys: Iterable[str]) -> bool:
+        """Whether a log event at a step stays; ``keys`` are what is in it, at least some of it."""
+        return step < self.step or (step == self.step and self.open.get(mode, frozenset()).isdisjoint(keys))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from declog.records import Alert, Records, RunInfo, Table
+from declog.records import Alert, Records, ResumePoint, RunInfo, Table
 from declog.runtime.ranks.fake_comm import FakeComm, run_ranks
 
 if TYPE_CHECKING:
@@ -30,8 +30,10 @@ class MemorySink:
     def open(self, run: RunInfo) -> None:
         self.run = run
 
-    def rewind(self, step: int) -> None:
-        self.events = [event for event in self.events if event[0] <= step]
+    def rewind(self, point: ResumePoint) -> None:
+        self.events = [
+            (step, records) for step, records in self.events if point.keeps(step, records.mode, records.keys)
+        ]
 
     def write(self, step: int, records: Records) -> None:
         self.events.append((step, records))

@@ -83,6 +83,14 @@ class Evaluation:
 
     # -- checkpoints
 
+    @property
+    def open_windows(self) -> dict[str, set[int]]:
+        """The periods of the windows that have rows, by mode."""
+        return {
+            mode: {period for period, window in by_period.items() if window}
+            for mode, by_period in self._windows.items()
+        }
+
     def state(self) -> tuple[Frames, dict[str, Any]]:
         """The state for a checkpoint: frames by name, and plain data."""
         frames: Frames = {}

@@ -24,7 +24,7 @@ from declog.engine.window_state import WindowState
 from declog.errors import RuntimeFailure
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.meaning import meanings
-from declog.plans.needs import read
+from declog.plans.needs import judged, read
 from declog.plans.ops import AlertOp, Plan, ProfileOp
 from declog.records import RANKS, THEIRS, Alert, Beside, Histogram, Records, Scalar, Table, other_numbers
 
@@ -101,7 +101,7 @@ class Dispatcher:
         self._naming = Naming(plan, self._metrics.combine)
         self._samples = Tables()
         self._outputs = {op.key: op for op in plan.outputs}
-        self._alert_periods = [(op, {self._outputs[key].every for key in read(op.when)}) for op in plan.alerts]
+        self._alert_periods = [(op, judged(plan, op)) for op in plan.alerts]
         self.inactive = Inactive(plan, inactive)
 
     def state(self) -> dict[str, Any]:

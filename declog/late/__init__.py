@@ -38,7 +38,7 @@ from declog.language.functions import DEFAULT as FUNCTIONS
 from declog.language.validation import validate
 from declog.late.lines import Line, places
 from declog.plans.ops import Grouping, Plan, SinkOp
-from declog.records import Records, RunInfo
+from declog.records import Records, ResumePoint, RunInfo
 from declog.runtime.ranks.message import encode
 from declog.runtime.run.failures import Failures
 from declog.runtime.run.manifest import now, plan_text, yaml_text
@@ -191,7 +191,7 @@ def _bring(op: SinkOp, info: RunInfo, late: Late) -> None:
     sink = make_sink(op.kind, options)
     sink.open(replace(info, name=late.plan.name))
     if isinstance(sink, Rewindable) and late.events:
-        sink.rewind(min(step for step, _ in late.events) - 1)
+        sink.rewind(ResumePoint(min(step for step, _ in late.events) - 1))
     try:
         for step, records in late.events:
             scalars, histograms = prefixed(records.scalars, op.prefix), prefixed(records.histograms, op.prefix)

@@ -23,7 +23,7 @@ from declog.errors import DeclogError, error_text
 from declog.late import ASKED, FOLDER_OF_LATE, PROFILE, SHOWN, Answer, Late, info_of
 from declog.late.lines import Line
 from declog.plans.ops import Plan
-from declog.records import Records, RunInfo
+from declog.records import Records, ResumePoint, RunInfo
 from declog.runtime.ranks.message import decode
 from declog.runtime.run.failures import Failures
 from declog.runtime.worker.row_files import RowEvent, picked
@@ -131,7 +131,7 @@ class _Metrics:
             self._answer.evaluation.load(frames, data)
         self._files.open(info_of(run.output_dir, folder, self._answer.plan, self.lines), SINK_S)
         try:
-            self._files.rewind(BEFORE_ALL if through is None else request["step"], SINK_S)
+            self._files.rewind(ResumePoint(BEFORE_ALL if through is None else request["step"]), SINK_S)
             with np.errstate(all="ignore"):
                 for earlier, reader in self._answer.history(through, number):
                     self._answer.take(earlier, reader)

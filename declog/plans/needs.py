@@ -13,7 +13,7 @@ from declog.language.absence import PRESENT, asks
 from declog.language.dtypes import Axis
 from declog.language.nodes import CARRIED, FOLD, METRIC, SIGNAL, TEXTVALUE, Node, walk
 from declog.plans.fingerprint import expressions
-from declog.plans.ops import FormulaOp, MetricOp, Plan
+from declog.plans.ops import AlertOp, FormulaOp, MetricOp, Plan
 
 
 class Need(NamedTuple):
@@ -34,6 +34,12 @@ def read(*nodes: Node) -> tuple[str, ...]:
     """The keys of the metrics that expressions read, also those of which they read a property."""
     names = (str(node.param("name")) for node in walk(*nodes) if node.op == METRIC)
     return tuple(dict.fromkeys(name.rpartition(":")[2] for name in names))
+
+
+def judged(plan: Plan, alert: AlertOp) -> set[int]:
+    """The periods with whose windows an alert is judged: those of the metrics in its condition."""
+    every = {op.key: op.every for op in plan.outputs}
+    return {every[key] for key in read(alert.when)}
 
 
 def inputs(op: MetricOp | FormulaOp) -> set[str]:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from declog.errors import Problem, SinkError, UsageError
-from declog.records import Records, RunInfo
+from declog.records import Records, ResumePoint, RunInfo
 from declog.registry import home, installed, provided
 
 SCALAR, HISTOGRAM, TABLE, ALERT = "scalar", "histogram", "table", "alert"
@@ -60,8 +60,8 @@ class Sink(Protocol):
 class Rewindable(Protocol):
     """A sink that a resumed run can continue: one whose record can be cut off after a step."""
 
-    def rewind(self, step: int) -> None:
-        """Drop what was written for steps after ``step``; called after ``open`` and before any ``write``.
+    def rewind(self, point: ResumePoint) -> None:
+        """Drop what ``point`` does not keep: later steps, at least; called after ``open`` and before any ``write``.
 
         Idempotent, also after a crash in the middle of it. Raise where it cannot be done.
         """

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from declog.records import Alert, Column, DType, Histogram, Places, Records, RunInfo, Scalar, Table
+from declog.records import Alert, Column, DType, Histogram, Places, Records, ResumePoint, RunInfo, Scalar, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, Coalescing, Rewindable, Sink
 from declog.sinks.runner import CloseReport, SinkRunner
 
@@ -170,7 +170,7 @@ class Contract:
         run = self._run()
         self._logged(run, [(step, event(step)) for step in range(5)])
         runner = self._opened(run)
-        assert runner.rewind(2, WAIT_S) and runner.rewind(2, WAIT_S)
+        assert runner.rewind(ResumePoint(2), WAIT_S) and runner.rewind(ResumePoint(2), WAIT_S)
         for step in range(3, 6):
             runner.submit(step, event(step + 100))
         _complete(runner.close(WAIT_S))

@@ -22,11 +22,12 @@ import json
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from declog.errors import SinkError
-from declog.records import Histogram, Records, RunInfo, Scalar
+from declog.records import Histogram, Records, ResumePoint, RunInfo, Scalar
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._files import fsync, put
 from declog.sinks._folder import FolderSink
@@ -49,19 +50,31 @@ class JsonlSink(FolderSink):
         super().__init__(dir)
         self._fsync = fsync
         self._files: dict[str, LineFile] = {}
-        self._names: set[str] = set()  # in metrics.jsonl
+        self._metrics: dict[str, str] = {}  # by the name that they have in the files
 
     def begin(self, run: RunInfo) -> None:
         """Continue the files in the folder."""
         for path in (*self.folder.glob("*.jsonl"), *self.folder.glob("tables/*.jsonl")):
             self._file(str(path.relative_to(self.folder)))
-        self._read_names()
+        self._read_metrics()
 
-    def rewind(self, step: int) -> None:
-        """Write each file again without this run's lines of steps after ``step``, each in one atomic rename."""
-        for file in self._files.values():
-            file.keep(lambda line: logged_by(line) not in (None, self.run_id) or logged_step(line) <= step)
-        self._read_names()
+    def rewind(self, point: ResumePoint) -> None:
+        """Write each file again without this run's lines that are logged again, each in one atomic rename."""
+        for name in sorted(self._files, key=METRICS.__eq__):  # the last one says of which metrics the others are
+            self._files[name].keep(partial(self._keeps, point, Path(name)))
+        self._read_metrics()
+
+    def _keeps(self, point: ResumePoint, file: Path, line: dict[str, Any]) -> bool:
+        """Whether a line of a file stays; lines of other runs do."""
+        if logged_by(line) not in (None, self.run_id):
+            return True
+        if file.parent.name == "tables":
+            keys = [f"tables.{file.stem}"]
+        elif file.name == "alerts.jsonl":
+            keys = [f"alerts.{line.get('name')}"]
+        else:
+            keys = [f"metrics.{self._metrics.get(name)}" for name in line.get("scalars", [line.get("name")])]
+        return point.keeps(logged_step(line), line.get("mode", ""), keys)
 
     def write(self, step: int, records: Records) -> None:
         """Append one log event. Lines that a file refused wait for the next write."""
@@ -86,8 +99,8 @@ class JsonlSink(FolderSink):
     def _new_names(self, records: Records) -> dict[str, str]:
         """The metrics of names that are new, by name."""
         items: Sequence[Scalar | Histogram] = (*records.scalars, *records.histograms)
-        new = {item.name: item.metric for item in items if item.name not in self._names}
-        self._names |= new.keys()
+        new = {item.name: item.metric for item in items if item.name not in self._metrics}
+        self._metrics |= new
         return new
 
     def end(self) -> None:
@@ -102,10 +115,10 @@ class JsonlSink(FolderSink):
         if failures:
             raise _failed(failures)
 
-    def _read_names(self) -> None:
+    def _read_metrics(self) -> None:
         file = self.folder / METRICS
         lines = file.read_bytes().splitlines() if file.exists() else []
-        self._names = {json.loads(line)["name"] for line in lines}
+        self._metrics = {line["name"]: line["metric"] for line in map(json.loads, lines)}
 
     def _file(self, name: str) -> LineFile:
         if name not in self._files:

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from declog.errors import SinkError
-from declog.records import Column, DType, Records, RunInfo, Table
+from declog.records import Column, DType, Records, ResumePoint, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE
 from declog.sinks._folder import FolderSink
 from declog.sinks._parts import PartDataset, recover
@@ -76,15 +76,18 @@ class ParquetSink(FolderSink):
         for part in (*self.folder.glob("*/*/part-*.parquet"), *self.folder.glob("tables/*/*/part-*.parquet")):
             self._dataset(str(part.parent.parent.relative_to(self.folder)))
 
-    def rewind(self, step: int) -> None:
-        """Drop this run's rows after ``step``, part by part; a kill leaves complete files."""
-        for dataset in self._datasets.values():
-            dataset.keep(lambda rows: self._logged_until(rows, step))
+    def rewind(self, point: ResumePoint) -> None:
+        """Drop this run's rows that are logged again, part by part; a kill leaves complete files."""
+        for name, dataset in self._datasets.items():
+            dataset.keep(partial(self._kept, point, name))
 
-    def _logged_until(self, rows: Any, step: int) -> Any:
-        """A mask of the rows to keep: those up to ``step``, and those of other runs."""
+    def _kept(self, point: ResumePoint, dataset: str, rows: Any) -> Any:
+        """A mask of the rows to keep: those that ``point`` keeps, and those of other runs."""
         compute = self._compute
-        until = compute.less_equal(event_steps(rows), step)
+        steps = event_steps(rows)
+        until = compute.less_equal(steps, point.step)
+        if point.open and compute.any(compute.equal(steps, point.step)).as_py():
+            until = compute.and_(until, self._pa.array(_kept_events(point, dataset, rows, steps.to_pylist())))
         runs = [rows.column(name) for name in (EVENT_RUN, "run_id") if name in rows.column_names]
         if not runs:  # a file without ids of runs
             return until
@@ -196,6 +199,19 @@ class ParquetSink(FolderSink):
             except (self._pa.ArrowException, OverflowError, TypeError) as cause:
                 raise SinkError.of("DL602.parquet_column", name=name, type=type_, cause=cause) from cause
         return self._pa.table(arrays, schema=self._pa.schema(fields))
+
+
+def _kept_events(point: ResumePoint, dataset: str, rows: Any, steps: Sequence[int]) -> list[bool]:
+    """Whether ``point`` keeps the log event of each row, which is of a step; the rows of a log event go together."""
+    section, _, table = dataset.partition("/")
+    of_key, column = {"tables": ("tables", None), "alerts": ("alerts", "name")}.get(section, ("metrics", "metric"))
+    names = [table] * len(rows) if column is None else rows[column].to_pylist()
+    times = [None] * len(rows) if column is None else rows["time"].to_pylist()
+    events = list(zip(steps, rows["mode"].to_pylist(), times, strict=True))
+    lost = {
+        event for event, name in zip(events, names, strict=True) if not point.keeps(*event[:2], [f"{of_key}.{name}"])
+    }
+    return [event not in lost for event in events]
 
 
 def _cell(value: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Literal
 
 from declog.errors import RuntimeFailure, SinkError, error_text
-from declog.records import DType, Records, RunInfo, Table
+from declog.records import DType, Records, ResumePoint, RunInfo, Table
 from declog.sinks import Coalescing, Live, Rewindable, Sink
 from declog.sinks._folder import FolderSink
 from declog.sinks.waiting import Latch, Outcome, until
@@ -101,15 +101,15 @@ class SinkRunner:
             self._thread = None
             raise self._refusal("opened", self._first_error) from self._first_error
 
-    def rewind(self, step: int, timeout_s: float) -> bool:
-        """Let the sink drop the records of steps after ``step``: after ``open``, before the first ``submit``.
+    def rewind(self, point: ResumePoint, timeout_s: float) -> bool:
+        """Let the sink drop the records that are logged again: after ``open``, before the first ``submit``.
 
         False for a sink that is not ``Rewindable``: it keeps everything, and steps that are logged again are in it
         twice. ``SinkError`` DL601 if the sink fails, or is not done in time.
         """
         if self._thread is None or not isinstance(self._sink, Rewindable):
             return False
-        self._ask(partial(self._sink.rewind, step), f"rewound to step {step}", timeout_s)
+        self._ask(partial(self._sink.rewind, point), f"rewound to step {point.step}", timeout_s)
         return True
 
     def move(self, run: RunInfo, timeout_s: float) -> None:

@@ -17,7 +17,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-from declog.records import Alert, Histogram, Records, RunInfo, Table
+from declog.records import Alert, Histogram, Records, ResumePoint, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, _images
 from declog.sinks._files import fsync, put
 from declog.sinks._folder import FolderSink
@@ -71,13 +71,13 @@ class TensorboardSink(FolderSink):
             file.unlink()
         super().move(run)
 
-    def rewind(self, step: int) -> None:
+    def rewind(self, point: ResumePoint) -> None:
         """Write this run's earlier event files again without the events of later steps, each in one atomic rename."""
         for path in self._files_of_run():
             new = path.with_name(REWOUND)
             with open(path, "rb") as old, open(new, "wb") as target:
                 for record, event in self._recorded(old.read()):
-                    if event.step <= step or event.HasField("file_version"):
+                    if event.step <= point.step or event.HasField("file_version"):
                         target.write(record)
             fsync(new)
             put(new, path)

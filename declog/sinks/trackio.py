@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal
 
 from declog.errors import SinkError
 from declog.errors.visible import visible, visible_lines
-from declog.records import DType, Image, Number, Records, RunInfo, Table
+from declog.records import DType, Image, Number, Records, ResumePoint, RunInfo, Table
 from declog.sinks import ALERT, HISTOGRAM, SCALAR, TABLE, BaseSink, _images
 from declog.sinks._conversations import conversation, spoken_columns
 from declog.sinks._folder import below
@@ -138,8 +138,8 @@ class TrackioSink(BaseSink):
             )
         _opened.add(self._run)
 
-    def rewind(self, step: int) -> None:
-        """Delete the run's records of steps after ``step``, in one transaction."""
+    def rewind(self, point: ResumePoint) -> None:
+        """Delete the run's records of later steps, in one transaction."""
         if self._joined is not None:  # the program decides about the steps of its run
             return
         storage = require("trackio.sqlite_storage", kind="trackio", extra="trackio").SQLiteStorage
@@ -148,7 +148,7 @@ class TrackioSink(BaseSink):
             return
         with contextlib.closing(sqlite3.connect(path, timeout=30)) as database, database:
             for table in STEPPED:
-                database.execute(f"DELETE FROM {table} WHERE run_id = ? AND step > ?", (self._run.id, step))
+                database.execute(f"DELETE FROM {table} WHERE run_id = ? AND step > ?", (self._run.id, point.step))
 
     def write(self, step: int, records: Records) -> None:
         """Log one event in one call, and its alerts."""

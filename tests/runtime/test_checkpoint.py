@@ -102,27 +102,22 @@ def plain(phases: Sequence[tuple[int, Records]]) -> list[Any]:
 
 
 def interrupted(config: dict[str, Any], at: int, world_size: int, folder: Path) -> list[Any]:
-    """What is logged by a run that is left after some more steps than were saved, and one that resumes it."""
-    kept: list[tuple[int, Records]] = []
+    """What a run that is closed where it was saved, and one that resumes it, leave in a sink."""
+    sinks = [MemorySink() for _ in range(world_size)]
 
     def first(comm: Comm) -> dict[str, Any]:
-        sink = MemorySink()
-        with declog.start(config, sinks=[sink], output_dir=folder, comm=comm) as log:
+        with declog.start(config, sinks=[sinks[comm.rank]], output_dir=folder, comm=comm) as log:
             work(log, range(at), comm.rank, comm.world_size)
-            state = log.state_dict()
-            if comm.rank == 0:
-                kept.extend(sink.events)
-        return state
+            return log.state_dict()
 
     def second(comm: Comm) -> None:
-        sink = MemorySink()
-        with declog.start(config, sinks=[sink], output_dir=folder, comm=comm, resume=saved(states[comm.rank])) as log:
+        state = saved(states[comm.rank])
+        with declog.start(config, sinks=[sinks[comm.rank]], output_dir=folder, comm=comm, resume=state) as log:
             work(log, range(at, STEPS), comm.rank, comm.world_size)
-        kept.extend(sink.events)
 
     states = run_ranks(world_size, first)
     run_ranks(world_size, second)
-    return plain(kept)
+    return plain(sinks[0].events)
 
 
 def uninterrupted(config: dict[str, Any], world_size: int, folder: Path) -> list[Any]:
@@ -157,18 +152,22 @@ def test_a_long_window_goes_to_rank_0_in_parts(tmp_path: Path) -> None:
         assert interrupted(config, at, 2, tmp_path) == expected, f"saved after {at} steps"
 
 
-def test_files_have_no_step_twice_and_none_is_missing(tmp_path: Path) -> None:
-    """Rows of steps after the checkpoint are dropped once; what was before stays."""
+@pytest.mark.parametrize(("at", "end"), [(14, 25), (14, 14), (12, 12), (6, 7), (30, 30), (10, 10)])
+def test_files_have_no_step_twice_and_none_is_missing(at: int, end: int, tmp_path: Path) -> None:
+    """Rows of steps after the checkpoint are dropped once, and parts of windows, which the close at its place logged.
+
+    What was before stays, at that step too: metrics of shorter windows, and evaluations.
+    """
     config = {**CONFIG, "sinks": ["jsonl", "parquet"]}
     with declog.start(config, output_dir=tmp_path / "whole") as log:
         work(log, range(STEPS), 0, 1)
     with declog.start(config, output_dir=tmp_path / "parts") as log:
-        work(log, range(14), 0, 1)
+        work(log, range(at), 0, 1)
         state = log.state_dict()
-        work(log, range(14, 25), 0, 1)  # logged, and lost with the process
+        work(log, range(at, end), 0, 1)  # logged, and lost with the process
     with declog.start(config, resume=saved(state)) as log:
         assert log.output_dir == tmp_path / "parts"
-        work(log, range(14, STEPS), 0, 1)
+        work(log, range(at, STEPS), 0, 1)
 
     import pandas
 
@@ -184,7 +183,7 @@ def test_files_have_no_step_twice_and_none_is_missing(tmp_path: Path) -> None:
     lines = [
         [
             {key: value for key, value in json.loads(line).items() if key not in ("time", "run_id")}
-            for path in sorted((tmp_path / name / "jsonl").glob("*.jsonl"))
+            for path in sorted((tmp_path / name / "jsonl").rglob("*.jsonl"))
             for line in path.read_text().splitlines()
         ]
         for name in ("whole", "parts")

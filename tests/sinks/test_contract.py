@@ -12,7 +12,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import declog
-from declog.records import Records, RunInfo
+from declog.records import Records, ResumePoint, RunInfo
 from declog.sinks import built_in, make_sink
 from declog.testing import MemorySink, check_sink
 from tests.forks import python
@@ -120,8 +120,8 @@ class Good(MemorySink):
         super().open(run)
         self.events = self.kept.setdefault(run.run_id, [])
 
-    def rewind(self, step: int) -> None:
-        self.events[:] = [event for event in self.events if event[0] <= step]
+    def rewind(self, point: ResumePoint) -> None:
+        self.events[:] = [event for event in self.events if event[0] <= point.step]
 
 
 def memory(run: RunInfo) -> Points:
@@ -204,8 +204,8 @@ class Shared(Good):
 
 
 class Forgetful(Good):
-    def rewind(self, step: int) -> None:
-        self.events[:] = [event for event in self.events if event[0] < step]
+    def rewind(self, point: ResumePoint) -> None:
+        self.events[:] = [event for event in self.events if event[0] < point.step]
 
 
 class Losing(Good):

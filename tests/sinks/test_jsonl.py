@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 from declog.errors import SinkError
-from declog.records import Column, DType, Records, Scalar, Table
+from declog.records import Column, DType, Records, ResumePoint, Scalar, Table
 from declog.sinks.jsonl import JsonlSink, LineFile, repair
 from tests.sinks.samples import EXACT, HUGE, SURROGATE, event, run_info
 
@@ -104,7 +104,7 @@ def test_a_tables_own_run_column_is_kept(tmp_path: Path) -> None:
     assert lines(folder / "tables" / "t.jsonl") == [{"step": step, **row} for step in (3, 5)]
     sink = JsonlSink()
     sink.open(run_info(tmp_path, sink="log"))
-    sink.rewind(3)
+    sink.rewind(ResumePoint(3))
     sink.close()
     assert lines(folder / "tables" / "t.jsonl") == [{"step": 3, **row}]
 

@@ -18,7 +18,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from declog.errors import SinkError
-from declog.records import Column, DType, Records, RunInfo, Scalar, Table
+from declog.records import Column, DType, Records, ResumePoint, RunInfo, Scalar, Table
 from declog.sinks import Rewindable, Sink, built_in, sink_class
 from declog.sinks.jsonl import JsonlSink
 from declog.sinks.parquet import ParquetSink
@@ -44,7 +44,7 @@ def run(make: Callable[[], Sink], folder: Path, *events: tuple[int, Records], re
     runner = SinkRunner("log", make())
     runner.open(run_info(folder))
     if rewind is not None:
-        assert runner.rewind(rewind, 30)
+        assert runner.rewind(ResumePoint(rewind), 30)
     for step, records in events:
         runner.submit(step, records)
         assert runner.flush(30)  # as training that is slower than its disk: each log event has a part of its own
@@ -138,7 +138,7 @@ def test_jsonl_does_not_guess_at_a_line_that_it_cannot_read(tmp_path: Path, line
     runner = SinkRunner("log", JsonlSink())
     runner.open(run_info(tmp_path))
     with pytest.raises(SinkError, match=r"rewound to step 1: .*scalars\.jsonl:2 is no"):
-        runner.rewind(1, 30)
+        runner.rewind(ResumePoint(1), 30)
     runner.close(30)
     assert path.read_bytes() == content
 
@@ -159,6 +159,7 @@ def test_parquet_keeps_its_metadata_and_a_dataset_without_rows_takes_other_types
 REWINDING = """
 import os, signal, sys
 from pathlib import Path
+from declog.records import ResumePoint
 from declog.sinks import make_sink
 from tests import forks
 from tests.sinks.samples import run_info
@@ -172,7 +173,7 @@ def count(name, arguments):
         if changes == int(sys.argv[2]):
             os.kill(os.getpid(), signal.SIGKILL)
 sys.addaudithook(count)
-sink.rewind(4)
+sink.rewind(ResumePoint(4))
 print(changes)
 """
 
@@ -241,7 +242,7 @@ class Stubborn:
 
     def open(self, run: RunInfo) -> None: ...
 
-    def rewind(self, step: int) -> None:
+    def rewind(self, point: ResumePoint) -> None:
         self.act()
 
     def write(self, step: int, records: Records) -> None:
@@ -259,7 +260,7 @@ def test_a_rewind_that_fails_is_an_error_at_start_and_the_sink_goes_on(tmp_path:
     runner = SinkRunner("tape", sink := Stubborn(refuse))
     runner.open(run_info(tmp_path))
     with pytest.raises(SinkError) as caught:
-        runner.rewind(3, 30)
+        runner.rewind(ResumePoint(3), 30)
     assert (caught.value.code, caught.value.message) == (
         "DL601",
         "sink `tape` could not be rewound to step 3: RuntimeError: the tape is torn",
@@ -274,7 +275,7 @@ def test_a_rewind_that_hangs_is_an_error_after_its_time(tmp_path: Path) -> None:
     runner = SinkRunner("tape", Stubborn(lambda: (gate.wait(30), None)[1]))
     runner.open(run_info(tmp_path))
     with pytest.raises(SinkError, match=r"TimeoutError: it was not done in 0\.05 s"):
-        runner.rewind(3, 0.05)
+        runner.rewind(ResumePoint(3), 0.05)
     gate.set()
     assert runner.close(30).finished
 
@@ -286,7 +287,7 @@ def test_sinks_that_cannot_rewind_are_left_as_they_are(tmp_path: Path) -> None:
     assert promised == {kind for kind in built_in() if issubclass(sink_class(kind), Rewindable)}
     runner = SinkRunner("screen", sink_class("console")())
     runner.open(run_info(tmp_path))
-    assert runner.rewind(3, 30) is False
+    assert runner.rewind(ResumePoint(3), 30) is False
     runner.close(30)
 
 

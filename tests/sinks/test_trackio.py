@@ -18,7 +18,7 @@ from tests.sinks.samples import EXACT
 WRITE = """
 import json, sys
 from pathlib import Path
-from declog.records import Records, Scalar
+from declog.records import Records, ResumePoint, Scalar
 from declog.sinks import make_sink
 from declog.sinks.runner import SinkRunner
 from tests.sinks.samples import event, run_info, table
@@ -142,13 +142,13 @@ write([(step, event(step)) for step in range(4)], dir="board", name="other")
 for _ in range(2):
     runner = SinkRunner("dash", make_sink("trackio", {"dir": "board"}))
     runner.open(run_info(Path(sys.argv[1])))
-    assert runner.rewind(1, 30)
+    assert runner.rewind(ResumePoint(1), 30)
     for step in (2, 3, 4):
         runner.submit(step, event(step))
     runner.close(30)
 fresh = SinkRunner("dash", make_sink("trackio", {"dir": "board", "project": "nobody"}))
 fresh.open(run_info(Path(sys.argv[1])))
-assert fresh.rewind(1, 30)
+assert fresh.rewind(ResumePoint(1), 30)
 fresh.close(30)
 """
         + READ

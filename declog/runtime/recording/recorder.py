@@ -372,7 +372,7 @@ class Recorder(Observing):
         progress, frames, data, equal = unpack(self.plan, self._background.comm, state)
         self._outlets.go_on(state, self._background.close_s)
         session_state.load(self._session, progress, frames if equal else {})
-        self._background.load(frames, data, progress.step, equal=equal)
+        self._background.load(progress, frames, data, equal=equal)
 
     def in_child(self) -> None:
         """Note that this process is a fork of the run's: it has no threads, and its locks may never be released."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,9 @@ import torch
 
 from declog.engine.frame import Frame
 from declog.errors import CommError, UsageError
+from declog.plans.needs import judged
 from declog.plans.ops import Plan
+from declog.records import ResumePoint
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.message import decode, encode
 from declog.runtime.run.manifest import version_of
@@ -128,6 +130,28 @@ def unpack(
     elif comm.world_size < state["world_size"] and any(name.startswith("window/") for name in frames):
         raise _too_few(state["world_size"], comm.world_size)
     return progress, frames, collected, equal
+
+
+def resume_point(
+    plan: Plan, progress: RecorderState, frames: Mapping[str, Frame], held: Mapping[str, Collection[int]]
+) -> ResumePoint:
+    """Where a run continues on this rank, and what its open windows are of.
+
+    ``held`` are the periods of windows of which rank 0 has log events, by mode. A window that this rank has rows of
+    (``frames``), or ranks have, is one of every period.
+    """
+    unsent = {name.split("/")[1] for name, frame in frames.items() if name.startswith("window/") and len(frame.batches)}
+    if progress.train is not None and (progress.edge is None or progress.edge < progress.train):
+        unsent.add("train")
+    periods = {mode: set(plan.periods) if mode in unsent else set(held.get(mode, ())) for mode in plan.modes}
+    return ResumePoint(progress.step, {mode: _keys(plan, opened) for mode, opened in periods.items() if opened})
+
+
+def _keys(plan: Plan, periods: Collection[int]) -> frozenset[str]:
+    """The keys of the config whose windows are of these periods."""
+    outputs = {f"metrics.{op.key}" for op in plan.outputs if op.every in periods}
+    tables = {f"tables.{op.id}" for op in plan.tables if op.every in periods}
+    return frozenset(outputs | tables | {f"alerts.{op.id}" for op in plan.alerts if judged(plan, op).issubset(periods)})
 
 
 def _read(

@@ -25,7 +25,7 @@ from declog.language.functions import Functions
 from declog.plans import fingerprint
 from declog.plans.ops import Plan
 from declog.plans.words import explain
-from declog.records import RunInfo
+from declog.records import ResumePoint, RunInfo
 from declog.runtime.ranks import store_comm as comms
 from declog.runtime.ranks.actors import ActorComm, DriverComm
 from declog.runtime.ranks.comm import Comm
@@ -166,7 +166,7 @@ def _rewind_others(plan: Plan, run: RunInfo, ranks: Iterable[int], step: int, st
             if op.id in local and sink_kinds.traits(op.kind).per_rank:
                 runner = SinkRunner(op.id, sink_kinds.make_sink(op.kind, dict(op.options)))
                 runner.open(replace(run, rank=rank), start_s)
-                runner.rewind(step, start_s)
+                runner.rewind(ResumePoint(step), start_s)
                 runner.close(start_s)
 
 

@@ -12,7 +12,7 @@ from declog.engine.publish import Route
 from declog.language.secrets import without_secrets
 from declog.language.tree import over, tree_of
 from declog.plans.ops import Plan, SinkOp
-from declog.records import Records, RunInfo
+from declog.records import Records, ResumePoint, RunInfo
 from declog.runtime.run import manifest
 from declog.sinks import make_sink, traits
 from declog.sinks.run_folder import Choice, Origin, RunFolder
@@ -90,14 +90,14 @@ class Outlets:
         if folder is not None and folder is not self.folder:
             folder.abandon()
 
-    def rewind(self, step: int, seconds: float) -> None:
-        """Continue after a step: sinks drop their records of later steps. A branch has none."""
+    def rewind(self, point: ResumePoint, seconds: float) -> None:
+        """Continue behind a step: sinks drop what is logged again. A branch has none."""
         if self.branch:
             return
         for runner in self.runners.values():
-            runner.rewind(step, seconds)
+            runner.rewind(point, seconds)
         if self.folder is not None:
-            self.folder.say(resumed_after=step)
+            self.folder.say(resumed_after=point.step)
 
     def configure(self, values: Mapping[str, Any]) -> Callable[[], None] | None:
         """Add to the trainer's configuration; the function writes it into the run's folder (None: not here)."""

@@ -17,11 +17,12 @@ from declog.engine.publish import Dispatcher
 from declog.errors import RuntimeFailure, SinkError, UsageError, error_text
 from declog.language.functions import DEFAULT, Functions
 from declog.plans.ops import STOP, AlertOp, Plan
-from declog.records import Alert, Beside
+from declog.records import Alert, Beside, ResumePoint
 from declog.runtime.ranks import actors
 from declog.runtime.ranks.comm import Comm
 from declog.runtime.ranks.sender import Sender
 from declog.runtime.rows.packets import Fate, fates
+from declog.runtime.run.checkpoint import RecorderState, resume_point
 from declog.runtime.run.failures import Failures
 from declog.runtime.run.outlets import Outlets
 from declog.runtime.worker.alarm import Alarm
@@ -249,8 +250,10 @@ class Background:
         frames, data = ({}, None) if self._collector is None else self._collector.state()
         return frames, data if self._local is None else {**(data or {}), "local": self._local.state()}
 
-    def load(self, frames: Mapping[str, Frame], data: Mapping[str, Any] | None, step: int, *, equal: bool) -> None:
-        """Restore a ``state`` at a step; only totals over the run if the plan is not ``equal`` to the saved one."""
+    def load(
+        self, state: RecorderState, frames: Mapping[str, Frame], data: Mapping[str, Any] | None, *, equal: bool
+    ) -> None:
+        """Restore a ``state``; only totals over the run if the plan is not ``equal`` to the saved one."""
         collector = self._collector
         if self._local is not None and data is not None and "local" in data:
             self._local.load(data["local"])
@@ -261,7 +264,9 @@ class Background:
             ).check()
         if collector is not None and collector.rows is not None and data is not None and "rows" in data:
             collector.rows.go_on(data["rows"], branch=self._outlets.branch)
-        self._outlets.rewind(step, self.close_s)
+        held = {} if collector is None else collector.evaluation.open_windows
+        point = resume_point(self._plan, state, frames, held) if equal else ResumePoint(state.step)
+        self._outlets.rewind(point, self.close_s)
 
     def configure(self, values: Mapping[str, Any]) -> None:
         """Add to the trainer's configuration; raises if it cannot be written into the run's folder."""
