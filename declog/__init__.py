@@ -6,7 +6,9 @@ The pipeline is ``compose`` -> ``validate`` -> ``compile`` -> ``start`` -> sinks
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from declog.distribution import VERSION as _VERSION
@@ -77,6 +79,10 @@ _HOMES = {
 }
 
 __version__ = _VERSION
+
+if _flags := [word for word in sys.argv[1:] if word.startswith(("--declog.", "--declog="))]:
+    # an application of Hydra ends with argparse's error, before it asks any plugin
+    atexit.register(lambda: importlib.import_module("declog.config.plugin").explain_flags(_flags))
 
 __all__ = [
     "CommError", "CompositionError", "ConfigError", "DeclogError", "InputError", "LogSpec", "MissingSignalError",

@@ -304,6 +304,8 @@ def node_of(config: object) -> DictConfig:
 
 
 def _wrapped(config: object) -> DictConfig:
+    if isinstance(config, list | tuple) and config and all(isinstance(line, str) and "=" in line for line in config):
+        raise ConfigError([Problem.of("DL202.config_overrides", where=Where(name="config"), overrides=list(config))])
     if not isinstance(config, Mapping):
         raise ConfigError([Problem.of("DL202.config", where=Where(name="config"), type=type(config).__name__)])
     if (problem := nesting(config)) is not None:

@@ -98,7 +98,9 @@ def _of_group(loader: Loader, origin: Origin, good: list[str], line: str, tree: 
         type_ = reduce(below, rest, LogSpec if first == GROUP else None)
         kinds = {typing.get_origin(atom) for atom in atoms(type_)}
         is_list, are_words = type_ is None or list in kinds, re.fullmatch(r"\w+(,\w+)+", value) is not None
-        texts = [f"{key}=[{value}]"] * is_list + [f"{key}={quoted(value)}"] * (kinds != {list} and not are_words)
+        decimal = re.fullmatch(r"-?\d+,\d+", value) is not None and float in atoms(type_)
+        texts = [f"{key}={value.replace(',', '.')}"] * decimal
+        texts += [f"{key}=[{value}]"] * is_list + [f"{key}={quoted(value)}"] * (kinds != {list} and not are_words)
         texts += [] if is_list else [f"--multirun {line}"]
         fix = "  or  ".join(text if text.startswith("--") else shlex.quote(text) for text in texts)
         return problem_of(line, "DL101.sweep", behind=True, value=value, fix=fix)

@@ -21,6 +21,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 
 from declog.config.hydra import ConfigFiles, for_declog, started_with, with_configs
 from declog.config.search_path import GROUP, PROVIDER, conf_location, teams
+from declog.errors import Problem
 
 
 class DeclogSearchPath(SearchPathPlugin):
@@ -82,6 +83,16 @@ def _searched(words: Sequence[str]) -> list[str]:
 _ASKS = frozenset({
     "--cfg", "-c", "--help", "-h", "--hydra-help", "--info", "-i", "--shell-completion", "-sc", "--version",
 })  # fmt: skip
+
+
+def explain_flags(words: Sequence[str]) -> None:
+    """Say how an override is written where an application's command line has `--declog.every=10`.
+
+    Hydra's parser ends the process before it asks any plugin. An application of another kind starts a run.
+    """
+    if not HydraConfig.initialized() and "declog.runtime.recording.recorder" not in sys.modules:
+        lines = " ".join(word.lstrip("-") for word in words)
+        print(f"\n{Problem.of('DL101.flags', flags=' '.join(words), lines=lines).text()}", file=sys.stderr)
 
 
 def _explain(words: Sequence[str], folders: Sequence[str]) -> None:

@@ -87,11 +87,17 @@ def _signals_of(pack: str) -> frozenset[str]:
 
 
 _BASES = re.compile(r"^defaults: *\[([\w, ]+), *_self_ *\]", re.MULTILINE)  # of a file that names presets only
+_COMPARED = re.compile(r"\w+ *(==|!=|(not )?in\b) *[(\[]?['\"]")  # a name that is compared with a text
+_NUMBER = re.compile(r"(signals: \{any: \{\w+: completion)\}\} for numbers, .*")
 _ANY = re.compile(r"signals: \{any: \{(\w+: (?:\{axis: )?(?:completion|group)\b)")
 
 
 def declared(problem: Problem, config: Composed) -> Problem:
     """An unknown signal that is near to none: which pack declares it, or where. A preset that is named as a profile."""
+    compared = _COMPARED.match((problem.source or "")[problem.span[0] if problem.span else 0 :])
+    if "by" in problem.path or compared is not None:
+        fix = _NUMBER.sub(r"\1 text}} for texts, `completion int` for numbers", problem.fix or "")
+        problem = replace(problem, fix=fix or None)
     if has(config.data, ("signals", "rollout")):  # a value per completion comes with the rewards
         fix = _ANY.sub(r"signals: {rollout: {\1", problem.fix or "")
         problem = replace(problem, fix=fix or None)

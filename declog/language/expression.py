@@ -168,8 +168,14 @@ class Compiler:
             self.fail(node, "DL302.mode", name=node.id)
         if node.id in ("position", "token_position", "token_index", "token_idx"):
             self.fail(node, "DL302.position", name=node.id)
-        key = "DL302.signal" if self.scope.noun == "signal" else "DL302.name"
-        self.fail(node, key, noun=self.scope.noun, name=node.id, known=self.scope.names())
+        # `length >= max_length` does not mean `length >= length`
+        names = {name.id for name in ast.walk(parse(self.text).body) if isinstance(name, ast.Name)} - {node.id}
+        near = self.scope.names() if names.isdisjoint(node.id.split("_")) else ()
+        if self.scope.noun != "signal":
+            self.fail(node, "DL302.name", noun=self.scope.noun, name=node.id, known=near)
+        if re.search(r"(^|_)(max|min|limit|threshold|budget)(_|$)", node.id):
+            self.fail(node, "DL302.limit", name=node.id, known=near)
+        self.fail(node, "DL302.signal", name=node.id, known=near)
 
     def _resolved(self, node: Located, value: Node | Problem | None) -> Node | None:
         """The node of a name; a problem is raised with the name's span."""

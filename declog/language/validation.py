@@ -204,10 +204,18 @@ def _ids(data: Mapping[str, Any]) -> list[Problem]:
                     fix = f"{assigned[1]}: {in_flow(assigned[2])}"
                 elif section == "alerts" and (of := re.fullmatch(r"(\w+) *([<>]=? *\S.*)", str(key))) is not None:
                     fix = f'{of[1]}: "{of[2]}"'
+                elif section == "alerts" and (of_metric := _metric_in(str(key), data)) is not None:
+                    fix = f"by its metric: {of_metric}: {in_flow(entry)}"
                 elif section in ("metrics", "tables"):
                     fix = f"{plain}: {{{_spelt_out(entry)}, name: {key}}}"
                 problems.append(Problem.of("DL204.id", (*path[:-1], str(key)), key=key, fix=fix))
     return problems
+
+
+def _metric_in(name: str, data: Mapping[str, Any]) -> str | None:
+    """The metric that a name as `reward/mean` or `train/reward` is of; None where it is of none."""
+    metrics = data.get("metrics")
+    return next((part for part in re.split(r"[/.]", name) if isinstance(metrics, Mapping) and part in metrics), None)
 
 
 def _spelt_out(entry: Any) -> str:

@@ -14,6 +14,8 @@ import inspect
 import pkgutil
 import typing
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from declog.errors import Problem, SinkError, UsageError
@@ -176,7 +178,10 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
     ]
     for name, value in options.items():
         if name not in parameters:
-            problems.append(Problem.of("DL201.sink_option", (name,), kind=kind, name=name, known=parameters))
+            problem = Problem.of("DL201.sink_option", (name,), kind=kind, name=name, known=parameters)
+            if problem.fix == "did you mean `dir`?" and not Path(str(value)).is_absolute():
+                problem = replace(problem, fix=f"{problem.fix} a folder below the run's; an absolute path stays")
+            problems.append(problem)
             continue
         if value is None:  # null resets the value of another layer
             continue

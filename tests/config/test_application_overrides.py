@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,18 @@ def test_what_hydra_refuses_is_answered(line: str, fix: str, tmp_path: Path) -> 
     hydras, _, ours = refused.stderr.partition("error[DL")
     assert refused.returncode == 1 and "HYDRA_FULL_ERROR" in hydras
     assert f"override '{line}'\n" in ours and ours.partition("fix: ")[2].strip() == fix
+
+
+def test_an_override_with_dashes_is_answered(tmp_path: Path) -> None:
+    """Hydra's parser ends the process before it asks any plugin; what is not declog's has no line."""
+    run(tmp_path)
+    refused, others = (
+        subprocess.run([sys.executable, "train.py", word], cwd=tmp_path, capture_output=True, text=True)
+        for word in ("--declog.every=10", "--lr=2")
+    )
+    assert refused.returncode == others.returncode == 2
+    assert refused.stderr.endswith("Hydra takes overrides, which have no dashes\n  fix: declog.every=10\n")
+    assert "error[DL" not in others.stderr
 
 
 def test_the_edit_works(tmp_path: Path) -> None:

@@ -118,7 +118,9 @@ def test_a_mode_that_only_some_ranks_enter_is_never_mixed_with_another(alone: in
         ]
 
 
-MISSING = "its rows are missing from the values of this step"
+MISSING = (
+    "its rows are missing from the values of this step; each rank enters the block of each step, `with log.step(k):`"
+)
 ALIKE = "make the same steps, flushes and blocks of modes on every rank"
 
 

@@ -199,7 +199,8 @@ class Recorder(Observing):
         must rise, and may have gaps; a number that is not above the last one raises ``UsageError``, and so does a step
         inside a step. The returned scope is also a handle: ``step.observe(...)`` reaches the step from any thread.
         """
-        number = self._session.unentered = step_number(step)
+        number = step_number(step)
+        self._session.announce(number)
         return Scope(self, "step", number)
 
     @answered
@@ -253,6 +254,8 @@ class Recorder(Observing):
                 fix=f"did you mean `{close}`?" if close else f"declare it: `modes: {{{name}: {{prefix: {name}/}}}}`",
             )  # fmt: skip
         number = None if step is None else step_number(step)
+        if name != "train":
+            self._session.announce(name)
         return Scope(self, "run" if name == "train" else "mode", number, name)
 
     def batch(self, phase: str | None = None, *, rows: int | None = None) -> Scope:

@@ -59,7 +59,8 @@ class Session:
         self.main_task: Origin | None = None  # the task or thread that opens the steps
         self.start: int | None = None  # the last optimizer step of the run that this one resumes
         self.step: Scope | None = None  # the open optimizer step
-        self.unentered: int | None = None  # the number of a `log.step(k)` that was made last, until its block begins
+        # of the last `log.step(k)` or `log.mode(name)`, until its block begins
+        self.unentered: int | str | None = None
         self.scopes: dict[int, Scope] = {}  # open scopes by id
         self.runs: set[int] = set()  # the ids of open `with log:` blocks
         self.generation: Scope | None = None  # the open batch of the trainer's generation
@@ -120,8 +121,9 @@ class Session:
         around = None if scope.parent is None else usable(nearest(scope.parent, scope.recorder))
         with self.lock:
             try:
-                if kind == "step":
+                if kind in ("step", "mode"):
                     self.unentered = None
+                if kind == "step":
                     scope.stream = self._stream_of_step(scope, around)
                 elif kind == "batch":
                     if around is None or around.stream is None:
@@ -373,6 +375,12 @@ class Session:
         with self.lock:
             for stream in self.streams.values() if not self.closed else ():
                 self.events.advance(stream)
+
+    def announce(self, block: int | str) -> None:
+        """Note that the block of a step, or of a mode other than train, is asked for; it has not begun."""
+        if isinstance(self.unentered, str) and isinstance(block, int):
+            self.dropped.not_entered(self.unentered)
+        self.unentered = block
 
     def rewind(self, step: int) -> None:
         """Go back to a step: log everything recorded so far; the next step may be ``step`` + 1."""

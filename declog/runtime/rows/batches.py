@@ -193,8 +193,9 @@ class Intake:
                 ops = _fitting(ops, value)
             chosen += [(position, op) for op in ops]
         values = [*signals.values()]
+        tokens = {op.source: values[position] for position, op in chosen if op.axis is Axis.TOKEN}
         calls = {
-            phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase})
+            phase: ReadObservation(self._plan.phases[phase], {op.name for _, op in chosen if op.phase == phase}, tokens)
             for phase in dict.fromkeys(op.phase for _, op in chosen)
         }
         for position, op in chosen:

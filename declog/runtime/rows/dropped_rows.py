@@ -25,13 +25,21 @@ class DroppedRows:
         self._failures = failures
         self._meter = meter
         self._strict = strict
+        self._warned: set[str] = set()  # modes whose blocks were made and not entered
 
-    def outside(self, rows: int, unentered: int | None) -> None:
-        """Rows observed while the run is open, but outside of any scope; ``unentered``: a step that was only made."""
+    def outside(self, rows: int, unentered: int | str | None) -> None:
+        """Rows observed while the run is open, but outside of any scope; ``unentered``: a step or mode only made."""
         if unentered is None:
             self._wrong(rows, "DL513.outside")
         else:
-            self._wrong(rows, "DL513.unentered", step=unentered)
+            what, call = _called(unentered)
+            self._wrong(rows, "DL513.unentered", call=call, what=what)
+
+    def not_entered(self, mode: str) -> None:
+        """Warn that a step begins where the block of a mode was only made: the step is one of training."""
+        if mode not in self._warned:
+            self._warned.add(mode)
+            log.warning("%s", UsageError.of("DL513.unentered_mode", call=_called(mode)[1], mode=mode))
 
     def ended(self, scope: Scope, rows: int) -> None:
         """Rows observed in a scope that has ended, by a task that was started in it or through its handle."""
@@ -71,3 +79,10 @@ class DroppedRows:
     def _note(self, failure: RuntimeFailure, rows: int) -> None:
         self._meter.dropped += rows
         self._failures.count(failure, rows, call_site())
+
+
+def _called(unentered: int | str) -> tuple[str, str]:
+    """What a call of `log.step` or `log.mode` makes, and how it is written."""
+    if isinstance(unentered, str):
+        return "mode", f'log.mode("{unentered}")'
+    return "step", f"log.step({unentered})"

@@ -91,8 +91,9 @@ class Observation:
 class ReadObservation(Observation):
     """Values that are read one by one; ``add`` raises ``InputError`` for a value that does not fit its declaration."""
 
-    def __init__(self, phase: PhaseOp, names: Set[str]) -> None:
+    def __init__(self, phase: PhaseOp, names: Set[str], tokens_beside: Mapping[str, Any] = NOTHING) -> None:
         super().__init__(phase, names)
+        self.tokens_beside = tokens_beside  # all values per token of the call, by signal, for what an error says
         self.labels: dict[str, str] = {}
         self.numbers: dict[Key, float | int | Timed] = {}
         self.texts: dict[Key, tuple[Axis, list[Any] | Pack]] = {}
@@ -149,7 +150,7 @@ class ReadObservation(Observation):
                     if self.tokens is None:
                         self.tokens = shape, label, checked.device
                     elif self.tokens[0] != shape:
-                        raise of_other_tokens(self.tokens, (shape, label, checked.device))
+                        raise of_other_tokens(self.tokens, (shape, label, checked.device), self.tokens_beside)
                     if not isinstance(value, Tensor | np.ndarray) and not op.packed:
                         self._ragged(label, value)
         elif checked is not None:
@@ -186,17 +187,27 @@ class ReadObservation(Observation):
                 self.numbers[key] = value
 
 
-def of_other_tokens(first: Tokens, other: Tokens) -> InputError:
-    """The error for values per token of another shape than those before."""
+def of_other_tokens(first: Tokens, other: Tokens, beside: Mapping[str, Any] = NOTHING) -> InputError:
+    """The error for values per token of another shape than those before; ``beside`` are all of the call, by signal."""
     (shape, name), (other_shape, other_name) = (tuple(first[0]), first[1]), (tuple(other[0]), other[1])
     fix = "observe signals of the same tokens together"
-    if len(shape) == len(other_shape) == 2 and shape[0] == other_shape[0]:
-        (fewer, _), (count, longer) = sorted([(shape[1], name), (other_shape[1], other_name)])
-        if count == fewer + 1:
-            fix += f": log-probs are of the tokens from the second on, `{longer}={longer}[:, 1:]`"
+    shapes = {name: shape, other_name: other_shape}
+    shapes |= {label: tuple(value.shape) for label, value in beside.items() if isinstance(value, Tensor)}
+    if all(len(one) == 2 and one[0] == shape[0] for one in shapes.values()):
+        counts = {label: one[1] for label, one in shapes.items()}
+        fewer, most = min(counts.values()), max(counts.values())
+        longer = [label for label, count in counts.items() if count > fewer]
+        (short, *further) = [label for label, count in counts.items() if count == fewer]
+        mask = getattr(beside.get(short), "dtype", None) is torch.bool
+        if len(longer) > 1 and not further and not mask and {counts[label] for label in longer} == {most}:
+            fix += f": `{short}` has {most - fewer} tokens fewer than {' and '.join(f'`{label}`' for label in longer)}"
+        elif most == fewer + 1:
+            cut = ", ".join(f"{label}={label}[:, 1:]" for label in longer)
+            fix += f": log-probs are of the tokens from the second on, `{cut}`"
         elif fewer > 1:
-            why = f"`{longer}` has {count - fewer} tokens more; if those are the prompt's, which come first"
-            fix += f"; {why}: {longer}={longer}[:, -{fewer}:]"
+            said = " and ".join(f"`{label}` has {counts[label] - fewer} tokens more" for label in longer)
+            cut = ", ".join(f"{label}={label}[:, -{fewer}:]" for label in longer)
+            fix += f"; {said}; if those are the prompt's, which come first: {cut}"
     return InputError.of(
         "DL503.token_shapes", name=name, shape=shape, other=other_name, other_shape=other_shape, fix=fix
     )
