@@ -278,6 +278,8 @@ class Run:
 
     def _instead_of(self, name: str) -> str:
         """Of a name that no scalar has: where its values are, that none came, or the nearest name."""
+        if not self._sinks:
+            return "no sink wrote files: start with sinks=[console,parquet]"
         for section, rows in {"histograms": self.histograms, "alerts": self.alerts}.items():
             if name in rows.arrow()["name"].to_pylist():
                 return f'it is in `run.{section}`: [row for row in run.{section}.rows() if row["name"] == "{name}"]'
