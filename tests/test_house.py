@@ -96,6 +96,12 @@ def test_names_say_what_things_are(room: str) -> None:
     assert paths and found == {}
 
 
+def test_no_file_is_long() -> None:
+    """A module is read in one sitting; the plan's operations stand together."""
+    lengths = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 450 and name != "plans/ops.py"} == {}
+
+
 def test_a_vague_name_is_found() -> None:
     """Wherever a module gives it; names of others, and keywords of their calls, are not its own."""
     source = "def place(own, *, rows):\n    self._known = text(given=1).left\n    found, kept = rows"

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise, product
 from typing import Any
 
-from declog.compiler import suggestions
+from declog.compiler import suggestions, token_labels
 from declog.compiler.draft import NAME, Draft, fits
 from declog.compiler.names import RANK, of_output
 from declog.compiler.scopes import SignalScope, typed
@@ -18,7 +17,6 @@ from declog.language import idioms
 from declog.language.dtypes import NUMERIC, Axis, DType
 from declog.language.expression import Compiler
 from declog.language.functions import REQUIRED
-from declog.language.functions.text import bucket_labels
 from declog.language.nodes import LOGGED, SIGNAL, Node, walk
 from declog.language.notation import SEVERAL
 from declog.language.phases import labels
@@ -106,20 +104,22 @@ class _Metric:
             return []
         where = self._where()
         per_token = any(node.type.axis is Axis.TOKEN for node in args)
-        buckets = [self._buckets_of_tokens(text) if per_token else {} for text in self._by_texts()]
+        buckets = [token_labels.buckets(self.draft, text) if per_token else {} for text in self._by_texts()]
         by = self._by([not of_tokens for of_tokens in buckets])
         weight = self._compile(self.spec.weight, self.path("weight"))
         clauses: Clauses = {"where": where, "by": by, "weight": weight}
         ops: list[MetricOp] = []
+        path = self._by_path(next((index for index, labelled in enumerate(buckets) if labelled), 0))
         for suffix, (reduction, params) in reductions.items():
             if reduction is None:
                 continue
             if not any(buckets):
                 ops.append(self._op(suffix, reduction, params, args, clauses))
-            for label, condition in self._labels_of_tokens(buckets):
-                op = self._op(suffix, reduction, params, args, {**clauses, "where": condition})
+            for label, condition in token_labels.conditions(self.spec.where, buckets):
+                of_label = {**clauses, "where": self._compile(condition, path)}
+                op = self._op(suffix, reduction, params, args, of_label)
                 of_rows = tuple(name for name, labelled in zip(op.labels, buckets, strict=True) if not labelled)
-                ops.append(_of_label(op, label, of_rows, first=bool(buckets[0])))
+                ops.append(token_labels.of_label(op, label, of_rows, first=bool(buckets[0])))
         return ops
 
     # -- expressions and reductions
@@ -180,7 +180,11 @@ class _Metric:
             if fix is not None and fix.startswith("did you mean"):
                 problem = replace(problem, span=(0, len(problem.source or "")))
         elif self.spec.expr is None:
-            return Problem.of("DL302.metric_signal", name=self.id, fix=self._declared())
+            return Problem.of(
+                "DL302.metric_signal",
+                name=self.id,
+                fix=suggestions.of_no_signal(self.id, self.spec, self.draft.signal_names),
+            )
         elif problem.marked == self.id:  # it would read itself: its signal is not declared
             near = nearest(self.id, self.draft.signal_names)
             fix = f"declare what you observe: signals: {{any: {{{self.id}: completion}}}}"
@@ -193,17 +197,6 @@ class _Metric:
         elif (id := self.draft.metric_named(problem.marked)) is not None:
             fix = f"the metric `{id}` logs it: `{self.id}: {{formula: {id}}}`"
         return problem if fix is None else replace(problem, fix=fix)
-
-    def _declared(self) -> str:
-        """The fix for a metric without an expression whose id is no signal."""
-        fix = "give `expr`, or declare the signal here with `observe`"
-        reduce, names = self.spec.reduce, self.draft.signal_names
-        if self.spec.model_fields_set == {"reduce"} and isinstance(reduce, str):
-            fix = f"declare the signal here: `{self.id}: {{observe: step, reduce: {reduce}}}`"
-            if reduce in names:  # a signal with a reduction's name
-                fix = f"to reduce the signal `{reduce}`: `{self.id}: {{expr: {reduce}}}`"
-        close = nearest(self.id, names)
-        return fix if close is None else f"did you mean `{close}`? Or {fix}"
 
     def _intended(self, parsed: Parsed, code: str) -> str | None:
         """The fix that keeps what an expression of reductions says; None for another expression."""
@@ -350,40 +343,6 @@ class _Metric:
             return parts[0] if len(parts) == 1 else labels(self.draft.graph, parts, self.draft.order)
         return None
 
-    def _buckets_of_tokens(self, text: str) -> dict[str, str]:
-        """The labels of a `bucket` of values per token, each with the condition that its tokens meet; else empty.
-
-        The edges are constants, so each label is a metric of its own, which is folded where the tokens are.
-        """
-        try:
-            parsed = parse(text)
-            if parsed.call != "bucket" or not isinstance(parsed.body, ast.Call) or not parsed.body.args:
-                return {}
-            compiler, (value, *edges) = self._compiler(text), parsed.body.args
-            node = compiler.visit(value)
-            if node.type.axis is not Axis.TOKEN:
-                return {}
-            of_edges = ast.Call(parsed.body.func, [ast.copy_location(ast.Constant(0), value), *edges], [])
-            bounds = compiler.visit(ast.copy_location(of_edges, parsed.body)).param("edges")
-        except ExpressionError:
-            return {}  # `_by` says what is wrong
-        shown = f"({ast.unparse(value)})"
-        conditions = [f"{shown} > {low} and {shown} <= {high}" for low, high in pairwise([0.0, *bounds])]
-        conditions[0] = f"{shown} <= {bounds[0]}" + (f" and {shown} >= 0" if bounds[0] >= 0 else "")
-        labelled = dict(zip(bucket_labels(bounds), [*conditions, f"{shown} > {bounds[-1]}"], strict=True))
-        if bounds[0] >= 0 and node.op not in ("index", "size"):
-            labelled["<0"] = f"{shown} < 0"
-        return labelled
-
-    def _labels_of_tokens(self, buckets: Sequence[dict[str, str]]) -> Iterator[tuple[str, Node | None]]:
-        """Each combination of tokens' labels, with the condition of its tokens: that of the metric holds, too."""
-        of_tokens = [labelled for labelled in buckets if labelled]
-        path = self._by_path(next((index for index, labelled in enumerate(buckets) if labelled), 0))
-        where = [] if self.spec.where is None else [f"({self.spec.where})"]
-        for combination in product(*(labelled.items() for labelled in of_tokens)) if of_tokens else ():
-            condition = " and ".join([*where, *(condition for _, condition in combination)])
-            yield "/".join(label for label, _ in combination), self._compile(condition, path)
-
     # -- the op
 
     def _op(
@@ -483,17 +442,6 @@ class _Metric:
     def _labelled(self) -> tuple[str, ...]:
         """The names that `by` reads; an expression has none."""
         return tuple(text.strip() if text.strip().isidentifier() else "" for text in self._by_texts())
-
-
-def _of_label(op: MetricOp, label: str, of_rows: tuple[str, ...], *, first: bool) -> MetricOp:
-    """A metric of one label of its tokens, under the name that it would have among all labels.
-
-    Labels of rows stay, before the tokens' label or, where `by` begins with tokens, behind it.
-    """
-    shown = label if not of_rows else f"{label}/{{label}}" if first else f"{{label}}/{label}"
-    names = tuple(replace(item, template=item.template.replace("{label}", shown)) for item in op.names)
-    suffix = label if op.suffix is None else f"{op.suffix}/{label}"
-    return replace(op, key=f"{op.id}.{suffix}", suffix=suffix, names=names, labels=of_rows)
 
 
 def _takes(reduction: Reduction) -> str:

@@ -10,8 +10,9 @@ from declog.compiler.draft import Draft, SwitchedOff
 from declog.errors import Path, Problem, in_flow, nearest
 from declog.language import idioms
 from declog.language.dtypes import AXES, Axis, DType, Type
-from declog.language.expression import Scope, compile_expression
+from declog.language.expression import compile_expression
 from declog.language.nodes import ALONE, BUILTIN, LEAVES, METRIC, SIGNAL, Node
+from declog.language.scope import Scope
 from declog.language.spec import Observed
 from declog.language.syntax import ExpressionError
 from declog.plans.ops import FormulaOp, MetricOp

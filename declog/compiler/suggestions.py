@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Callable, Collection, Container, Mapping
 
-from declog.errors import in_flow, misspelt
+from declog.errors import in_flow, misspelt, nearest
 from declog.errors.elsewhere import SYNONYMS
 from declog.language import idioms
 from declog.language.reductions import BUILTIN, Reduction, Reductions, quantile_level
@@ -147,3 +147,15 @@ def clause(reduction: str, inside: str, keyword: ast.keyword) -> str | None:
     words = (keyword.arg, SYNONYMS.get(str(keyword.arg)))
     key = next((word for word in words if word in ("where", "by", "weight")), None)
     return None if key is None else in_flow({"expr": inside, "reduce": reduction, key: ast.unparse(keyword.value)})
+
+
+def of_no_signal(id: str, spec: MetricSpec, names: Collection[str]) -> str:
+    """The fix for a metric without an expression whose id is no signal."""
+    fix = "give `expr`, or declare the signal here with `observe`"
+    reduce = spec.reduce
+    if spec.model_fields_set == {"reduce"} and isinstance(reduce, str):
+        fix = f"declare the signal here: `{id}: {{observe: step, reduce: {reduce}}}`"
+        if reduce in names:  # a signal with a reduction's name
+            fix = f"to reduce the signal `{reduce}`: `{id}: {{expr: {reduce}}}`"
+    close = nearest(id, names)
+    return fix if close is None else f"did you mean `{close}`? Or {fix}"

@@ -26,8 +26,8 @@ from declog.config.search_path import GROUP, ROOT
 from declog.config.source_map import LINE_BREAK, FileLocation, shown_path
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, in_flow, nearest
 from declog.language.keys import keys, models
-from declog.language.mistakes import as_map, as_profile, as_sinks
 from declog.language.notation import is_reduction
+from declog.language.wrong_forms import as_map, as_profile, as_sinks
 
 
 def first_line(error: Exception) -> str:

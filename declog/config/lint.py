@@ -30,8 +30,9 @@ from declog.config.uses import declared, entries
 from declog.config.yaml_lint import surprise, suspicious
 from declog.errors import ConfigError, Path, Problem, Where
 from declog.language.keys import SECTIONS
-from declog.language.mistakes import id_of, without_sink
+from declog.language.mistakes import id_of
 from declog.language.validation import validate
+from declog.language.wrong_forms import without_sink
 
 # Keys of entries, which nobody calls an entry: where they stand beside one that is empty, indentation was lost.
 _KEYS_OF_ENTRIES = frozenset({"expr", "where", "reduce", "formula", "axis", "kind", "above", "below", "schema"})

@@ -20,12 +20,12 @@ from declog.config.overrides import ADDS, may_be_added, parsed, pasted, setting,
 from declog.config.search_path import GROUP
 from declog.config.uses import old_names
 from declog.errors import Excerpt, Path, Problem, Where, did_you_mean, nearest, nested
-from declog.language import mistakes
+from declog.language import mistakes, wrong_forms
 from declog.language.keys import SECTIONS, below, model_of
 from declog.language.keys import keys as keys_of
-from declog.language.mistakes import sinks_and_options
 from declog.language.spec import LogSpec
 from declog.language.tree import Node
+from declog.language.wrong_forms import sinks_and_options
 
 CURLY = ("\u2018", "\u2019", "\u201c", "\u201d")
 CURLY_TO_PLAIN = str.maketrans({mark: "'" if mark < "\u201c" else '"' for mark in CURLY})
@@ -172,9 +172,9 @@ def _of_key(override: Override, node: Node, *, adds: bool) -> Problem | None:
 def _as_map(key: str, value: list[Any]) -> str:
     """The override of a map for one of a list, with an id or a key for each of its items."""
     group, *keys = key.split(".")
-    fix = f"{keys[0]}: {mistakes.as_map(keys[0], value)}"
+    fix = f"{keys[0]}: {wrong_forms.as_map(keys[0], value)}"
     if len(keys) > 1:
-        fix = mistakes.in_one_form(tuple(keys), nested(keys, value)) or ""
+        fix = wrong_forms.in_one_form(tuple(keys), nested(keys, value)) or ""
     edit = edit_of(fix, tuple(keys), (GROUP,)) if group == GROUP else None
     return f"'{key}={{entry: ...}}'" if edit is None else setting(f"++{edit[0]}", edit[1])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import Any, NoReturn
@@ -26,6 +26,7 @@ from declog.language.functions.rules import Call, Stage, of_type
 from declog.language.nodes import COMBINED, CONST, WRITTEN, Graph, Node
 from declog.language.phases import join, latest
 from declog.language.reductions import quantile_level
+from declog.language.scope import Scope
 from declog.language.syntax import ExpressionError, parse, refuse
 
 MISSING = "missing"  # the literal for no value
@@ -42,39 +43,6 @@ Located = ast.expr | ast.keyword  # syntax nodes with a span of the text
 OPERATORS = frozenset(
     {*_BINARY.values(), *_COMPARE.values(), "and", "or", "not", "neg", "if", COMBINED, *WRITTEN.values()}
 )
-
-
-class Scope:
-    """The meaning of names at one key of the config. This base class knows no names."""
-
-    noun = "signal"  # or "metric": for messages
-
-    @property
-    def groups(self) -> bool:
-        """Whether the config says what a group is."""
-        return False
-
-    @property
-    def token_mask(self) -> frozenset[Node]:
-        """The token axis' mask; empty where none is declared."""
-        return frozenset()
-
-    def resolve(self, name: str) -> Node | Problem | None:
-        """The node that a name stands for; a Problem says why it cannot be used; None: unknown."""
-
-    def attribute(self, name: str, attribute: str) -> Node | Problem | None:
-        """The node of ``name.attribute``, where the place allows it."""
-
-    def phase_order(self, phase: str) -> int:
-        """The place of a phase in a step: values of an earlier one can be looked up for the rows of a later one."""
-        return 0
-
-    def measured(self, function: str, name: str) -> Node | None:
-        """The node of ``function(name)`` where it asks something of a metric: ``members``, ``nan_count``."""
-
-    def names(self) -> Iterable[str]:
-        """The names that can be used, for suggestions."""
-        return ()
 
 
 class Compiler:

@@ -6,8 +6,7 @@ Problems in, problems with a better fix out. Imports models and errors only.
 from __future__ import annotations
 
 import re
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
 from operator import getitem
@@ -15,12 +14,22 @@ from typing import Any
 
 from declog.errors import Path, Problem, elsewhere, in_flow, nearest
 from declog.errors.elsewhere import SYNONYMS
-from declog.language import idioms
 from declog.language.keys import SECTIONS, below, entries, keys, model_of, sections_with
 from declog.language.model import Scalar
 from declog.language.notation import is_reduction, reduced
 from declog.language.spec import AboutSpec, LogSpec, MetricSpec, RunSpec, SignalSpec
-from declog.language.spec_of_tables import ColumnType, TableSpec
+from declog.language.spec_of_tables import TableSpec
+from declog.language.wrong_forms import (
+    as_map,
+    as_sinks,
+    entry_names,
+    in_one_form,
+    is_off,
+    of_prometheus,
+    sinks_and_options,
+    switched,
+    without_sink,
+)  # fmt: skip
 
 # words for the defaults list
 EXTENDS = "extends", "extend", "base", "_base_", "inherit", "inherits", "parent", "preset", "presets", "use", "from"
@@ -57,7 +66,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
     section = "filters" if names[2:] == ["filter"] else names[0] if len(names) == 2 else ""
     if (moved := _MOVED.get(section)) is not None:
         name, entry = names[-1], _at(problem.path[:-1], data)
-        reduces = section == "metrics" and word in _names(data, "signals", "derived")
+        reduces = section == "metrics" and word in entry_names(data, "signals", "derived")
         if reduces and is_reduction(str(entry[word]), 1):
             return f"expr: {word}, reduce: {entry[word]}"
         if word == "phase" and (fix := _of_phase(str(entry[word]), str(entry.get("expr", name)), data)) is not None:
@@ -93,7 +102,7 @@ def _of_unknown_key(problem: Problem, data: Mapping[str, Any]) -> str | None:
         return None
     if (fix := _elsewhere(key, value)) is not None:
         return fix
-    if _is_metric(value) or key in _names(data, "signals", "derived", "metrics"):
+    if _is_metric(value) or key in entry_names(data, "signals", "derived", "metrics"):
         return f"metrics: {{{key}: {in_flow(value)}}}"
     if isinstance(value, Scalar):
         return f"run: {{config: {{{key}: {in_flow(value)}}}}}, which records it with the run\n{problem.fix}"
@@ -147,11 +156,6 @@ def application(data: Mapping[str, Any]) -> Problem | None:
     return Problem.of("DL201.application", keys=", ".join(f"`{name}`" for name in list(data)[:5]))
 
 
-def _names(data: Mapping[str, Any], *sections: str) -> set[str]:
-    """The names of the entries of some sections."""
-    return {str(path[-1]) for section in sections for path, _ in entries(data, section)}
-
-
 def _is_metric(value: Any) -> bool:
     """Whether a value is a metric in short: a reduction, or a call of one."""
     return isinstance(value, str) and (is_reduction(value, 1) or reduced(value) is not None)
@@ -177,7 +181,7 @@ def _of_other_tools(path: Path, data: Mapping[str, Any]) -> str | None:
         value = re.split(r"[\s,]+", value)
     id = "".join(ids[-1:] if section == "signals" else ids[:1])
     expr = str(entry.get("expr", id)) if isinstance(entry, Mapping) else id
-    facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": _switched(value)}
+    facts = {"key": key, "value": in_flow(value), "id": id, "expr": expr, "switched": switched(value)}
     facts["profiled"] = in_flow({sink: {"profile": id} for sink in sinks_and_options(value)[0]})
     metrics = data.get("metrics")
     facts["named"] = in_flow(_named_anew(value, metrics if isinstance(metrics, Mapping) else {}))
@@ -189,34 +193,9 @@ def of_sink_option(sink: str, key: str, data: Mapping[str, Any]) -> str | None:
 
     None where the option is in no table.
     """
-    if _is_off({key: data["sink_options"][sink][key]}):
+    if is_off({key: data["sink_options"][sink][key]}):
         return without_sink(sink, data)
     return _of_other_tools(("sink_options", sink, key), data)
-
-
-def without_sink(name: str, data: Mapping[str, Any]) -> str:
-    """The fix for a sink that is switched off: the list of the others."""
-    names, _ = sinks_and_options(data.get("sinks") or [])
-    return as_sinks([sink for sink in names if sink != name]) if name in names else "drop it: no sink has this id"
-
-
-def _is_off(options: Any) -> bool:
-    """Whether options of a sink say that it is not used."""
-    if not isinstance(options, Mapping):
-        return options is False
-    return any(options.get(key) is on for key, on in _SWITCHES.items())
-
-
-_SWITCHES = {"enabled": False, "enable": False, "active": False, "use": False, "disabled": True, "disable": True}
-
-
-def _switched(value: Any) -> str:
-    """Names of sinks as a map that says yes to each."""
-    return in_flow(value if isinstance(value, Mapping) else dict.fromkeys(sinks_and_options(value)[0], True))
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _named_anew(names: Any, metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,7 +268,7 @@ def _moved_of_alert(key: str, name: str, entry: Mapping[str, Any]) -> str | None
     if SYNONYMS.get(key) == "level" and (level := nearest(str(entry[key]), ("info", "warn", "error"))) is not None:
         return f"level: {level}"
     if key in ("labels", "annotations"):
-        return in_flow(dict([_of_prometheus(key, entry[key])]))[1:-1]
+        return in_flow(dict([of_prometheus(key, entry[key])]))[1:-1]
     if key not in ("metric", "signal", "target", "monitor", "on", "expr"):
         return None
     if (metric := entry[key]) == name:
@@ -339,224 +318,3 @@ def _moved_of_table(word: str, name: str, entry: Mapping[str, Any]) -> str | Non
 _MOVED = {
     "metrics": _moved_of_metric, "alerts": _moved_of_alert, "filters": _moved_of_filter, "tables": _moved_of_table,
 }  # fmt: skip
-
-
-def in_one_form(path: Path, data: Mapping[str, Any]) -> str | None:
-    """The fix for a value in another form than its key takes: a map for a list, or a list for a map."""
-    value: Any = data
-    for word in path:
-        value = value.get(word) if isinstance(value, Mapping) else None
-    match [*map(str, path)], value:
-        case ["alerts", name], int() | float() if not isinstance(value, bool):
-            return f'{name}: "> {value}"'
-        case ["alerts", name], list():
-            bounds = [match for item in value if (match := re.fullmatch(r"(above|below)[ :=]*(\S+)", str(item)))]
-            return f"{name}: {{{', '.join(f'{match[1]}: {match[2]}' for match in bounds)}}}" if bounds else None
-        case ["axes", "rank"], _:
-            return "rank: all, or rank: each"
-        case ["axes"] | ["axes", _], int():
-            return f"group: {{size: {value}}}"
-        case ["modes", name], bool() | int() | float() | str() if value is not False:
-            return f"{name}: {{prefix: {name}/}}"
-        case ["metrics", name], [_, *_] if (entry := _of_calls(value)) is not None:
-            return f"{name}: {in_flow(entry)}"
-        case ["metrics", name], [_, *_] if all(is_reduction(str(item), 1) for item in value):
-            expr = "" if name in _names(data, "signals", "derived") else "expr: reward, "
-            return f"{name}: {{{expr}reduce: {in_flow(value)}}}"
-        case ["metrics", name], [_, _, *_]:
-            *reductions, expr = value
-            return f"{name}: {{expr: {in_flow(expr)}, reduce: {in_flow(reductions)}}}"
-        case ["signals", _, name], {"axis": "prompt" | "question" | "problem"}:
-            return f"{name}: {in_flow({**value, 'axis': 'group'})}"
-        case ["tables", name], list():
-            return f"{name}: {{columns: {in_flow(value)}}}"
-        case ["metrics", name, "by"], str() if "," in value:
-            return f"by: [{value}]"
-        case ["run"], str():
-            return f"run: {{name: {value}}}"
-        case ["about", name], str():
-            return f"{name}: {{help: {in_flow(value)}}}"
-        case ["constants", name], [item, *_]:
-            return f"{name}: {in_flow(item)}"
-        case ["alerts", name], bool():
-            return f'{name}: "> 0.5"'
-        case ["output_dir" | "profile" as key], [item, *_]:
-            return f"{key}: {item}"
-        case ["profile"], Mapping() if any(not isinstance(item, str) for item in value.values()):
-            return f"profiles: {in_flow({name: as_profile(name, item) for name, item in value.items()})}"
-        case ["output_dir" | "profile" as key], Mapping() if value:
-            return f"{key}: {next(iter(value.values()))}"
-        case ["sink_options"], list():
-            return f"sinks: {in_flow(value)}"
-        case ["sink_options", name], _ if not isinstance(value, Mapping | None) and name in _OPTIONS:
-            options = {key: item for key, item in data["sink_options"].items() if key in _OPTIONS}
-            return f"sink_options: {in_flow(dict.fromkeys(sinks_and_options(data.get('sinks') or [])[0], options))}"
-        case ["sink_options", name], False:
-            return without_sink(name, data)
-        case ["sink_options", name], str():
-            return f"{name}: {{profile: {value}}}"
-        case (["filters", _, "fraction"], int() | float() as share) | (
-            ["tables", _, "filter"],
-            {"fraction": int() | float() as share},
-        ) if not 0 <= share <= 1:
-            return f"fraction: {share / 100 if 1 < share <= 100 else 0.1}"
-        case ["filters", name], str() if (rows := idioms.of_filter(value)) is not None:
-            return f"{name}: {rows}"
-        case ["filters", name], str():
-            return f"{name}: {{where: {in_flow(value)}}}"
-        case ["metrics", name, "over"], "token" | "completion" | "group" | "tokens" | "completions" | "groups":
-            expr = in_flow(f"mean({data['metrics'][name].get('expr', name)}, over={value.rstrip('s')})")
-            return f"expr: {expr}: `over` of a metric says which steps or ranks it covers"
-        case ["metrics", _, "reduce"], int() | float() | [*_] if not isinstance(value, bool):
-            levels = [_level(item) for item in (value if isinstance(value, list) else [value])]
-            return f"reduce: {in_flow(levels if isinstance(value, list) else levels[0])}"
-        case ["metrics", _, "reduce"], Mapping() if True in value.values():
-            return f"reduce: {in_flow([*value])}"
-        case ["metrics", _, "reduce"], Mapping():
-            return f"reduce: {in_flow([text if suffix == text else {suffix: text} for suffix, text in value.items()])}"
-        case ["metrics", _, "alias"], _ if not isinstance(value, list):
-            return f"alias: {in_flow([*value.values()] if isinstance(value, Mapping) else [value])}"
-        case [*_, "name"], Mapping() if value and all(item is None for item in value.values()):
-            return f'name: "{{{"}/{".join(map(str, value))}}}"'
-        case ["tables", _, "to"], str() | list():
-            return f"to: {_switched(value)}"
-        case ["tables", _, "filter"], [_, *_] if all(isinstance(item, Mapping) for item in value):
-            keys_of = [key for item in value for key in item]
-            choices = {"bottom" if key == "top" else key for key in keys_of if key in _CHOICES}
-            if len(keys_of) == len({*keys_of}) and len(choices) <= 1:  # a dash before each key
-                return f"filter: {in_flow({key: word for item in value for key, word in item.items()})}"
-            return f"filter: {in_flow(value[0])}, and a table of its own for each further filter"
-        case ["tables", _, "filter"], [first, *_]:
-            return f"filter: {in_flow(first)}, and a table of its own for each further filter"
-        case ["schemas", name, "columns" | "fields"], list():
-            return f"{in_flow(_columns(value))[1:-1]}: the columns stand below `{name}` themselves"
-        case ["schemas", name], list():
-            return f"{name}: {in_flow(_columns(value))}"
-        case ["tables", name, "columns" | "schema"], Mapping() | list():
-            columns = value if isinstance(value, Mapping) else _columns(value)
-            return f"schemas: {{{name}: {in_flow(columns)}}}   and in the table `schema: {name}`"
-        case ["schemas", _, key], str():
-            type_ = nearest(re.sub(r"[(\[].*", "", value), typing.get_args(ColumnType))
-            return f"{key}: {type_}" if type_ else f"{key}: {{expr: {in_flow(value)}}}"
-    return None
-
-
-_OPTIONS = keys(below(below(LogSpec, "sink_options"), ""))  # of every sink
-_CHOICES = ("top", "bottom", "random", "fraction", "first", "unique")  # a filter makes one, or both of the first two
-
-
-def as_profile(name: str, value: Any) -> Any:
-    """A list of metrics as a profile: `slim` is there and shows them, too, any other one has nothing else."""
-    if isinstance(value, Mapping):
-        return value
-    return {"show" if name == "slim" else "only": [value] if isinstance(value, str) else value}
-
-
-def _of_calls(items: list[Any]) -> dict[str, Any] | None:
-    """`[mean(x), max(x)]` as `expr` and `reduce`; None for anything else."""
-    calls = [call for item in items if isinstance(item, str) and (call := reduced(item)) is not None]
-    exprs = {str(call["expr"]) for call in calls}
-    same = len(calls) == len(items) and len(exprs) == 1
-    return {"expr": exprs.pop(), "reduce": [call["reduce"] for call in calls]} if same else None
-
-
-def _level(item: Any) -> Any:
-    """A level of a quantile, 0.95 or 95, as a reduction."""
-    number = isinstance(item, int | float) and not isinstance(item, bool) and 0 < item <= 100
-    return f"p{item * (100 if item < 1 else 1):g}" if number else item
-
-
-def _columns(items: Iterable[Any]) -> dict[str, Any]:
-    """The columns of a list of names and of maps, as a schema: a name alone is a signal's."""
-    columns: dict[str, Any] = {}
-    for item in items:
-        columns.update([(item, {})] if isinstance(item, str) else filter(None, [_entry("schemas", item)]))
-    return columns
-
-
-def as_map(section: str, value: Any) -> str:
-    """A word, or a list of words or of maps that hold their names, as a map in flow style with an id for each."""
-    listed = [value] if isinstance(value, str) and section in ("signals", "metrics", "alerts") else value
-    entries = [_entry(section, item) for item in listed] if isinstance(listed, list) else []
-    named = [entry for entry in entries if entry is not None]
-    shown = [f"{id}: {in_flow(entry)}" for id, entry in named[:3] if len(named) == len(entries)]
-    return "{" + ", ".join(shown or ["my_id: ..."]) + ", ..." * (len(shown) == 3 < len(entries)) + "}"
-
-
-def sinks_and_options(value: Any) -> tuple[list[str], dict[str, Any]]:
-    """The names of sinks in a list or a map that also holds their options, and those options by name.
-
-    A sink that is switched off is not among them: one with `enabled: false`, `wandb: null` beside `console: {}`.
-    """
-    null = False if isinstance(value, Mapping) and any(item in ({}, True) for item in value.values()) else None
-    items = map(_named, _listed(value))
-    pairs = [
-        (str(name), null if said is None else said)
-        for item in items for name, said in (item.items() if isinstance(item, Mapping) else [(item, True)])
-    ]  # fmt: skip
-    on = {name: _without_switches(item) for name, item in pairs if not _is_off(item)}
-    options = {name: item for name, item in on.items() if item and item is not True}
-    return [*on], options
-
-
-def _without_switches(options: Any) -> Any:
-    """Options of a sink without a word that it is used; a text alone is its profile."""
-    if isinstance(options, Mapping):
-        return {key: value for key, value in options.items() if key not in _SWITCHES}
-    return {"profile": options} if isinstance(options, str) else options
-
-
-def _named(item: Any) -> Any:
-    """``{kind: wandb, project: x}`` as ``{wandb: {project: x}}``."""
-    called = isinstance(item, Mapping) and not {"kind", "name", "type"}.isdisjoint(item)
-    return dict([entry]) if called and (entry := _entry("sinks", item)) is not None else item
-
-
-def as_sinks(value: Any) -> str:
-    """Sinks in YAML: a list of names, and a map of their options."""
-    names, options = sinks_and_options(value)
-    return f"sinks: {in_flow(names)}" + (f"\nsink_options: {in_flow(options)}" if options else "")
-
-
-def _of_prometheus(key: str, value: Any) -> tuple[str, str]:
-    """The level of `labels`, and the text of `annotations`."""
-    texts = [str(text) for text in value.values()] if isinstance(value, Mapping) else []
-    if key == "labels":
-        return "level", next((near for text in texts if (near := nearest(text, ("info", "warn", "error")))), "error")
-    return "text", texts[0] if texts else "an alert"
-
-
-def counted(text: Any) -> int | None:
-    """The number of ``5m`` and of ``50 steps``; None for anything else."""
-    match = re.fullmatch(r"\s*(\d+) *[a-z]+\s*", str(text))
-    return None if match is None else int(match[1])
-
-
-_NAMES = ("id", "name", "key", "metric", "signal", "kind", "type", "alert")  # keys by which entries of lists are called
-
-
-def _entry(section: str, value: Any) -> tuple[str, Any] | None:
-    """An entry of a list as one of a map; None where nothing in it could be its id."""
-    if section == "modes":
-        return (value, {"prefix": f"{value}/"}) if isinstance(value, str) else None
-    if isinstance(value, str):
-        id = "_".join(re.findall(r"[a-z_]\w*", value)) or "my_id"
-        if section in ("signals", "metrics") and re.match(r"[a-z_]\w*\Z", value):
-            ending = idioms.of_ending(value)
-            metric = f"{ending[1]}({ending[0]})" if ending else "mean"
-            return id, "completion" if section == "signals" else metric
-        condition = re.fullmatch(r"(\w+)\s*([<>]=?\s*\S+)", value) if section == "alerts" else None
-        return (condition[1], condition[2]) if condition else (id, value)
-    if not isinstance(value, Mapping):
-        return None
-    called = next((key for key in _NAMES if isinstance(value.get(key), str)), None)
-    if called is None:
-        return next(((str(key), value) for key, value in value.items()), None) if len(value) == 1 else None
-    renames = {"expr": "when"} if section == "alerts" else {}
-    rest = {renames.get(key, key): item for key, item in value.items() if key != called}
-    for key in {"for", "every"} & rest.keys():  # steps are what is counted
-        rest[key] = counted(rest[key]) or rest[key]
-    for key in {"labels", "annotations"} & rest.keys() if section == "alerts" else ():
-        rest.update([_of_prometheus(key, rest.pop(key))])
-    id = re.sub(r"[^a-z0-9_]+", "_", value[called].lower()).strip("_") or "my_id"
-    return id, rest["expr"] if section == "metrics" and set(rest) == {"expr"} else rest

@@ -29,7 +29,7 @@ from declog.language.keys import (
     sections_with,
     values,
 )  # fmt: skip
-from declog.language.mistakes import answered, application, as_profile, counted, id_of
+from declog.language.mistakes import answered, application, id_of
 from declog.language.model import Scalar
 from declog.language.notation import reduced
 from declog.language.shorthand import long
@@ -37,6 +37,7 @@ from declog.language.spec import IDENTIFIER, LogSpec
 from declog.language.spec_of_tables import Length
 from declog.language.spec_of_tests import TestSpec
 from declog.language.tree import tree_of
+from declog.language.wrong_forms import as_profile, counted
 
 
 def validate(data: Mapping[str, Any]) -> LogSpec:

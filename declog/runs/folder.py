@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from declog.errors import SinkError
+from declog.errors import SinkError, nearest
 from declog.runs.files import sources
 from declog.runs.guarded import Report, entries, json_of, reason, text_of, unsaid
-from declog.sinks.run_folder import CONFIG, PLAN, RUN, newer, run_of, segments
+from declog.sinks.locks import alive
+from declog.sinks.run_folder import CONFIG, LOCK, PLAN, RUN, newer, run_of, segments
 
+RUNNING = "running"  # what the facts of a process say until it has ended
 LATE = "late"  # the folder of metrics of ``declog add``
 DEPTH = 3  # how far below a run's folder a sink's may be
 NODES = 200_000  # values of a configuration, each counted as often as an alias names it
@@ -155,3 +157,34 @@ def runs_below(path: Path) -> list[Path]:
         ]  # fmt: skip
         runs += [(os.lstat(child / RUN).st_mtime, child) for child in folders if os.path.lexists(child / RUN)]
     return [folder for _, folder in sorted(runs, reverse=True)]
+
+
+def facts_and_life(path: Path, report: Report) -> tuple[list[dict[str, Any]], bool]:
+    """The facts of a run's processes, and whether a process held the folder when they were read.
+
+    A run writes how it ended before it releases its folder: if that happens meanwhile, the facts are read again.
+    """
+    facts = facts_of(path, report)
+    while not (held := alive(path / LOCK)) and facts and facts[-1].get("state") == RUNNING:
+        earlier, facts = facts, facts_of(path, report)
+        if facts == earlier:
+            break
+    return facts, held
+
+
+def nearest_run(absent: Path) -> str:
+    """The fix for a folder that does not exist: one with nearly that name, or a run in the working directory."""
+    folders = absent.parent.iterdir() if absent.parent.is_dir() else ()
+    beside = {path.name: path for path in folders if path.is_dir()}
+    close = nearest(absent.name, beside)
+    runs = [beside[close]] if close is not None else runs_below(Path())
+    return f"did you mean `{runs[0]}`?" if runs else "give the folder of a run, its `output_dir`"
+
+
+def what_to_give(path: Path) -> str:
+    """The fix for a folder without a run."""
+    runs = runs_below(path)
+    if not runs:
+        return "give the folder of a run, its `output_dir`, with a parquet or jsonl sink"
+    more = f" and {len(runs) - 3} more" * (len(runs) > 3)
+    return f"give one of the runs below it, the latest first: {', '.join(map(str, runs[:3]))}{more}"

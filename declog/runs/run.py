@@ -10,29 +10,40 @@ import hashlib
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
-from declog.errors import UsageError, did_you_mean, nearest
+from declog.errors import UsageError, did_you_mean
 from declog.errors.habits import meant
 from declog.runs.declared import empty_tables
 from declog.runs.files import Source, sources
-from declog.runs.folder import DEPTH, below, config_of, facts_of, plan_of, runs_below, yaml_of
+from declog.runs.folder import (
+    DEPTH,
+    RUNNING,
+    below,
+    config_of,
+    facts_and_life,
+    nearest_run,
+    plan_of,
+    runs_below,
+    what_to_give,
+    yaml_of,
+)  # fmt: skip
 from declog.runs.frame import Frame
-from declog.runs.guarded import Report, unsaid
+from declog.runs.guarded import unsaid
+from declog.runs.joint_rows import by_step, joint, merged
 from declog.runs.prompts import PROMPTS, prompt_column, prompts_of, score_column
 from declog.runs.series import TRAIN, Series, series_by_name, wide_table
-from declog.sinks._rows import EVENT_RUN, event_steps, schema
-from declog.sinks.locks import alive
-from declog.sinks.run_folder import LOCK, RUN, run_of
+from declog.sinks._rows import EVENT_RUN, schema
+from declog.sinks.run_folder import RUN, run_of
 
 log = logging.getLogger("declog")
 
 RANK = "declog_rank"  # which rank's sink wrote a row of a table, where several did
-RUNNING, KILLED = "running", "killed"
+KILLED = "killed"
 
 
 @runtime_checkable
@@ -70,7 +81,7 @@ def read(
     path = Path(run) if isinstance(run, str | os.PathLike) else _folder_of(run)
     folder = Path(os.path.realpath(path.parent if os.path.isfile(path) else path))
     if not os.path.isdir(folder):
-        raise UsageError.of("DL607.no_run", path=path, fix=_nearest_run(path))
+        raise UsageError.of("DL607.no_run", path=path, fix=nearest_run(path))
     if len(runs := runs_in(folder)) == 1:
         folder = runs[0]
     home = next(_homes(folder), folder)
@@ -116,7 +127,7 @@ class Run:
     def __init__(self, path: Path, run_id: str | None, sink: str | None) -> None:
         self.path = path
         self.problems: list[str] = []
-        self._all, self._held = _facts_and_life(path, self._report)
+        self._all, self._held = facts_and_life(path, self._report)
         self._sinks = self._sources(sink)
         if run_id is not None and run_id not in self.ids:
             fix = "runs of this folder: " + (", ".join(self.ids) or "it does not say")
@@ -278,7 +289,7 @@ class Run:
 
     def _instead_of(self, name: str) -> str:
         """Of a name that no scalar has: where its values are, that none came, or the nearest name."""
-        if not self._sinks:
+        if not self._sinks and {"parquet", "jsonl"}.isdisjoint(self.config.get("sinks") or ()):
             return "no sink wrote files: start with sinks=[console,parquet]"
         for section, rows in {"histograms": self.histograms, "alerts": self.alerts}.items():
             if name in rows.arrow()["name"].to_pylist():
@@ -339,7 +350,7 @@ class Run:
     def _events(self, kind: str) -> Frame:
         tables = [table for ranks in self._sinks if (table := ranks[0].read(kind, self._report)) is not None]
         parts = [self._of_run(table, "run_id") for table in tables]
-        return Frame(_merged(parts, ("step", "mode", "name", "time")) if parts else schema(kind).empty_table())
+        return Frame(merged(parts, ("step", "mode", "name", "time")) if parts else schema(kind).empty_table())
 
     def _table(self, name: str) -> Frame:
         import pyarrow as pa
@@ -352,10 +363,10 @@ class Run:
                 for rank, table in tables.items():
                     tables[rank] = table.append_column(RANK, pa.array([rank] * len(table), pa.int64()))
             if tables:
-                rows = _joint(list(tables.values()))
+                rows = joint(list(tables.values()))
                 rows = self._of_run(rows, EVENT_RUN if EVENT_RUN in rows.column_names else "run_id")
-                parts.append(_by_step(rows) if len(tables) > 1 else rows)
-        return Frame(_merged(parts, ("step", "mode")) if parts else pa.table({}))
+                parts.append(by_step(rows) if len(tables) > 1 else rows)
+        return Frame(merged(parts, ("step", "mode")) if parts else pa.table({}))
 
     def _of_run(self, table: Any, column: str) -> Any:
         """The rows of the run that is read, and rows that name no run."""
@@ -387,7 +398,7 @@ class Run:
         if not ranks and not self._all:
             if os.path.isfile(self.path / RUN):
                 run_of(self.path)  # raises with what is wrong in it
-            raise UsageError.of("DL607.no_run", path=self.path, fix=_what_to_give(self.path))
+            raise UsageError.of("DL607.no_run", path=self.path, fix=what_to_give(self.path))
         return [ranks[key] for key in sorted(ranks, key=lambda key: key[0] != "parquet")]
 
     def _folders(self) -> list[Path]:
@@ -405,19 +416,6 @@ class Run:
             if table is not None and len(table) and "run_id" in table.column_names:
                 return str(table["run_id"][-1].as_py() or "")
         return ""
-
-
-def _facts_and_life(path: Path, report: Report) -> tuple[list[dict[str, Any]], bool]:
-    """The facts of a run's processes, and whether a process held the folder when they were read.
-
-    A run writes how it ended before it releases its folder: if that happens meanwhile, the facts are read again.
-    """
-    facts = facts_of(path, report)
-    while not (held := alive(path / LOCK)) and facts and facts[-1].get("state") == RUNNING:
-        earlier, facts = facts, facts_of(path, report)
-        if facts == earlier:
-            break
-    return facts, held
 
 
 class _Tables(Mapping[str, Frame]):
@@ -442,51 +440,3 @@ class _Tables(Mapping[str, Frame]):
 
     def __len__(self) -> int:
         return len(self._names)
-
-
-def _nearest_run(absent: Path) -> str:
-    """The fix for a folder that does not exist: one with nearly that name, or a run in the working directory."""
-    folders = absent.parent.iterdir() if absent.parent.is_dir() else ()
-    beside = {path.name: path for path in folders if path.is_dir()}
-    close = nearest(absent.name, beside)
-    runs = [beside[close]] if close is not None else runs_below(Path())
-    return f"did you mean `{runs[0]}`?" if runs else "give the folder of a run, its `output_dir`"
-
-
-def _what_to_give(path: Path) -> str:
-    """The fix for a folder without a run."""
-    runs = runs_below(path)
-    if not runs:
-        return "give the folder of a run, its `output_dir`, with a parquet or jsonl sink"
-    more = f" and {len(runs) - 3} more" * (len(runs) > 3)
-    return f"give one of the runs below it, the latest first: {', '.join(map(str, runs[:3]))}{more}"
-
-
-def _joint(tables: Sequence[Any]) -> Any:
-    import pyarrow as pa
-
-    return pa.concat_tables(tables, promote_options="permissive")
-
-
-def _by_step(table: Any) -> Any:
-    """The rows sorted by the step of their log event; rows of one log event keep their order."""
-    import pyarrow.compute as compute
-
-    steps = event_steps(table)
-    return table.take(compute.sort_indices(steps)) if steps is not None else table
-
-
-def _merged(tables: Sequence[Any], key: Sequence[str]) -> Any:
-    """The rows of several sinks; a row that several have comes from the first."""
-    rows = tables[0]
-    for table in tables[1:]:
-        present = set(_keys(rows, key))
-        more = [index for index, one in enumerate(_keys(table, key)) if one not in present]
-        if more:
-            rows = _by_step(_joint([rows, table.take(more)]))
-    return rows
-
-
-def _keys(table: Any, key: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    columns = [(event_steps(table) if name == "step" else table[name]).to_pylist() for name in key]
-    return zip(*columns, strict=True)

@@ -12,6 +12,7 @@ import functools
 import importlib
 import inspect
 import pkgutil
+import re
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -179,7 +180,8 @@ def check_options(kind: str, options: Mapping[str, Any]) -> list[Problem]:
     for name, value in options.items():
         if name not in parameters:
             problem = Problem.of("DL201.sink_option", (name,), kind=kind, name=name, known=parameters)
-            if problem.fix == "did you mean `dir`?" and not Path(str(value)).is_absolute():
+            of_folder = re.search("dir|path|folder|file", name) is not None and not Path(str(value)).is_absolute()
+            if of_folder and problem.fix == "did you mean `dir`?":
                 problem = replace(problem, fix=f"{problem.fix} a folder below the run's; an absolute path stays")
             problems.append(problem)
             continue

@@ -22,6 +22,7 @@ UNANSWERED = {
     "shells": 0,
     "second_stranger": 0,
     "seventh_stranger": 0,
+    "eighth_stranger": 0,
     "sixth_stranger": 0,
     "stranger": 0,
     "teams": 0,

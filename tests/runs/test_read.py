@@ -271,7 +271,7 @@ def test_a_run_that_ends_while_it_is_read(tmp_path: Path, monkeypatch: pytest.Mo
         log.close()
         return alive(lock)
 
-    monkeypatch.setattr("declog.runs.run.alive", ended)
+    monkeypatch.setattr("declog.runs.folder.alive", ended)
     assert declog.read(tmp_path).state == "finished"
 
 
@@ -289,7 +289,7 @@ def test_a_killed_run_that_is_resumed_while_it_is_read(tmp_path: Path, monkeypat
         logs.extend([] if logs else [declog.start(PROFILE, resume=state)])
         return held
 
-    monkeypatch.setattr("declog.runs.run.alive", resumed)
+    monkeypatch.setattr("declog.runs.folder.alive", resumed)
     assert declog.read(tmp_path).state == "running"
     logs[0].close()
 

@@ -49,7 +49,8 @@ def run(args: argparse.Namespace) -> int:
     """Compute the metrics, and keep them beside the run."""
     from declog.late import ask, rows_of, write
     from declog.late.live import hand_over
-    from declog.runs.run import RUNNING, read
+    from declog.runs.folder import RUNNING
+    from declog.runs.run import read
 
     if len(args.lines) == 2 and re.fullmatch(r"\w+:?", args.lines[0]):
         line = shlex.quote(f"{args.lines[0].rstrip(':')}: {args.lines[1]}")

@@ -129,6 +129,6 @@ class Guard:
         session = recorder._session
         with session.lock:
             if not self.left_out:
-                session.spoiled(here(recorder))
+                session.stream(here(recorder)).intact = False  # something is missing that should have come
             session.failures.guarded(self.what if isinstance(self.what, str) else self.what(), error, self.left_out)
         return True

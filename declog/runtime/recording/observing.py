@@ -91,7 +91,7 @@ class Observing(InTrainer, Recording):
         session = self._session
         with session.lock:
             if step is None and not session.commits:
-                session.dropped.outside(_rows(packets, signals), session.unentered)
+                session.dropped.outside(_rows(packets, signals))
                 return
             session.take(session.batches(None, origin()), packets, signals, strict=strict)
 
@@ -220,7 +220,7 @@ class Observing(InTrainer, Recording):
             if scope is not None and scope.closed:
                 session.dropped.ended(scope, rows_of({column: values}))
             elif scope is None and not session.commits and me is not session.main_task:
-                session.dropped.outside(rows_of({column: values}), session.unentered)
+                session.dropped.outside(rows_of({column: values}))
             else:
                 session.intake.extra(session.batches(scope, me), column, values)
 

@@ -200,7 +200,7 @@ class Recorder(Observing):
         inside a step. The returned scope is also a handle: ``step.observe(...)`` reaches the step from any thread.
         """
         number = step_number(step)
-        self._session.announce(number)
+        self._session.dropped.announce(number)
         return Scope(self, "step", number)
 
     @answered
@@ -255,7 +255,7 @@ class Recorder(Observing):
             )  # fmt: skip
         number = None if step is None else step_number(step)
         if name != "train":
-            self._session.announce(name)
+            self._session.dropped.announce(name)
         return Scope(self, "run" if name == "train" else "mode", number, name)
 
     def batch(self, phase: str | None = None, *, rows: int | None = None) -> Scope:
@@ -277,7 +277,7 @@ class Recorder(Observing):
         return max([*self._session.scopes, *self._session.runs], default=0)
 
     def _next_step(self) -> Scope:
-        return self.step(self._session.next_step())
+        return self.step(self._session.train.next_step)
 
     def flush(self, wait_s: float | None = None) -> dict[str, float] | None:
         """Log everything since the last log event now; for trainers that decide when to log (`every: trainer`).

@@ -13,14 +13,15 @@ from typing import Any
 
 from declog.errors import UsageError
 from declog.language.functions import Functions
-from declog.language.nodes import TIMERS
 from declog.plans.ops import Plan
 from declog.runtime.ranks.log_event import Answer
 from declog.runtime.recording import timing
 from declog.runtime.recording.log_events import LogEvents
+from declog.runtime.rows import taking
 from declog.runtime.rows.batch import Batch
-from declog.runtime.rows.batches import Intake, Locate, OpenBatches
+from declog.runtime.rows.batches import Intake, Locate
 from declog.runtime.rows.dropped_rows import DroppedRows
+from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.packets import Packet
 from declog.runtime.rows.pending import Pending
 from declog.runtime.rows.scopes import Origin, Scope, nearest, usable
@@ -29,11 +30,6 @@ from declog.runtime.run.failures import Failures, Refused
 from declog.runtime.run.self_metrics import Meter
 from declog.runtime.worker.alarm import Alarm
 from declog.runtime.worker.background import Background
-
-_AHEAD = "end one step before the next; what runs ahead says its step: with log.at({step}): ..."
-
-_ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both; or number steps on from {next}"
-_EPOCHS = "number steps on from {next}, over epochs, too: `with log.step({next} * epoch + step):`"
 
 
 class Session:
@@ -59,8 +55,6 @@ class Session:
         self.main_task: Origin | None = None  # the task or thread that opens the steps
         self.start: int | None = None  # the last optimizer step of the run that this one resumes
         self.step: Scope | None = None  # the open optimizer step
-        # of the last `log.step(k)` or `log.mode(name)`, until its block begins
-        self.unentered: int | str | None = None
         self.scopes: dict[int, Scope] = {}  # open scopes by id
         self.runs: set[int] = set()  # the ids of open `with log:` blocks
         self.generation: Scope | None = None  # the open batch of the trainer's generation
@@ -77,7 +71,7 @@ class Session:
         self.events = LogEvents(
             plan, self._logged, failures, background, self.meter, self.dropped, clock.elapsed, self._alarm
         )
-        self.pending = Pending(self.intake, self.batches, self._keep_timed)
+        self.pending = Pending(self.intake, self.batches)
         self._background = background
 
     @property
@@ -90,14 +84,6 @@ class Session:
         """Whether anything was recorded yet."""
         events = self.events
         return bool(events.begun or events.counts or self.pending.batches or self.step is not None)
-
-    def next_step(self) -> int:
-        """The number after the last step's; 0 before the first step."""
-        return 0 if self.train.last is None else self.train.last + 1
-
-    def spoiled(self, scope: Scope | None) -> None:
-        """Mark the open window as lacking something that this rank should have recorded."""
-        self.stream(scope).intact = False
 
     def stream(self, scope: Scope | None) -> Stream:
         """The stream of a scope's mode; without a scope, that of training steps."""
@@ -122,7 +108,7 @@ class Session:
         with self.lock:
             try:
                 if kind in ("step", "mode"):
-                    self.unentered = None
+                    self.dropped.unentered = None
                 if kind == "step":
                     scope.stream = self._stream_of_step(scope, around)
                 elif kind == "batch":
@@ -186,13 +172,11 @@ class Session:
             assert around.stream is not None
             stream = around.stream
             if not stream.ordered and around.kind == "step":
-                raise UsageError.of("DL510.nested", step=number, open=around.number, fix="end one step before the next")
+                raise UsageError.of("DL510.nested_of_mode", step=number, open=around.number)
         if stream.ordered:
             if self.step is not None:
-                raise UsageError.of("DL510.nested", step=number, open=self.step.number, fix=_AHEAD.format(step=number))
-            if stream.last is not None and number <= stream.last:
-                fix = (_ONE_BLOCK if number == stream.last else _EPOCHS).format(step=number, next=stream.last + 1)
-                raise UsageError.of("DL510.rises", step=number, last=stream.last, fix=fix, back=number - 1)
+                raise UsageError.of("DL510.nested", step=number, open=self.step.number)
+            stream.check_rises(number)
         return stream
 
     def _begin(self, scope: Scope, around: Scope | None, me: Origin) -> None:
@@ -284,7 +268,7 @@ class Session:
             return
         if scope.timed:
             timed, scope.timed = scope.timed, {}
-            self._keep_timed(self.batches(scope, scope.owner), timed, refused)
+            self.intake.timed(self.batches(scope, scope.owner), timed, refused)
         if scope is self.step and scope.step is not None and self.pending.batches:
             self.pending.absorb(scope.step, refused, owner=scope.owner if self.commits else None)
         if scope.batches:
@@ -309,32 +293,12 @@ class Session:
         self, batches: OpenBatches, packets: Sequence[Packet], signals: Mapping[str, Any], *, strict: bool = True
     ) -> None:
         """Record a call: its signals in the open batch, each packet in its own batch. Each can be refused alone."""
-        for packet in packets if strict else ():
-            self.intake.check(packet.signals)
         refused = Refused(self.failures)
-        if signals or not packets:
-            try:
-                self.intake.observe(batches, signals, strict=strict)
-            except Exception as error:  # noqa: BLE001  (raised below, when the packets are recorded)
-                refused.add(error)
-        for packet in packets:
-            self._consume(batches, packet, refused)
+        taking.take(
+            self.intake, batches, packets, signals, refused, strict=strict,
+            twice=lambda packet, step: self.dropped.twice(packet, self.now if step is None else step),
+        )  # fmt: skip
         refused.check()
-
-    def _consume(self, batches: OpenBatches, packet: Packet, refused: Refused) -> None:
-        """Record a packet's rows in the step; a packet counts once per step."""
-        packet.consumed()
-        step = batches.step
-        if packet.id in step.packets:
-            self.dropped.twice(packet, self.now if step.number is None else step.number)
-            return
-        step.packets |= {packet.id}
-        alone = OpenBatches(step, batches.stream, batches.scope, partial_step=True)
-        alone.origin = batches.origin
-        try:
-            self.intake.packet(alone, packet.signals, refused)
-        except Exception as error:  # noqa: BLE001  (raised when the other packets are recorded)
-            refused.add(error)
 
     def timed(self, scope: Scope | None, me: Origin, name: str, seconds: timing.Seconds) -> None:
         """Record the duration of a block."""
@@ -345,16 +309,6 @@ class Session:
             block = scope.outermost
             timed = block.timed = block.timed or {}
         timed.setdefault(name, timing.Timed()).add(seconds)
-
-    def _keep_timed(self, batches: OpenBatches, timed: Mapping[str, timing.Timed], refused: Refused) -> None:
-        try:
-            if TIMERS in self.plan.sources:
-                self.intake.observe(batches, {TIMERS: timed})
-            elif TIMERS not in self.plan.signal_names:
-                for name, value in timed.items():
-                    self.intake.metrics(batches, {f"time/{name}": value})
-        except Exception as error:  # noqa: BLE001  (raised when all else is recorded)
-            refused.add(error)
 
     def _keep(self, batches: OpenBatches, phase: str, batch: Batch) -> None:
         """Add a closed batch to its step; if the step's window is closed, the batch is late and dropped."""
@@ -375,12 +329,6 @@ class Session:
         with self.lock:
             for stream in self.streams.values() if not self.closed else ():
                 self.events.advance(stream)
-
-    def announce(self, block: int | str) -> None:
-        """Note that the block of a step, or of a mode other than train, is asked for; it has not begun."""
-        if isinstance(self.unentered, str) and isinstance(block, int):
-            self.dropped.not_entered(self.unentered)
-        self.unentered = block
 
     def rewind(self, step: int) -> None:
         """Go back to a step: log everything recorded so far; the next step may be ``step`` + 1."""
@@ -450,7 +398,7 @@ class Session:
 
     def _end_steps_ahead(self) -> None:
         """End the steps that rows named, one by one, in a run that began no step."""
-        steps = [step.number for step in self.train.upto(None) if step.batches and step.number is not None]
+        steps = self.train.with_rows
         if self.train.last == self.start and len(steps) > 1:
             self.dropped.never_ended(steps)
             for step in steps:
@@ -487,7 +435,7 @@ class Session:
             step = self.step.number
         if not ahead:
             return step
-        return max([step, *(one.number for one in stream.upto(None) if one.batches and one.number is not None)])
+        return max([step, *stream.with_rows])
 
     def cut_logged(self) -> None:
         """Add the numbers that ``log_metric`` recorded between two steps to the window of the last one."""

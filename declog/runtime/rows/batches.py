@@ -6,71 +6,37 @@ and the plan.
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
-
-import numpy as np
-import torch
+from typing import Any
 
 from declog.engine.blocks import Key
 from declog.errors import InputError, MissingSignalError, RuntimeFailure, UnknownSignalError
 from declog.language.dtypes import Axis
 from declog.language.functions import Functions
+from declog.language.nodes import TIMERS
 from declog.plans.ops import Plan, SignalOp
+from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import Batch
-from declog.runtime.rows.calls import LearnedCall, Stack
+from declog.runtime.rows.calls import LearnedCall, LearnedCalls, Stack, observations, of_phase
 from declog.runtime.rows.folds import Folds
+from declog.runtime.rows.homes import fitting, homes_of, intended_signals
 from declog.runtime.rows.kept import PREFIX, SIGNALS
 from declog.runtime.rows.observation import Observation, ReadObservation
+from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.split_rows import SplitRows
-from declog.runtime.rows.steps import Step, Stream
 from declog.runtime.run.failures import Failures, Refused
 from declog.runtime.values.extras import Undeclared, kept_column, plain_column
 from declog.runtime.values.inputs import describe, undeclared
-from declog.runtime.values.streams import NO_STREAMS, Streams
+from declog.runtime.values.streams import NO_STREAMS
 
 log = logging.getLogger("declog")
 _NONE: frozenset[str] = frozenset()
 Locate = Callable[[MissingSignalError], MissingSignalError]  # adds the file and line in which a signal is declared
 LEARNED = 8  # how often a call with the same names may be learned anew: after that its dtypes change too often
 CALLS = 1000  # the number of calls, by names, that are learned
-
-
-class OpenBatches(dict[str, Batch]):
-    """The open batches of one task or thread that works for a step, by phase.
-
-    ``partial_step``: others observe in the step, too, so no batch needs to have all signals. ``once``: this is an
-    explicit batch, which takes each signal once. ``stream`` None: the step is the one that ends next. ``scope`` and
-    ``origin`` are the numbers of the block and of the task or thread, for captures. ``kept`` has columns for later
-    questions that wait for the end of their batch: copies, with the CUDA streams that made them. Of several with one
-    name, the first belongs to the batch that ends first.
-    """
-
-    __slots__ = ("kept", "once", "origin", "partial_step", "scope", "step", "stream")
-
-    def __init__(self, step: Step, stream: Stream | None, scope: int, *, partial_step: bool) -> None:
-        self.step = step
-        self.stream = stream
-        self.scope = scope
-        self.origin = 0
-        self.partial_step = partial_step
-        self.once = False
-        self.kept: Sequence[tuple[Observation, Streams]] = ()
-
-
-class LearnedCalls(NamedTuple):
-    """A learned call of ``observe``, by phase: the values that metrics read, and columns that are only kept.
-
-    ``stack`` is set if the call consists of one stack of columns on the host and nothing else.
-    """
-
-    read: Sequence[LearnedCall]
-    kept: Sequence[LearnedCall]
-    stack: Stack | None
 
 
 class Intake:
@@ -95,7 +61,7 @@ class Intake:
         self._keep = keep
         self._locate = locate
         self._pieces: dict[str, set[str]] = {}  # by phase: the signals that came in partial batches so far
-        self._homes = _homes(plan)
+        self._homes = homes_of(plan)
         # the folds of a new batch, by phase; they expect the signals that the batch before had
         self._folds = {name: Folds(phase, phase.reads, functions, self._report) for name, phase in plan.phases.items()}
         self._undeclared = Undeclared(plan)
@@ -143,7 +109,7 @@ class Intake:
 
     def _take_learned(self, batches: OpenBatches, learned: LearnedCalls, values: Sequence[Any]) -> bool:
         """Take a call that is like the learned one; False if it is not, and then nothing was taken."""
-        waiting, calls = _observations(learned.kept, values), _observations(learned.read, values)
+        waiting, calls = observations(learned.kept, values), observations(learned.read, values)
         if waiting is None or calls is None:
             return False
         self._take(batches, calls)
@@ -185,12 +151,12 @@ class Intake:
                 continue
             if source not in homes and ops:  # its phase is that of the signals with which it is observed
                 if intended is None:
-                    intended = self._intended(batches, signals)
+                    intended = intended_signals(self._plan, batches, signals)
                 alike = alike and (len(ops) == 1 or not homes.keys().isdisjoint(signals))
                 ops = intended[source]
             if len(ops) > 1:
                 alike = alike and len({op.axis is Axis.STEP for op in ops}) == 1
-                ops = _fitting(ops, value)
+                ops = fitting(ops, value)
             chosen += [(position, op) for op in ops]
         values = [*signals.values()]
         tokens = {op.source: values[position] for position, op in chosen if op.axis is Axis.TOKEN}
@@ -214,9 +180,9 @@ class Intake:
         names = tuple(signals)
         if alike and self._learned[names] < LEARNED and len(self._calls) < CALLS:
             self._learned[names] += 1
-            read = [LearnedCall(call, _of(chosen, phase), values) for phase, call in calls.items()]
+            read = [LearnedCall(call, of_phase(chosen, phase), values) for phase, call in calls.items()]
             unread_calls = [
-                LearnedCall(self._columns(*(op for _, op in _of(kept, phase))), _of(kept, phase), values)
+                LearnedCall(self._columns(*(op for _, op in of_phase(kept, phase))), of_phase(kept, phase), values)
                 for phase in dict.fromkeys(op.phase for _, op in kept)
             ]
             stack = read[0].alone if len(read) == 1 and not unread_calls else None
@@ -376,24 +342,16 @@ class Intake:
         Intake.observe(self, alone, signals, strict=False)
         self.close_all(alone, refused)
 
-    def _intended(self, batches: OpenBatches, signals: Mapping[str, Any]) -> Mapping[str, Sequence[SignalOp]]:
-        """For the signals of a call that may be of several phases: those that are meant, by name."""
-        sources, homes = self._plan.sources, self._plan.homes
-        asked = {source: sources[source] for source in signals if source not in homes and source in sources}
-        here = {homes[source] for source in signals if source in homes}
-        if here:  # signals of these phases; or values per step, whose rows cannot belong to another phase
-            return {
-                source: [op for op in ops if op.phase in here]
-                or [op for op in ops if op.axis is Axis.STEP and here.isdisjoint(op.homes)]
-                for source, ops in asked.items()
-            }
-        if all(len(ops) == 1 for ops in asked.values()):
-            return asked
-        names: dict[str, set[str]] = {}
-        for op in itertools.chain(*asked.values()):
-            names.setdefault(op.phase, set()).add(op.name)
-        unfilled = {phase for phase in names if phase in batches and batches[phase].names.isdisjoint(names[phase])}
-        return {source: [op for op in ops if op.phase in unfilled] or ops[:1] for source, ops in asked.items()}
+    def timed(self, batches: OpenBatches, timed: Mapping[str, Timed], refused: Refused) -> None:
+        """Record durations of blocks, by name: as the signal of timers, or as numbers if no signal is one."""
+        try:
+            if TIMERS in self._plan.sources:
+                self.observe(batches, {TIMERS: timed})
+            elif TIMERS not in self._plan.signal_names:
+                for name, value in timed.items():
+                    self.metrics(batches, {f"time/{name}": value})
+        except Exception as error:  # noqa: BLE001  (raised when all else is recorded)
+            refused.add(error)
 
     def begin(self, batches: OpenBatches, phase: str, rows: int) -> None:
         """Open a batch with an announced number of completions; it takes each signal once."""
@@ -467,22 +425,6 @@ class Intake:
             raise batch.misfits[0]
 
 
-def _of(chosen: Sequence[tuple[int, SignalOp]], phase: str) -> Sequence[tuple[int, SignalOp]]:
-    """The chosen signals of one phase."""
-    return [(position, op) for position, op in chosen if op.phase == phase]
-
-
-def _observations(learned: Sequence[LearnedCall], values: Sequence[Any]) -> list[Observation] | None:
-    """The values of a call by phase, read as it was learned; None if the call is not like the learned one."""
-    calls: list[Observation] = []
-    for learned_call in learned:
-        call = learned_call.read(values)
-        if call is None:
-            return None
-        calls.append(call)
-    return calls
-
-
 def _await_end(batches: OpenBatches, call: Observation) -> None:
     """Copy kept columns, which wait for the end of their batch."""
     call.copy()
@@ -492,25 +434,6 @@ def _await_end(batches: OpenBatches, call: Observation) -> None:
 def _plain(name: str) -> str:
     """The name of a kept column as it was passed, without its prefix."""
     return name.removeprefix(SIGNALS).removeprefix(PREFIX)
-
-
-def _fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:
-    """Of several signals with one observed name, some per step and some with rows, those that the value fits."""
-    if len({op.axis is Axis.STEP for op in ops}) == 1:
-        return ops
-    rows = isinstance(value, list | tuple | Mapping) or (
-        isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0
-    )
-    return [op for op in ops if (op.axis is Axis.STEP) is not rows]
-
-
-def _homes(plan: Plan) -> Mapping[str, str]:
-    """The phase of each name whose phase does not depend on the call; of all names if there is only one phase."""
-    logged = set() if plan.logged is None else {plan.logged.phase}
-    phases = {*plan.homes.values(), *plan.phases} - logged
-    return (
-        plan.homes if len(phases) > 1 else {**{name: ops[0].phase for name, ops in plan.sources.items()}, **plan.homes}
-    )
 
 
 def _given_twice(what: str, batch: Batch) -> InputError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -166,3 +166,30 @@ class Column(Stack):
         except (RuntimeError, TypeError):  # on a device, with gradients, or of another layout
             return None
         return data if data.ndim == self._ndim else None
+
+
+class LearnedCalls(NamedTuple):
+    """A learned call of ``observe``, by phase: the values that metrics read, and columns that are only kept.
+
+    ``stack`` is set if the call consists of one stack of columns on the host and nothing else.
+    """
+
+    read: Sequence[LearnedCall]
+    kept: Sequence[LearnedCall]
+    stack: Stack | None
+
+
+def of_phase(chosen: Chosen, phase: str) -> Chosen:
+    """The chosen signals of one phase."""
+    return [(position, op) for position, op in chosen if op.phase == phase]
+
+
+def observations(learned: Sequence[LearnedCall], values: Sequence[Any]) -> list[Observation] | None:
+    """The values of a call by phase, read as it was learned; None if the call is not like the learned one."""
+    calls: list[Observation] = []
+    for learned_call in learned:
+        call = learned_call.read(values)
+        if call is None:
+            return None
+        calls.append(call)
+    return calls

@@ -25,21 +25,23 @@ class DroppedRows:
         self._failures = failures
         self._meter = meter
         self._strict = strict
+        self.unentered: int | str | None = None  # of the last `log.step(k)` or `log.mode(name)`, until its block begins
         self._warned: set[str] = set()  # modes whose blocks were made and not entered
 
-    def outside(self, rows: int, unentered: int | str | None) -> None:
-        """Rows observed while the run is open, but outside of any scope; ``unentered``: a step or mode only made."""
-        if unentered is None:
+    def announce(self, block: int | str) -> None:
+        """Note that the block of a step, or of a mode other than train, is asked for; it has not begun."""
+        before, self.unentered = self.unentered, block
+        if isinstance(before, str) and isinstance(block, int) and before not in self._warned:
+            self._warned.add(before)
+            log.warning("%s", UsageError.of("DL513.unentered_mode", call=_called(before)[1], mode=before))
+
+    def outside(self, rows: int) -> None:
+        """Rows observed while the run is open, but outside of any scope."""
+        if self.unentered is None:
             self._wrong(rows, "DL513.outside")
         else:
-            what, call = _called(unentered)
+            what, call = _called(self.unentered)
             self._wrong(rows, "DL513.unentered", call=call, what=what)
-
-    def not_entered(self, mode: str) -> None:
-        """Warn that a step begins where the block of a mode was only made: the step is one of training."""
-        if mode not in self._warned:
-            self._warned.add(mode)
-            log.warning("%s", UsageError.of("DL513.unentered_mode", call=_called(mode)[1], mode=mode))
 
     def ended(self, scope: Scope, rows: int) -> None:
         """Rows observed in a scope that has ended, by a task that was started in it or through its handle."""

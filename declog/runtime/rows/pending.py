@@ -5,11 +5,12 @@ Imports batches and steps only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from declog.runtime.recording.timing import Timed
 from declog.runtime.rows.batch import Batch
-from declog.runtime.rows.batches import Intake, OpenBatches
+from declog.runtime.rows.batches import Intake
+from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.scopes import Origin, Scope
 from declog.runtime.rows.steps import Step
 from declog.runtime.run.failures import Refused
@@ -24,14 +25,12 @@ class Pending:
 
     def __init__(
         self, intake: Intake, batches_of: Callable[[Scope | None, Origin], OpenBatches],
-        keep_timed: Callable[[OpenBatches, Mapping[str, Timed], Refused], None],
     ) -> None:  # fmt: skip
         self.step = Step()
         self.batches: dict[Origin, OpenBatches] = {}
         self.timed: dict[Origin, dict[str, Timed]] = {}
         self._intake = intake
         self._batches_of = batches_of
-        self._keep_timed = keep_timed
 
     @property
     def rows(self) -> int:
@@ -65,7 +64,7 @@ class Pending:
         if owner in self.batches:
             self.batches[owner].partial_step = False
         for me in [*self.timed]:
-            self._keep_timed(self._batches_of(None, me), self.timed.pop(me), refused)
+            self._intake.timed(self._batches_of(None, me), self.timed.pop(me), refused)
         for batches in self.batches.values():
             self._intake.close_all(batches, refused, only=only)
         step.absorb(self.step, only)

@@ -16,10 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from declog.engine.frame import Frame
+from declog.errors import UsageError
 from declog.records import Beside
 from declog.runtime.rows.batch import Batch
 from declog.runtime.rows.window import Window
 
+_ONE_BLOCK = "one block for all of step {step}: `with log.step({step}):` around both; or number steps on from {next}"
+_EPOCHS = "number steps on from {next}, over epochs, too: `with log.step({next} * epoch + step):`"
 _NO_NUMBERS = Beside()
 _NO_PACKETS: frozenset[str] = frozenset()
 
@@ -103,6 +106,22 @@ class Stream:
         self.holds: dict[int, int] = {}  # by open scope: the number of the step that it holds open
         self._open: dict[int, Step] = {}  # steps above the watermark that have rows here or may get some
         self._in_parts: dict[int, Step] = {}  # steps of the open window whose rows were handed over in a part
+
+    @property
+    def next_step(self) -> int:
+        """The number after the last step's; 0 before the first step."""
+        return 0 if self.last is None else self.last + 1
+
+    @property
+    def with_rows(self) -> list[int]:
+        """The numbers of the steps whose rows are not logged yet."""
+        return [step.number for step in self.upto(None) if step.batches and step.number is not None]
+
+    def check_rises(self, number: int) -> None:
+        """Raise ``UsageError`` DL510 unless a step that begins has a higher number than the last one."""
+        if self.last is not None and number <= self.last:
+            fix = (_ONE_BLOCK if number == self.last else _EPOCHS).format(step=number, next=self.last + 1)
+            raise UsageError.of("DL510.rises", step=number, last=self.last, fix=fix, back=number - 1)
 
     def step(self, number: int) -> Step:
         """The step with a number; a new one if it is not open."""

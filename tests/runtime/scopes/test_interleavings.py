@@ -10,8 +10,9 @@ import pytest
 from declog.runtime.recording import in_trainer
 from declog.runtime.recording import recorder as recorders
 from declog.runtime.recording.session import Session
-from declog.runtime.rows import scopes
-from declog.runtime.rows.batches import Intake, OpenBatches
+from declog.runtime.rows import scopes, taking
+from declog.runtime.rows.batches import Intake
+from declog.runtime.rows.open_batches import OpenBatches
 from declog.runtime.rows.scopes import Scope
 from declog.runtime.rows.steps import Step, Stream
 from declog.runtime.run.failures import Refused
@@ -66,10 +67,10 @@ def _waits_for_nobody(self: Stream) -> int | None:
     return self.last
 
 
-def _forgets(self: Session, batches: OpenBatches, packet: Any, refused: Refused) -> None:
+def _forgets(intake: Intake, batches: OpenBatches, *args: Any) -> None:
     """A packet counts as often as it comes."""
     batches.step.packets = frozenset()
-    CONSUME(self, batches, packet, refused)
+    CONSUME(intake, batches, *args)
 
 
 def _of_the_one_after(self: Session, scope: Scope, refused: Refused) -> None:
@@ -158,7 +159,7 @@ def _of_any_recorder(recorder: Any = None) -> Scope | None:
 
 
 BATCHES, CLOSE, CONSUME, KEEP, BEGIN, END, FLUSH = (
-    Session.batches, Session._close, Session._consume, Session._keep, Session._begin, Session.end, Session._flush,
+    Session.batches, Session._close, taking._consume, Session._keep, Session._begin, Session.end, Session._flush,
 )  # fmt: skip
 UPTO, REWIND, OBSERVE, HERE = Stream.upto, Stream.rewind, Intake.observe, scopes.here
 Patch = tuple[Any, str, Any]
@@ -168,7 +169,7 @@ MUTATIONS: dict[str, list[Patch]] = {
     "an ended scope falls through to the outer one": [(in_trainer, "here", _falls_through)],
     "windows take all that came": [(Stream, "upto", _takes_all)],
     "windows wait for nobody": [(Stream, "complete", property(_waits_for_nobody))],
-    "packets count as often as they come": [(Session, "_consume", _forgets)],
+    "packets count as often as they come": [(taking, "_consume", _forgets)],
     "what is next is of the one after": [(Session, "_close", _of_the_one_after)],
     "tasks of a thread are one": [(scopes, "origin", _threads_only), (recorders, "origin", _threads_only)],
     "a step that begins drops what waits": [(Session, "_begin", _drops)],

@@ -1,0 +1,62 @@
+"""Labels of tokens: `by: bucket(...)` of a value per token is a metric for each bucket, with a condition of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise, product
+
+from declog.compiler.draft import Draft
+from declog.compiler.scopes import SignalScope
+from declog.language.dtypes import Axis
+from declog.language.expression import Compiler
+from declog.language.functions.text import bucket_labels
+from declog.language.syntax import ExpressionError, parse
+from declog.plans.ops import MetricOp
+
+
+def buckets(draft: Draft, text: str) -> dict[str, str]:
+    """The labels of a `bucket` of values per token, each with the condition that its tokens meet; else empty.
+
+    The edges are constants, so each label is a metric of its own, which is folded where the tokens are.
+    """
+    try:
+        parsed = parse(text)
+        if parsed.call != "bucket" or not isinstance(parsed.body, ast.Call) or not parsed.body.args:
+            return {}
+        compiler, (value, *edges) = Compiler(text, SignalScope(draft), draft.graph, draft.functions), parsed.body.args
+        node = compiler.visit(value)
+        if node.type.axis is not Axis.TOKEN:
+            return {}
+        of_edges = ast.Call(parsed.body.func, [ast.copy_location(ast.Constant(0), value), *edges], [])
+        bounds = compiler.visit(ast.copy_location(of_edges, parsed.body)).param("edges")
+    except ExpressionError:
+        return {}  # the metric says what is wrong
+    shown = f"({ast.unparse(value)})"
+    conditions = [f"{shown} > {low} and {shown} <= {high}" for low, high in pairwise([0.0, *bounds])]
+    conditions[0] = f"{shown} <= {bounds[0]}" + (f" and {shown} >= 0" if bounds[0] >= 0 else "")
+    labelled = dict(zip(bucket_labels(bounds), [*conditions, f"{shown} > {bounds[-1]}"], strict=True))
+    if bounds[0] >= 0 and node.op not in ("index", "size"):
+        labelled["<0"] = f"{shown} < 0"
+    return labelled
+
+
+def conditions(where: str | None, buckets: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Each combination of tokens' labels, with the condition of its tokens: that of the metric holds, too."""
+    of_tokens = [labelled for labelled in buckets if labelled]
+    of_metric = [] if where is None else [f"({where})"]
+    for combination in product(*(labelled.items() for labelled in of_tokens)) if of_tokens else ():
+        condition = " and ".join([*of_metric, *(condition for _, condition in combination)])
+        yield "/".join(label for label, _ in combination), condition
+
+
+def of_label(op: MetricOp, label: str, of_rows: tuple[str, ...], *, first: bool) -> MetricOp:
+    """A metric of one label of its tokens, under the name that it would have among all labels.
+
+    Labels of rows stay, before the tokens' label or, where `by` begins with tokens, behind it.
+    """
+    shown = label if not of_rows else f"{label}/{{label}}" if first else f"{{label}}/{label}"
+    names = tuple(replace(item, template=item.template.replace("{label}", shown)) for item in op.names)
+    suffix = label if op.suffix is None else f"{op.suffix}/{label}"
+    return replace(op, key=f"{op.id}.{suffix}", suffix=suffix, names=names, labels=of_rows)

@@ -1,0 +1,41 @@
+"""The meaning of names in an expression: which there are is said by the key of the config that the expression is at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from declog.errors import Problem
+from declog.language.nodes import Node
+
+
+class Scope:
+    """The meaning of names at one key of the config. This base class knows no names."""
+
+    noun = "signal"  # or "metric": for messages
+
+    @property
+    def groups(self) -> bool:
+        """Whether the config says what a group is."""
+        return False
+
+    @property
+    def token_mask(self) -> frozenset[Node]:
+        """The token axis' mask; empty where none is declared."""
+        return frozenset()
+
+    def resolve(self, name: str) -> Node | Problem | None:
+        """The node that a name stands for; a Problem says why it cannot be used; None: unknown."""
+
+    def attribute(self, name: str, attribute: str) -> Node | Problem | None:
+        """The node of ``name.attribute``, where the place allows it."""
+
+    def phase_order(self, phase: str) -> int:
+        """The place of a phase in a step: values of an earlier one can be looked up for the rows of a later one."""
+        return 0
+
+    def measured(self, function: str, name: str) -> Node | None:
+        """The node of ``function(name)`` where it asks something of a metric: ``members``, ``nan_count``."""
+
+    def names(self) -> Iterable[str]:
+        """The names that can be used, for suggestions."""
+        return ()

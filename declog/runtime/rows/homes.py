@@ -1,0 +1,58 @@
+"""The phase that a signal is of where its name alone does not say so: the call says it, or the batches that are open.
+
+Imports torch and the plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from declog.language.dtypes import Axis
+from declog.plans.ops import Plan, SignalOp
+from declog.runtime.rows.batch import Batch
+
+
+def intended_signals(
+    plan: Plan, batches: Mapping[str, Batch], signals: Iterable[str]
+) -> Mapping[str, Sequence[SignalOp]]:
+    """For the signals of a call that may be of several phases: those that are meant, by name."""
+    sources, homes = plan.sources, plan.homes
+    asked = {source: sources[source] for source in signals if source not in homes and source in sources}
+    here = {homes[source] for source in signals if source in homes}
+    if here:  # signals of these phases; or values per step, whose rows cannot belong to another phase
+        return {
+            source: [op for op in ops if op.phase in here]
+            or [op for op in ops if op.axis is Axis.STEP and here.isdisjoint(op.homes)]
+            for source, ops in asked.items()
+        }
+    if all(len(ops) == 1 for ops in asked.values()):
+        return asked
+    names: dict[str, set[str]] = {}
+    for op in itertools.chain(*asked.values()):
+        names.setdefault(op.phase, set()).add(op.name)
+    unfilled = {phase for phase in names if phase in batches and batches[phase].names.isdisjoint(names[phase])}
+    return {source: [op for op in ops if op.phase in unfilled] or ops[:1] for source, ops in asked.items()}
+
+
+def fitting(ops: Sequence[SignalOp], value: Any) -> Sequence[SignalOp]:
+    """Of several signals with one observed name, some per step and some with rows, those that the value fits."""
+    if len({op.axis is Axis.STEP for op in ops}) == 1:
+        return ops
+    rows = isinstance(value, list | tuple | Mapping) or (
+        isinstance(value, torch.Tensor | np.ndarray) and value.ndim > 0
+    )
+    return [op for op in ops if (op.axis is Axis.STEP) is not rows]
+
+
+def homes_of(plan: Plan) -> Mapping[str, str]:
+    """The phase of each name whose phase does not depend on the call; of all names if there is only one phase."""
+    logged = set() if plan.logged is None else {plan.logged.phase}
+    phases = {*plan.homes.values(), *plan.phases} - logged
+    return (
+        plan.homes if len(phases) > 1 else {**{name: ops[0].phase for name, ops in plan.sources.items()}, **plan.homes}
+    )
